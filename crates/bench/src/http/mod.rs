@@ -1,0 +1,41 @@
+//! HTTP/1.1 load: closed loop, open loop, and connections that are merely held.
+//!
+//! ```text
+//!  Plan ─► scout: is anybody there, and what is the right answer?
+//!            │
+//!            ▼                      one per thread
+//!  schedule ─► Generator (Service) ─► Client (Session) ─► Tally ─► Report
+//! ```
+//!
+//! A *closed* loop sends the next request when an answer has come: it measures how much a server can
+//! do. An *open* loop sends by the clock, as the world does: it measures how long people wait. Each
+//! request of an open loop has an intended start, and its latency counts from there, whether or not
+//! a connection was free to send it then.
+//!
+//! Times are those of the shard's turns: a latency runs from the turn that sent a request to the
+//! turn that saw the end of its answer.
+
+mod client;
+mod error;
+mod generator;
+pub mod limits;
+mod plan;
+mod rendezvous;
+mod report;
+mod request;
+mod run;
+mod schedule;
+mod scout;
+mod seats;
+mod tally;
+mod url;
+#[cfg(test)]
+mod world;
+
+pub use error::BenchError;
+pub use plan::{BadPlan, Length, Plan, Sources};
+pub use report::{Dropped, Parameters, Report, Spread};
+pub use run::{Progress, run, run_watched};
+pub use schedule::{Backlog, Schedule};
+pub use tally::Failure;
+pub use url::{BadUrl, Url};

@@ -1,0 +1,248 @@
+//! What is to be done: everything that can be chosen about a run, checked before it starts.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use stilling_engine::driver::choice::DriverChoice;
+use stilling_engine::limits::SEND_MAX;
+
+use super::limits::{BACKLOG, CONNECTIONS_MAX, PIPELINE_MAX, RATE_MAX, THREADS_MAX};
+use super::request;
+use super::url::Url;
+
+/// When a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    /// After so many requests.
+    Requests(u64),
+    /// When this span is over; requests in flight may finish.
+    For(Duration),
+    /// One answered request per connection, then all are held idle for this span.
+    Hold(Duration),
+}
+
+/// A row of addresses in 127/8 from which the connections come in turn: one address has only as many
+/// ports as the system's ephemeral range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The first address.
+    pub first: Ipv4Addr,
+    /// How many addresses.
+    pub count: u32,
+}
+
+impl Sources {
+    /// The local address for connection number `seat`.
+    pub(crate) fn of(&self, seat: u32) -> SocketAddr {
+        let address = u32::from(self.first) + seat % self.count;
+        SocketAddr::from((Ipv4Addr::from(address), 0))
+    }
+}
+
+/// `127.0.1.1/20`: twenty addresses from 127.0.1.1 on. Without a count it is one.
+impl std::str::FromStr for Sources {
+    type Err = BadPlan;
+
+    fn from_str(text: &str) -> Result<Self, BadPlan> {
+        let (first, count) = text.split_once('/').unwrap_or((text, "1"));
+        let (Ok(first), Ok(count)) = (first.parse::<Ipv4Addr>(), count.parse::<u32>()) else {
+            return Err(BadPlan(format!("`{text}` is not ADDRESS/COUNT, such as 127.0.1.1/20")));
+        };
+        let last = u32::from(first).checked_add(count.wrapping_sub(1)).map(Ipv4Addr::from);
+        // The last address of 127/8 is a broadcast address.
+        let within = last.is_some_and(|last| last.is_loopback() && last != Ipv4Addr::new(127, 255, 255, 255));
+        if count == 0 || !first.is_loopback() || !within {
+            return Err(BadPlan(format!("`{text}` leaves 127.0.0.1 to 127.255.255.254")));
+        }
+        Ok(Sources { first, count })
+    }
+}
+
+/// Everything that can be chosen about a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the requests go.
+    pub url: Url,
+    /// The method, in capitals. Default: `GET`.
+    pub method: String,
+    /// Bytes of each request's body. Default: 0.
+    pub body_size: u32,
+    /// Connections open at once, over all threads. Default: 50.
+    pub connections: u32,
+    /// Threads, each with an engine of its own. Default: 1.
+    pub threads: u32,
+    /// Requests in flight per connection. Default: 1.
+    pub pipeline: u16,
+    /// A connection carries many requests; if not, each request has one of its own. Default: true.
+    pub keep_alive: bool,
+    /// Requests per second in all, by the clock (open loop); `None`: as fast as answers come.
+    pub rate: Option<f64>,
+    /// Requests per thread whose time has come and that find no free connection. More are dropped
+    /// and counted. Default: [`BACKLOG`]. Open loop only.
+    pub backlog_max: u32,
+    /// When it ends. Default: after 10 s.
+    pub length: Length,
+    /// How long requests are sent before any is counted; violations count all the same. Default: none.
+    pub warmup: Duration,
+    /// How long a connection may take to open, a server to give its next answer, and a due request
+    /// to wait for a connection. Default: 30 s.
+    pub timeout: Duration,
+    /// The status that is a success. Default: 200.
+    pub expect_status: u16,
+    /// The body of every answer; `None`: that of the first one.
+    pub expect_body: Option<Vec<u8>>,
+    /// Which driver. Default: `auto`.
+    pub driver: DriverChoice,
+    /// Where connections come from; `None`: the system decides.
+    pub sources: Option<Sources>,
+}
+
+/// A plan that cannot be carried out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPlan(String);
+
+impl fmt::Display for BadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadPlan {}
+
+impl Plan {
+    /// The defaults: 50 kept connections ask for ten seconds as fast as they are answered.
+    pub fn new(url: Url) -> Plan {
+        Plan {
+            url,
+            method: "GET".to_owned(),
+            body_size: 0,
+            connections: 50,
+            threads: 1,
+            pipeline: 1,
+            keep_alive: true,
+            rate: None,
+            backlog_max: BACKLOG,
+            length: Length::For(Duration::from_secs(10)),
+            warmup: Duration::ZERO,
+            timeout: Duration::from_secs(30),
+            expect_status: 200,
+            expect_body: None,
+            driver: DriverChoice::Auto,
+            sources: None,
+        }
+    }
+
+    /// Whether the connections are merely held.
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.length, Length::Hold(_))
+    }
+
+    /// The addresses that may be tried: with sources, those of their family.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = SocketAddr> {
+        let only_v4 = self.sources.is_some();
+        self.url.addresses().iter().copied().filter(move |address| !only_v4 || address.is_ipv4())
+    }
+
+    /// Looks for contradictions.
+    ///
+    /// # Errors
+    /// The first thing that does not go together.
+    pub fn check(&self) -> Result<(), BadPlan> {
+        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+        let one_to = |name: &str, value: u64, max: u64| match value {
+            0 => Err(BadPlan(format!("{name} must be at least 1"))),
+            value if value > max => Err(BadPlan(format!("{value} {name} are more than {max}"))),
+            _ => Ok(()),
+        };
+        one_to("connections", self.connections.into(), CONNECTIONS_MAX.into())?;
+        one_to("threads", self.threads.into(), THREADS_MAX.into())?;
+        one_to("requests in flight per connection", self.pipeline.into(), PIPELINE_MAX.into())?;
+        one_to("requests in the backlog", self.backlog_max.into(), u32::MAX.into())?;
+        if self.threads > self.connections {
+            return wrong("more threads than connections");
+        }
+        if self.method.is_empty() || !self.method.bytes().all(|byte| byte.is_ascii_uppercase()) {
+            return wrong("a method consists of capital letters");
+        }
+        if self.method == "CONNECT" {
+            return wrong("CONNECT opens tunnels, which are not spoken here");
+        }
+        if !self.keep_alive && self.pipeline > 1 {
+            return wrong("a connection that closes after each request cannot be pipelined");
+        }
+        if self.timeout.is_zero() {
+            return wrong("a timeout must be longer than nothing");
+        }
+        if !(100..=599).contains(&self.expect_status) {
+            return wrong("a status has three digits from 100 to 599");
+        }
+        if let Some(rate) = self.rate
+            && !(rate > 0.0 && rate <= RATE_MAX)
+        {
+            return wrong("a rate is above 0 and at most 1e9 requests per second");
+        }
+        match self.length {
+            Length::Requests(0) => return wrong("no requests at all"),
+            Length::For(span) if span.is_zero() => return wrong("a duration must be longer than nothing"),
+            Length::Hold(_) if self.rate.is_some() || !self.keep_alive || self.pipeline > 1 => {
+                return wrong("held connections have one request each: no rate, no pipeline, no close");
+            }
+            _ => {}
+        }
+        if self.sources.is_some()
+            && !self.candidates().any(|to| matches!(to.ip(), IpAddr::V4(ip) if ip.is_loopback()))
+        {
+            return wrong("sources in 127/8 reach only a server in 127/8");
+        }
+        let in_flight = request::encode(self).len() * usize::from(self.pipeline);
+        if in_flight > SEND_MAX {
+            return Err(BadPlan(format!(
+                "the requests in flight on a connection have {in_flight} bytes, more than {SEND_MAX}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan::new(Url::parse("http://127.0.0.1:9/").unwrap())
+    }
+
+    #[test]
+    fn contradictions_are_found_before_anything_is_sent() {
+        assert_eq!(plan().check(), Ok(()));
+        let check = |change: fn(&mut Plan), words: &str| {
+            let mut plan = plan();
+            change(&mut plan);
+            let error = plan.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        check(|plan| plan.connections = 0, "connections must be at least 1");
+        check(|plan| plan.threads = 51, "more threads than connections");
+        check(|plan| plan.pipeline = 5000, "more than 4096");
+        check(|plan| plan.method = "get".to_owned(), "capital");
+        check(|plan| (plan.keep_alive, plan.pipeline) = (false, 2), "cannot be pipelined");
+        check(|plan| plan.rate = Some(f64::NAN), "a rate");
+        check(|plan| plan.rate = Some(0.0), "a rate");
+        check(|plan| plan.length = Length::Requests(0), "no requests");
+        check(|plan| (plan.length, plan.keep_alive) = (Length::Hold(Duration::ZERO), false), "held");
+        check(|plan| plan.body_size = 65_536, "more than 65536");
+        check(|plan| plan.expect_status = 99, "three digits");
+    }
+
+    #[test]
+    fn sources_stay_in_their_network_and_take_turns() {
+        let sources: Sources = "127.0.1.254/3".parse().unwrap();
+        let addresses: Vec<String> = (0..4).map(|seat| sources.of(seat).to_string()).collect();
+        assert_eq!(addresses, ["127.0.1.254:0", "127.0.1.255:0", "127.0.2.0:0", "127.0.1.254:0"]);
+        assert_eq!("127.0.0.9".parse(), Ok(Sources { first: Ipv4Addr::new(127, 0, 0, 9), count: 1 }));
+        for text in ["10.0.0.1/2", "127.0.0.1/0", "127.255.255.250/9", "127.0.0.1/x", "::1", ""] {
+            assert!(text.parse::<Sources>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What came of a run: all figures and all parameters, for people and for programs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use stilling_engine::driver::choice::Chosen;
+
+use super::plan::{Length, Plan};
+use super::tally::{Failure, Tally};
+
+const NANOS_PER_MICRO: f64 = 1e3;
+
+/// A distribution of times in microseconds; all 0 if there were none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// The shortest.
+    pub min_us: f64,
+    /// The median.
+    pub p50_us: f64,
+    /// Nine of ten are not longer.
+    pub p90_us: f64,
+    /// 99 of 100 are not longer.
+    pub p99_us: f64,
+    /// 999 of 1000 are not longer.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// The mean.
+    pub mean_us: f64,
+}
+
+impl Spread {
+    fn of(histogram: &Histogram<u64>) -> Spread {
+        if histogram.is_empty() {
+            return Spread::default();
+        }
+        let quantile = |q| histogram.value_at_quantile(q) as f64 / NANOS_PER_MICRO;
+        Spread {
+            min_us: histogram.min() as f64 / NANOS_PER_MICRO,
+            p50_us: quantile(0.5),
+            p90_us: quantile(0.9),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: histogram.max() as f64 / NANOS_PER_MICRO,
+            mean_us: histogram.mean() / NANOS_PER_MICRO,
+        }
+    }
+}
+
+/// Requests of the plan that never began, by reason. They are no failures of the server's, but a
+/// rate that was not reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// Due, but as many as may wait were waiting for a connection already.
+    pub backlog_full: u64,
+    /// Due, but no connection was free for as long as the timeout.
+    pub waited_too_long: u64,
+    /// Not begun when the run ended: the time was over, or nobody could be reached any more.
+    pub at_end: u64,
+}
+
+impl Dropped {
+    /// All together.
+    pub fn total(&self) -> u64 {
+        self.backlog_full + self.waited_too_long + self.at_end
+    }
+}
+
+/// What was asked for.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Parameters {
+    /// The URL.
+    pub url: String,
+    /// The method.
+    pub method: String,
+    /// Bytes of each request's body.
+    pub body_size: u32,
+    /// Connections at once.
+    pub connections: u32,
+    /// Threads.
+    pub threads: u32,
+    /// Requests in flight per connection.
+    pub pipeline: u16,
+    /// Whether connections carry many requests.
+    pub keep_alive: bool,
+    /// Requests per second of an open loop.
+    pub rate: Option<f64>,
+    /// Requests that end the run.
+    pub requests: Option<u64>,
+    /// Seconds after which the run ends.
+    pub duration_s: Option<f64>,
+    /// Seconds for which idle connections are held.
+    pub hold_s: Option<f64>,
+    /// Seconds before anything is counted.
+    pub warmup_s: f64,
+    /// Seconds that an answer may take.
+    pub timeout_s: f64,
+    /// The status that is a success.
+    pub expect_status: u16,
+    /// Bytes of the body that is expected.
+    pub expect_body_size: usize,
+}
+
+impl Parameters {
+    fn of(plan: &Plan, expected_body: &[u8]) -> Self {
+        let seconds = |span: Duration| Some(span.as_secs_f64());
+        let (requests, duration_s, hold_s) = match plan.length {
+            Length::Requests(count) => (Some(count), None, None),
+            Length::For(span) => (None, seconds(span), None),
+            Length::Hold(span) => (None, None, seconds(span)),
+        };
+        Parameters {
+            url: plan.url.as_str().to_owned(),
+            method: plan.method.clone(),
+            body_size: plan.body_size,
+            connections: plan.connections,
+            threads: plan.threads,
+            pipeline: plan.pipeline,
+            keep_alive: plan.keep_alive,
+            rate: plan.rate,
+            requests,
+            duration_s,
+            hold_s,
+            warmup_s: plan.warmup.as_secs_f64(),
+            timeout_s: plan.timeout.as_secs_f64(),
+            expect_status: plan.expect_status,
+            expect_body_size: expected_body.len(),
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// What was asked for.
+    pub parameters: Parameters,
+    /// The driver of the generator: `uring` or `poll`.
+    pub driver: String,
+    /// Why it is not the first choice.
+    pub driver_fallback: Option<String>,
+    /// Seconds for which requests were counted: the planned duration, else until the last answer.
+    pub elapsed_s: f64,
+    /// Requests begun in that time.
+    pub requests: u64,
+    /// Answers that were right in every byte.
+    pub ok: u64,
+    /// Right answers per second; of a run with a planned duration, those that came within it.
+    pub rate_per_s: f64,
+    /// Answers with status 503 where another was expected: the server sheds load. No failures.
+    pub shed: u64,
+    /// Failures by kind, every kind; those of the warm-up count as well. A request that has neither a
+    /// right answer nor was shed is in here once; so is a connection that failed without a request.
+    pub failures: BTreeMap<&'static str, u64>,
+    /// All failures.
+    pub failures_total: u64,
+    /// The first failure of each kind in words.
+    pub evidence: BTreeMap<&'static str, String>,
+    /// Requests that never began.
+    pub dropped: Dropped,
+    /// Answers by status, those of the warm-up as well.
+    pub statuses: BTreeMap<u16, u64>,
+    /// From the intended start (in a closed loop: from sending) to the end of the answer; right
+    /// answers only.
+    pub latency: Spread,
+    /// From sending to the end of the answer, whatever the schedule said; open loop only.
+    pub service_time: Option<Spread>,
+    /// Bytes received, all in all.
+    pub bytes_received: u64,
+    /// Bytes sent, all in all.
+    pub bytes_sent: u64,
+    /// Connections opened, all in all.
+    pub connected: u64,
+    /// Kept connections that had to be opened again.
+    pub reconnects: u64,
+    /// Connections that were open at the end of holding.
+    pub held: u64,
+    /// Processor time that the generator's process used during the run, in seconds.
+    pub cpu_s: f64,
+}
+
+/// What the engines counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Traffic {
+    pub(crate) received: u64,
+    pub(crate) sent: u64,
+    pub(crate) connected: u64,
+}
+
+impl Report {
+    pub(crate) fn new(
+        plan: &Plan,
+        expected_body: &[u8],
+        driver: &Chosen,
+        tally: &Tally,
+        dropped: Dropped,
+        traffic: Traffic,
+        cpu: Duration,
+    ) -> Report {
+        let until_last = Duration::from_nanos(tally.last_done);
+        let (elapsed, counted) = match plan.length {
+            Length::For(span) => (span, tally.ok_in_window),
+            Length::Requests(_) | Length::Hold(_) => (until_last, tally.ok),
+        };
+        let elapsed_s = elapsed.as_secs_f64();
+        let evidence =
+            |failure| tally.evidence(failure).map(|words| (Failure::name(failure), words.to_owned()));
+        Report {
+            parameters: Parameters::of(plan, expected_body),
+            driver: driver.kind.to_string(),
+            driver_fallback: driver.fallback.clone(),
+            elapsed_s,
+            requests: tally.requests,
+            ok: tally.ok,
+            rate_per_s: if elapsed_s > 0.0 { counted as f64 / elapsed_s } else { 0.0 },
+            shed: tally.shed,
+            failures: Failure::ALL.map(|failure| (failure.name(), tally.failures(failure))).into(),
+            failures_total: tally.failures_total(),
+            evidence: Failure::ALL.into_iter().filter_map(evidence).collect(),
+            dropped,
+            statuses: tally.statuses().collect(),
+            latency: Spread::of(&tally.latency),
+            service_time: plan.rate.map(|_| Spread::of(&tally.service)),
+            bytes_received: traffic.received,
+            bytes_sent: traffic.sent,
+            connected: traffic.connected,
+            reconnects: tally.reconnects,
+            held: tally.held,
+            cpu_s: cpu.as_secs_f64(),
+        }
+    }
+
+    /// Failures of one kind.
+    pub fn failed(&self, failure: Failure) -> u64 {
+        self.failures.get(failure.name()).copied().unwrap_or(0)
+    }
+
+    /// Whether nothing failed and something succeeded. Shed and dropped requests do not count against
+    /// it: whoever plans an overload expects them.
+    pub fn is_good(&self) -> bool {
+        self.failures_total == 0 && self.ok > 0
+    }
+}

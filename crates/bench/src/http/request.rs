@@ -1,0 +1,66 @@
+//! The one request that a run sends over and over, encoded once.
+
+use std::io::Write;
+
+use stilling_wire::http1::ReplyTo;
+
+use super::plan::Plan;
+
+/// The byte that bodies are made of.
+const FILLER: u8 = b'x';
+
+/// The request's bytes, head and body.
+pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + plan.body_size as usize);
+    let after = plan.url.after_authority();
+    // RFC 9112 §3.2.1: an empty path is sent as "/".
+    let slash = if after.starts_with('/') { "" } else { "/" };
+    // Writing to memory does not fail.
+    let _ = write!(out, "{} {slash}{after} HTTP/1.1\r\nHost: {}\r\n", plan.method, plan.url.authority());
+    if !plan.keep_alive {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    // RFC 9110 §8.6: methods that are expected to have content say so when they have none.
+    if plan.body_size > 0 || matches!(plan.method.as_str(), "POST" | "PUT" | "PATCH") {
+        let _ = write!(out, "Content-Length: {}\r\n", plan.body_size);
+    }
+    out.extend_from_slice(b"\r\n");
+    out.resize(out.len() + plan.body_size as usize, FILLER);
+    out
+}
+
+/// What the decoder must know of the request.
+pub(crate) fn answered_by(plan: &Plan) -> ReplyTo {
+    if plan.method == "HEAD" { ReplyTo::Head } else { ReplyTo::Other }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::Url;
+
+    #[test]
+    fn a_request_says_what_the_plan_says() {
+        let check = |url: &str, change: fn(&mut Plan), expected: &str| {
+            let mut plan = Plan::new(Url::parse(url).unwrap());
+            change(&mut plan);
+            assert_eq!(String::from_utf8(encode(&plan)).unwrap(), expected);
+        };
+        check("http://127.0.0.1:9/a?b", |_| {}, "GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n");
+        check(
+            "http://127.0.0.1?b",
+            |plan| plan.keep_alive = false,
+            "GET /?b HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+        );
+        check(
+            "http://127.0.0.1",
+            |plan| (plan.method, plan.body_size) = ("PUT".to_owned(), 3),
+            "PUT / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 3\r\n\r\nxxx",
+        );
+        check(
+            "http://127.0.0.1/",
+            |plan| plan.method = "POST".to_owned(),
+            "POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n",
+        );
+    }
+}

@@ -1,0 +1,230 @@
+//! A run from plan to report: looks ahead, starts the threads, watches them, adds up.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::choice::DriverKind;
+use stilling_engine::driver::poll::Poll;
+use stilling_engine::driver::uring::Uring;
+use stilling_engine::driver::{Driver, WakeHandle};
+use stilling_engine::{Config, Shard, net};
+use stilling_ring::{Clock, Wake};
+use stilling_wire::http1::Limits;
+
+use super::error::BenchError;
+use super::generator::{Generator, Task};
+use super::limits::BODY_SIZE_MAX;
+use super::plan::Plan;
+use super::rendezvous::Rendezvous;
+use super::report::{Dropped, Report, Traffic};
+use super::tally::{Live, Tally};
+use super::{request, scout};
+
+/// Descriptors that are not for connections: standard streams, rings, epoll, wakes, files.
+const DESCRIPTORS_KEPT: u64 = 32;
+/// The same, for each thread.
+const DESCRIPTORS_KEPT_PER_THREAD: u64 = 8;
+
+/// How often a watcher hears of the progress.
+const WATCH_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How far a run is; warm-up included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Right answers.
+    pub ok: u64,
+    /// Answers with 503.
+    pub shed: u64,
+    /// Failures.
+    pub failures: u64,
+    /// Connections that are open.
+    pub open: u64,
+    /// All connections have had their answer and are held idle.
+    pub holding: bool,
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+/// There is no report if the plan contradicts itself, the server cannot be reached, its first answer
+/// is not right or the machine does not give what is needed. Failures later on are in the report.
+pub fn run(plan: &Plan) -> Result<Report, BenchError> {
+    run_watched(plan, |_| {})
+}
+
+/// The same; `watch` is called on this thread ten times a second and at the end.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Report, BenchError> {
+    plan.check()?;
+    let driver = plan.driver.resolve().map_err(BenchError::Driver)?;
+    check_descriptors(plan)?;
+    let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..plan.threads).map(|_| Arc::default()).collect();
+    let wakes: Vec<Arc<Wake>> = handles.iter().map(|handle| Arc::new(wake_through(handle))).collect();
+    let task = Arc::new(look_ahead(plan, wakes.clone())?);
+    let cpu_before = process_cpu();
+    let (done, all_done) = mpsc::channel::<()>();
+    let mut threads = Vec::new();
+    for (number, (handle, wake)) in handles.into_iter().zip(wakes).enumerate() {
+        let loader =
+            Loader { number: number as u32, handle, wake, task: Arc::clone(&task), clock: Clock::real() };
+        let (kind, done) = (driver.kind, done.clone());
+        let thread = std::thread::Builder::new().name(format!("load-{number}")).spawn(move || {
+            let outcome = loader.load(kind);
+            drop(done);
+            outcome
+        });
+        match thread {
+            Ok(thread) => threads.push(thread),
+            Err(error) => {
+                task.start.call_off();
+                return Err(BenchError::Threads(error));
+            }
+        }
+    }
+    drop(done);
+    while all_done.recv_timeout(WATCH_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        watch(&progress(&task.live));
+    }
+    // However short the run was, the watcher has seen its end.
+    watch(&progress(&task.live));
+    let mut sum = Outcome { tally: Tally::new(), dropped: Dropped::default(), traffic: Traffic::default() };
+    for thread in threads {
+        let outcome = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        sum.absorb(&outcome.map_err(BenchError::Engine)?);
+    }
+    let cpu = process_cpu().saturating_sub(cpu_before);
+    Ok(Report::new(plan, &task.expected_body, &driver, &sum.tally, sum.dropped, sum.traffic, cpu))
+}
+
+fn check_descriptors(plan: &Plan) -> Result<(), BenchError> {
+    let (limit, _) = net::raise_descriptor_limit();
+    let kept = DESCRIPTORS_KEPT + u64::from(plan.threads) * DESCRIPTORS_KEPT_PER_THREAD;
+    if u64::from(plan.connections) + kept > limit {
+        return Err(BenchError::Descriptors { wanted: plan.connections, limit });
+    }
+    Ok(())
+}
+
+/// A thread that has not made its driver yet is not asleep either.
+fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Wake {
+    let handle = Arc::clone(handle);
+    Wake::new(move || {
+        if let Some(handle) = handle.get() {
+            handle.wake();
+        }
+    })
+}
+
+/// Finds the server and what it should answer.
+fn look_ahead(plan: &Plan, wakes: Vec<Arc<Wake>>) -> Result<Task, BenchError> {
+    let request = request::encode(plan);
+    let answered = request::answered_by(plan);
+    let limits = Limits { body_size_max: BODY_SIZE_MAX, ..Limits::default() };
+    let (stream, to) = scout::connect(plan)?;
+    let expected_body = match &plan.expect_body {
+        Some(body) => body.clone(),
+        None => scout::first_body(plan, stream, &request, answered, &limits)?,
+    };
+    let live = (0..plan.threads).map(|_| Live::default()).collect();
+    let start = Rendezvous::new(wakes);
+    Ok(Task { plan: plan.clone(), to, request, answered, limits, expected_body, start, live })
+}
+
+fn progress(live: &[Live]) -> Progress {
+    let sum = |counter: fn(&Live) -> u64| live.iter().map(counter).sum();
+    Progress {
+        ok: sum(|live| live.ok.get()),
+        shed: sum(|live| live.shed.get()),
+        failures: sum(|live| live.failures.get()),
+        open: sum(|live| live.open.get()),
+        holding: live.iter().all(|live| live.holding.get() > 0),
+    }
+}
+
+fn process_cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    // Both are small and not negative.
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// What one thread, or all together, brought home.
+struct Outcome {
+    tally: Tally,
+    dropped: Dropped,
+    traffic: Traffic,
+}
+
+impl Outcome {
+    fn absorb(&mut self, other: &Outcome) {
+        self.tally.absorb(&other.tally);
+        self.dropped.backlog_full += other.dropped.backlog_full;
+        self.dropped.waited_too_long += other.dropped.waited_too_long;
+        self.dropped.at_end += other.dropped.at_end;
+        self.traffic.received += other.traffic.received;
+        self.traffic.sent += other.traffic.sent;
+        self.traffic.connected += other.traffic.connected;
+    }
+}
+
+/// What one thread needs to begin.
+struct Loader {
+    number: u32,
+    handle: Arc<OnceLock<WakeHandle>>,
+    wake: Arc<Wake>,
+    task: Arc<Task>,
+    clock: Clock,
+}
+
+impl Loader {
+    fn load(self, kind: DriverKind) -> std::io::Result<Outcome> {
+        let task = Arc::clone(&self.task);
+        let outcome = match kind {
+            DriverKind::Uring => Uring::new().and_then(|driver| self.load_on(driver)),
+            DriverKind::Poll => Poll::new().and_then(|driver| self.load_on(driver)),
+        };
+        if outcome.is_err() {
+            // The others must not wait for this one.
+            task.start.call_off();
+        }
+        outcome
+    }
+
+    fn load_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> std::io::Result<Outcome> {
+        let _ = self.handle.set(driver.wake_handle());
+        let generator = Generator::new(&self.task, self.number, self.clock.clone());
+        let config = engine_config(&self.task.plan, &generator);
+        let counters: Arc<Counters> = Arc::default();
+        let mut shard = Shard::new(driver, generator, config, self.clock, self.wake, Arc::clone(&counters));
+        // The first turn does not wait: it opens the connections whose news later turns wait for.
+        shard.turn(false)?;
+        shard.run()?;
+        Ok(bring_home(shard.service(), &counters))
+    }
+}
+
+fn engine_config(plan: &Plan, generator: &Generator) -> Config {
+    Config {
+        capacity: generator.connections(),
+        write_timeout: plan.timeout,
+        connect_timeout: plan.timeout,
+        ..Config::default()
+    }
+}
+
+fn bring_home(generator: &mut Generator, counters: &Counters) -> Outcome {
+    let (backlog_full, waited_too_long) = generator.dropped();
+    let tally = std::mem::replace(&mut generator.tally, Tally::new());
+    let dropped = Dropped { backlog_full, waited_too_long, at_end: tally.unsent };
+    let traffic = Traffic {
+        received: counters.received_bytes.get(),
+        sent: counters.sent_bytes.get(),
+        connected: counters.connected.get(),
+    };
+    Outcome { tally, dropped, traffic }
+}

@@ -1,0 +1,254 @@
+//! When the requests of an open loop should begin, and the queue of those that could not yet.
+//!
+//! The schedule is a pure function of the rate: request k of the whole run begins k/rate after the
+//! start, and thread t of n sends those with k mod n = t. The backlog holds intended starts, never
+//! "now": whoever takes a request out of it late learns how late.
+//!
+//! ```
+//! use std::time::Duration;
+//! use stilling_bench::http::{Backlog, Schedule};
+//! use stilling_ring::Time;
+//!
+//! // Ten requests per second, and one connection whose server stalls for a second.
+//! let mut backlog = Backlog::new(Schedule::new(10.0, 0, 1), Time::ZERO, 11, 100);
+//! let first = backlog.take(Time::ZERO, Duration::MAX).unwrap();
+//! let stall_ends = first.after(Duration::from_secs(1));
+//! // Afterwards every answer is immediate, but the waiting counts.
+//! let latencies: Vec<u128> = std::iter::from_fn(|| backlog.take(stall_ends, Duration::MAX))
+//!     .map(|intended| stall_ends.since(intended).as_millis())
+//!     .collect();
+//! assert_eq!(latencies, [900, 800, 700, 600, 500, 400, 300, 200, 100, 0]);
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+/// The intended starts of one thread's requests, relative to the start of the run.
+#[derive(Clone, Copy, Debug)]
+pub struct Schedule {
+    rate: f64,
+    thread: u64,
+    threads: u64,
+}
+
+impl Schedule {
+    /// The share of thread number `thread` out of `threads` in `rate` requests per second.
+    pub fn new(rate: f64, thread: u32, threads: u32) -> Self {
+        Schedule { rate, thread: thread.into(), threads: threads.into() }
+    }
+
+    /// When this thread's request number `k` begins.
+    pub fn at(&self, k: u64) -> Duration {
+        let position = k * self.threads + self.thread;
+        // Exact to the nanosecond for the first hundred days.
+        Duration::from_nanos((position as f64 * NANOS_PER_SECOND / self.rate) as u64)
+    }
+
+    /// How many of this thread's requests begin before `span` is over.
+    pub fn count_within(&self, span: Duration) -> u64 {
+        let positions = span.as_secs_f64() * self.rate;
+        // The division may be off by one in either direction; `at` decides.
+        let mut count = (positions / self.threads as f64) as u64;
+        while count > 0 && self.at(count - 1) >= span {
+            count -= 1;
+        }
+        while self.at(count) < span {
+            count += 1;
+        }
+        count
+    }
+}
+
+/// The requests of one thread whose time has come and that have not begun.
+#[derive(Debug)]
+pub struct Backlog {
+    schedule: Schedule,
+    start: Time,
+    /// Requests before this one have been scheduled.
+    next: u64,
+    /// Requests that there are at all.
+    count: u64,
+    waiting: VecDeque<Time>,
+    waiting_max: usize,
+    full: u64,
+    late: u64,
+}
+
+impl Backlog {
+    /// An empty backlog for a run that begins at `start` and has `count` requests, of which at most
+    /// `waiting_max` wait.
+    pub fn new(schedule: Schedule, start: Time, count: u64, waiting_max: usize) -> Self {
+        Backlog {
+            schedule,
+            start,
+            next: 0,
+            count,
+            waiting: VecDeque::with_capacity(waiting_max),
+            waiting_max,
+            full: 0,
+            late: 0,
+        }
+    }
+
+    /// When the next request is due that is not; `None` when all are scheduled.
+    pub fn next_due(&self) -> Option<Time> {
+        (self.next < self.count).then(|| self.start.after(self.schedule.at(self.next)))
+    }
+
+    /// Lets everything wait that is due at `now`. What finds no room is dropped and counted: the
+    /// latest, because dropping the oldest would hide the longest waits.
+    pub fn look(&mut self, now: Time) {
+        while let Some(due) = self.next_due()
+            && due <= now
+        {
+            self.next += 1;
+            if self.waiting.len() < self.waiting_max {
+                self.waiting.push_back(due);
+            } else {
+                self.full += 1;
+            }
+        }
+    }
+
+    /// The intended start of the request that is to begin at `now`. Those that have waited longer
+    /// than `patience` are dropped and counted.
+    pub fn take(&mut self, now: Time, patience: Duration) -> Option<Time> {
+        self.look(now);
+        self.drop_late(now, patience);
+        self.waiting.pop_front()
+    }
+
+    /// Drops and counts what has waited longer than `patience`.
+    pub fn drop_late(&mut self, now: Time, patience: Duration) {
+        while self.waiting.front().is_some_and(|due| now.since(*due) > patience) {
+            self.waiting.pop_front();
+            self.late += 1;
+        }
+    }
+
+    /// Puts a request back that was taken and could not begin.
+    pub fn put_back(&mut self, intended: Time) {
+        self.waiting.push_front(intended);
+    }
+
+    /// Whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether every request has been scheduled and none waits.
+    pub fn is_over(&self) -> bool {
+        self.next == self.count && self.waiting.is_empty()
+    }
+
+    /// Requests that found no room.
+    pub fn full(&self) -> u64 {
+        self.full
+    }
+
+    /// Requests that waited too long.
+    pub fn late(&self) -> u64 {
+        self.late
+    }
+
+    /// Ends the schedule. Returns how many requests have not begun, due or not.
+    pub fn close(&mut self) -> u64 {
+        let left = self.count - self.next + self.waiting.len() as u64;
+        self.next = self.count;
+        self.waiting.clear();
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_nanos(5_000);
+
+    fn backlog(rate: f64, count: u64, waiting_max: usize) -> Backlog {
+        Backlog::new(Schedule::new(rate, 0, 1), START, count, waiting_max)
+    }
+
+    fn at(millis: u64) -> Time {
+        START.after(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn the_threads_together_send_exactly_the_rate_evenly() {
+        let rate = 3000.0;
+        let threads = 7;
+        let mut all: Vec<Duration> = (0..threads)
+            .flat_map(|thread| (0..100).map(move |k| Schedule::new(rate, thread, threads).at(k)))
+            .collect();
+        all.sort();
+        for (k, due) in all.iter().enumerate() {
+            assert_eq!(due.as_nanos(), k as u128 * 1_000_000_000 / 3000);
+        }
+    }
+
+    #[test]
+    fn a_long_run_does_not_drift() {
+        let day = 24 * 3600;
+        assert_eq!(Schedule::new(100_000.0, 0, 1).at(day * 100_000), Duration::from_secs(day));
+    }
+
+    #[test]
+    fn a_span_has_exactly_the_requests_that_begin_in_it() {
+        for (rate, threads, span_ms, total) in [(1000.0, 1, 1000, 1000), (3.0, 2, 1000, 3), (0.1, 3, 1, 1)] {
+            let span = Duration::from_millis(span_ms);
+            let count = |thread| Schedule::new(rate, thread, threads).count_within(span);
+            assert_eq!((0..threads).map(count).sum::<u64>(), total, "{rate}/s on {threads} threads");
+        }
+    }
+
+    #[test]
+    fn nothing_begins_before_its_time() {
+        let mut backlog = backlog(1000.0, 100, 10);
+        assert_eq!(backlog.take(at(0), Duration::MAX), Some(START));
+        assert_eq!(backlog.take(at(0), Duration::MAX), None);
+        assert_eq!(backlog.next_due(), Some(at(1)));
+        assert_eq!(backlog.take(at(1), Duration::MAX), Some(at(1)));
+    }
+
+    #[test]
+    fn a_full_backlog_drops_the_latest_and_counts_them() {
+        let mut backlog = backlog(1000.0, 10, 4);
+        let kept: Vec<_> = std::iter::from_fn(|| backlog.take(at(100), Duration::MAX)).collect();
+        assert_eq!(kept, [at(0), at(1), at(2), at(3)]);
+        assert_eq!((backlog.full(), backlog.late(), backlog.is_over()), (6, 0, true));
+    }
+
+    #[test]
+    fn patience_ends_for_the_oldest_first() {
+        let mut backlog = backlog(1000.0, 10, 100);
+        assert_eq!(backlog.take(at(9), Duration::from_millis(5)), Some(at(4)));
+        assert_eq!(backlog.late(), 4);
+    }
+
+    #[test]
+    fn every_scheduled_request_is_taken_or_counted() {
+        let mut backlog = backlog(1000.0, 100, 5);
+        let mut taken = 0;
+        for millis in [0, 3, 20, 21, 40] {
+            for _ in 0..3 {
+                taken += u64::from(backlog.take(at(millis), Duration::from_millis(10)).is_some());
+            }
+        }
+        let unsent = backlog.close();
+        assert_eq!(taken + unsent + backlog.full() + backlog.late(), 100);
+        assert!(unsent > 0 && backlog.full() > 0 && backlog.late() > 0 && backlog.is_over());
+    }
+
+    #[test]
+    fn what_is_put_back_is_the_next_to_begin() {
+        let mut backlog = backlog(1000.0, 100, 5);
+        let first = backlog.take(at(1), Duration::MAX).unwrap();
+        backlog.put_back(first);
+        assert_eq!(backlog.take(at(1), Duration::MAX), Some(first));
+    }
+}

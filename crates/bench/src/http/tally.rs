@@ -1,0 +1,223 @@
+//! What one thread counts. Failures are told apart by kind, and the first of each kind is kept in words.
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+use stilling_engine::counters::Counter;
+
+use super::limits::LATENCY_MAX;
+
+/// What went wrong with a request or a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Failure {
+    /// No connection came about.
+    ConnectFailed,
+    /// The server reset the connection.
+    Reset,
+    /// The server ended the connection before the whole answer.
+    CutOff,
+    /// The next answer, or the promised end of the connection, did not come in time.
+    Timeout,
+    /// What came is no HTTP response.
+    BadResponse,
+    /// The status was neither the expected one nor 503.
+    UnexpectedStatus,
+    /// The body differs from the expected one in length or content.
+    WrongBody,
+    /// Bytes came that no request had asked for.
+    ExtraBytes,
+    /// The generator's own side failed: no memory for an answer's head, no descriptor.
+    Local,
+}
+
+impl Failure {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [Failure; 9] = [
+        Failure::ConnectFailed,
+        Failure::Reset,
+        Failure::CutOff,
+        Failure::Timeout,
+        Failure::BadResponse,
+        Failure::UnexpectedStatus,
+        Failure::WrongBody,
+        Failure::ExtraBytes,
+        Failure::Local,
+    ];
+
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Failure::ConnectFailed => "connect_failed",
+            Failure::Reset => "reset",
+            Failure::CutOff => "cut_off",
+            Failure::Timeout => "timeout",
+            Failure::BadResponse => "bad_response",
+            Failure::UnexpectedStatus => "unexpected_status",
+            Failure::WrongBody => "wrong_body",
+            Failure::ExtraBytes => "extra_bytes",
+            Failure::Local => "local",
+        }
+    }
+}
+
+/// The finest step, in nanoseconds.
+const LATENCY_STEP: u64 = 100;
+
+/// Significant decimal digits of a latency.
+const DIGITS: u8 = 3;
+
+/// A histogram of nanoseconds with memory fixed at the start.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(LATENCY_STEP, LATENCY_MAX, DIGITS).expect("the bounds are in order")
+}
+
+/// The lowest status code.
+const STATUS_MIN: u16 = 100;
+/// How many status codes there are.
+const STATUSES: usize = 500;
+
+/// What one thread counted.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// From the intended start to the end of the answer; successes only.
+    pub(crate) latency: Histogram<u64>,
+    /// From sending to the end of the answer; the same requests.
+    pub(crate) service: Histogram<u64>,
+    /// Requests begun after the warm-up.
+    pub(crate) requests: u64,
+    pub(crate) ok: u64,
+    /// Successes until the planned end of the run.
+    pub(crate) ok_in_window: u64,
+    pub(crate) shed: u64,
+    failures: [u64; Failure::ALL.len()],
+    evidence: [Option<String>; Failure::ALL.len()],
+    statuses: Box<[u64; STATUSES]>,
+    /// Connections opened in place of one that had ended.
+    pub(crate) reconnects: u64,
+    /// Requests that were due and had not begun at the end.
+    pub(crate) unsent: u64,
+    /// Connections open at the end of holding.
+    pub(crate) held: u64,
+    /// When the last answer was complete, in nanoseconds after the warm-up.
+    pub(crate) last_done: u64,
+}
+
+impl Tally {
+    pub(crate) fn new() -> Self {
+        Tally {
+            latency: histogram(),
+            service: histogram(),
+            requests: 0,
+            ok: 0,
+            ok_in_window: 0,
+            shed: 0,
+            failures: [0; Failure::ALL.len()],
+            evidence: [const { None }; Failure::ALL.len()],
+            statuses: Box::new([0; STATUSES]),
+            reconnects: 0,
+            unsent: 0,
+            held: 0,
+            last_done: 0,
+        }
+    }
+
+    /// `count` failures of a kind. The words are asked for the first time only.
+    #[cold]
+    pub(crate) fn fail(&mut self, failure: Failure, count: u64, words: impl FnOnce() -> String) {
+        self.failures[failure as usize] += count;
+        let evidence = &mut self.evidence[failure as usize];
+        if evidence.is_none() {
+            *evidence = Some(words());
+        }
+    }
+
+    /// An answer with this status, whatever it is worth.
+    pub(crate) fn status(&mut self, status: u16) {
+        // The decoder lets nothing else pass.
+        self.statuses[usize::from(status - STATUS_MIN)] += 1;
+    }
+
+    pub(crate) fn failures(&self, failure: Failure) -> u64 {
+        self.failures[failure as usize]
+    }
+
+    pub(crate) fn failures_total(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
+    /// The first failure of a kind in words.
+    pub(crate) fn evidence(&self, failure: Failure) -> Option<&str> {
+        self.evidence[failure as usize].as_deref()
+    }
+
+    /// The statuses that came, and how often.
+    pub(crate) fn statuses(&self) -> impl Iterator<Item = (u16, u64)> {
+        let codes = (STATUS_MIN..).zip(self.statuses.iter().copied());
+        codes.filter(|(_, count)| *count > 0)
+    }
+
+    /// Adds what another thread counted.
+    pub(crate) fn absorb(&mut self, other: &Tally) {
+        // Both have the same bounds.
+        let _ = self.latency.add(&other.latency);
+        let _ = self.service.add(&other.service);
+        self.requests += other.requests;
+        self.ok += other.ok;
+        self.ok_in_window += other.ok_in_window;
+        self.shed += other.shed;
+        for (at, count) in other.failures.iter().enumerate() {
+            self.failures[at] += count;
+            if self.evidence[at].is_none() {
+                self.evidence[at].clone_from(&other.evidence[at]);
+            }
+        }
+        for (mine, theirs) in self.statuses.iter_mut().zip(other.statuses.iter()) {
+            *mine += theirs;
+        }
+        self.reconnects += other.reconnects;
+        self.unsent += other.unsent;
+        self.held += other.held;
+        self.last_done = self.last_done.max(other.last_done);
+    }
+}
+
+/// What a thread lets others see while it runs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Live {
+    pub(crate) ok: Counter,
+    pub(crate) shed: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) open: Counter,
+    /// Every connection of the thread is held.
+    pub(crate) holding: Counter,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_stands_at_its_number_with_the_name_it_has_in_json() {
+        for (number, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, number);
+            assert_eq!(serde_json::to_string(&failure).unwrap(), format!("\"{}\"", failure.name()));
+        }
+    }
+
+    #[test]
+    fn threads_add_up_and_the_first_evidence_stays() {
+        let (mut one, mut other) = (Tally::new(), Tally::new());
+        one.fail(Failure::Reset, 2, || "first".to_owned());
+        other.fail(Failure::Reset, 1, || "second".to_owned());
+        other.fail(Failure::Timeout, 1, || "third".to_owned());
+        other.latency.saturating_record(1_000);
+        other.status(599);
+        one.absorb(&other);
+        assert_eq!((one.failures(Failure::Reset), one.failures_total()), (3, 4));
+        assert_eq!(one.evidence(Failure::Reset), Some("first"));
+        assert_eq!(one.evidence(Failure::Timeout), Some("third"));
+        assert_eq!(one.latency.len(), 1);
+        assert_eq!(one.statuses().collect::<Vec<_>>(), [(599, 1)]);
+    }
+}

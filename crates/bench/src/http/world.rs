@@ -1,0 +1,347 @@
+//! The generator in virtual time: the shipped code on the simulated driver, against a server that
+//! does as the test says. Nothing here depends on how fast the machine is, so figures are exact.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::driver::Driver;
+use stilling_engine::{Config, Shard};
+use stilling_ring::{Time, Wake};
+use stilling_simulation::{Address, Network, Options, Peer, PeerListener, SimDriver};
+use stilling_wire::http1::Limits;
+
+use super::generator::{Generator, Task};
+use super::plan::{Length, Plan};
+use super::rendezvous::Rendezvous;
+use super::tally::{Failure, Live, Tally};
+use super::{Url, request};
+
+const RIGHT: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok";
+
+/// What the server does with request number n that came at a time.
+enum Act {
+    /// Answers at this time.
+    Answer(Time),
+    /// Answers now, says that it was the last answer of the connection, and closes.
+    AnswerAndClose,
+    /// Goes away for good: resets every connection and listens no more.
+    Vanish,
+}
+
+type Script = fn(u64, Time) -> Act;
+
+/// One connection as the server sees it.
+struct Line {
+    peer: Option<Peer>,
+    unread: Vec<u8>,
+    /// When the answers to what it has asked are due.
+    due: VecDeque<Time>,
+}
+
+struct Server {
+    network: Network,
+    listener: Option<PeerListener>,
+    request: Vec<u8>,
+    script: Script,
+    lines: Vec<Line>,
+    requests: u64,
+    /// Things done so far; the shard may have something to look at.
+    acts: u64,
+    idle_steps: u32,
+}
+
+impl Server {
+    /// Does everything that is to be done now.
+    fn act(&mut self) {
+        while let Some(peer) = self.listener.as_ref().and_then(PeerListener::accept) {
+            self.lines.push(Line { peer: Some(peer), unread: Vec::new(), due: VecDeque::new() });
+        }
+        let now = self.network.now();
+        for at in 0..self.lines.len() {
+            self.read(at, now);
+            let line = &mut self.lines[at];
+            while line.due.front().is_some_and(|due| *due <= now)
+                && let Some(peer) = &mut line.peer
+            {
+                line.due.pop_front();
+                self.acts += 1;
+                assert_eq!(peer.write(RIGHT).expect("there is room"), RIGHT.len());
+            }
+        }
+    }
+
+    fn read(&mut self, at: usize, now: Time) {
+        let line = &mut self.lines[at];
+        let mut bytes = [0; 4096];
+        while let Some(peer) = &mut line.peer {
+            match peer.read(&mut bytes) {
+                Ok(0) => line.peer = None,
+                Ok(count) => line.unread.extend_from_slice(&bytes[..count]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(_) => line.peer = None,
+            }
+        }
+        while self.lines[at].unread.len() >= self.request.len() && self.lines[at].peer.is_some() {
+            let rest = self.lines[at].unread.split_off(self.request.len());
+            let asked = std::mem::replace(&mut self.lines[at].unread, rest);
+            assert_eq!(asked, self.request);
+            self.requests += 1;
+            match (self.script)(self.requests, now) {
+                Act::Answer(due) => self.lines[at].due.push_back(due),
+                Act::AnswerAndClose => {
+                    self.acts += 1;
+                    let mut peer = self.lines[at].peer.take().expect("looked above");
+                    assert_eq!(peer.write(LAST).expect("there is room"), LAST.len());
+                }
+                Act::Vanish => {
+                    self.acts += 1;
+                    self.listener = None;
+                    self.lines.iter_mut().filter_map(|line| line.peer.take()).for_each(Peer::reset);
+                }
+            }
+        }
+    }
+
+    /// Moves the time to the next moment, at most to `limit`, unless there is something to do now.
+    fn sleep(&mut self, limit: Option<Time>) -> io::Result<bool> {
+        let acts = self.acts;
+        self.act();
+        if self.acts > acts {
+            return Ok(true);
+        }
+        let due = self.lines.iter().filter(|line| line.peer.is_some()).filter_map(|line| line.due.front());
+        let next = due.copied().chain(self.network.next_event()).min();
+        let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
+        let to = reached.or(limit).ok_or_else(|| io::Error::other("everybody waits for somebody else"))?;
+        self.idle_steps = if to > self.network.now() { 0 } else { self.idle_steps + 1 };
+        if self.idle_steps > 10_000 {
+            return Err(io::Error::other("no time passes any more"));
+        }
+        self.network.advance_to(to);
+        self.act();
+        Ok(reached.is_some())
+    }
+}
+
+/// What a run in the virtual world brought home.
+struct Outcome {
+    tally: Tally,
+    /// Backlog full, waited too long.
+    dropped: (u64, u64),
+    requests_seen: u64,
+}
+
+/// Runs the plan against the script, to its end.
+fn play(change: fn(&mut Plan), script: Script) -> Outcome {
+    let mut plan = Plan::new(Url::parse("http://10.0.0.1/").expect("a URL"));
+    plan.connections = 2;
+    change(&mut plan);
+    plan.check().expect("the plan is sound");
+    let network = Network::new(1, Options::default());
+    let to: SocketAddr = plan.url.addresses()[0];
+    let request = request::encode(&plan);
+    let server = Rc::new(RefCell::new(Server {
+        network: network.clone(),
+        listener: Some(network.listen_as_peer(Address::Tcp(to))),
+        request: request.clone(),
+        script,
+        lines: Vec::new(),
+        requests: 0,
+        acts: 0,
+        idle_steps: 0,
+    }));
+    let mut driver = SimDriver::new(&network);
+    let world = Rc::clone(&server);
+    driver.sleep_through(Box::new(move |limit| world.borrow_mut().sleep(limit)));
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let config = Config {
+        capacity: plan.connections,
+        write_timeout: plan.timeout,
+        connect_timeout: plan.timeout,
+        ..Config::default()
+    };
+    let task = Arc::new(Task {
+        to,
+        request,
+        answered: request::answered_by(&plan),
+        limits: Limits::default(),
+        expected_body: b"ok".to_vec(),
+        start: Rendezvous::new(vec![Arc::clone(&wake)]),
+        live: vec![Live::default()],
+        plan,
+    });
+    let clock = network.clock();
+    let generator = Generator::new(&task, 0, clock.clone());
+    let mut shard = Shard::new(driver, generator, config, clock, wake, Arc::default());
+    shard.turn(false).expect("a turn");
+    shard.run().expect("the world goes on");
+    assert_eq!(shard.open(), 0);
+    shard.audit().expect("nothing is left");
+    shard.driver().assert_drained();
+    let dropped = shard.service().dropped();
+    let tally = std::mem::replace(&mut shard.service().tally, Tally::new());
+    let requests_seen = server.borrow().requests;
+    Outcome { tally, dropped, requests_seen }
+}
+
+const fn ms(millis: u64) -> u64 {
+    millis * 1_000_000
+}
+
+/// Answers at once, but not at all from the first to the second second.
+fn stalls(_: u64, now: Time) -> Act {
+    let stalled = (ms(1000)..ms(2000)).contains(&now.as_nanos());
+    Act::Answer(if stalled { Time::from_nanos(ms(2000)) } else { now })
+}
+
+fn open_loop(plan: &mut Plan) {
+    plan.rate = Some(100.0);
+    plan.length = Length::For(Duration::from_secs(3));
+}
+
+/// How many of the times are at least `nanos`, to the histogram's precision.
+fn at_least(histogram: &hdrhistogram::Histogram<u64>, nanos: u64) -> u64 {
+    histogram
+        .iter_recorded()
+        .filter(|value| value.value_iterated_to() >= nanos)
+        .map(|value| value.count_at_value())
+        .sum()
+}
+
+/// Row 5.4: a server that stalls for a second at 100 requests/s makes a hundred requests late, not
+/// two, and each by exactly what was left of the stall when it should have begun.
+#[test]
+fn a_stall_counts_against_every_request_scheduled_during_it() {
+    let Outcome { tally, dropped, requests_seen } = play(open_loop, stalls);
+    assert_eq!((tally.requests, tally.ok, requests_seen), (300, 300, 300));
+    assert_eq!((tally.failures_total(), dropped, tally.unsent), (0, (0, 0), 0));
+    for k in 1..=100 {
+        // The k-th latest was due k × 10 ms before the end of the stall.
+        assert_eq!(at_least(&tally.latency, ms(10 * k)), 101 - k, "at least {} ms", 10 * k);
+    }
+    assert_eq!(at_least(&tally.latency, ms(1)), 100);
+    // Without the correction only the two requests that were on the way would show it.
+    assert_eq!(at_least(&tally.service, ms(1)), 2);
+}
+
+#[test]
+fn a_closed_loop_sees_the_same_stall_once_per_connection() {
+    let script: Script = |n, now| match stalls(n, now) {
+        Act::Answer(due) => Act::Answer(due.max(now.after(Duration::from_millis(10)))),
+        other => other,
+    };
+    let change: fn(&mut Plan) = |plan| plan.length = Length::For(Duration::from_secs(3));
+    let tally = play(change, script).tally;
+    assert_eq!((tally.ok, tally.failures_total()), (402, 0));
+    assert_eq!((at_least(&tally.latency, ms(10)), at_least(&tally.latency, ms(11))), (402, 2));
+}
+
+#[test]
+fn the_backlog_is_bounded_and_what_it_refuses_is_counted() {
+    let change: fn(&mut Plan) = |plan| {
+        open_loop(plan);
+        plan.backlog_max = 20;
+    };
+    let Outcome { tally, dropped, .. } = play(change, stalls);
+    // Two are on the way and twenty wait; the one due at the very end of the stall finds no room either.
+    assert_eq!(dropped, (79, 0));
+    assert_eq!((tally.requests, tally.ok, tally.failures_total(), tally.unsent), (221, 221, 0, 0));
+}
+
+#[test]
+fn every_request_of_the_schedule_is_answered_failed_or_dropped_for_a_reason() {
+    let change: fn(&mut Plan) = |plan| {
+        open_loop(plan);
+        plan.timeout = Duration::from_millis(300);
+    };
+    let Outcome { tally, dropped, .. } = play(change, stalls);
+    assert!(tally.failures(Failure::Timeout) > 0 && dropped.1 > 0, "{tally:?}");
+    assert_eq!(tally.failures(Failure::Timeout), tally.failures_total());
+    assert_eq!(tally.requests, tally.ok + tally.failures_total());
+    assert_eq!(tally.requests + dropped.0 + dropped.1 + tally.unsent, 300);
+}
+
+/// A run that ends during the stall has nobody to begin what is due, and says so.
+#[test]
+fn what_is_due_at_the_end_without_a_free_connection_is_counted_as_unsent() {
+    let change: fn(&mut Plan) = |plan| {
+        open_loop(plan);
+        plan.length = Length::For(Duration::from_millis(1500));
+    };
+    let Outcome { tally, dropped, .. } = play(change, stalls);
+    assert_eq!((tally.requests, tally.ok, tally.unsent, dropped), (102, 102, 48, (0, 0)));
+    assert_eq!(tally.ok_in_window, 100);
+}
+
+/// Row 4.15: an announced close is no failure; requests behind it are sent again.
+#[test]
+fn requests_behind_an_announced_close_are_sent_again() {
+    for rate in [None, Some(1000.0)] {
+        let change: fn(&mut Plan) = match rate {
+            None => |plan| (plan.pipeline, plan.length) = (4, Length::Requests(1000)),
+            Some(_) => {
+                |plan| (plan.pipeline, plan.rate, plan.length) = (4, Some(1000.0), Length::Requests(1000))
+            }
+        };
+        let script: Script = |n, now| {
+            if n.is_multiple_of(10) {
+                Act::AnswerAndClose
+            } else {
+                Act::Answer(now.after(Duration::from_millis(5)))
+            }
+        };
+        let Outcome { tally, requests_seen, .. } = play(change, script);
+        assert_eq!((tally.requests, tally.ok, tally.failures_total()), (1000, 1000, 0), "rate {rate:?}");
+        assert!(tally.reconnects > 10 && requests_seen >= 1000, "{} {requests_seen}", tally.reconnects);
+    }
+}
+
+#[test]
+fn a_server_that_is_gone_ends_the_run_with_its_losses_counted() {
+    for keep_alive in [true, false] {
+        let change: fn(&mut Plan) = if keep_alive {
+            |plan| plan.length = Length::Requests(1_000_000)
+        } else {
+            |plan| (plan.keep_alive, plan.length) = (false, Length::Requests(1_000_000))
+        };
+        let script: Script = |n, now| match n {
+            500 => Act::Vanish,
+            _ => Act::Answer(now.after(Duration::from_millis(1))),
+        };
+        let Outcome { tally, .. } = play(change, script);
+        assert_eq!(tally.failures(Failure::Reset), 2, "keep-alive {keep_alive}");
+        assert!(tally.failures(Failure::ConnectFailed) > 2);
+        assert_eq!(tally.requests + tally.unsent, 1_000_000);
+    }
+}
+
+#[test]
+fn the_warm_up_is_sent_and_not_counted() {
+    let change: fn(&mut Plan) = |plan| {
+        (plan.rate, plan.length) = (Some(100.0), Length::Requests(200));
+        plan.warmup = Duration::from_millis(1500);
+    };
+    let Outcome { tally, requests_seen, .. } = play(change, stalls);
+    assert_eq!((tally.requests, tally.ok, requests_seen), (200, 200, 350));
+    // The stall is half over when counting begins.
+    assert_eq!(at_least(&tally.latency, ms(1)), 50);
+}
+
+#[test]
+fn held_connections_answer_once_and_stay_until_the_end() {
+    let change: fn(&mut Plan) = |plan| {
+        plan.connections = 1000;
+        plan.length = Length::Hold(Duration::from_secs(60));
+    };
+    let Outcome { tally, requests_seen, .. } = play(change, |_, now| Act::Answer(now));
+    assert_eq!((tally.ok, tally.held, requests_seen), (1000, 1000, 1000));
+    let lost = play(change, |n, now| if n == 7 { Act::AnswerAndClose } else { Act::Answer(now) }).tally;
+    assert_eq!((lost.ok, lost.held, lost.failures(Failure::CutOff)), (1000, 999, 1));
+}

@@ -1,0 +1,114 @@
+//! A server that is at fault: a listener, a thread per connection, and an answer from the test.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    /// These bytes.
+    Bytes(&'static [u8]),
+    /// These bytes, each in a packet of its own.
+    Slowly(&'static [u8]),
+    /// These bytes, then the end of the connection.
+    AndClose(&'static [u8]),
+    /// Nothing, and the connection stays.
+    Never,
+    /// Closes with the request unread, which resets the connection.
+    Reset,
+}
+
+/// A running fake; ends with its test.
+pub(crate) struct Fake {
+    address: SocketAddr,
+    over: Arc<AtomicBool>,
+    sources: Arc<Mutex<Vec<IpAddr>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Fake {
+    /// A server that gives the answers in turn, the last one for ever.
+    pub(crate) fn start(answers: &[Answer]) -> Fake {
+        let answers: Arc<[Answer]> = answers.into();
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let over = Arc::new(AtomicBool::new(false));
+        let sources: Arc<Mutex<Vec<IpAddr>>> = Arc::default();
+        let (stop, seen) = (Arc::clone(&over), Arc::clone(&sources));
+        let thread = std::thread::spawn(move || {
+            let asked = Arc::new(AtomicU64::new(0));
+            while let Ok((stream, from)) = listener.accept() {
+                if stop.load(Ordering::Acquire) {
+                    break;
+                }
+                seen.lock().expect("nobody panics with it").push(from.ip());
+                let (answers, asked) = (Arc::clone(&answers), Arc::clone(&asked));
+                std::thread::spawn(move || serve(stream, &answers, &asked));
+            }
+        });
+        Fake { address, over, sources, thread: Some(thread) }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where its clients came from.
+    pub(crate) fn sources(&self) -> Vec<IpAddr> {
+        self.sources.lock().expect("nobody panics with it").clone()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        // It waits for a connection; this one tells it to look.
+        if TcpStream::connect(self.address).is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Answers the requests of one connection until its client has enough of it.
+fn serve(mut stream: TcpStream, answers: &[Answer], asked: &AtomicU64) {
+    let _ = stream.set_nodelay(true);
+    loop {
+        // Every request is looked at before it is read.
+        if !stream.peek(&mut [0]).is_ok_and(|count| count > 0) {
+            return;
+        }
+        let at = asked.fetch_add(1, Ordering::AcqRel) as usize;
+        let answer = answers[at.min(answers.len() - 1)];
+        if matches!(answer, Answer::Reset) || read_head(&mut stream).is_none() {
+            return;
+        }
+        let outcome = match answer {
+            Answer::Bytes(bytes) => stream.write_all(bytes),
+            Answer::Slowly(bytes) => bytes.iter().try_for_each(|byte| stream.write_all(&[*byte])),
+            Answer::AndClose(bytes) => {
+                let _ = stream.write_all(bytes);
+                return;
+            }
+            Answer::Never | Answer::Reset => Ok(()),
+        };
+        if outcome.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads up to the empty line, byte by byte so that nothing of the next request is lost.
+fn read_head(stream: &mut TcpStream) -> Option<()> {
+    let mut last = [0; 4];
+    while &last != b"\r\n\r\n" {
+        last.rotate_left(1);
+        stream.read_exact(&mut last[3..]).ok()?;
+    }
+    Some(())
+}

@@ -1,0 +1,24 @@
+//! The HTTP generator over real sockets, on both drivers: against servers that answer wrongly in
+//! every way it must notice, and against the real server.
+#![cfg(target_os = "linux")]
+
+mod fake;
+mod real;
+mod wrong;
+
+use std::net::SocketAddr;
+
+use stilling::DriverChoice;
+use stilling_bench::http::{Length, Plan, Url};
+
+/// The drivers that every check runs on.
+const DRIVERS: [DriverChoice; 2] = [DriverChoice::Uring, DriverChoice::Poll];
+
+/// A small plan: so many requests over a single connection.
+fn plan(address: SocketAddr, path: &str, requests: u64, driver: DriverChoice) -> Plan {
+    let mut plan = Plan::new(Url::parse(&format!("http://{address}{path}")).expect("a URL"));
+    plan.connections = 1;
+    plan.length = Length::Requests(requests);
+    plan.driver = driver;
+    plan
+}

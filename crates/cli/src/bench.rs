@@ -1,0 +1,327 @@
+//! `stilling bench`: the load generators, their options, and their figures as a table or as JSON.
+
+use std::error::Error;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::builder::TypedValueParser;
+use clap::{Args, CommandFactory, Subcommand, ValueEnum};
+use indicatif::{ProgressBar, ProgressStyle};
+use stilling_bench::http::{self, BenchError, Length, Plan, Progress, Report, Sources, Spread, Url};
+use stilling_engine::driver::choice::DriverChoice;
+
+/// The options of `bench`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Load an HTTP server and check every byte of its answers
+    Http(Box<Http>),
+}
+
+/// The options of `bench http`.
+#[derive(Args)]
+struct Http {
+    /// Where the requests go, such as http://127.0.0.1:9000/test/fast
+    #[arg(value_parser = url())]
+    url: Url,
+    /// Connections open at once, over all threads
+    #[arg(short, long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    connections: u32,
+    /// Threads, each with an engine of its own
+    #[arg(short, long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// End after so many requests
+    #[arg(short = 'n', long, value_name = "N", group = "length", value_parser = clap::value_parser!(u64).range(1..))]
+    requests: Option<u64>,
+    /// End after so many seconds [default: 10]
+    #[arg(short, long, value_name = "S", group = "length", value_parser = seconds())]
+    duration: Option<Duration>,
+    /// Answer one request per connection, then hold all connections idle for so many seconds
+    #[arg(long, value_name = "S", group = "length", conflicts_with_all = ["rate", "close", "pipeline"], value_parser = seconds())]
+    hold: Option<Duration>,
+    /// A connection for each request; else connections are kept
+    #[arg(long)]
+    close: bool,
+    /// Requests in flight per connection
+    #[arg(long, value_name = "DEPTH", default_value_t = 1, conflicts_with = "close", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pipeline: u16,
+    /// Requests per second in all, begun by the clock and not by the answers; latency counts from
+    /// the moment at which a request should have begun
+    #[arg(short, long, value_name = "R", value_parser = rate())]
+    rate: Option<f64>,
+    /// Requests per thread that may wait for a free connection; more are dropped and counted
+    #[arg(long, value_name = "N", default_value_t = 100_000, requires = "rate", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    backlog: u32,
+    /// Seconds of requests that are not counted, before those that are
+    #[arg(long, value_name = "S", default_value = "0", value_parser = seconds_or_none())]
+    warmup: Duration,
+    /// Seconds for a connection to open, an answer to come, a due request to wait
+    #[arg(long, value_name = "S", default_value = "30", value_parser = seconds())]
+    timeout: Duration,
+    /// The method, in capitals
+    #[arg(short, long, value_name = "NAME", default_value = "GET")]
+    method: String,
+    /// Bytes of each request's body
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_536))]
+    body_size: u32,
+    /// The status that is a success
+    #[arg(long, value_name = "STATUS", default_value_t = 200, value_parser = clap::value_parser!(u16).range(200..=599))]
+    expect_status: u16,
+    /// The body of every answer: a file's content if there is such a file, else the text itself
+    /// [default: what a first request gets]
+    #[arg(long, value_name = "FILE|TEXT")]
+    expect_body: Option<String>,
+    /// How to talk to the kernel; auto takes io_uring where it is allowed
+    #[arg(long, value_enum, default_value_t = Driver::Auto)]
+    driver: Driver,
+    /// Spread the connections over N local addresses from this one on, such as 127.0.1.1/20
+    #[arg(long, value_name = "ADDRESS/N")]
+    source: Option<Sources>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Driver {
+    /// io_uring where the kernel allows it, else epoll
+    Auto,
+    /// io_uring, or an error
+    Uring,
+    /// epoll
+    Poll,
+}
+
+fn url() -> impl TypedValueParser<Value = Url> {
+    clap::builder::StringValueParser::new().try_map(|text| Url::parse(&text))
+}
+
+/// A positive number of seconds up to a year.
+fn seconds() -> impl TypedValueParser<Value = Duration> {
+    seconds_from(0.001)
+}
+
+fn seconds_or_none() -> impl TypedValueParser<Value = Duration> {
+    seconds_from(0.0)
+}
+
+fn seconds_from(least: f64) -> impl TypedValueParser<Value = Duration> {
+    clap::builder::StringValueParser::new().try_map(move |text| {
+        let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+        if (least..=31_536_000.0).contains(&seconds) {
+            Ok(Duration::from_secs_f64(seconds))
+        } else {
+            Err(format!("it must be in the range {least} to 31536000"))
+        }
+    })
+}
+
+fn rate() -> impl TypedValueParser<Value = f64> {
+    clap::builder::StringValueParser::new().try_map(|text| match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
+        _ => Err(format!("`{text}` is not a rate above 0 and up to 1e9")),
+    })
+}
+
+impl Arguments {
+    /// Runs the load. A report with failures is an error, after it has been printed.
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        let What::Http(options) = self.what;
+        options.run()
+    }
+}
+
+impl Http {
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        let json = self.json;
+        let plan = self.plan()?;
+        if let Err(contradiction) = plan.check() {
+            // The same end as for options that clap itself refuses.
+            let mut command = crate::Cli::command();
+            command.error(clap::error::ErrorKind::ArgumentConflict, contradiction).print()?;
+            return Err(Box::new(crate::WrongUsage));
+        }
+        let report = watched(&plan)?;
+        let mut out = std::io::stdout().lock();
+        if json {
+            serde_json::to_writer(&mut out, &report)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}", table(&report))?;
+        }
+        out.flush()?;
+        if report.is_good() { Ok(()) } else { Err(complaint(&report).into()) }
+    }
+
+    fn plan(self) -> Result<Plan, Box<dyn Error>> {
+        let defaults = Plan::new(self.url);
+        let length = match (self.requests, self.duration, self.hold) {
+            (Some(count), _, _) => Length::Requests(count),
+            (_, Some(span), _) => Length::For(span),
+            (_, _, Some(span)) => Length::Hold(span),
+            (None, None, None) => defaults.length,
+        };
+        Ok(Plan {
+            method: self.method,
+            body_size: self.body_size,
+            connections: self.connections,
+            threads: self.threads,
+            pipeline: self.pipeline,
+            keep_alive: !self.close,
+            rate: self.rate,
+            backlog_max: self.backlog,
+            length,
+            warmup: self.warmup,
+            timeout: self.timeout,
+            expect_status: self.expect_status,
+            expect_body: self.expect_body.map(file_or_text).transpose()?,
+            driver: match self.driver {
+                Driver::Auto => DriverChoice::Auto,
+                Driver::Uring => DriverChoice::Uring,
+                Driver::Poll => DriverChoice::Poll,
+            },
+            sources: self.source,
+            ..defaults
+        })
+    }
+}
+
+fn file_or_text(argument: String) -> std::io::Result<Vec<u8>> {
+    if Path::new(&argument).exists() { std::fs::read(&argument) } else { Ok(argument.into_bytes()) }
+}
+
+/// Runs the plan, with a bar on a terminal's standard error.
+fn watched(plan: &Plan) -> Result<Report, BenchError> {
+    if !std::io::stderr().is_terminal() {
+        return unattended(plan);
+    }
+    let begun = Instant::now();
+    let bar = match plan.length {
+        Length::Requests(count) => ProgressBar::new(count).with_style(style("{pos}/{len} requests")),
+        Length::For(span) => {
+            let whole = (plan.warmup + span).as_millis() as u64;
+            ProgressBar::new(whole).with_style(style("{elapsed}"))
+        }
+        Length::Hold(_) => ProgressBar::new(plan.connections.into()).with_style(style("{pos}/{len} open")),
+    };
+    let report = http::run_watched(plan, |progress: &Progress| {
+        bar.set_position(match plan.length {
+            Length::Requests(_) => progress.ok + progress.shed + progress.failures,
+            Length::For(_) => begun.elapsed().as_millis() as u64,
+            Length::Hold(_) => progress.open,
+        });
+        let holding = if progress.holding { ", holding" } else { "" };
+        bar.set_message(format!(
+            "{} right, {} shed, {} failed, {} open{holding}",
+            progress.ok, progress.shed, progress.failures, progress.open
+        ));
+    });
+    bar.finish_and_clear();
+    report
+}
+
+/// Runs the plan for a program, which is told once when all connections are held: then it can measure.
+fn unattended(plan: &Plan) -> Result<Report, BenchError> {
+    let mut told = false;
+    http::run_watched(plan, |progress| {
+        if progress.holding && !std::mem::replace(&mut told, true) {
+            // A closed standard error does not matter to the figures.
+            let _ = writeln!(std::io::stderr(), "holding {} connections", progress.open);
+        }
+    })
+}
+
+fn style(counter: &str) -> ProgressStyle {
+    let template = format!("{{bar:30}} {counter}  {{msg}}");
+    ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+/// One line for the shell: what was not right.
+fn complaint(report: &Report) -> String {
+    if report.failures_total == 0 {
+        return "no request succeeded".to_owned();
+    }
+    let kinds: Vec<String> = report
+        .evidence
+        .iter()
+        .map(|(kind, words)| format!("{} {kind} (first: {words})", report.failures.get(kind).unwrap_or(&0)))
+        .collect();
+    format!("{} failures: {}", report.failures_total, kinds.join("; "))
+}
+
+/// The report for people.
+fn table(report: &Report) -> String {
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| {
+        out.push_str(&format!("{name:<22}{value}\n"));
+    };
+    let asked = &report.parameters;
+    let mode = match (asked.rate, asked.hold_s, asked.keep_alive) {
+        (_, Some(span), _) => format!("hold for {span} s"),
+        (Some(rate), _, _) => format!("open loop, {rate} requests/s"),
+        (None, _, true) => format!("closed loop, {} in flight each", asked.pipeline),
+        (None, _, false) => "closed loop, a connection per request".to_owned(),
+    };
+    line("load", format!("{} {}", asked.method, asked.url));
+    line(
+        "mode",
+        format!(
+            "{mode}, {} connections, {} threads, driver {}",
+            asked.connections, asked.threads, report.driver
+        ),
+    );
+    line("measured", format!("{:.3} s", report.elapsed_s));
+    line("requests", report.requests.to_string());
+    line("right answers", format!("{} ({:.2}/s)", report.ok, report.rate_per_s));
+    line("shed (503)", report.shed.to_string());
+    line("failures", report.failures_total.to_string());
+    for (kind, count) in report.failures.iter().filter(|(_, count)| **count > 0) {
+        let first = report.evidence.get(kind).map_or("", String::as_str);
+        line(&format!("  {}", kind.replace('_', " ")), format!("{count}, first: {first}"));
+    }
+    if asked.rate.is_some() || report.dropped.total() > 0 {
+        let dropped = report.dropped;
+        line("not sent", dropped.total().to_string());
+        line("  backlog full", dropped.backlog_full.to_string());
+        line("  waited too long", dropped.waited_too_long.to_string());
+        line("  left at the end", dropped.at_end.to_string());
+    }
+    let statuses: Vec<String> =
+        report.statuses.iter().map(|(status, count)| format!("{status}: {count}")).collect();
+    line("answers by status", statuses.join(", "));
+    line("bytes", format!("{} received, {} sent", report.bytes_received, report.bytes_sent));
+    line("connections", format!("{} opened, {} again", report.connected, report.reconnects));
+    if asked.hold_s.is_some() {
+        line("held to the end", report.held.to_string());
+    }
+    line("processor time", format!("{:.3} s of this program", report.cpu_s));
+    line("", spread_heading());
+    line("latency (ms)", spread_row(&report.latency));
+    if let Some(service) = &report.service_time {
+        line("service time (ms)", spread_row(service));
+    }
+    out
+}
+
+fn spread_heading() -> String {
+    ["min", "p50", "p90", "p99", "p99.9", "max", "mean"].map(|name| format!("{name:>10}")).concat()
+}
+
+fn spread_row(spread: &Spread) -> String {
+    let values = [
+        spread.min_us,
+        spread.p50_us,
+        spread.p90_us,
+        spread.p99_us,
+        spread.p999_us,
+        spread.max_us,
+        spread.mean_us,
+    ];
+    values.map(|micros| format!("{:>10.3}", micros / 1000.0)).concat()
+}

@@ -1,0 +1,68 @@
+//! The `stilling` command: what a user types, and what they read when something is wrong.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod serve;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// `EX_USAGE` of sysexits(3): the command line was wrong.
+const EXIT_USAGE: u8 = 64;
+
+/// The server that stays calm when everyone talks at once.
+#[derive(Parser)]
+#[command(name = "stilling", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve HTTP: fast answers in the I/O threads, slow ones in workers
+    Serve(serve::Arguments),
+    /// Generate load and check what comes back
+    Bench(bench::Arguments),
+}
+
+/// Options that are each fine and contradict each other; the explanation has been printed.
+#[derive(Debug)]
+struct WrongUsage;
+
+impl std::fmt::Display for WrongUsage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the options contradict each other")
+    }
+}
+
+impl std::error::Error for WrongUsage {}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help goes to stdout and is no error; everything else goes to stderr with the usage.
+            let _ = error.print();
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
+        }
+    };
+    let outcome = match cli.command {
+        Command::Serve(arguments) => arguments.run(),
+        Command::Bench(arguments) => arguments.run(),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // It has been explained already.
+        Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "stilling: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

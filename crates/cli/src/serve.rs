@@ -1,0 +1,223 @@
+//! `stilling serve`: the options and their defaults.
+
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::builder::TypedValueParser;
+use clap::{ArgAction, Args, ValueEnum};
+use stilling::http::Timeouts;
+use stilling::{DriverChoice, ServeConfig, Server};
+
+/// The options of `serve`. Those with a capital short name are named as in server-demo.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Arguments {
+    /// Print what happens to standard output: settings at the start, counters at the end
+    #[arg(short, long)]
+    verbose: bool,
+    /// Detach from the terminal and run in the background
+    #[arg(short, long)]
+    daemonize: bool,
+    /// Listen on this port of 127.0.0.1
+    #[arg(short, long, value_name = "PORT", default_value_t = 9000, conflicts_with = "listen",
+          value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// Listen on this address, such as 0.0.0.0:80 or [::]:9000; port 0 takes a free one; repeatable
+    #[arg(short, long, value_name = "ADDRESS")]
+    listen: Vec<SocketAddr>,
+    /// Accept threads, each with listeners of its own [default: number of cores]
+    #[arg(short = 'A', long, value_name = "N", value_parser = at_least_one())]
+    accept_threads: Option<u32>,
+    /// Simultaneous connections per accept thread; more wait in the backlog
+    #[arg(short = 'C', long, value_name = "N", default_value_t = 100_000, value_parser = at_least_one())]
+    accept_capacity: u32,
+    /// Worker threads; 0 runs slow work in the accept threads [default: number of accept threads]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    worker_threads: Option<u32>,
+    /// How long slow work takes, in milliseconds
+    #[arg(short = 'D', long, value_name = "MS", default_value_t = 30)]
+    slow_duration: u32,
+    /// How to talk to the kernel; auto takes io_uring where it is allowed
+    #[arg(long, value_enum, default_value_t = Driver::Auto)]
+    driver: Driver,
+    /// Keep each accept thread on a core of its own: for machines that do nothing else
+    #[arg(long)]
+    pin: bool,
+    /// Answer /test/* on addresses that are not loopback, too
+    #[arg(long)]
+    demo: bool,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    timeouts: Seconds,
+    /// Print help
+    #[arg(short = '?', long, action = ArgAction::Help)]
+    help: Option<bool>,
+}
+
+/// What is accepted at most.
+#[derive(Args)]
+#[command(next_help_heading = "Limits")]
+struct Limits {
+    /// Jobs that may wait for a worker; more are answered 503
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_queue: u32,
+    /// Bytes of a request's head; more are answered 431
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(256..=49_152))]
+    max_head_size: u32,
+    /// Header fields of a request; more are answered 431
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    max_headers: u16,
+    /// Bytes of a request's body; more are answered 413
+    #[arg(long, value_name = "BYTES", default_value_t = 1_048_576)]
+    max_body_size: u64,
+    /// Bytes of unfinished input held per accept thread
+    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
+    max_input_held: u32,
+    /// Bytes of unsent output held per accept thread
+    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
+    max_output_held: u32,
+    /// Bytes of the kernel's send buffer per connection [default: the system's tuning]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_073_741_824))]
+    send_buffer: Option<u32>,
+    /// TCP congestion control of accepted connections, such as reno [default: the system's]
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+}
+
+/// How long a client may take, in seconds.
+#[derive(Args)]
+#[command(next_help_heading = "Timeouts (seconds)")]
+struct Seconds {
+    /// From the connection to its first byte
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
+    first_byte_timeout: f64,
+    /// For a request's whole head
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
+    head_timeout: f64,
+    /// For a request's body before its rate counts
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
+    body_timeout: f64,
+    /// Least rate of a body after that, in bytes per second
+    #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    min_body_rate: u64,
+    /// Between two requests of a connection
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
+    idle_timeout: f64,
+    /// For a client to take some of an answer
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
+    write_timeout: f64,
+    /// For a job to wait for a worker; then 503
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
+    queue_timeout: f64,
+    /// For a job to be taken and done; then 503, and the connection closes
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
+    work_timeout: f64,
+    /// For requests in flight to finish after SIGTERM or SIGINT
+    #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
+    drain_timeout: f64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Driver {
+    /// io_uring where the kernel allows it, else epoll
+    Auto,
+    /// io_uring, or an error
+    Uring,
+    /// epoll
+    Poll,
+}
+
+fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=16_000_000)
+}
+
+/// A positive number of seconds up to a year.
+fn seconds() -> impl TypedValueParser<Value = f64> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+        if (0.001..=31_536_000.0).contains(&seconds) {
+            Ok(seconds)
+        } else {
+            Err("it must be in the range 0.001 to 31536000".to_owned())
+        }
+    })
+}
+
+impl Arguments {
+    /// Serves until the end.
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        let (verbose, daemonize) = (self.verbose, self.daemonize);
+        let config = self.config();
+        if verbose {
+            writeln!(std::io::stdout(), "{config:#?}")?;
+        }
+        let server = Server::bind(config)?;
+        // Before the banner: who has read it may send a signal.
+        server.watch_signals()?;
+        let mut out = std::io::stdout().lock();
+        for line in server.banner() {
+            writeln!(out, "{line}")?;
+        }
+        out.flush()?;
+        drop(out);
+        if daemonize {
+            // The listeners are open and no thread runs yet: the child inherits all that counts.
+            nix::unistd::daemon(false, false)?;
+        }
+        let overview = server.run()?;
+        if verbose {
+            write!(std::io::stdout(), "{}", stilling::render_metrics(&overview))?;
+        }
+        Ok(())
+    }
+
+    fn config(self) -> ServeConfig {
+        let defaults = ServeConfig::default();
+        let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
+        let listen = if self.listen.is_empty() {
+            vec![SocketAddr::from(([127, 0, 0, 1], self.port))]
+        } else {
+            self.listen
+        };
+        let (limits, timeouts) = (self.limits, self.timeouts);
+        let span = Duration::from_secs_f64;
+        let mut config = ServeConfig {
+            listen,
+            shards,
+            capacity: self.accept_capacity,
+            worker_threads: self.worker_threads.map_or(shards, |threads| threads as usize),
+            queue_max: limits.max_queue as usize,
+            queue_age_max: span(timeouts.queue_timeout),
+            slow_duration: Duration::from_millis(self.slow_duration.into()),
+            driver: match self.driver {
+                Driver::Auto => DriverChoice::Auto,
+                Driver::Uring => DriverChoice::Uring,
+                Driver::Poll => DriverChoice::Poll,
+            },
+            pin: self.pin,
+            demo: self.demo,
+            timeouts: Timeouts {
+                first_byte: span(timeouts.first_byte_timeout),
+                head: span(timeouts.head_timeout),
+                body_grace: span(timeouts.body_timeout),
+                body_rate_min: timeouts.min_body_rate,
+                idle: span(timeouts.idle_timeout),
+                work: span(timeouts.work_timeout),
+                drain: span(timeouts.drain_timeout),
+            },
+            send_buffer: limits.send_buffer.map(|size| size as usize),
+            congestion: limits.congestion,
+            ..defaults
+        };
+        config.limits.head_size_max = limits.max_head_size;
+        config.limits.headers_max = limits.max_headers;
+        config.limits.body_size_max = limits.max_body_size;
+        config.engine.input_bytes_max = limits.max_input_held as usize;
+        config.engine.output_bytes_max = limits.max_output_held as usize;
+        config.engine.write_timeout = span(timeouts.write_timeout);
+        config
+    }
+}

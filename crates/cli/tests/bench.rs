@@ -1,0 +1,141 @@
+//! `stilling bench` as a user meets it: the table, the JSON, the exit status.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+fn stilling(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
+    command.args(arguments.split_whitespace()).stdin(Stdio::null());
+    command
+}
+
+/// A server process that ends with its test.
+struct Server {
+    child: Child,
+    /// Its output; a closed pipe would end it.
+    _out: BufReader<ChildStdout>,
+    url: String,
+}
+
+impl Server {
+    fn start() -> Server {
+        let mut child = stilling("serve --listen 127.0.0.1:0 --accept-threads 1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().expect("its output is piped"));
+        out.read_line(&mut line).expect("a line");
+        let url = line.trim_end().strip_prefix("listening ").expect("where it listens").to_owned();
+        Server { child, _out: out, url }
+    }
+
+    fn bench(&self, path: &str, options: &str) -> Output {
+        stilling(&format!("bench http {}{path} {options}", self.url)).output().expect("the binary runs")
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_good_run_prints_a_table_and_exits_with_0() {
+    let outcome = Server::start().bench("/test/fast", "-n 1000 -c 10 -t 2");
+    let out = text(&outcome.stdout);
+    assert_eq!(outcome.status.code(), Some(0), "{out}{}", text(&outcome.stderr));
+    assert!(out.contains("right answers         1000 ("), "{out}");
+    assert!(out.lines().any(|line| line.starts_with("latency (ms)")), "{out}");
+    // A bar is for terminals.
+    assert_eq!(text(&outcome.stderr), "");
+}
+
+#[test]
+fn json_is_one_object_with_figures_and_parameters() {
+    let outcome = Server::start().bench("/livez", "-n 1000 --rate 20000 --pipeline 4 --json --driver poll");
+    assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
+    assert_eq!((&json["ok"], &json["driver"]), (&1000.into(), &"poll".into()));
+    assert_eq!(json["parameters"]["pipeline"], 4);
+    assert_eq!(json["parameters"]["requests"], 1000);
+}
+
+#[test]
+fn failures_are_named_and_make_the_exit_status_1() {
+    let server = Server::start();
+    let check = |path: &str, options: &str, words: &str| {
+        let outcome = server.bench(path, options);
+        let said = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("stilling: ") && said.contains(words), "{said}");
+    };
+    check("/livez", "-n 10 --expect-body something", "10 wrong_body (first: the body");
+    check("/none", "-n 10", "the first answer is not right (unexpected_status): status 404 instead of 200");
+    check("/none", "-n 10 --expect-status 403 --expect-body x", "10 unexpected_status");
+    check("/test/fast", "-n 10 -c 1000000", "1000000 connections do not fit into the limit");
+}
+
+#[test]
+fn nobody_there_is_said_in_one_line() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    drop(listener);
+    let outcome = stilling(&format!("bench http http://{address}/")).output().expect("the binary runs");
+    assert_eq!(outcome.status.code(), Some(1));
+    let said = text(&outcome.stderr);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(&format!("cannot connect to {address}: Connection refused")), "{said}");
+}
+
+#[test]
+fn wrong_options_exit_with_64() {
+    let check = |options: &str, words: &str| {
+        let outcome = stilling(&format!("bench http {options}")).output().expect("the binary runs");
+        let said = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{options}: {said}");
+        assert!(said.contains(words), "{options}: {said}");
+    };
+    check("", "<URL>");
+    check("https://127.0.0.1/", "not a usable URL");
+    check("http://127.0.0.1:1/ -n 0", "--requests");
+    check("http://127.0.0.1:1/ -n 5 -d 5", "cannot be used with");
+    check("http://127.0.0.1:1/ --close --pipeline 2", "cannot be used with");
+    check("http://127.0.0.1:1/ --hold 1 --rate 5", "cannot be used with");
+    check("http://127.0.0.1:1/ --rate 0", "rate");
+    check("http://127.0.0.1:1/ -t 51", "more threads than connections");
+    check("http://127.0.0.1:1/ --source 10.0.0.1/2", "127");
+    check("http://127.0.0.1:1/ --pipeline 4096", "more than 65536");
+    check("http://127.0.0.1:1/ --unknown", "--unknown");
+}
+
+#[test]
+fn a_body_is_expected_as_text_or_from_a_file() {
+    let server = Server::start();
+    let check = |body: &str, status: i32| {
+        let outcome = server.bench("/test/fast", &format!("-n 1 --method HEAD --expect-status 200 {body}"));
+        assert_eq!(outcome.status.code(), Some(status), "{body}: {}", text(&outcome.stderr));
+    };
+    check("", 0);
+    check("--expect-body=", 0);
+    check("--expect-body=x", 1);
+    // No text, but an empty file: the body of an answer to HEAD.
+    check("--expect-body=/dev/null", 0);
+    check(&format!("--expect-body={}/tests/bench.rs", env!("CARGO_MANIFEST_DIR")), 1);
+}
+
+#[test]
+fn a_program_that_holds_connections_says_when_it_does() {
+    let outcome = Server::start().bench("/test/fast", "--hold 0.5 -c 20 --json");
+    assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
+    assert_eq!(text(&outcome.stderr), "holding 20 connections\n");
+    let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
+    assert_eq!((&json["ok"], &json["held"]), (&20.into(), &20.into()));
+}

@@ -1,0 +1,87 @@
+//! Clients that take too long.
+
+use crate::support::{Driver, Peer, Server};
+
+on_both_drivers!(
+    thousands_of_slow_heads_end_on_time_and_hurt_nobody,
+    a_silent_client_is_sent_away,
+    a_body_must_come_at_its_least_rate,
+    an_idle_connection_ends,
+);
+
+const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// Row 4.35: slowloris. The deadline is for the whole head: bytes that trickle in do not extend it.
+fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: Driver) {
+    const CLIENTS: usize = 3000;
+    let server = Server::start(driver, "--head-timeout 2");
+    let mut watcher = server.watch();
+    let mut honest = server.connect();
+    let mut slow: Vec<Peer> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for peer in &mut slow {
+        peer.send("GET /test/fast HTTP/1.1\r\nHost: a\r\nX: ");
+    }
+    let mut pass = 0;
+    watcher.until("all slow clients are timed out", |metrics| {
+        for peer in slow.iter_mut().skip(pass % 8).step_by(8) {
+            peer.try_send("y");
+        }
+        pass += 1;
+        assert_eq!(honest.ask(FAST).status, 200);
+        metrics.answers(408) == CLIENTS as u64
+    });
+    for mut peer in slow {
+        let answer = peer.whatever_comes();
+        assert!(answer.starts_with(b"HTTP/1.1 408 Request Timeout\r\n"), "{}", answer.escape_ascii());
+    }
+    drop(honest);
+    let metrics = watcher.until_alone();
+    assert_eq!(metrics.closed("head_timeout"), CLIENTS as u64);
+    drop(watcher);
+    server.finish();
+}
+
+/// Row 4.35: without a byte there is nothing to answer.
+fn a_silent_client_is_sent_away(driver: Driver) {
+    let server = Server::start(driver, "--first-byte-timeout 0.2");
+    let silent: Vec<Peer> = (0..10).map(|_| server.connect()).collect();
+    for peer in silent {
+        assert_eq!(peer.rest(), b"");
+    }
+    assert_eq!(server.finish().closed("first_byte_timeout"), 10);
+}
+
+/// Row 4.35: a body that keeps the rate may take long, one that does not is cut off.
+fn a_body_must_come_at_its_least_rate(driver: Driver) {
+    let server = Server::start(driver, "--body-timeout 0.3 --min-body-rate 10");
+    let start = "POST /test/fast HTTP/1.1\r\nHost: a\r\nContent-Length: 2000\r\n\r\n";
+    let (mut good, mut bad) = (server.connect(), server.connect());
+    // 1000 bytes pay for 100 seconds.
+    good.send(format!("{start}{}", "g".repeat(1000)));
+    bad.send(format!("{start}b"));
+    let expect_timeout = |mut peer: Peer| {
+        let answer = peer.answer();
+        assert_eq!((answer.status, answer.field("Connection")), (408, Some("close")));
+        assert_eq!(peer.rest(), b"");
+    };
+    expect_timeout(bad);
+    let mut later = server.connect();
+    later.send(start);
+    expect_timeout(later);
+    // Both that came later are gone, so the grace of this one is over: only its rate keeps it.
+    assert_eq!(good.ask("g".repeat(1000)).status, 200);
+    drop(good);
+    assert_eq!(server.finish().closed("body_timeout"), 2);
+}
+
+/// Row 4.35: kept connections do not stay for ever.
+fn an_idle_connection_ends(driver: Driver) {
+    let server = Server::start(driver, "--idle-timeout 0.2");
+    for _ in 0..3 {
+        let mut peer = server.connect();
+        assert_eq!(peer.ask(FAST).status, 200);
+        assert_eq!(peer.ask(FAST).status, 200);
+        assert_eq!(peer.rest(), b"");
+    }
+    assert_eq!(server.finish().closed("idle_timeout"), 3);
+}

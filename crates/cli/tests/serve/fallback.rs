@@ -1,0 +1,55 @@
+//! Systems that refuse io_uring, as most containers do.
+
+use crate::support::{Driver, Server, Tool, binary};
+
+/// The binary with a kernel that answers io_uring's first call with `error`.
+fn refused(error: &str, driver: &str) -> std::process::Command {
+    let arguments = "-D -f -qq -o /dev/null -e trace=io_uring_setup -e inject=io_uring_setup:error=";
+    let tool = Tool::new("strace", &format!("{arguments}{error}")).arg(binary().get_program());
+    let mut command = tool.into_command();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver]);
+    command
+}
+
+/// Row 5.2: refused or unknown, the server serves on epoll and says why.
+#[test]
+fn without_io_uring_the_server_falls_back_and_says_so() {
+    for (error, text) in [("EPERM", "Operation not permitted"), ("ENOSYS", "Function not implemented")] {
+        let server = Server::spawn(refused(error, "auto"));
+        let driver = server.banner_line("driver ");
+        assert!(driver.starts_with(&format!("poll (io_uring is not available: {text}")), "{driver}");
+        let metrics = server.watch().look();
+        let label = metrics.driver();
+        assert!(label.starts_with("driver{driver=\"poll\",fallback=\"io_uring is not available"), "{label}");
+        let mut peer = server.connect();
+        for path in ["fast", "slow"] {
+            assert_eq!(peer.ask(format!("GET /test/{path} HTTP/1.1\r\nHost: a\r\n\r\n")).status, 200);
+        }
+        drop(peer);
+        server.finish();
+    }
+}
+
+/// Row 5.2: whoever demands io_uring hears that it is missing, and what to do.
+#[test]
+fn a_demanded_driver_that_is_missing_is_an_error() {
+    for error in ["EPERM", "ENOSYS"] {
+        let outcome = refused(error, "uring").output();
+        let outcome = outcome.expect("strace runs; install it (`cargo xtask test` does)");
+        assert_eq!(outcome.status.code(), Some(1), "{error}");
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert!(said.starts_with("stilling: io_uring is not available here ("), "{said}");
+        assert!(said.ends_with("use --driver poll, or auto\n"), "{said}");
+    }
+}
+
+/// Row 5.2: where it is granted, it is taken, and nobody needs to explain.
+#[test]
+fn where_io_uring_is_granted_auto_takes_it() {
+    let mut command = binary();
+    command.args(["serve", "--listen", "127.0.0.1:0"]);
+    let server = Server::spawn(command);
+    assert_eq!(server.banner_line("driver "), Driver::Uring.name());
+    assert_eq!(server.watch().look().driver(), "driver{driver=\"uring\",fallback=\"\"}");
+    server.finish();
+}

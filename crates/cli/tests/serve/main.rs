@@ -1,0 +1,39 @@
+//! `stilling serve` met from outside: the shipped binary, real clients, hostile peers, both drivers.
+//!
+//! One test binary with a module per theme, so that all share `support` and run side by side. A check
+//! is a function of the driver; [`on_both_drivers`] makes two tests of it. Every server of every test
+//! must end well: [`support::Server::finish`] looks at its last counters.
+#![cfg(target_os = "linux")]
+
+/// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
+macro_rules! on_both_drivers {
+    ($($check:ident),* $(,)?) => {
+        mod on_uring {
+            $(#[test]
+            fn $check() {
+                super::$check(crate::support::Driver::Uring);
+            })*
+        }
+        mod on_poll {
+            $(#[test]
+            fn $check() {
+                super::$check(crate::support::Driver::Poll);
+            })*
+        }
+    };
+}
+
+mod answers;
+mod capacity;
+mod clients;
+mod deadlines;
+mod fallback;
+mod faults;
+mod last_words;
+mod life;
+mod options;
+mod pieces;
+mod refusals;
+mod support;
+mod unread;
+mod work;

@@ -1,0 +1,155 @@
+//! The command line: what is refused and how, what is told, what the defaults are.
+
+use std::net::TcpListener;
+use std::process::Output;
+
+use crate::support::{Driver, Metrics, Server, binary};
+
+on_both_drivers!(options_reach_the_server, a_taken_port_is_said_and_is_an_error);
+
+fn run(arguments: &str) -> Output {
+    binary().args(arguments.split_whitespace()).output().expect("the binary starts")
+}
+
+/// Row 4.19: exit code 64 (`EX_USAGE`), what is wrong, and where to read on.
+#[test]
+fn a_wrong_option_is_refused_with_its_reason() {
+    for (arguments, reason) in [
+        ("serve -p 0", "'0' for '--port <PORT>'"),
+        ("serve -p 70000", "'70000' for '--port <PORT>'"),
+        ("serve -p x", "'x' for '--port <PORT>'"),
+        ("serve -A 0", "'0' for '--accept-threads <N>'"),
+        ("serve -A -1", "'-1'"),
+        ("serve -A", "'--accept-threads <N>'"),
+        ("serve -C 0", "'0' for '--accept-capacity <N>'"),
+        ("serve -w -1", "'-1'"),
+        ("serve -w 100001", "'100001' for '--worker-threads <N>'"),
+        ("serve -D x", "'x' for '--slow-duration <MS>'"),
+        ("serve -D -1", "'-1'"),
+        ("serve -l 127.0.0.1", "'127.0.0.1' for '--listen <ADDRESS>'"),
+        ("serve -l localhost:9000", "'localhost:9000' for '--listen <ADDRESS>'"),
+        ("serve -p 9000 -l 127.0.0.1:0", "'--port <PORT>' cannot be used with"),
+        ("serve --driver kqueue", "'kqueue' for '--driver <DRIVER>'"),
+        ("serve --max-queue 0", "'0' for '--max-queue <N>'"),
+        ("serve --max-head-size 255", "'255' for '--max-head-size <BYTES>'"),
+        ("serve --max-head-size 49153", "'49153' for '--max-head-size <BYTES>'"),
+        ("serve --max-headers 0", "'0' for '--max-headers <N>'"),
+        ("serve --max-body-size -1", "'-1'"),
+        ("serve --max-input-held 1", "'1' for '--max-input-held <BYTES>'"),
+        ("serve --max-output-held 1", "'1' for '--max-output-held <BYTES>'"),
+        ("serve --send-buffer 0", "'0' for '--send-buffer <BYTES>'"),
+        ("serve --min-body-rate 0", "'0' for '--min-body-rate <BYTES>'"),
+        ("serve --head-timeout 0", "'0' for '--head-timeout <S>'"),
+        ("serve --idle-timeout x", "'x' for '--idle-timeout <S>'"),
+        ("serve --work-timeout nan", "'nan' for '--work-timeout <S>'"),
+        ("serve --drain-timeout inf", "'inf' for '--drain-timeout <S>'"),
+        ("serve --unknown", "'--unknown'"),
+        ("serve -x", "'-x'"),
+        ("serve more", "'more'"),
+        ("swerve", "'swerve'"),
+        ("", "Usage:"),
+    ] {
+        let outcome = run(arguments);
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
+        assert!(said.contains(reason), "{arguments}: {said}");
+        assert!(
+            said.contains("Usage:") || said.contains("try '-?'") || said.contains("--help"),
+            "{arguments}: {said}"
+        );
+        assert!(outcome.stdout.is_empty(), "{arguments}");
+    }
+}
+
+/// Row 4.19: `-?` and `--help` tell every option with its default and are no error.
+#[test]
+fn help_is_told_with_all_defaults() {
+    for arguments in ["serve -?", "serve --help"] {
+        let outcome = run(arguments);
+        assert_eq!(outcome.status.code(), Some(0), "{arguments}");
+        assert!(outcome.stderr.is_empty());
+        let words = String::from_utf8(outcome.stdout).expect("help is text");
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        for (option, default) in [
+            ("-v, --verbose", ""),
+            ("-d, --daemonize", ""),
+            ("-p, --port <PORT>", "[default: 9000]"),
+            ("-l, --listen <ADDRESS>", ""),
+            ("-A, --accept-threads <N>", "[default: number of cores]"),
+            ("-C, --accept-capacity <N>", "[default: 100000]"),
+            ("-w, --worker-threads <N>", "[default: number of accept threads]"),
+            ("-D, --slow-duration <MS>", "[default: 30]"),
+            ("--driver <DRIVER>", "[default: auto]"),
+            ("--demo", ""),
+            ("-?, --help", ""),
+            ("--max-queue <N>", "[default: 4096]"),
+            ("--max-head-size <BYTES>", "[default: 16384]"),
+            ("--max-headers <N>", "[default: 100]"),
+            ("--max-body-size <BYTES>", "[default: 1048576]"),
+            ("--max-input-held <BYTES>", "[default: 33554432]"),
+            ("--max-output-held <BYTES>", "[default: 33554432]"),
+            ("--send-buffer <BYTES>", "[default: the system's tuning]"),
+            ("--congestion <NAME>", "[default: the system's]"),
+            ("--first-byte-timeout <S>", "[default: 10]"),
+            ("--head-timeout <S>", "[default: 10]"),
+            ("--body-timeout <S>", "[default: 10]"),
+            ("--min-body-rate <BYTES>", "[default: 1024]"),
+            ("--idle-timeout <S>", "[default: 60]"),
+            ("--write-timeout <S>", "[default: 30]"),
+            ("--queue-timeout <S>", "[default: 30]"),
+            ("--work-timeout <S>", "[default: 60]"),
+            ("--drain-timeout <S>", "[default: 30]"),
+        ] {
+            let at = words.find(option).unwrap_or_else(|| panic!("{option} is not in {words}"));
+            let rest = &words[at + option.len()..];
+            let told = rest.find(default).is_some_and(|after| !rest[..after].contains(" --"));
+            assert!(told, "{option}: {default} is not in {rest}");
+        }
+    }
+    assert_eq!(run("--version").status.code(), Some(0));
+}
+
+/// Rows 4.19, 4.30: the long names are those of the first server, and `--verbose` shows what came of them.
+fn options_reach_the_server(driver: Driver) {
+    let mut command = binary();
+    let options =
+        "--accept-threads 3 --accept-capacity 77 --worker-threads 5 --slow-duration 1 --congestion reno";
+    command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name()]);
+    command.args(options.split_whitespace());
+    let server = Server::spawn(command);
+    assert_eq!(server.banner_line("shards "), "3, worker threads 5, capacity 77 connections per shard");
+    for line in ["    shards: 3,", "    capacity: 77,", "    worker_threads: 5,", "    slow_duration: 1ms,"] {
+        assert_eq!(server.banner_line(line), "");
+    }
+    let mut peer = server.connect();
+    assert_eq!(peer.ask("GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    drop(peer);
+    let metrics: Metrics = server.finish();
+    assert_eq!((metrics.jobs("done"), metrics.value("worker_threads")), (1, 5));
+}
+
+/// Row 4.19: exit code 1 and who is to blame, also when the other is a server that shares its port.
+fn a_taken_port_is_said_and_is_an_error(driver: Driver) {
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let server = Server::start(driver, "");
+    let taken = [stranger.local_addr().expect("it is bound"), server.address()];
+    for address in taken {
+        for arguments in [format!("--listen {address}"), format!("--port {}", address.port())] {
+            let outcome = run(&format!("serve {arguments} --driver {}", driver.name()));
+            let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+            assert_eq!(outcome.status.code(), Some(1), "{said}");
+            let wanted = format!(
+                "stilling: cannot listen on {address}: another process listens there; stop it or choose another port\n"
+            );
+            assert_eq!(said, wanted);
+        }
+    }
+    // 192.0.2.0/24 is nobody's (RFC 5737).
+    let outcome = run("serve --listen 192.0.2.1:9000");
+    let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    assert!(said.starts_with("stilling: cannot listen on 192.0.2.1:9000: Cannot assign"), "{said}");
+    let outcome = run("serve --listen 127.0.0.1:0 --congestion nonsense");
+    assert_eq!(outcome.status.code(), Some(1));
+    server.finish();
+}

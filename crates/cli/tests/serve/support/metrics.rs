@@ -1,0 +1,105 @@
+//! The server's own figures, as `/metrics` and its last words give them.
+
+use std::collections::BTreeMap;
+
+use super::{Peer, eventually};
+
+/// One look at all metrics.
+#[derive(Debug)]
+pub(crate) struct Metrics(BTreeMap<String, f64>);
+
+impl Metrics {
+    /// The figures in OpenMetrics text; other lines are passed over.
+    pub(crate) fn of(text: &str) -> Self {
+        let lines = text.lines().filter_map(|line| line.strip_prefix("stilling_")?.rsplit_once(' '));
+        Metrics(lines.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
+    }
+
+    /// The value of `name`, which may have its label: `closed_total{reason="done"}`. Without, the sum
+    /// over all labels.
+    #[track_caller]
+    pub(crate) fn value(&self, name: &str) -> u64 {
+        let family = format!("{name}{{");
+        let fitting = self.0.iter().filter(|(key, _)| *key == name || key.starts_with(&family));
+        let values: Vec<f64> = fitting.map(|(_, value)| *value).collect();
+        assert!(!values.is_empty(), "there is no metric {name}");
+        values.iter().sum::<f64>() as u64
+    }
+
+    /// Connections closed for `reason`.
+    #[track_caller]
+    pub(crate) fn closed(&self, reason: &str) -> u64 {
+        self.value(&format!("closed_total{{reason=\"{reason}\"}}"))
+    }
+
+    /// Answers with `status`.
+    #[track_caller]
+    pub(crate) fn answers(&self, status: u16) -> u64 {
+        self.value(&format!("http_answers_total{{status=\"{status}\"}}"))
+    }
+
+    /// Jobs with that outcome.
+    #[track_caller]
+    pub(crate) fn jobs(&self, outcome: &str) -> u64 {
+        self.value(&format!("jobs_total{{outcome=\"{outcome}\"}}"))
+    }
+
+    /// The labels of the metric that says which driver runs.
+    pub(crate) fn driver(&self) -> &str {
+        self.0.keys().find(|key| key.starts_with("driver{")).expect("the driver is told")
+    }
+
+    /// Every connection is open or has exactly one reason for its end; says what is not so.
+    pub(crate) fn balance(&self) -> Result<(), String> {
+        let come = self.value("accepted_total") + self.value("connected_total");
+        let gone = self.value("closed_total") + self.value("refused_total{reason=\"capacity\"}");
+        let open = self.value("connections");
+        if come == gone + open { Ok(()) } else { Err(format!("{come} came, {gone} went, {open} are open")) }
+    }
+}
+
+const LOOK: &str = "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// A kept connection to look through: it gets its answer even when nobody else is let in.
+pub(crate) struct Watcher {
+    peer: Peer,
+    looks: u64,
+}
+
+impl Watcher {
+    pub(super) fn new(peer: Peer) -> Self {
+        Watcher { peer, looks: 0 }
+    }
+
+    /// The metrics now. The connection that looks is one of those that are open.
+    #[track_caller]
+    pub(crate) fn look(&mut self) -> Metrics {
+        self.looks += 1;
+        let answer = self.peer.ask(LOOK);
+        assert_eq!(answer.status, 200);
+        Metrics::of(&answer.text())
+    }
+
+    /// Looks until the metrics are as `wanted`, and returns them.
+    #[track_caller]
+    pub(crate) fn until(&mut self, what: &str, mut wanted: impl FnMut(&Metrics) -> bool) -> Metrics {
+        eventually(what, || Some(self.look()).filter(&mut wanted))
+    }
+
+    /// Looks until the bytes that all others have sent are as `wanted`.
+    #[track_caller]
+    pub(crate) fn until_received(&mut self, what: &str, mut wanted: impl FnMut(u64) -> bool) {
+        eventually(what, || {
+            let received = self.look().value("received_bytes_total");
+            wanted(received - self.looks * LOOK.len() as u64).then_some(())
+        });
+    }
+
+    /// Looks until nobody but the watcher is connected and every connection is accounted for.
+    #[track_caller]
+    pub(crate) fn until_alone(&mut self) -> Metrics {
+        self.until("all other connections are closed and counted", |metrics| {
+            metrics.value("connections") == 1 && metrics.balance().is_ok()
+        })
+    }
+}

@@ -1,0 +1,170 @@
+//! The server process: started on a free port, ended with its test.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Metrics, Peer, Watcher, eventually};
+
+/// How the server under test talks to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driver {
+    Uring,
+    Poll,
+}
+
+impl Driver {
+    /// The name it has on the command line and in the metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Driver::Uring => "uring",
+            Driver::Poll => "poll",
+        }
+    }
+}
+
+/// The binary under test, to be given arguments.
+pub(crate) fn binary() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_stilling"))
+}
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    banner: Vec<String>,
+}
+
+impl Server {
+    /// A server on a free port of 127.0.0.1 with further options, separated by blanks.
+    pub(crate) fn start(driver: Driver, options: &str) -> Server {
+        Self::listening(driver, "127.0.0.1:0", options)
+    }
+
+    /// A server on `listen`.
+    pub(crate) fn listening(driver: Driver, listen: &str, options: &str) -> Server {
+        let mut command = binary();
+        command.args(["serve", "--listen", listen, "--driver", driver.name()]);
+        command.args(options.split_whitespace());
+        let server = Self::spawn(command);
+        assert_eq!(server.banner_line("driver "), driver.name());
+        server
+    }
+
+    /// A server by a command of the caller's own; `--verbose` is added.
+    pub(crate) fn spawn(mut command: Command) -> Server {
+        let mut child = command
+            .arg("--verbose")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let mut out = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let mut banner = Vec::new();
+        let is_last = |line: &String| line.starts_with("shards ");
+        while !banner.last().is_some_and(is_last) {
+            let mut line = String::new();
+            let read = out.read_line(&mut line).expect("a line of the banner");
+            assert!(read > 0, "the server ended before it listened: {banner:?}");
+            banner.push(line.trim_end().to_owned());
+        }
+        Server { child, out, banner }
+    }
+
+    /// What follows `start` in the banner's line that begins with it.
+    #[track_caller]
+    pub(crate) fn banner_line(&self, start: &str) -> &str {
+        let line = self.banner.iter().find_map(|line| line.strip_prefix(start));
+        line.unwrap_or_else(|| panic!("no line {start:?} in {:?}", self.banner))
+    }
+
+    /// Where it listens, in the order of its options.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let lines = self.banner.iter().filter_map(|line| line.strip_prefix("listening http://"));
+        lines.map(|address| address.parse().expect("the banner tells an address")).collect()
+    }
+
+    /// Where it listens first.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.addresses()[0]
+    }
+
+    /// The URL of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address())
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Peer {
+        Peer::connect(self.address())
+    }
+
+    /// A connection of its own that looks at the metrics.
+    pub(crate) fn watch(&self) -> Watcher {
+        let mut watcher = Watcher::new(self.connect());
+        // Accepted from here on, whatever happens to the others.
+        watcher.look();
+        watcher
+    }
+
+    /// The process.
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number")
+    }
+
+    /// A folder or file of the process under `/proc`.
+    pub(crate) fn proc(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.child.id())
+    }
+
+    /// Descriptors that the process has open.
+    pub(crate) fn descriptors(&self) -> usize {
+        std::fs::read_dir(self.proc("fd")).expect("the process runs").count()
+    }
+
+    /// Sends a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("the process takes signals");
+    }
+
+    /// Waits for the end. Returns the status and the last counters.
+    #[track_caller]
+    pub(crate) fn wait(mut self) -> (ExitStatus, Metrics) {
+        // What it says at the end fits into the pipe, so it does not wait for its reader.
+        let status =
+            eventually("the server ends", || self.child.try_wait().expect("a child can be waited for"));
+        let mut text = String::new();
+        self.out.read_to_string(&mut text).expect("its last words");
+        (status, Metrics::of(&text))
+    }
+
+    /// Ends the server politely and checks that it ends well: status 0, every connection closed for
+    /// one reason, nothing held. Returns the last counters.
+    #[track_caller]
+    pub(crate) fn finish(self) -> Metrics {
+        self.signal(Signal::TERM);
+        self.ends_well()
+    }
+
+    /// The second half of [`finish`](Self::finish).
+    #[track_caller]
+    pub(crate) fn ends_well(self) -> Metrics {
+        let (status, metrics) = self.wait();
+        assert!(status.success(), "{status}");
+        assert_eq!(metrics.balance(), Ok(()));
+        for gauge in ["connections", "input_held_bytes", "output_held_bytes"] {
+            assert_eq!(metrics.value(gauge), 0, "{gauge}");
+        }
+        metrics
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // A test that failed, or one that did not care how the server ends.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,110 @@
+//! Why a connection ended: every connection has exactly one reason, counted in the metrics.
+
+/// The reason for which a connection was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum CloseReason {
+    /// The session had said everything: the answer was the last one, or the exchange was over.
+    Done,
+    /// The peer ended the stream in good order.
+    PeerClosed,
+    /// The peer reset the connection, or vanished while we sent.
+    PeerReset,
+    /// The peer broke the protocol.
+    ProtocolError,
+    /// The first byte did not come in time.
+    FirstByteTimeout,
+    /// The head of a message was not complete in time.
+    HeadTimeout,
+    /// The body of a message came too slowly.
+    BodyTimeout,
+    /// The connection was idle for too long.
+    IdleTimeout,
+    /// The peer took none of our bytes for too long.
+    WriteTimeout,
+    /// The work for the answer took too long.
+    WorkTimeout,
+    /// Unfinished input had no room: the shard's input store was full or the message too long for it.
+    InputFull,
+    /// Unsent output had no room: the peer reads too slowly.
+    OutputFull,
+    /// A connect failed.
+    ConnectFailed,
+    /// The server drains.
+    Drained,
+    /// The drain deadline passed while the connection was still busy.
+    DrainTimeout,
+    /// The operating system failed us in some other way.
+    SystemError,
+}
+
+impl CloseReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [CloseReason; 16] = [
+        CloseReason::Done,
+        CloseReason::PeerClosed,
+        CloseReason::PeerReset,
+        CloseReason::ProtocolError,
+        CloseReason::FirstByteTimeout,
+        CloseReason::HeadTimeout,
+        CloseReason::BodyTimeout,
+        CloseReason::IdleTimeout,
+        CloseReason::WriteTimeout,
+        CloseReason::WorkTimeout,
+        CloseReason::InputFull,
+        CloseReason::OutputFull,
+        CloseReason::ConnectFailed,
+        CloseReason::Drained,
+        CloseReason::DrainTimeout,
+        CloseReason::SystemError,
+    ];
+
+    /// The name used in metrics and logs.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CloseReason::Done => "done",
+            CloseReason::PeerClosed => "peer_closed",
+            CloseReason::PeerReset => "peer_reset",
+            CloseReason::ProtocolError => "protocol_error",
+            CloseReason::FirstByteTimeout => "first_byte_timeout",
+            CloseReason::HeadTimeout => "head_timeout",
+            CloseReason::BodyTimeout => "body_timeout",
+            CloseReason::IdleTimeout => "idle_timeout",
+            CloseReason::WriteTimeout => "write_timeout",
+            CloseReason::WorkTimeout => "work_timeout",
+            CloseReason::InputFull => "input_full",
+            CloseReason::OutputFull => "output_full",
+            CloseReason::ConnectFailed => "connect_failed",
+            CloseReason::Drained => "drained",
+            CloseReason::DrainTimeout => "drain_timeout",
+            CloseReason::SystemError => "system_error",
+        }
+    }
+
+    /// The reason that an error of a send or receive stands for.
+    pub fn of_error(error: &std::io::Error) -> Self {
+        use std::io::ErrorKind as Kind;
+        match error.kind() {
+            Kind::ConnectionReset | Kind::BrokenPipe | Kind::ConnectionAborted | Kind::NotConnected => {
+                CloseReason::PeerReset
+            }
+            // The kernel gave up on retransmitting: the peer is gone without a word.
+            Kind::TimedOut | Kind::HostUnreachable | Kind::NetworkUnreachable => CloseReason::PeerReset,
+            _ => CloseReason::SystemError,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_stands_at_its_number_with_a_name_of_its_own() {
+        for (number, reason) in CloseReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number);
+        }
+        let names: std::collections::BTreeSet<_> = CloseReason::ALL.map(CloseReason::name).into();
+        assert_eq!(names.len(), CloseReason::ALL.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! What a shard counts: written by its thread alone, readable by all.
+//!
+//! A counter is a relaxed atomic that only its owner changes, so counting costs a plain load and
+//! store; a reader may see one counter a moment later than another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::close_reason::CloseReason;
+use crate::driver::DriverCounters;
+
+/// A number that one thread changes and all may read.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread may call this.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Sets the value. Only the owning thread may call this.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Keeps the larger of the value and `seen`. Only the owning thread may call this.
+    pub fn raise_to(&self, seen: u64) {
+        if seen > self.get() {
+            self.set(seen);
+        }
+    }
+
+    /// The value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one shard.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Counters {
+    /// Connections that a listener gave us.
+    pub accepted: Counter,
+    /// Connections that we opened ourselves.
+    pub connected: Counter,
+    /// Connections open now.
+    pub open: Counter,
+    /// The most connections that were open at once.
+    pub open_max: Counter,
+    /// Connections closed at once because descriptors ran out.
+    pub refused_descriptors: Counter,
+    /// Connections closed at once because the queue before the accept gate was full.
+    pub refused_full: Counter,
+    /// Times accepting paused because the capacity was reached.
+    pub gate_closed: Counter,
+    /// Times accepting paused because of an error such as missing descriptors.
+    pub accept_errors: Counter,
+    /// Bytes received.
+    pub received_bytes: Counter,
+    /// Bytes handed to the system for sending.
+    pub sent_bytes: Counter,
+    /// Sends that the system took only in part.
+    pub blocked_sends: Counter,
+    /// Idle connections that were parked.
+    pub parked: Counter,
+    /// Turns of the event loop.
+    pub turns: Counter,
+    /// Bytes of unfinished input held now.
+    pub input_held: Counter,
+    /// Bytes of unsent output held now.
+    pub output_held: Counter,
+    /// Times the driver entered the system.
+    pub enters: Counter,
+    /// Receives that waited for a free buffer.
+    pub starved: Counter,
+    /// Completions that came for a former tenant of a slot.
+    pub stale: Counter,
+    /// Overflows of the completion queue.
+    pub overflows: Counter,
+    closed: [Counter; CloseReason::ALL.len()],
+}
+
+impl Counters {
+    /// Connections closed for `reason`.
+    pub fn closed(&self, reason: CloseReason) -> &Counter {
+        &self.closed[reason as usize]
+    }
+
+    /// Connections closed, whatever the reason.
+    pub fn closed_total(&self) -> u64 {
+        self.closed.iter().map(Counter::get).sum()
+    }
+
+    pub(crate) fn take_over(&self, driver: &DriverCounters) {
+        self.enters.set(driver.enters);
+        self.starved.set(driver.starved);
+        self.stale.set(driver.stale);
+        self.overflows.set(driver.overflows);
+    }
+}

@@ -1,0 +1,332 @@
+//! The seam between a shard and the operating system: intents in, events out.
+//!
+//! A driver owns sockets, receive buffers and whatever the system wants to hear about them. The
+//! shard tells it what it would like (`accept`, `receive`, `close`, …); nothing of that blocks,
+//! and nothing happens at once. Once per turn the shard calls [`Driver::turn`] with everything
+//! it has to send: the driver carries out all intents, sends, waits for news if asked to, and
+//! returns the news as [`Event`]s.
+//!
+//! What every driver promises, and the driver suite checks on each:
+//!
+//! - **Sends are over when `turn` returns.** A send either took all bytes (then there is no
+//!   news of it) or stopped short, which is reported in `stops` of the same turn. No driver keeps
+//!   a pointer to send memory beyond the call; the borrow of [`Outgoing`] says so to the compiler.
+//! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`,
+//!   `ReceiveCancelled`; `readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
+//!   `writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
+//!   after which the token is free. The exception is `accept`, which goes on until `AcceptStopped`.
+//! - **No stale news.** After `close(token)` no later turn's event but `Closed` carries that token,
+//!   and `Closed` comes only when nothing of it is in flight. (News of the same turn may lie behind
+//!   the event that made the shard close.)
+//! - **Buffers come back.** A `Received` buffer belongs to the shard until `release`. When all are
+//!   lent out, receives wait inside the driver, counted, and go on as buffers are released.
+//!
+//! What a shard owes in return: at most one outgoing item per connection and turn (any number per
+//! datagram socket), and no `shutdown` before the output has gone, because the two are not ordered
+//! within a turn.
+//!
+//! Hazards: a token must not be attached twice, two receives must not be asked for at once, and
+//! a driver is used by the thread that made it alone.
+
+pub mod choice;
+pub(crate) mod pipes;
+#[cfg(target_os = "linux")]
+pub mod poll;
+pub mod signals;
+pub(crate) mod sockopt;
+#[cfg(target_os = "linux")]
+pub mod uring;
+
+use std::io;
+use std::net::SocketAddr;
+
+use stilling_ring::Time;
+
+use crate::token::Token;
+
+/// What kind of descriptor a source is; fixed when it is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A connected stream socket: TCP or Unix.
+    Stream,
+    /// One end of a pipe: reading or writing, not both.
+    Pipe,
+    /// A datagram socket: UDP or Unix datagram.
+    Datagram,
+}
+
+/// Where a `connect` goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// A TCP endpoint, from a local address if one is named (port 0: any).
+    Tcp {
+        /// The endpoint.
+        to: SocketAddr,
+        /// The local address to bind before connecting.
+        from: Option<SocketAddr>,
+    },
+    /// A Unix stream socket by its path.
+    Unix(std::path::PathBuf),
+}
+
+/// A receive buffer lent by the driver, named by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(pub u16);
+
+/// What happened to a source.
+#[derive(Debug)]
+pub enum Event<S> {
+    /// A listener gave a connection; it is not attached yet.
+    Accepted {
+        /// The listener.
+        listener: Token,
+        /// The connection. Dropping it closes it.
+        socket: S,
+    },
+    /// Accepting stopped by itself or after `pause_accept`; it takes `accept` to go on.
+    AcceptStopped {
+        /// The listener.
+        listener: Token,
+        /// Why, unless it was asked for. `EMFILE` and `ENFILE` mean that descriptors ran out.
+        error: Option<io::Error>,
+        /// Connections that were closed at once with the reserve descriptor, so that they do not
+        /// wait for an answer that cannot come.
+        refused: u32,
+    },
+    /// A `connect` succeeded.
+    Connected {
+        /// The connection.
+        token: Token,
+    },
+    /// Bytes came; `len` ≥ 1.
+    Received {
+        /// The source.
+        token: Token,
+        /// Where they are, until `release`.
+        buffer: BufferId,
+        /// How many.
+        len: u32,
+    },
+    /// The peer has finished sending (end of stream). Our side may still send.
+    Ended {
+        /// The connection.
+        token: Token,
+    },
+    /// A receive, connect or wait failed: the connection is dead.
+    Failed {
+        /// The connection.
+        token: Token,
+        /// Why.
+        error: io::Error,
+    },
+    /// There is something to receive, an end or a failure; no byte was taken.
+    Readable {
+        /// The source.
+        token: Token,
+    },
+    /// A blocked connection takes bytes again (or has failed, which the next send will tell).
+    Writable {
+        /// The connection.
+        token: Token,
+    },
+    /// The receive (or `readable`) was cancelled; nothing is armed for reading now.
+    ReceiveCancelled {
+        /// The source.
+        token: Token,
+    },
+    /// A datagram came: see [`Driver::datagram`].
+    Datagram {
+        /// The socket.
+        token: Token,
+        /// Where it is, until `release`.
+        buffer: BufferId,
+    },
+    /// The source is closed, nothing of it is in flight, the token is free.
+    Closed {
+        /// The former source.
+        token: Token,
+    },
+    /// Somebody called the wake handle.
+    Woken,
+}
+
+/// A datagram as it lies in a receive buffer.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// Its payload.
+    pub payload: &'a [u8],
+    /// It was longer than the buffer; the rest is gone.
+    pub truncated: bool,
+}
+
+/// Something to send in this turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// The connection or datagram socket.
+    pub token: Token,
+    /// The bytes; for a datagram the whole payload.
+    pub bytes: &'a [u8],
+    /// Where a datagram goes; `None` on streams.
+    pub to: Option<SocketAddr>,
+    /// When all bytes were taken, close the connection (as by [`Driver::close`]).
+    pub close: bool,
+}
+
+/// A send that did not take all its bytes.
+#[derive(Debug)]
+pub struct SendStop {
+    /// Which of the turn's outgoing items, counted from 0.
+    pub position: u32,
+    /// Bytes that were taken.
+    pub sent: u32,
+    /// Why it failed; `None`: it would have blocked.
+    pub error: Option<io::Error>,
+}
+
+/// How long a turn may wait for news.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Not at all.
+    No,
+    /// Until this point in time.
+    Until(Time),
+    /// As long as it takes.
+    Forever,
+}
+
+/// What a driver counts about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverCounters {
+    /// Times the driver entered the system to wait, send or submit.
+    pub enters: u64,
+    /// Receives that found no free buffer and waited for one.
+    pub starved: u64,
+    /// Completions that belonged to a former tenant of a slot or to a closed source.
+    pub stale: u64,
+    /// Times the completion queue overflowed.
+    pub overflows: u64,
+}
+
+/// The operating system as a shard sees it. See the module page for what every driver promises.
+pub trait Driver: Sized {
+    /// An owned descriptor; dropping it closes it.
+    type Socket;
+
+    /// The name for banners and metrics: `uring`, `poll`, `sim`.
+    fn name(&self) -> &'static str;
+
+    /// Makes room for sources with indices below `count`, so that none of them costs an allocation.
+    /// Memory that no source uses stays untouched.
+    fn reserve(&mut self, count: usize) {
+        let _ = count;
+    }
+
+    /// Adopts a listening socket. Nothing is accepted until [`accept`](Self::accept).
+    fn listen(&mut self, token: Token, socket: Self::Socket) -> io::Result<()>;
+
+    /// Accepts connections from now on. May be called while accepting: nothing changes.
+    fn accept(&mut self, listener: Token);
+
+    /// Stops accepting; connections accepted before still come. Answered by one `AcceptStopped`
+    /// if the listener was accepting.
+    fn pause_accept(&mut self, listener: Token);
+
+    /// Adopts a connected socket, pipe end or bound datagram socket. With `readable_now` the caller
+    /// expects that data is waiting already (an accepted connection of a deferring listener).
+    fn attach(
+        &mut self,
+        token: Token,
+        socket: Self::Socket,
+        kind: Kind,
+        readable_now: bool,
+    ) -> io::Result<()>;
+
+    /// Makes a stream socket and connects it. An error here means that no socket could be made;
+    /// the token is then still free.
+    fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()>;
+
+    /// Receives once into a shared buffer. On a datagram socket it goes on until `close`: every
+    /// datagram is an event of its own.
+    fn receive(&mut self, token: Token);
+
+    /// Tells once when there is something to receive; owns no buffer while it waits.
+    fn readable(&mut self, token: Token);
+
+    /// Takes back a `receive` or `readable`. Answered by the event that was about to come, or by
+    /// `ReceiveCancelled`. Without anything armed it does nothing.
+    fn cancel_receive(&mut self, token: Token);
+
+    /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream;
+    /// [`io::ErrorKind::WouldBlock`] means that nothing is there.
+    fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
+
+    /// Tells once when the connection takes bytes again.
+    fn writable(&mut self, token: Token);
+
+    /// Ends our sending direction; the peer sees the end of the stream.
+    fn shutdown(&mut self, token: Token);
+
+    /// Closes a source of any kind, taking back whatever is armed. Ends in one `Closed`.
+    fn close(&mut self, token: Token);
+
+    /// The bytes of a lent receive buffer, from its start to its capacity.
+    fn buffer(&self, buffer: BufferId) -> &[u8];
+
+    /// The datagram in a lent receive buffer.
+    fn datagram(&self, buffer: BufferId) -> Datagram<'_>;
+
+    /// Gives a receive buffer back.
+    fn release(&mut self, buffer: BufferId);
+
+    /// Receive buffers that are lent to the shard now; 0 between turns unless somebody keeps one.
+    fn buffers_lent(&self) -> usize;
+
+    /// Carries out all intents and sends, then waits for news as `wait` says, but not when there
+    /// is some already; it may also come back without news. News is appended to `events` and `stops`.
+    ///
+    /// `now` is the caller's time, the one that `Wait::Until` refers to.
+    fn turn<'a>(
+        &mut self,
+        now: Time,
+        wait: Wait,
+        outgoing: impl Iterator<Item = Outgoing<'a>>,
+        stops: &mut Vec<SendStop>,
+        events: &mut Vec<Event<Self::Socket>>,
+    ) -> io::Result<()>;
+
+    /// Something any thread (and a signal handler) may call to end a wait; leads to one `Woken`
+    /// for one or more calls.
+    fn wake_handle(&self) -> WakeHandle;
+
+    /// A descriptor that polls readable when the system has news for `turn` (intents that were just
+    /// made are not news: they take effect in the next turn), for a shard that lives in
+    /// a foreign event loop; `None` where the driver has none.
+    fn waitable(&mut self) -> Option<i32>;
+
+    /// What the driver counted so far.
+    fn counters(&self) -> DriverCounters;
+}
+
+/// Ends the wait of one driver, from any thread.
+#[derive(Clone)]
+pub struct WakeHandle(std::sync::Arc<dyn Fn() + Send + Sync>);
+
+impl WakeHandle {
+    /// A handle that runs `action`, which must be safe to run in a signal handler.
+    pub fn new(action: impl Fn() + Send + Sync + 'static) -> Self {
+        WakeHandle(std::sync::Arc::new(action))
+    }
+
+    /// Wakes the driver.
+    pub fn wake(&self) {
+        (self.0)();
+    }
+}
+
+impl std::fmt::Debug for WakeHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WakeHandle")
+    }
+}

@@ -1,0 +1,61 @@
+//! Writing to pipes without being killed by them.
+//!
+//! A send to a dead socket can be told to spare the signal (`MSG_NOSIGNAL`); a write to a pipe
+//! without a reader cannot, and `SIGPIPE` ends the process unless somebody took care. A program that
+//! embeds the driver need not have, so the signal is blocked for the time of the write, and eaten.
+#![allow(unsafe_code)]
+
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+/// Writes to a non-blocking pipe; `EPIPE` comes as an error only, never as a signal.
+pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    let guard = SignalGuard::new();
+    let outcome = rustix::io::write(fd, bytes);
+    if outcome == Err(Errno::PIPE) {
+        guard.eat();
+    }
+    outcome
+}
+
+/// `SIGPIPE` blocked for this thread.
+struct SignalGuard {
+    pipe: libc::sigset_t,
+    before: libc::sigset_t,
+}
+
+impl SignalGuard {
+    fn new() -> Self {
+        let mut pipe = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises `pipe`, and pthread_sigmask fills in `before`: with these
+        // arguments neither can fail.
+        unsafe {
+            libc::sigemptyset(pipe.as_mut_ptr());
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr());
+            SignalGuard { pipe: pipe.assume_init(), before: before.assume_init() }
+        }
+    }
+
+    /// Takes the signal of a failed write away before it is unblocked. If it was blocked before,
+    /// it is its owner's.
+    fn eat(&self) {
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: both sets were initialised by `new`; a null siginfo is allowed.
+        unsafe {
+            if libc::sigismember(&self.before, libc::SIGPIPE) == 0 {
+                libc::sigtimedwait(&self.pipe, std::ptr::null_mut(), &at_once);
+            }
+        }
+    }
+}
+
+impl Drop for SignalGuard {
+    fn drop(&mut self) {
+        // SAFETY: `before` was filled in by `new`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, std::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,220 @@
+//! Many datagrams per system call: `recvmmsg` and `sendmmsg` over headers that are made once.
+//!
+//! ```text
+//!  headers[i] ──► names[i]   who sent it / where it goes
+//!             └─► slices[i]  a receive buffer / the payload to send
+//! ```
+//!
+//! The pointers in `headers` and `slices` are written anew before each call and mean nothing after it.
+#![allow(unsafe_code)]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::buffers::{Buffers, Envelope};
+use crate::driver::BufferId;
+use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
+
+/// Datagrams sent by one system call.
+pub(super) const SEND_BATCH: usize = 32;
+
+/// Datagrams received by one system call: few enough that preparing the headers costs little when
+/// only one datagram waits.
+pub(super) const RECEIVE_BATCH: usize = 16;
+
+const _: () = assert!(RECEIVE_BATCH <= SEND_BATCH && RECEIVE_BATCH <= DATAGRAMS_PER_TURN);
+
+pub(super) struct Datagrams {
+    headers: Box<[libc::mmsghdr]>,
+    slices: Box<[libc::iovec]>,
+    names: Box<[libc::sockaddr_storage]>,
+}
+
+// SAFETY: the pointers inside are only followed by system calls made here, right after they were
+// written through `&mut self`; between calls they are never followed, on whichever thread.
+unsafe impl Send for Datagrams {}
+
+impl Datagrams {
+    pub(super) fn new() -> Self {
+        // SAFETY: these three are plain C structures for which all zeroes is a valid value.
+        let (header, slice, name) = unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
+        Datagrams {
+            headers: vec![header; SEND_BATCH].into(),
+            slices: vec![slice; SEND_BATCH].into(),
+            names: vec![name; SEND_BATCH].into(),
+        }
+    }
+
+    fn prepare(&mut self, at: usize, bytes: *mut u8, len: usize, name_len: usize) {
+        self.slices[at] = libc::iovec { iov_base: bytes.cast(), iov_len: len };
+        let header = &mut self.headers[at].msg_hdr;
+        header.msg_name = match name_len {
+            0 => std::ptr::null_mut(),
+            _ => (&raw mut self.names[at]).cast(),
+        };
+        header.msg_namelen = name_len as libc::socklen_t;
+        header.msg_iov = &raw mut self.slices[at];
+        header.msg_iovlen = 1;
+        header.msg_flags = 0;
+    }
+
+    /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without
+    /// waiting; each is in a buffer that is now lent, reported to `each` in order.
+    pub(super) fn receive(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        count: usize,
+        buffers: &mut Buffers,
+        mut each: impl FnMut(BufferId),
+    ) -> Result<usize, Errno> {
+        let mut prepared = 0;
+        while prepared < count.min(RECEIVE_BATCH) {
+            let Some(buffer) = buffers.upcoming(prepared) else { break };
+            let bytes = buffers.bytes_mut(buffer).as_mut_ptr();
+            self.prepare(prepared, bytes, DATAGRAM_SIZE_MAX, size_of::<libc::sockaddr_storage>());
+            prepared += 1;
+        }
+        // SAFETY: the first `prepared` headers point to names and buffers that live in `self` and
+        // `buffers`, both borrowed for this call; the buffers are different ones and not lent.
+        let outcome = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                prepared as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        let received = counted(outcome)?;
+        for at in 0..received {
+            let buffer = buffers.take().expect("as many were free when the headers were prepared");
+            let header = &self.headers[at];
+            let from = if header.msg_hdr.msg_namelen == 0 { None } else { read_name(&self.names[at]) };
+            buffers.set_envelope(
+                buffer,
+                Envelope {
+                    from: from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+                    len: header.msg_len,
+                    truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+                },
+            );
+            each(buffer);
+        }
+        Ok(received)
+    }
+
+    /// Sends the datagrams of `batch` from its `from`th on without waiting; says how many left
+    /// (at least one). An error concerns the first of them.
+    pub(super) fn send(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        batch: &[(&[u8], Option<SocketAddr>)],
+    ) -> Result<usize, Errno> {
+        let count = batch.len().min(SEND_BATCH);
+        for (at, (bytes, to)) in batch[..count].iter().enumerate() {
+            let name_len = to.map_or(0, |to| write_name(&mut self.names[at], to));
+            self.prepare(at, bytes.as_ptr().cast_mut(), bytes.len(), name_len);
+        }
+        // SAFETY: the first `count` headers point to names in `self` and to payloads borrowed for this
+        // call; the system only reads the payloads, so the cast from a shared reference is harmless.
+        let outcome = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as _,
+            )
+        };
+        counted(outcome)
+    }
+}
+
+fn counted(outcome: libc::c_int) -> Result<usize, Errno> {
+    usize::try_from(outcome).map_err(|_| {
+        let error = std::io::Error::last_os_error();
+        Errno::from_io_error(&error).unwrap_or(Errno::IO)
+    })
+}
+
+/// The internet address in `name`; `None` if it is of another family.
+fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let name: *const libc::sockaddr_storage = name;
+    // SAFETY: `sockaddr_storage` is large enough and aligned for either structure, all of its bytes
+    // are initialised, and its family says which of the two the system wrote.
+    match libc::c_int::from(unsafe { (*name).ss_family }) {
+        libc::AF_INET => {
+            // SAFETY: as above.
+            let v4 = unsafe { &*name.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { &*name.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// Writes `address` and returns its length.
+fn write_name(name: &mut libc::sockaddr_storage, address: SocketAddr) -> usize {
+    let name: *mut libc::sockaddr_storage = name;
+    match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: `sockaddr_storage` is large enough and aligned for the structure.
+            unsafe { name.cast::<libc::sockaddr_in>().write(raw) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { name.cast::<libc::sockaddr_in6>().write(raw) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_survives_the_way_through_the_system_form() {
+        let check = |address: &str| {
+            let address: SocketAddr = address.parse().unwrap();
+            // SAFETY: all zeroes is a valid value of this plain C structure.
+            let mut name = unsafe { std::mem::zeroed() };
+            write_name(&mut name, address);
+            assert_eq!(read_name(&name), Some(address));
+        };
+        check("127.0.0.1:5683");
+        check("[2001:db8::17]:65535");
+        check("[fe80::1%3]:1");
+        check("[::ffff:10.1.2.3]:514");
+    }
+
+    #[test]
+    fn an_address_of_another_family_is_none() {
+        // SAFETY: all zeroes is a valid value of this plain C structure.
+        let mut name: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        name.ss_family = libc::AF_UNIX as libc::sa_family_t;
+        assert_eq!(read_name(&name), None);
+    }
+}

@@ -1,0 +1,283 @@
+//! The readiness driver: epoll says who is ready, ordinary system calls move the bytes.
+//!
+//! The one decision: **ask the system only what is not known yet**. What epoll last told is remembered
+//! per source (see `source.rs`), a source becomes known to epoll only when something of it would block,
+//! and it is registered once, for all edges. So a short connection whose request is there when it is
+//! accepted costs accept, receive, send and close, and nothing else.
+//!
+//! A turn, in this order (see `turn.rs`):
+//!
+//! ```text
+//!  1  sends, then shutdowns, then closes         ──► stops, Closed
+//!  2  what the shard asked for since last turn   ──► whatever is ready already
+//!  3  epoll: at once if there is news, else as long as the shard allows
+//!  4  what epoll told: accept, receive           ──► news
+//! ```
+//!
+//! Closes come before everything that makes news, so nothing can be said about a closed source.
+//!
+//! Hazards: intents are carried out by the next `turn` only, so a shard in a foreign event loop
+//! calls `turn` until it has asked for nothing more; and an idle source that epoll knows ends a wait when
+//! bytes come for it, without an event.
+
+mod buffers;
+mod datagrams;
+mod outgoing;
+mod source;
+mod turn;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use socket2::SockRef;
+use stilling_ring::Time;
+
+use self::buffers::Buffers;
+use self::datagrams::Datagrams;
+use self::source::{Facts, Reading, Role, Sources};
+use super::{
+    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
+    WakeHandle,
+};
+use crate::limits::TURN_LIST;
+use crate::net;
+use crate::token::Token;
+
+/// Edges taken from epoll in one turn. More stay there for the next.
+const EDGES_PER_TURN: usize = 1024;
+
+/// The name of the wake handle in epoll; no token has bits in its top byte.
+const WAKE: mio::Token = mio::Token(usize::MAX);
+
+/// The readiness driver. Used by one thread.
+pub struct Poll {
+    poll: mio::Poll,
+    edges: mio::Events,
+    waker: Arc<mio::Waker>,
+    sources: Sources,
+    buffers: Buffers,
+    datagrams: Datagrams,
+    /// Sources to look at in the next turn, each once.
+    asked: Vec<Token>,
+    shutdowns: Vec<Token>,
+    closes: Vec<Token>,
+    /// Receives that found no buffer, in the order in which they did.
+    starved: Vec<Token>,
+    /// Connects that failed at once.
+    refused: Vec<(Token, io::Error)>,
+    /// Held so that one connection can be refused when descriptors run out.
+    reserve: Option<OwnedFd>,
+    counters: DriverCounters,
+}
+
+impl Poll {
+    /// A driver with its buffers; their memory is touched only as they are used.
+    ///
+    /// # Errors
+    /// The descriptors ran out.
+    pub fn new() -> io::Result<Self> {
+        let poll = mio::Poll::new()?;
+        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKE)?);
+        Ok(Poll {
+            poll,
+            edges: mio::Events::with_capacity(EDGES_PER_TURN),
+            waker,
+            sources: Sources::default(),
+            buffers: Buffers::new(),
+            datagrams: Datagrams::new(),
+            asked: Vec::with_capacity(TURN_LIST),
+            shutdowns: Vec::with_capacity(TURN_LIST),
+            closes: Vec::with_capacity(TURN_LIST),
+            starved: Vec::with_capacity(TURN_LIST),
+            refused: Vec::new(),
+            reserve: reserve_descriptor(),
+            counters: DriverCounters::default(),
+        })
+    }
+
+    /// Has the next turn look at a source.
+    fn ask(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token)
+            && !source.facts.has(Facts::ASKED)
+        {
+            source.facts.set(Facts::ASKED);
+            self.asked.push(token);
+        }
+    }
+
+    fn wait_for(&mut self, token: Token, what: Reading) {
+        let Some(source) = self.sources.get_mut(token) else {
+            self.counters.stale += 1;
+            return;
+        };
+        debug_assert_eq!(source.reading, Reading::Idle, "{token:?}: armed twice");
+        source.reading = what;
+        self.ask(token);
+    }
+}
+
+impl Driver for Poll {
+    type Socket = OwnedFd;
+
+    fn name(&self) -> &'static str {
+        "poll"
+    }
+
+    fn reserve(&mut self, count: usize) {
+        self.sources.reserve(count);
+    }
+
+    fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        self.sources.insert(token, socket, Role::Listener)?;
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: Token) {
+        if let Some(source) = self.sources.get_mut(listener) {
+            source.reading = Reading::Accept;
+            self.ask(listener);
+        }
+    }
+
+    fn pause_accept(&mut self, listener: Token) {
+        self.cancel_receive(listener);
+    }
+
+    fn attach(&mut self, token: Token, socket: OwnedFd, kind: Kind, readable_now: bool) -> io::Result<()> {
+        if kind == Kind::Pipe {
+            rustix::io::ioctl_fionbio(&socket, true)?;
+        }
+        let connected = kind == Kind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
+        let source = self.sources.insert(token, socket, kind.into())?;
+        if readable_now {
+            source.facts.set(Facts::READABLE);
+        }
+        if connected {
+            source.facts.set(Facts::CONNECTED);
+        }
+        if kind == Kind::Datagram {
+            self.buffers.expect_datagrams();
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        let (socket, address) = net::outgoing_socket(to)?;
+        let outcome = SockRef::from(&socket).connect(&address);
+        let source = self.sources.insert(token, socket, Role::Stream)?;
+        source.facts.set(Facts::CONNECTING);
+        match outcome {
+            Ok(()) => {}
+            Err(error) if in_progress(&error) => source.facts.clear(Facts::WRITABLE),
+            Err(error) => self.refused.push((token, error)),
+        }
+        self.ask(token);
+        Ok(())
+    }
+
+    fn receive(&mut self, token: Token) {
+        self.wait_for(token, Reading::Receive);
+    }
+
+    fn readable(&mut self, token: Token) {
+        self.wait_for(token, Reading::Readable);
+    }
+
+    fn cancel_receive(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token)
+            && source.reading != Reading::Idle
+        {
+            source.reading = Reading::Idle;
+            source.facts.set(Facts::CANCELLED);
+            self.ask(token);
+        }
+    }
+
+    fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        Ok(source.receive(into)?)
+    }
+
+    fn writable(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token) {
+            source.facts.set(Facts::AWAITS_WRITABLE);
+            self.ask(token);
+        }
+    }
+
+    fn shutdown(&mut self, token: Token) {
+        self.shutdowns.push(token);
+    }
+
+    fn close(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token)
+            && !source.facts.has(Facts::CLOSING)
+        {
+            source.facts.set(Facts::CLOSING);
+            self.closes.push(token);
+        }
+    }
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        self.buffers.bytes(buffer)
+    }
+
+    fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
+        self.buffers.datagram(buffer)
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        self.buffers.release(buffer);
+    }
+
+    fn buffers_lent(&self) -> usize {
+        self.buffers.lent()
+    }
+
+    fn turn<'a>(
+        &mut self,
+        now: Time,
+        wait: Wait,
+        outgoing: impl Iterator<Item = Outgoing<'a>>,
+        stops: &mut Vec<SendStop>,
+        events: &mut Vec<Event<OwnedFd>>,
+    ) -> io::Result<()> {
+        self.send_all(outgoing, stops, events);
+        self.end_what_was_asked(events);
+        self.feed_starved(events);
+        self.look_at_asked(events);
+        let news = !events.is_empty() || !stops.is_empty();
+        self.await_edges(now, if news { Wait::No } else { wait })?;
+        self.act_on_edges(events);
+        Ok(())
+    }
+
+    fn wake_handle(&self) -> WakeHandle {
+        let waker = Arc::clone(&self.waker);
+        WakeHandle::new(move || {
+            // It fails only when the driver is gone, and then nobody waits.
+            let _ = waker.wake();
+        })
+    }
+
+    fn waitable(&mut self) -> Option<i32> {
+        Some(self.poll.as_raw_fd())
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}
+
+/// A descriptor to give up when there are no others.
+fn reserve_descriptor() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// A connect that a signal interrupted goes on like any other (connect(2)).
+fn in_progress(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::INPROGRESS | Errno::INTR))
+}

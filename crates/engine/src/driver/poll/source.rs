@@ -1,0 +1,255 @@
+//! What the driver knows of each source: its descriptor, what the shard waits for, and what the
+//! system last said about it.
+//!
+//! Readiness comes edge-triggered: it is told once, when it begins. So it is remembered here in
+//! three bits until a system call disproves it:
+//!
+//! - `READABLE`: a receive may find something. Cleared by "would block" and by a short receive.
+//! - `WRITABLE`: a send may take something. Cleared by "would block" and by a short send.
+//! - `READ_CLOSED`: the end or a failure is among what can be received, and no edge will come for it
+//!   any more; a short receive does not clear `READABLE` then.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry};
+use rustix::io::Errno;
+
+use crate::driver::Kind;
+use crate::token::Token;
+
+/// What a source is to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Listener,
+    Stream,
+    Pipe,
+    Datagram,
+}
+
+impl From<Kind> for Role {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Stream => Role::Stream,
+            Kind::Pipe => Role::Pipe,
+            Kind::Datagram => Role::Datagram,
+        }
+    }
+}
+
+/// What the shard waits for on the reading side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    Idle,
+    Receive,
+    Readable,
+    Accept,
+}
+
+/// A set of facts about a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Facts(u16);
+
+impl Facts {
+    pub(super) const READABLE: Facts = Facts(1);
+    pub(super) const WRITABLE: Facts = Facts(2);
+    pub(super) const READ_CLOSED: Facts = Facts(4);
+    /// epoll knows it.
+    pub(super) const WATCHED: Facts = Facts(8);
+    /// The shard waits for `Writable`.
+    pub(super) const AWAITS_WRITABLE: Facts = Facts(16);
+    /// The shard waits for `Connected`.
+    pub(super) const CONNECTING: Facts = Facts(32);
+    /// It is in the list of sources to look at in the next turn.
+    pub(super) const ASKED: Facts = Facts(64);
+    /// Something was taken back, which the next turn has to answer.
+    pub(super) const CANCELLED: Facts = Facts(128);
+    /// It is in the list of receives that wait for a buffer.
+    pub(super) const STARVED: Facts = Facts(256);
+    /// It is in the list of sources to close.
+    pub(super) const CLOSING: Facts = Facts(512);
+    /// A datagram socket with a fixed peer, whose errors may cut a batch short.
+    pub(super) const CONNECTED: Facts = Facts(1024);
+
+    pub(super) fn has(self, fact: Facts) -> bool {
+        self.0 & fact.0 != 0
+    }
+
+    pub(super) fn set(&mut self, fact: Facts) {
+        self.0 |= fact.0;
+    }
+
+    pub(super) fn clear(&mut self, fact: Facts) {
+        self.0 &= !fact.0;
+    }
+
+    /// Clears a fact and tells whether it was set.
+    pub(super) fn take(&mut self, fact: Facts) -> bool {
+        let had = self.has(fact);
+        self.clear(fact);
+        had
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) fd: OwnedFd,
+    pub(super) generation: u32,
+    pub(super) facts: Facts,
+    pub(super) role: Role,
+    pub(super) reading: Reading,
+}
+
+const _: () = assert!(size_of::<Option<Source>>() <= 16);
+// A token travels through epoll as mio's token.
+const _: () = assert!(size_of::<usize>() == size_of::<u64>());
+
+impl Source {
+    /// Asks epoll for all edges of this source. The first edge comes at once if it is ready already.
+    pub(super) fn watch(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        if !self.facts.has(Facts::WATCHED) {
+            registry.register(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())?;
+            self.facts.set(Facts::WATCHED);
+        }
+        Ok(())
+    }
+
+    /// Makes epoll tell again what is ready now, for work that was left to the next turn.
+    pub(super) fn watch_again(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        if !self.facts.has(Facts::WATCHED) {
+            return self.watch(registry, token);
+        }
+        registry.reregister(&mut SourceFd(&self.fd.as_raw_fd()), name(token), self.interest())
+    }
+
+    pub(super) fn unwatch(&mut self, registry: &Registry) {
+        if self.facts.take(Facts::WATCHED) {
+            // It can only fail for a source that is not watched, which is what is wanted.
+            let _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
+        }
+    }
+
+    fn interest(&self) -> Interest {
+        match self.role {
+            Role::Listener => Interest::READABLE,
+            Role::Stream | Role::Pipe | Role::Datagram => Interest::READABLE | Interest::WRITABLE,
+        }
+    }
+
+    /// Remembers what epoll told.
+    pub(super) fn learn(&mut self, event: &mio::event::Event) {
+        let (closed, failed) = (event.is_read_closed(), event.is_error());
+        if closed || failed {
+            self.facts.set(Facts::READ_CLOSED);
+        }
+        if closed || failed || event.is_readable() {
+            self.facts.set(Facts::READABLE);
+        }
+        if failed || event.is_writable() || event.is_write_closed() {
+            self.facts.set(Facts::WRITABLE);
+        }
+    }
+
+    /// Receives without waiting, and draws the conclusion for the readable bit. Not for datagrams.
+    ///
+    /// A short receive means that the source is drained: TCP and pipes give all they have. (A Unix
+    /// peer that passes descriptors can make it untrue, and then waits until it sends again.)
+    pub(super) fn receive(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+        let size = into.len();
+        let outcome = loop {
+            let outcome = match self.role {
+                Role::Pipe => rustix::io::read(&self.fd, &mut *into),
+                _ => rustix::net::recv(&self.fd, &mut *into, rustix::net::RecvFlags::DONTWAIT)
+                    .map(|(received, _)| received),
+            };
+            if outcome != Err(Errno::INTR) {
+                break outcome;
+            }
+        };
+        match outcome {
+            Ok(0) if size > 0 => self.facts.set(END),
+            Ok(received) if received < size && !self.facts.has(Facts::READ_CLOSED) => {
+                self.facts.clear(Facts::READABLE);
+            }
+            Err(Errno::AGAIN) => self.facts.clear(END),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Whether there is something to receive, asked of the system itself; draws the conclusion for
+    /// the readable bit.
+    pub(super) fn is_readable_now(&mut self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut asked = [PollFd::from_borrowed_fd(self.fd.as_fd(), PollFlags::IN | PollFlags::RDHUP)];
+        let ready = poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) != Ok(0);
+        if !ready {
+            self.facts.clear(END);
+        }
+        ready
+    }
+}
+
+/// What is true once the end of a stream has been seen.
+const END: Facts = Facts(Facts::READABLE.0 | Facts::READ_CLOSED.0);
+
+fn name(token: Token) -> mio::Token {
+    mio::Token(token.bits() as usize)
+}
+
+/// The sources by index; grows as indices come into use.
+#[derive(Debug, Default)]
+pub(super) struct Sources(Vec<Option<Source>>);
+
+impl Sources {
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.0.reserve(count.saturating_sub(self.0.len()));
+    }
+
+    /// Refuses an index that is in use, because the descriptor there would be lost.
+    pub(super) fn insert(&mut self, token: Token, fd: OwnedFd, role: Role) -> io::Result<&mut Source> {
+        let index = token.index() as usize;
+        if index >= self.0.len() {
+            self.0.resize_with(index + 1, || None);
+        }
+        let place = &mut self.0[index];
+        if place.is_some() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let generation = token.generation();
+        Ok(place.insert(Source { fd, generation, facts: Facts::WRITABLE, role, reading: Reading::Idle }))
+    }
+
+    /// The source, unless the token is of a former tenant or was never attached.
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Source> {
+        let source = self.0.get_mut(token.index() as usize)?.as_mut()?;
+        (source.generation == token.generation()).then_some(source)
+    }
+
+    pub(super) fn remove(&mut self, token: Token) -> Option<Source> {
+        self.get_mut(token)?;
+        self.0[token.index() as usize].take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 4.34: what is said about a former tenant does not reach the next one.
+    #[test]
+    fn a_token_of_a_former_tenant_names_nothing() {
+        let some_fd = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let (former, tenant) = (Token::new(3, 1), Token::new(3, 2));
+        let mut sources = Sources::default();
+        sources.insert(former, some_fd(), Role::Stream).unwrap();
+        assert!(sources.insert(tenant, some_fd(), Role::Stream).is_err(), "the slot is in use");
+        assert!(sources.remove(former).is_some());
+        sources.insert(tenant, some_fd(), Role::Stream).unwrap();
+        assert!(sources.get_mut(former).is_none());
+        assert!(sources.remove(former).is_none());
+        assert!(sources.get_mut(tenant).is_some());
+        assert!(sources.get_mut(Token::new(9, 2)).is_none());
+    }
+}

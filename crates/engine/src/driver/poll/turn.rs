@@ -1,0 +1,342 @@
+//! One turn: what was asked is carried out, what happened becomes news.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use stilling_ring::Time;
+
+use super::datagrams::RECEIVE_BATCH;
+use super::source::{Facts, Reading, Role};
+use super::{Poll, WAKE, reserve_descriptor};
+use crate::driver::{Event, Wait};
+use crate::limits::{ACCEPTS_PER_TURN, DATAGRAMS_PER_TURN};
+use crate::token::Token;
+
+type Events = Vec<Event<OwnedFd>>;
+
+impl Poll {
+    /// Shutdowns and closes; after this no closed source is looked at again.
+    pub(super) fn end_what_was_asked(&mut self, events: &mut Events) {
+        for token in self.shutdowns.drain(..) {
+            if let Some(source) = self.sources.get_mut(token) {
+                // A connection that failed meanwhile has no direction left to end; the next receive
+                // or send tells.
+                let _ = rustix::net::shutdown(&source.fd, rustix::net::Shutdown::Write);
+            }
+        }
+        for at in 0..self.closes.len() {
+            self.close_now(self.closes[at], events);
+        }
+        self.closes.clear();
+    }
+
+    pub(super) fn close_now(&mut self, token: Token, events: &mut Events) {
+        let Some(mut source) = self.sources.remove(token) else { return };
+        // Closing ends the registration, unless another process holds the descriptor as well. That
+        // happens to listeners and datagram sockets, when they are handed over.
+        if matches!(source.role, Role::Listener | Role::Datagram) {
+            source.unwatch(self.poll.registry());
+        }
+        drop(source);
+        events.push(Event::Closed { token });
+    }
+
+    /// Receives that waited for a buffer go on, oldest first.
+    pub(super) fn feed_starved(&mut self, events: &mut Events) {
+        let waiting = self.starved.len();
+        let mut fed = 0;
+        while fed < waiting && self.buffers.free() > 0 {
+            let token = self.starved[fed];
+            fed += 1;
+            if let Some(source) = self.sources.get_mut(token) {
+                source.facts.clear(Facts::STARVED);
+                self.read(token, events);
+            }
+        }
+        self.starved.drain(..fed);
+    }
+
+    /// Answers what can be answered without epoll, and has epoll watch the rest.
+    pub(super) fn look_at_asked(&mut self, events: &mut Events) {
+        for (token, error) in self.refused.drain(..) {
+            if let Some(source) = self.sources.get_mut(token)
+                && source.facts.take(Facts::CONNECTING)
+            {
+                events.push(Event::Failed { token, error });
+            }
+        }
+        for at in 0..self.asked.len() {
+            let token = self.asked[at];
+            let Some(source) = self.sources.get_mut(token) else { continue };
+            source.facts.clear(Facts::ASKED);
+            if source.role == Role::Listener {
+                self.look_at_listener(token, events);
+                continue;
+            }
+            if source.facts.take(Facts::CANCELLED) {
+                events.push(Event::ReceiveCancelled { token });
+            }
+            self.answer(token, events);
+        }
+        self.asked.clear();
+    }
+
+    fn look_at_listener(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.facts.take(Facts::CANCELLED) {
+            events.push(Event::AcceptStopped { listener: token, error: None, refused: 0 });
+        }
+        if source.reading == Reading::Idle {
+            // Clients that keep coming must not end the waits of a shard that takes none.
+            source.unwatch(self.poll.registry());
+        } else if let Err(error) = source.watch(self.poll.registry(), token) {
+            source.reading = Reading::Idle;
+            events.push(Event::AcceptStopped { listener: token, error: Some(error), refused: 0 });
+        }
+    }
+
+    /// Answers everything the shard waits for on a source, as far as its facts allow.
+    fn answer(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.facts.has(Facts::CONNECTING) {
+            if !source.facts.has(Facts::WRITABLE) {
+                return self.watch(token, events);
+            }
+            source.facts.clear(Facts::CONNECTING);
+            let outcome = rustix::net::sockopt::socket_error(&source.fd).and_then(|outcome| outcome);
+            events.push(match outcome {
+                Ok(()) => Event::Connected { token },
+                Err(error) => Event::Failed { token, error: error.into() },
+            });
+        }
+        if source.facts.has(Facts::AWAITS_WRITABLE) && source.facts.has(Facts::WRITABLE) {
+            source.facts.clear(Facts::AWAITS_WRITABLE);
+            events.push(Event::Writable { token });
+        }
+        if source.facts.has(Facts::READABLE) {
+            self.read(token, events);
+        }
+        let Some(source) = self.sources.get_mut(token) else { return };
+        let waits_to_read = source.reading != Reading::Idle && !source.facts.has(Facts::READABLE);
+        if waits_to_read || source.facts.has(Facts::AWAITS_WRITABLE) {
+            self.watch(token, events);
+        }
+    }
+
+    /// Has epoll tell when the source gets ready. Without that the shard would wait for ever, so a
+    /// failure ends the connection.
+    fn watch(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if let Err(error) = source.watch(self.poll.registry(), token) {
+            source.reading = Reading::Idle;
+            source.facts.clear(Facts::AWAITS_WRITABLE);
+            source.facts.clear(Facts::CONNECTING);
+            events.push(Event::Failed { token, error });
+        }
+    }
+
+    /// Answers what the shard waits for on the reading side, if it really is ready.
+    fn read(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        match (source.reading, source.role) {
+            (Reading::Idle, _) => {}
+            (Reading::Accept, _) => self.accept_from(token, events),
+            (Reading::Receive, Role::Datagram) => self.receive_datagrams(token, events),
+            (Reading::Receive, _) => self.receive_from(token, events),
+            (Reading::Readable, _) => {
+                if source.is_readable_now() {
+                    source.reading = Reading::Idle;
+                    events.push(Event::Readable { token });
+                }
+            }
+        }
+    }
+
+    fn receive_from(&mut self, token: Token, events: &mut Events) {
+        let Some(buffer) = self.buffers.take() else { return self.starve(token) };
+        let Some(source) = self.sources.get_mut(token) else { return self.buffers.release(buffer) };
+        match source.receive(self.buffers.bytes_mut(buffer)) {
+            Ok(len) if len > 0 => {
+                source.reading = Reading::Idle;
+                events.push(Event::Received { token, buffer, len: len as u32 });
+                return;
+            }
+            Ok(_) => {
+                source.reading = Reading::Idle;
+                events.push(Event::Ended { token });
+            }
+            Err(Errno::AGAIN) => {}
+            Err(error) => {
+                source.reading = Reading::Idle;
+                events.push(Event::Failed { token, error: error.into() });
+            }
+        }
+        self.buffers.release(buffer);
+    }
+
+    fn starve(&mut self, token: Token) {
+        if let Some(source) = self.sources.get_mut(token)
+            && !source.facts.has(Facts::STARVED)
+        {
+            source.facts.set(Facts::STARVED);
+            self.starved.push(token);
+            self.counters.starved += 1;
+        }
+    }
+
+    fn receive_datagrams(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        let mut left = DATAGRAMS_PER_TURN;
+        while left > 0 {
+            let room = self.buffers.free();
+            if room == 0 {
+                return self.starve(token);
+            }
+            let asked = left.min(room).min(RECEIVE_BATCH);
+            let outcome = self.datagrams.receive(source.fd.as_fd(), asked, &mut self.buffers, |buffer| {
+                events.push(Event::Datagram { token, buffer });
+            });
+            match outcome {
+                Ok(received) => {
+                    left -= received;
+                    // An error of a connected socket ends a batch early, so only "would block" says
+                    // that such a socket is drained.
+                    if received < asked && !source.facts.has(Facts::CONNECTED) {
+                        source.facts.clear(Facts::READABLE);
+                        return;
+                    }
+                }
+                Err(Errno::AGAIN) => {
+                    source.facts.clear(Facts::READABLE);
+                    return;
+                }
+                Err(Errno::INTR) => {}
+                Err(
+                    error @ (Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::FAULT | Errno::OPNOTSUPP),
+                ) => {
+                    source.reading = Reading::Idle;
+                    events.push(Event::Failed { token, error: error.into() });
+                    return;
+                }
+                // Anything else is about one datagram, mostly one that we sent: "port unreachable".
+                Err(_) => left -= 1,
+            }
+        }
+        if let Err(error) = source.watch_again(self.poll.registry(), token) {
+            source.reading = Reading::Idle;
+            events.push(Event::Failed { token, error });
+        }
+    }
+
+    fn accept_from(&mut self, listener: Token, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(listener) else { return };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let mut stop: Option<(io::Error, u32)> = None;
+        for attempt in 1..=ACCEPTS_PER_TURN {
+            match rustix::net::accept_with(&source.fd, flags) {
+                Ok(socket) => {
+                    events.push(Event::Accepted { listener, socket });
+                    // An accept that finds nobody costs the system a socket made and thrown away, so
+                    // the cheaper question comes first where the queue is likely to be empty.
+                    if attempt.is_power_of_two() && !source.is_readable_now() {
+                        return;
+                    }
+                }
+                Err(Errno::AGAIN) => return,
+                Err(error) if concerns_one_connection(error) => {}
+                Err(error @ (Errno::MFILE | Errno::NFILE)) => {
+                    self.reserve = None;
+                    let oldest = rustix::net::accept_with(&source.fd, flags).map(drop);
+                    self.reserve = reserve_descriptor();
+                    if oldest == Err(Errno::AGAIN) {
+                        // Nobody was waiting, so nobody goes without an answer.
+                        return;
+                    }
+                    stop = Some((error.into(), u32::from(oldest.is_ok())));
+                    break;
+                }
+                Err(error) => {
+                    stop = Some((error.into(), 0));
+                    break;
+                }
+            }
+        }
+        if stop.is_none() {
+            // There may be more: epoll tells again, so that others get their turn first.
+            stop = source.watch_again(self.poll.registry(), listener).err().map(|error| (error, 0));
+        }
+        if let Some((error, refused)) = stop {
+            source.reading = Reading::Idle;
+            source.unwatch(self.poll.registry());
+            events.push(Event::AcceptStopped { listener, error: Some(error), refused });
+        }
+    }
+
+    /// Waits for edges. A signal ends a wait without news.
+    pub(super) fn await_edges(&mut self, now: Time, wait: Wait) -> io::Result<()> {
+        // epoll counts milliseconds; mio rounds up, so that a wait never ends early.
+        let timeout = match wait {
+            Wait::No => Some(Duration::ZERO),
+            Wait::Until(time) => Some(time.since(now)),
+            Wait::Forever => None,
+        };
+        self.counters.enters += 1;
+        match self.poll.poll(&mut self.edges, timeout) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    pub(super) fn act_on_edges(&mut self, events: &mut Events) {
+        // An empty list allocates nothing; the real one comes back below.
+        let edges = std::mem::replace(&mut self.edges, mio::Events::with_capacity(0));
+        for edge in &edges {
+            if edge.token() == WAKE {
+                events.push(Event::Woken);
+                continue;
+            }
+            let token = Token::from_bits(edge.token().0 as u64);
+            let Some(source) = self.sources.get_mut(token) else {
+                self.counters.stale += 1;
+                continue;
+            };
+            source.learn(edge);
+            match (source.role, source.reading) {
+                (Role::Listener, Reading::Accept) => self.accept_from(token, events),
+                (Role::Listener, _) => {}
+                (_, Reading::Readable)
+                    if !source.facts.has(Facts::CONNECTING) && source.facts.has(Facts::READABLE) =>
+                {
+                    // epoll looked at the source just now: no need to ask again.
+                    source.reading = Reading::Idle;
+                    events.push(Event::Readable { token });
+                    self.answer(token, events);
+                }
+                _ => self.answer(token, events),
+            }
+        }
+        self.edges = edges;
+    }
+}
+
+/// Errors of accept(2) that are about the connection that would have been accepted: it is gone, and
+/// the next may be fine.
+fn concerns_one_connection(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNABORTED
+            | Errno::INTR
+            | Errno::PROTO
+            | Errno::PERM
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::TIMEDOUT
+    )
+}

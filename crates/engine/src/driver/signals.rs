@@ -1,0 +1,29 @@
+//! Signals: counted, and told to shards that may be asleep.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use stilling_ring::Wake;
+
+/// From now on each of `signals` (numbers as in signal(7)) adds one to `count` and wakes all of
+/// `wakes`. For the life of the process.
+///
+/// # Errors
+/// The system refuses a handler for one of them.
+pub fn count_signals(signals: &[i32], count: &Arc<AtomicU32>, wakes: &[Arc<Wake>]) -> io::Result<()> {
+    for signal in signals {
+        let (count, wakes) = (Arc::clone(count), wakes.to_vec());
+        let handler = move || {
+            count.fetch_add(1, Ordering::AcqRel);
+            for wake in &wakes {
+                wake.force();
+            }
+        };
+        // SAFETY: the handler only changes atomics and runs wake actions, which are required to be
+        // safe in a signal handler (a write to an eventfd); it neither allocates nor locks.
+        unsafe { signal_hook::low_level::register(*signal, handler) }?;
+    }
+    Ok(())
+}

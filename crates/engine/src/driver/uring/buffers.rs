@@ -1,0 +1,137 @@
+//! The receive buffers: one mapping, lent to the kernel through a ring of entries.
+//!
+//! ```text
+//!  entries (16 B each)   buffers (4 KiB each)
+//! ┌──┬──┬──┬─…─┬──┐     ┌───────┬───────┬─…─┬───────┐
+//! │  │  │  │   │  │     │ 0     │ 1     │   │ 511   │
+//! └──┴──┴──┴─…─┴──┘     └───────┴───────┴─…─┴───────┘
+//!   ▲ tail: ours, head: the kernel's
+//! ```
+//!
+//! A buffer is either the kernel's (its entry lies between head and tail), on its way to us in a
+//! completion, or lent to the shard. Released buffers become the kernel's with the next `publish`.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use io_uring::types::BufRingEntry;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::queue::Queue;
+use crate::driver::BufferId;
+use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
+
+/// The buffer group that receives select from.
+pub(super) const GROUP: u16 = 0;
+
+const ENTRIES_SIZE: usize = RECEIVE_BUFFERS as usize * size_of::<BufRingEntry>();
+const MAPPING_SIZE: usize = ENTRIES_SIZE + RECEIVE_BUFFERS as usize * RECEIVE_BUFFER_SIZE;
+
+const _: () = assert!(RECEIVE_BUFFERS.is_power_of_two() && ENTRIES_SIZE.is_multiple_of(4096));
+
+pub(super) struct Buffers {
+    mapping: NonNull<u8>,
+    tail: u16,
+    lent: Box<[bool]>,
+    lent_count: usize,
+}
+
+impl Buffers {
+    /// Maps the buffers and registers them with the ring, which must be dropped first.
+    pub(super) fn register(queue: &mut Queue) -> io::Result<Self> {
+        // SAFETY: a fresh anonymous mapping aliases nothing.
+        let address = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                MAPPING_SIZE,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        let mapping = NonNull::new(address.cast()).expect("mmap never returns null");
+        let mut buffers = Buffers {
+            mapping,
+            tail: 0,
+            lent: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
+            lent_count: 0,
+        };
+        // SAFETY: the mapping is page-aligned, holds that many entries, and outlives the ring because
+        // the driver drops its queue first.
+        unsafe {
+            queue.ring().submitter().register_buf_ring_with_flags(
+                address as u64,
+                RECEIVE_BUFFERS,
+                GROUP,
+                0,
+            )?;
+        }
+        for id in 0..RECEIVE_BUFFERS {
+            buffers.offer(BufferId(id));
+        }
+        buffers.publish();
+        Ok(buffers)
+    }
+
+    /// Notes that a completion brought `id` to us.
+    pub(super) fn lend(&mut self, id: BufferId) {
+        debug_assert!(!self.lent[id.0 as usize], "buffer {} came twice", id.0);
+        self.lent[id.0 as usize] = true;
+        self.lent_count += 1;
+    }
+
+    pub(super) fn lent(&self) -> usize {
+        self.lent_count
+    }
+
+    pub(super) fn free(&self) -> usize {
+        RECEIVE_BUFFERS as usize - self.lent_count
+    }
+
+    pub(super) fn bytes(&self, id: BufferId) -> &[u8] {
+        assert!(self.lent[id.0 as usize], "buffer {} is not lent", id.0);
+        // SAFETY: the buffer lies inside the mapping, and while it is lent the kernel does not write
+        // to it; releasing takes `&mut self`, which ends this borrow first.
+        unsafe { std::slice::from_raw_parts(self.start(id), RECEIVE_BUFFER_SIZE) }
+    }
+
+    pub(super) fn release(&mut self, id: BufferId) {
+        assert!(std::mem::take(&mut self.lent[id.0 as usize]), "buffer {} released twice", id.0);
+        self.lent_count -= 1;
+        self.offer(id);
+    }
+
+    /// Shows the kernel everything offered since the last time.
+    pub(super) fn publish(&mut self) {
+        // SAFETY: the mapping starts with the entries, whose first one holds the ring's tail; the
+        // kernel reads it with acquire, so the entries written before are visible to it.
+        let tail = unsafe { &*BufRingEntry::tail(self.mapping.as_ptr().cast()).cast::<AtomicU16>() };
+        tail.store(self.tail, Ordering::Release);
+    }
+
+    fn start(&self, id: BufferId) -> *mut u8 {
+        // SAFETY: ids are below RECEIVE_BUFFERS (`lent` is indexed by them first), so the offset lies
+        // inside the mapping.
+        unsafe { self.mapping.as_ptr().add(ENTRIES_SIZE + id.0 as usize * RECEIVE_BUFFER_SIZE) }
+    }
+
+    fn offer(&mut self, id: BufferId) {
+        let slot = usize::from(self.tail & (RECEIVE_BUFFERS - 1));
+        let address = self.start(id) as u64;
+        // SAFETY: `slot` is inside the entries. The kernel does not read an entry beyond the published
+        // tail, and there are as many entries as buffers, so this one is not in use.
+        let entry = unsafe { &mut *self.mapping.as_ptr().cast::<BufRingEntry>().add(slot) };
+        entry.set_addr(address);
+        entry.set_len(RECEIVE_BUFFER_SIZE as u32);
+        entry.set_bid(id.0);
+        self.tail = self.tail.wrapping_add(1);
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        // SAFETY: the ring that used the mapping is gone (field order in the driver), and nothing
+        // borrows from it any more.
+        let _ = unsafe { munmap(self.mapping.as_ptr().cast(), MAPPING_SIZE) };
+    }
+}

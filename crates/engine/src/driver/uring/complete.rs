@@ -1,0 +1,231 @@
+//! Completions become events: bookkeeping first, then the check for staleness, then the news.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use io_uring::cqueue;
+use socket2::{SockAddr, SockAddrStorage};
+
+use super::queue::{Completion, Op};
+use super::source::{Armed, Role};
+use super::{Uring, reserve_descriptor};
+use crate::driver::{BufferId, Datagram, Event, SendStop};
+use crate::token::Token;
+
+type Events = Vec<Event<OwnedFd>>;
+
+impl Uring {
+    /// Turns everything in the completion queue into events and stops.
+    pub(super) fn harvest(&mut self, stops: &mut Vec<SendStop>, events: &mut Events) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.queue.drain(&mut completions);
+        for completion in completions.drain(..) {
+            self.complete(completion, stops, events);
+        }
+        self.completions = completions;
+    }
+
+    fn complete(&mut self, completion: Completion, stops: &mut Vec<SendStop>, events: &mut Events) {
+        let token = Token::from_bits(completion.user_data);
+        let result = completion.result;
+        match Op::of(completion.user_data) {
+            Op::Ignore => {}
+            Op::Wake => {
+                events.push(Event::Woken);
+                self.arm_wake();
+            }
+            Op::Send => stops.push(stopped(completion.user_data as u32, result)),
+            Op::Accept => self.complete_accept(token, completion, events),
+            Op::Receive => self.complete_receive(token, completion, events),
+            Op::Readable => {
+                if self.settle(token, Armed::READABLE, events) {
+                    events.push(match result {
+                        _ if result >= 0 => Event::Readable { token },
+                        _ if result == -libc::ECANCELED => Event::ReceiveCancelled { token },
+                        _ => Event::Failed { token, error: error(result) },
+                    });
+                }
+            }
+            Op::Writable => {
+                if self.settle(token, Armed::WRITABLE, events) {
+                    events.push(Event::Writable { token });
+                }
+            }
+            Op::Connect => {
+                if self.settle(token, Armed::CONNECT, events) {
+                    events.push(match result {
+                        0 => Event::Connected { token },
+                        _ => Event::Failed { token, error: error(result) },
+                    });
+                }
+            }
+            Op::CloseAfterSend => {
+                if let Some(source) = self.sources.get_mut(token) {
+                    source.closing = true;
+                }
+                self.settle(token, Armed::LINKED_CLOSE, events);
+            }
+            Op::Close => {
+                self.settle(token, Armed::CLOSE, events);
+            }
+        }
+    }
+
+    /// Notes that an operation is over. True if the shard wants to hear of it; for a closing source
+    /// the last operation to end yields its `Closed` instead.
+    fn settle(&mut self, token: Token, what: Armed, events: &mut Events) -> bool {
+        let Some(source) = self.sources.get_mut(token) else {
+            self.counters.stale += 1;
+            return false;
+        };
+        source.disarm(what);
+        if !source.closing {
+            return true;
+        }
+        if what != Armed::CLOSE && what != Armed::LINKED_CLOSE {
+            self.counters.stale += 1;
+        }
+        if source.in_flight == 0 {
+            self.sources.free(token);
+            events.push(Event::Closed { token });
+        }
+        false
+    }
+
+    fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut Events) {
+        // The buffer comes first: it is ours now, whoever the completion was for.
+        let buffer = cqueue::buffer_select(completion.flags).map(BufferId);
+        if let Some(buffer) = buffer {
+            self.buffers.lend(buffer);
+        }
+        let more = cqueue::more(completion.flags);
+        let alive = match self.sources.get_mut(token) {
+            Some(source) if more => !source.closing,
+            _ => self.settle(token, Armed::RECEIVE, events),
+        };
+        if !alive {
+            return buffer.into_iter().for_each(|buffer| self.buffers.release(buffer));
+        }
+        let source = self.sources.get_mut(token).expect("it is alive");
+        let datagrams = source.role == Role::Datagram;
+        source.expects_data = cqueue::sock_nonempty(completion.flags);
+        let mut rearm = datagrams && !more;
+        match (completion.result, buffer) {
+            (len, Some(buffer)) if len > 0 => {
+                events.push(if datagrams {
+                    Event::Datagram { token, buffer }
+                } else {
+                    Event::Received { token, buffer, len: len as u32 }
+                });
+            }
+            (result, buffer) => {
+                if let Some(buffer) = buffer {
+                    self.buffers.release(buffer);
+                }
+                match -result {
+                    libc::ENOBUFS => {
+                        self.counters.starved += 1;
+                        self.starved.push(token);
+                        rearm = false;
+                    }
+                    libc::ECANCELED => {
+                        events.push(Event::ReceiveCancelled { token });
+                        rearm = false;
+                    }
+                    libc::EINTR | libc::EAGAIN => rearm = true,
+                    // An error of an earlier datagram (such as "port unreachable") ends nothing.
+                    _ if datagrams => {}
+                    0 => events.push(Event::Ended { token }),
+                    _ => events.push(Event::Failed { token, error: error(result) }),
+                }
+            }
+        }
+        if rearm {
+            self.arm_receive(token);
+        }
+    }
+
+    fn complete_accept(&mut self, listener: Token, completion: Completion, events: &mut Events) {
+        let result = completion.result;
+        // SAFETY: a non-negative result of an accept is a new descriptor that nobody else owns.
+        let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        let ended = !cqueue::more(completion.flags);
+        let alive = match self.sources.get_mut(listener) {
+            Some(source) if !ended => !source.closing,
+            _ => self.settle(listener, Armed::ACCEPT, events),
+        };
+        if !alive {
+            return;
+        }
+        if let Some(socket) = socket {
+            events.push(Event::Accepted { listener, socket });
+        }
+        if !ended {
+            return;
+        }
+        match -result {
+            libc::ECANCELED => events.push(Event::AcceptStopped { listener, error: None, refused: 0 }),
+            libc::EMFILE | libc::ENFILE => {
+                let refused = self.refuse_one(listener);
+                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused });
+            }
+            libc::ENOBUFS | libc::ENOMEM | libc::EINVAL | libc::EBADF => {
+                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused: 0 });
+            }
+            // It ended without fault of the listener (overflow, an aborted connection): once more,
+            // unless it was about to be cancelled, which then found nothing.
+            _ if self.sources.get_mut(listener).is_some_and(|source| source.accepting) => {
+                self.arm_accept(listener);
+            }
+            _ => events.push(Event::AcceptStopped { listener, error: None, refused: 0 }),
+        }
+    }
+
+    /// Gives up the reserve descriptor for the oldest waiting connection and closes that, so that
+    /// its peer learns at once that there is no room.
+    fn refuse_one(&mut self, listener: Token) -> u32 {
+        let Some(source) = self.sources.get_mut(listener) else { return 0 };
+        self.reserve = None;
+        let mut waiting = libc::pollfd { fd: source.fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd; a zero timeout does not block.
+        let ready = unsafe { libc::poll(&mut waiting, 1, 0) } == 1;
+        let refused = ready && rustix::net::accept(source.borrow()).map(drop).is_ok();
+        self.reserve = reserve_descriptor().ok();
+        u32::from(refused)
+    }
+}
+
+fn error(result: i32) -> io::Error {
+    io::Error::from_raw_os_error(-result)
+}
+
+fn stopped(position: u32, result: i32) -> SendStop {
+    match result {
+        _ if result >= 0 => SendStop { position, sent: result as u32, error: None },
+        _ if result == -libc::EAGAIN || result == -libc::EINTR => SendStop { position, sent: 0, error: None },
+        _ => SendStop { position, sent: 0, error: Some(error(result)) },
+    }
+}
+
+/// `struct io_uring_recvmsg_out`: four 32-bit words before the address (io_uring_prep_recvmsg(3)).
+const HEADER_SIZE: usize = 16;
+
+/// Reads a datagram as a multishot `recvmsg` lays it out: header, address, payload.
+pub(super) fn datagram<'a>(bytes: &'a [u8], shape: &libc::msghdr) -> Datagram<'a> {
+    let out = io_uring::types::RecvMsgOut::parse(bytes, shape).expect("buffers hold more than the header");
+    let mut storage = SockAddrStorage::zeroed();
+    let name = out.name_data();
+    // SAFETY: the storage is plain memory larger than any address, which the kernel wrote.
+    unsafe {
+        let view = storage.view_as::<[u8; size_of::<libc::sockaddr_storage>()]>();
+        view[..name.len()].copy_from_slice(name);
+    }
+    // SAFETY: the storage holds an address of that length as the kernel wrote it.
+    let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
+    let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+    // Found by its offset, because the view above ends with this function.
+    let start = HEADER_SIZE + shape.msg_namelen as usize;
+    let payload = &bytes[start..start + out.payload_data().len()];
+    Datagram { from, payload, truncated: out.is_payload_truncated() }
+}

@@ -1,0 +1,511 @@
+//! The io_uring driver: many operations per system call, completions instead of readiness.
+//!
+//! The one decision: **everything that touches the shard's memory completes inside `turn`**. Sends
+//! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission;
+//! what succeeds posts no completion at all. Receives take a buffer of the ring's own pool only
+//! when there are bytes. So no pointer into the shard's memory outlives a turn.
+//!
+//! A receive is asked for once and completes once (no multishot receive): what a session has not
+//! asked for stays in the socket, where TCP's flow control slows the sender. Accepting and
+//! datagrams are multishot.
+//!
+//! What runs where:
+//!
+//! ```text
+//!  receive(), close(), …  ──►  submission queue ─┐
+//!  turn(outgoing)         ──►  send [→ close]  ──┴─► one enter: submit, run task work, wait
+//!                                                        │
+//!  Event / SendStop       ◄──  complete.rs  ◄── completion queue
+//! ```
+//!
+//! Needs Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] says whether this system grants it.
+#![allow(unsafe_code)]
+
+mod buffers;
+mod complete;
+mod queue;
+mod source;
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::{opcode, squeue, types};
+use socket2::SockAddr;
+use stilling_ring::Time;
+
+use self::buffers::Buffers;
+use self::queue::{Completion, Op, Queue};
+use self::source::{Armed, Role, Sources};
+use super::{
+    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
+    WakeHandle, pipes,
+};
+use crate::limits::{COMPLETIONS, RECEIVE_BUFFER_SIZE, SUBMISSIONS, TURN_LIST};
+use crate::net;
+use crate::token::Token;
+
+/// A send must take all or report: the linked close runs only after a complete send.
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+
+/// The close that follows at once pushes the bytes out together with its FIN: one packet, not two.
+const LAST_SEND: i32 = libc::MSG_MORE;
+
+/// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because an answered
+/// connection has nothing to read yet.
+const POLL_FIRST: u16 = 1;
+
+/// The io_uring driver. Made and used by one thread.
+pub struct Uring {
+    // Declared first, so dropped first: the kernel lets go of all memory below before it is freed.
+    queue: Queue,
+    buffers: Buffers,
+    sources: Sources,
+    /// Receives that found no buffer, in the order in which they did.
+    starved: Vec<Token>,
+    /// Addresses of connects and datagrams that the kernel has not read yet.
+    addresses: Vec<SockAddr>,
+    /// Sends whose connection closes afterwards but has something armed that must be cancelled.
+    close_after: Vec<(u32, Token)>,
+    /// Sends of this turn with a close linked behind them.
+    linked: Vec<(u32, Token)>,
+    completions: Vec<Completion>,
+    wake: Arc<OwnedFd>,
+    wake_count: Box<u64>,
+    /// Told by the kernel of news, once somebody has asked for a waitable descriptor.
+    news: Option<OwnedFd>,
+    datagram_shape: Box<libc::msghdr>,
+    /// Held so that one connection can be refused when descriptors run out.
+    reserve: Option<OwnedFd>,
+    counters: DriverCounters,
+}
+
+impl Uring {
+    /// A ring with its buffers. To be called on the thread that will use it.
+    pub fn new() -> io::Result<Self> {
+        let mut queue = Queue::new()?;
+        let buffers = Buffers::register(&mut queue)?;
+        let wake = Arc::new(eventfd()?);
+        // SAFETY: an all-zero msghdr is a valid empty one.
+        let mut shape: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
+        shape.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
+        let mut driver = Uring {
+            queue,
+            buffers,
+            sources: Sources::default(),
+            starved: Vec::with_capacity(TURN_LIST),
+            addresses: Vec::with_capacity(SUBMISSIONS as usize),
+            close_after: Vec::with_capacity(TURN_LIST),
+            linked: Vec::with_capacity(TURN_LIST),
+            completions: Vec::with_capacity(COMPLETIONS as usize),
+            wake,
+            wake_count: Box::new(0),
+            news: None,
+            datagram_shape: shape,
+            reserve: reserve_descriptor().ok(),
+            counters: DriverCounters::default(),
+        };
+        driver.arm_wake();
+        Ok(driver)
+    }
+
+    /// Whether this system grants what the driver needs; the error says why not (`EPERM` and
+    /// `ENOSYS` in most containers, `EINVAL` on kernels before 6.1).
+    pub fn probe() -> io::Result<()> {
+        let mut queue = Queue::new()?;
+        Buffers::register(&mut queue).map(drop)
+    }
+
+    fn arm_wake(&mut self) {
+        let count: *mut u64 = &mut *self.wake_count;
+        let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), count.cast(), 8)
+            .offset(u64::MAX)
+            .build()
+            .user_data(Op::Wake.bits());
+        self.submit(&read);
+    }
+
+    /// Queues one submission, entering the kernel first if the queue is full.
+    fn submit(&mut self, entry: &squeue::Entry) {
+        if self.queue.room() == 0 {
+            self.flush();
+        }
+        self.queue.push(entry);
+    }
+
+    /// Hands everything queued to the kernel without waiting.
+    fn flush(&mut self) {
+        self.counters.enters += u64::from(self.queue.submit_all());
+        self.addresses.clear();
+    }
+
+    fn arm_receive(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        let fd = types::Fd(source.fd);
+        let entry = match source.role {
+            Role::Stream => {
+                let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
+                source.expects_data = false;
+                opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
+                    .ioprio(poll_first)
+                    .buf_group(buffers::GROUP)
+                    .build()
+                    .flags(squeue::Flags::BUFFER_SELECT)
+            }
+            Role::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
+                .offset(u64::MAX)
+                .buf_group(buffers::GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT),
+            Role::Datagram => opcode::RecvMsgMulti::new(fd, &*self.datagram_shape, buffers::GROUP).build(),
+            Role::Listener => return,
+        };
+        source.arm(Armed::RECEIVE);
+        self.submit(&entry.user_data(Op::Receive.with(token)));
+    }
+
+    fn arm_poll(&mut self, token: Token, op: Op, armed: Armed, interest: i16) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        debug_assert!(!source.armed.has(armed), "{token:?}: armed twice");
+        source.arm(armed);
+        let entry =
+            opcode::PollAdd::new(types::Fd(source.fd), interest as u32).build().user_data(op.with(token));
+        self.submit(&entry);
+    }
+
+    fn arm_accept(&mut self, listener: Token) {
+        let Some(source) = self.sources.get_mut(listener) else { return };
+        source.arm(Armed::ACCEPT);
+        let entry = opcode::AcceptMulti::new(types::Fd(source.fd))
+            .flags(libc::SOCK_CLOEXEC)
+            .build()
+            .user_data(Op::Accept.with(listener));
+        self.submit(&entry);
+    }
+
+    fn cancel(&mut self, op: Op, token: Token) {
+        let entry = opcode::AsyncCancel::new(op.with(token))
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(Op::Ignore.bits());
+        self.submit(&entry);
+    }
+
+    /// Queues the send of one outgoing item.
+    fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+        let Some(source) = self.sources.get_mut(out.token) else {
+            let error = Some(io::ErrorKind::NotConnected.into());
+            return stops.push(SendStop { position, sent: 0, error });
+        };
+        let fd = types::Fd(source.fd);
+        if source.role == Role::Pipe {
+            return self.write_pipe(position, out, stops);
+        }
+        if self.queue.room() < 2 || self.addresses.len() == self.addresses.capacity() {
+            self.flush();
+        }
+        let flags = if out.close { SEND_FLAGS | LAST_SEND } else { SEND_FLAGS };
+        let mut send = opcode::Send::new(fd, out.bytes.as_ptr(), out.bytes.len() as u32).flags(flags);
+        if let Some(to) = out.to {
+            self.addresses.push(SockAddr::from(to));
+            let address = self.addresses.last().expect("just pushed");
+            send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+        }
+        let send = send.build().user_data(Op::Send.at(position));
+        if !out.close {
+            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
+            return;
+        }
+        let source = self.sources.get_mut(out.token).expect("looked up above");
+        if source.in_flight > 0 {
+            self.close_after.push((position, out.token));
+            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
+            return;
+        }
+        source.arm(Armed::LINKED_CLOSE);
+        self.linked.push((position, out.token));
+        let close = opcode::Close::new(fd).build().user_data(Op::CloseAfterSend.with(out.token));
+        self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
+        self.queue.push(&close);
+    }
+
+    /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
+    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+        let source = self.sources.get_mut(out.token).expect("the caller looked it up");
+        let result = pipes::write(source.borrow(), out.bytes);
+        let (sent, error) = match result {
+            Ok(sent) => (sent, None),
+            Err(e) if e == rustix::io::Errno::AGAIN || e == rustix::io::Errno::INTR => (0, None),
+            Err(e) => (0, Some(io::Error::from(e))),
+        };
+        if sent < out.bytes.len() {
+            stops.push(SendStop { position, sent: sent as u32, error });
+        } else if out.close {
+            self.close_after.push((position, out.token));
+        }
+    }
+
+    /// A send that stops short takes its linked close with it, without a completion of its own
+    /// (the kernel skips those of links whose head asked to be skipped).
+    fn unlink_stopped(&mut self, stops: &[SendStop]) {
+        for stop in stops {
+            if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
+                && let Some(source) = self.sources.get_mut(self.linked[at].1)
+            {
+                source.disarm(Armed::LINKED_CLOSE);
+            }
+        }
+        self.linked.clear();
+    }
+
+    /// Closes what had to wait for its send to be over.
+    fn close_finished(&mut self, stops: &[SendStop]) {
+        for at in 0..self.close_after.len() {
+            let (position, token) = self.close_after[at];
+            if !stops.iter().any(|stop| stop.position == position) {
+                self.close(token);
+            }
+        }
+        self.close_after.clear();
+    }
+
+    fn rearm_starved(&mut self) {
+        if self.starved.is_empty() {
+            return;
+        }
+        if self.buffers.free() == 0 {
+            return;
+        }
+        // All of them, because not all will take a buffer; those that find none come back here.
+        let mut starved = std::mem::take(&mut self.starved);
+        for token in starved.drain(..) {
+            self.arm_receive(token);
+        }
+        self.starved = starved;
+    }
+}
+
+impl Driver for Uring {
+    type Socket = OwnedFd;
+
+    fn name(&self) -> &'static str {
+        "uring"
+    }
+
+    fn reserve(&mut self, count: usize) {
+        self.sources.reserve(count);
+    }
+
+    fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
+        self.sources.insert(token, socket.into_raw_fd(), Role::Listener, true);
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: Token) {
+        let Some(source) = self.sources.get_mut(listener) else { return };
+        source.accepting = true;
+        if !source.armed.has(Armed::ACCEPT) {
+            self.arm_accept(listener);
+        }
+    }
+
+    fn pause_accept(&mut self, listener: Token) {
+        let Some(source) = self.sources.get_mut(listener) else { return };
+        source.accepting = false;
+        if source.armed.has(Armed::ACCEPT) {
+            self.cancel(Op::Accept, listener);
+        }
+    }
+
+    fn attach(&mut self, token: Token, socket: OwnedFd, kind: Kind, readable_now: bool) -> io::Result<()> {
+        if kind == Kind::Pipe {
+            rustix::io::ioctl_fionbio(&socket, true)?;
+        }
+        self.sources.insert(token, socket.into_raw_fd(), kind.into(), readable_now);
+        Ok(())
+    }
+
+    fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        let (socket, address) = net::outgoing_socket(to)?;
+        if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
+            self.flush();
+        }
+        let fd = socket.into_raw_fd();
+        self.sources.insert(token, fd, Role::Stream, false);
+        self.sources.get_mut(token).expect("just inserted").arm(Armed::CONNECT);
+        // Within its capacity the list never moves, so the address stays where the kernel will read it.
+        self.addresses.push(address);
+        let address = self.addresses.last().expect("just pushed");
+        let entry = opcode::Connect::new(types::Fd(fd), address.as_ptr().cast(), address.len())
+            .build()
+            .user_data(Op::Connect.with(token));
+        self.queue.push(&entry);
+        Ok(())
+    }
+
+    fn receive(&mut self, token: Token) {
+        self.arm_receive(token);
+    }
+
+    fn readable(&mut self, token: Token) {
+        self.arm_poll(token, Op::Readable, Armed::READABLE, libc::POLLIN | libc::POLLRDHUP);
+    }
+
+    fn cancel_receive(&mut self, token: Token) {
+        if let Some(at) = self.starved.iter().position(|starved| *starved == token) {
+            self.starved.remove(at);
+            self.arm_receive(token);
+        }
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.armed.has(Armed::RECEIVE) {
+            self.cancel(Op::Receive, token);
+        } else if source.armed.has(Armed::READABLE) {
+            self.cancel(Op::Readable, token);
+        }
+    }
+
+    fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
+        let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        source.recv_now(into)
+    }
+
+    fn writable(&mut self, token: Token) {
+        self.arm_poll(token, Op::Writable, Armed::WRITABLE, libc::POLLOUT);
+    }
+
+    fn shutdown(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        // Not through the ring: the kernel gives shutdowns to a thread of its own, which looks the
+        // descriptor up when it gets to it. By then the number may belong to another connection.
+        // All sends are over, so nothing is overtaken; an error means that the peer is gone already.
+        let _ = rustix::net::shutdown(source.borrow(), rustix::net::Shutdown::Write);
+    }
+
+    fn close(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.closing {
+            return;
+        }
+        source.closing = true;
+        let fd = types::Fd(source.fd);
+        let armed = source.in_flight > 0;
+        source.arm(Armed::CLOSE);
+        self.starved.retain(|starved| *starved != token);
+        if armed {
+            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all())
+                .build()
+                .flags(squeue::Flags::SKIP_SUCCESS)
+                .user_data(Op::Ignore.bits());
+            self.submit(&entry);
+        }
+        let entry = opcode::Close::new(fd).build().user_data(Op::Close.with(token));
+        self.submit(&entry);
+    }
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        self.buffers.bytes(buffer)
+    }
+
+    fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
+        complete::datagram(self.buffers.bytes(buffer), &self.datagram_shape)
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        self.buffers.release(buffer);
+    }
+
+    fn buffers_lent(&self) -> usize {
+        self.buffers.lent()
+    }
+
+    fn turn<'a>(
+        &mut self,
+        now: Time,
+        wait: Wait,
+        outgoing: impl Iterator<Item = Outgoing<'a>>,
+        stops: &mut Vec<SendStop>,
+        events: &mut Vec<Event<OwnedFd>>,
+    ) -> io::Result<()> {
+        if let Some(news) = &self.news {
+            // What is told from here on ends the next wait; what was told before is taken now.
+            let _ = rustix::io::read(news, &mut [0; 8]);
+        }
+        self.buffers.publish();
+        self.rearm_starved();
+        let mut sending = false;
+        for (position, out) in outgoing.enumerate() {
+            self.push_send(position as u32, &out, stops);
+            sending = true;
+        }
+        // A stop (of a pipe) or a close still to come is news that must not wait.
+        let wait = if stops.is_empty() && self.close_after.is_empty() { wait } else { Wait::No };
+        self.counters.enters += u64::from(self.queue.enter(now, wait)?);
+        self.addresses.clear();
+        loop {
+            self.harvest(stops, events);
+            // What the kernel keeps aside for want of room may be the short send of this turn.
+            if !(sending && self.queue.overflowed()) {
+                break;
+            }
+            self.counters.overflows += 1;
+            self.counters.enters += u64::from(self.queue.enter(now, Wait::No)?);
+        }
+        self.unlink_stopped(stops);
+        self.close_finished(stops);
+        if events.is_empty() && self.queue.has_queued() {
+            // Without news the shard need not turn again, so what came up meanwhile goes out now.
+            self.flush();
+        }
+        Ok(())
+    }
+
+    fn wake_handle(&self) -> WakeHandle {
+        let wake = Arc::clone(&self.wake);
+        WakeHandle::new(move || {
+            // The counter can only be full when a wake is pending anyway.
+            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+        })
+    }
+
+    fn waitable(&mut self) -> Option<i32> {
+        // The ring's own descriptor does not wake a poller for work that is deferred to the next
+        // enter; an eventfd that is registered with the ring does. Only foreign loops pay for it.
+        if self.news.is_none() {
+            let news = news_descriptor().ok()?;
+            self.queue.ring().submitter().register_eventfd(news.as_raw_fd()).ok()?;
+            self.news = Some(news);
+        }
+        self.news.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        // What is queued still happens, and closes that have reached the kernel count as done.
+        self.flush();
+        for fd in self.sources.open_descriptors() {
+            // SAFETY: the source table owns these descriptors and is dropped right after.
+            drop(unsafe { OwnedFd::from_raw_fd(fd) });
+        }
+    }
+}
+
+/// A descriptor to give up when there are no others.
+fn reserve_descriptor() -> io::Result<OwnedFd> {
+    Ok(std::fs::File::open("/dev/null")?.into())
+}
+
+/// Non-blocking: it is read whether or not there was news.
+fn news_descriptor() -> io::Result<OwnedFd> {
+    use rustix::event::EventfdFlags;
+    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// Blocking, so that the ring waits for it instead of reporting `EAGAIN`.
+fn eventfd() -> io::Result<OwnedFd> {
+    Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
+}

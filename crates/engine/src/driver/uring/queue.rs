@@ -1,0 +1,199 @@
+//! The two rings shared with the kernel: pushing, entering, and what each completion is called.
+
+use std::io;
+
+use io_uring::{EnterFlags, IoUring, squeue, types};
+use stilling_ring::Time;
+
+use crate::driver::Wait;
+use crate::limits::{COMPLETIONS, SUBMISSIONS};
+use crate::token::Token;
+
+/// What a completion is about; kept in the top byte of its user data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Op {
+    /// A cancel or shutdown, whose outcome shows elsewhere.
+    Ignore = 0,
+    Accept = 1,
+    Receive = 2,
+    Readable = 3,
+    Writable = 4,
+    Connect = 5,
+    Close = 6,
+    CloseAfterSend = 7,
+    Send = 8,
+    Wake = 9,
+}
+
+impl Op {
+    const ALL: [Op; 10] = [
+        Op::Ignore,
+        Op::Accept,
+        Op::Receive,
+        Op::Readable,
+        Op::Writable,
+        Op::Connect,
+        Op::Close,
+        Op::CloseAfterSend,
+        Op::Send,
+        Op::Wake,
+    ];
+
+    pub(super) fn bits(self) -> u64 {
+        (self as u64) << 56
+    }
+
+    pub(super) fn with(self, token: Token) -> u64 {
+        self.bits() | token.bits()
+    }
+
+    pub(super) fn at(self, position: u32) -> u64 {
+        self.bits() | u64::from(position)
+    }
+
+    pub(super) fn of(user_data: u64) -> Op {
+        Op::ALL[(user_data >> 56) as usize]
+    }
+}
+
+/// Enters in a row that may fail for a passing reason before the ring counts as failed.
+const ATTEMPTS_MAX: u32 = 1024;
+
+/// The time is up, a signal came, or the kernel wants completions drained first: news enough, try again.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [libc::ETIME, libc::EINTR, libc::EBUSY, libc::EAGAIN];
+    error.raw_os_error().is_some_and(|errno| passing.contains(&errno))
+}
+
+/// One completion, copied out so that its slot is free again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Completion {
+    pub(super) user_data: u64,
+    pub(super) result: i32,
+    pub(super) flags: u32,
+}
+
+/// The rings of one shard.
+pub(super) struct Queue {
+    ring: IoUring,
+    no_iowait: u32,
+    /// An enter failed for good. What it left queued may point to memory that is gone: never again.
+    failed: bool,
+}
+
+impl Queue {
+    pub(super) fn new() -> io::Result<Self> {
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .setup_submit_all()
+            .setup_cqsize(COMPLETIONS)
+            .build(SUBMISSIONS)?;
+        let parameters = ring.params();
+        if !parameters.is_feature_ext_arg() || !parameters.is_feature_skip_cqe_on_success() {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let no_iowait = if parameters.is_feature_no_iowait() { EnterFlags::NO_IOWAIT.bits() } else { 0 };
+        Ok(Queue { ring, no_iowait, failed: false })
+    }
+
+    /// Whether something is queued that the kernel has not seen.
+    pub(super) fn has_queued(&mut self) -> bool {
+        !self.ring.submission().is_empty()
+    }
+
+    pub(super) fn ring(&mut self) -> &mut IoUring {
+        &mut self.ring
+    }
+
+    /// Free entries of the submission queue.
+    pub(super) fn room(&mut self) -> usize {
+        let queue = self.ring.submission();
+        queue.capacity() - queue.len()
+    }
+
+    /// Queues an entry; the caller has made sure that there is room.
+    pub(super) fn push(&mut self, entry: &squeue::Entry) {
+        // SAFETY: what entries point to outlives their submission: send bytes are borrowed for the
+        // whole turn, addresses and the wake counter live in the driver and do not move, buffers are
+        // registered memory that outlives the ring.
+        let pushed = unsafe { self.ring.submission().push(entry) };
+        assert!(pushed.is_ok(), "the submission queue was full although there was room");
+    }
+
+    /// Hands over what is queued without waiting. Returns the number of system calls.
+    pub(super) fn submit_all(&mut self) -> u32 {
+        let mut calls = 0;
+        loop {
+            let queued = self.ring.submission().len() as u32;
+            if queued == 0 || self.failed {
+                return calls;
+            }
+            calls += 1;
+            // EBUSY and EAGAIN ask for completions to be drained first; running task work makes room,
+            // and the completion queue keeps the overflow aside, so that trying again gets through.
+            self.failed = match self.enter_once(queued, Time::ZERO, Wait::No) {
+                Ok(_) => false,
+                Err(error) => !is_passing(&error) || calls == ATTEMPTS_MAX,
+            };
+        }
+    }
+
+    /// Submits everything, runs task work, and waits as told. Returns the number of system calls.
+    pub(super) fn enter(&mut self, now: Time, wait: Wait) -> io::Result<u32> {
+        let mut calls = 0;
+        let mut wait = wait;
+        loop {
+            if self.failed {
+                return Err(io::Error::other("the ring has failed before"));
+            }
+            let queued = self.ring.submission().len() as u32;
+            if calls > 0 && queued == 0 {
+                return Ok(calls);
+            }
+            calls += 1;
+            if let Err(error) = self.enter_once(queued, now, wait)
+                && (!is_passing(&error) || calls == ATTEMPTS_MAX)
+            {
+                self.failed = true;
+                return Err(error);
+            }
+            wait = Wait::No;
+        }
+    }
+
+    fn enter_once(&mut self, queued: u32, now: Time, wait: Wait) -> io::Result<usize> {
+        let flags = EnterFlags::GETEVENTS.bits() | self.no_iowait;
+        let submitter = self.ring.submitter();
+        let until = match wait {
+            // SAFETY: no argument structure is passed.
+            Wait::No => return unsafe { submitter.enter::<libc::sigset_t>(queued, 0, flags, None) },
+            // SAFETY: as above.
+            Wait::Forever => return unsafe { submitter.enter::<libc::sigset_t>(queued, 1, flags, None) },
+            Wait::Until(until) => until,
+        };
+        let timeout = types::Timespec::from(until.since(now));
+        let arguments = types::SubmitArgs::new().timespec(&timeout);
+        let flags = flags | EnterFlags::EXT_ARG.bits();
+        // SAFETY: EXT_ARG says that the argument is this structure, which outlives the call.
+        unsafe { submitter.enter(queued, 1, flags, Some(&arguments)) }
+    }
+
+    /// Whether the kernel keeps completions aside for want of room.
+    pub(super) fn overflowed(&mut self) -> bool {
+        self.ring.submission().cq_overflow()
+    }
+
+    /// Moves all completions into `into`.
+    pub(super) fn drain(&mut self, into: &mut Vec<Completion>) {
+        for entry in self.ring.completion() {
+            into.push(Completion {
+                user_data: entry.user_data(),
+                result: entry.result(),
+                flags: entry.flags(),
+            });
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! What the driver knows of each source: its descriptor, its generation, and what is in flight.
+
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use crate::driver::Kind;
+use crate::token::Token;
+
+/// What a source is to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Listener,
+    Stream,
+    Pipe,
+    Datagram,
+}
+
+impl From<Kind> for Role {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Stream => Role::Stream,
+            Kind::Pipe => Role::Pipe,
+            Kind::Datagram => Role::Datagram,
+        }
+    }
+}
+
+/// The set of operations in flight for a source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Armed(u8);
+
+impl Armed {
+    pub(super) const RECEIVE: Armed = Armed(1);
+    pub(super) const READABLE: Armed = Armed(2);
+    pub(super) const WRITABLE: Armed = Armed(4);
+    pub(super) const CONNECT: Armed = Armed(8);
+    pub(super) const ACCEPT: Armed = Armed(16);
+    pub(super) const CLOSE: Armed = Armed(32);
+    /// A close that follows a complete send; cancelled if the send stops short.
+    pub(super) const LINKED_CLOSE: Armed = Armed(64);
+
+    pub(super) fn has(self, what: Armed) -> bool {
+        self.0 & what.0 != 0
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) fd: RawFd,
+    pub(super) generation: u32,
+    pub(super) role: Role,
+    pub(super) armed: Armed,
+    /// Operations in flight; the source is free when it is closed and this is 0.
+    pub(super) in_flight: u8,
+    /// `close` was asked for: no event but `Closed` may follow.
+    pub(super) closing: bool,
+    /// The next receive probably finds bytes, so it is tried before waiting.
+    pub(super) expects_data: bool,
+    /// A listener is to accept; false while its accept is being cancelled.
+    pub(super) accepting: bool,
+}
+
+const _: () = assert!(size_of::<Source>() <= 16);
+
+impl Source {
+    const FREE: Source = Source {
+        fd: -1,
+        generation: 0,
+        role: Role::Stream,
+        armed: Armed(0),
+        in_flight: 0,
+        closing: false,
+        expects_data: false,
+        accepting: false,
+    };
+
+    /// Notes that `what` is now in flight.
+    pub(super) fn arm(&mut self, what: Armed) {
+        debug_assert!(!self.armed.has(what), "armed twice: {what:?} on {self:?}");
+        self.armed.0 |= what.0;
+        self.in_flight += 1;
+    }
+
+    /// Notes that `what` is over.
+    pub(super) fn disarm(&mut self, what: Armed) {
+        debug_assert!(self.armed.has(what), "not armed: {what:?} on {self:?}");
+        self.armed.0 &= !what.0;
+        self.in_flight -= 1;
+    }
+
+    pub(super) fn borrow(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor belongs to this source until its close completes, and the borrow
+        // ends before the source can change.
+        unsafe { BorrowedFd::borrow_raw(self.fd) }
+    }
+
+    pub(super) fn recv_now(&self, into: &mut [u8]) -> io::Result<usize> {
+        if self.role == Role::Pipe {
+            return Ok(rustix::io::read(self.borrow(), into)?);
+        }
+        let (received, _) = rustix::net::recv(self.borrow(), into, rustix::net::RecvFlags::DONTWAIT)?;
+        Ok(received)
+    }
+}
+
+/// The sources by index; grows as indices come into use.
+#[derive(Debug, Default)]
+pub(super) struct Sources(Vec<Source>);
+
+impl Sources {
+    pub(super) fn insert(&mut self, token: Token, fd: RawFd, role: Role, expects_data: bool) {
+        let index = token.index() as usize;
+        if index >= self.0.len() {
+            self.0.resize_with(index + 1, || Source::FREE);
+        }
+        debug_assert_eq!(self.0[index].fd, -1, "{token:?}: attached twice");
+        self.0[index] = Source { fd, generation: token.generation(), role, expects_data, ..Source::FREE };
+    }
+
+    pub(super) fn reserve(&mut self, count: usize) {
+        self.0.reserve(count.saturating_sub(self.0.len()));
+    }
+
+    /// The source, unless the token is of a former tenant or was never attached.
+    pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Source> {
+        let source = self.0.get_mut(token.index() as usize)?;
+        (source.fd >= 0 && source.generation == token.generation()).then_some(source)
+    }
+
+    pub(super) fn free(&mut self, token: Token) {
+        self.0[token.index() as usize] = Source::FREE;
+    }
+
+    /// Descriptors that no close has given back, as far as closes have reached the kernel.
+    pub(super) fn open_descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
+        self.0
+            .iter()
+            .filter(|source| {
+                source.fd >= 0 && !source.armed.has(Armed(Armed::CLOSE.0 | Armed::LINKED_CLOSE.0))
+            })
+            .map(|source| source.fd)
+    }
+}

@@ -1,0 +1,26 @@
+//! The engine of Stilling: shards, drivers, connections, timers, limits. It knows no protocol.
+//!
+//! A [`Shard`] is one thread's event loop over a [`Driver`](driver::Driver): io_uring,
+//! readiness polling, or a simulated world. An embedder brings a [`Service`] per
+//! shard and a [`Session`] per connection; see there for what they may do.
+//!
+//! What is never true here: a shard waits for anything but its driver; memory is allocated for a
+//! request; a buffer belongs to an idle connection; a connection ends without one
+//! [`CloseReason`].
+
+pub mod close_reason;
+pub mod cores;
+pub mod counters;
+pub mod driver;
+pub mod limits;
+pub mod net;
+pub mod session;
+pub mod shard;
+pub mod store;
+pub mod token;
+pub mod wheel;
+
+pub use close_reason::CloseReason;
+pub use session::{Control, Service, Session};
+pub use shard::{Config, Full, Io, Shard};
+pub use token::Token;

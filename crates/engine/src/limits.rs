@@ -1,0 +1,43 @@
+//! Every bound of the engine in one place, with its unit and what happens when it is reached.
+
+/// Receive buffers per shard. All lent out: receives wait (counted as starved) until one returns.
+pub const RECEIVE_BUFFERS: u16 = 512;
+
+/// Bytes per receive buffer. A longer message takes several receives.
+pub const RECEIVE_BUFFER_SIZE: usize = 4096;
+
+/// Bytes of the longest datagram that is received whole; the rest of the buffer holds its address.
+/// A longer one is cut and marked.
+pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 144;
+
+/// Submission queue entries per ring. Full: the driver submits and goes on.
+pub const SUBMISSIONS: u32 = 1024;
+
+/// Completion queue entries per ring: more than twice what can be in flight for buffers and sends
+/// of one turn. Full: the kernel keeps the rest and the driver drains until it has all (counted).
+pub const COMPLETIONS: u32 = 8192;
+
+/// Datagrams taken from one socket in one turn. More stay in the socket's own queue.
+pub const DATAGRAMS_PER_TURN: usize = 64;
+
+/// Connections one listener gives in one turn of the `poll` driver. More stay in the backlog.
+pub const ACCEPTS_PER_TURN: usize = 128;
+
+/// Entries for which the lists that live for one turn have room from the start. A turn with more makes
+/// its list longer, once.
+pub const TURN_LIST: usize = 4096;
+
+/// Listeners per shard. More: an error at start.
+pub const LISTENERS_MAX: u32 = 16;
+
+/// Bytes that one turn may send from the shard's arena. Full: the shard sends before it goes on.
+pub const ARENA_SIZE: usize = 512 * 1024;
+
+/// Bytes that one call of a session may send. Full: `send` refuses, the session yields.
+pub const SEND_MAX: usize = 64 * 1024;
+
+/// Connections accepted but waiting for a slot. Full: closed at once (counted as refused).
+pub const WAITING_MAX: usize = 4096;
+
+/// Bytes that a closing connection may still receive and discard. Reached: closed at once.
+pub const LINGER_BYTES_MAX: u32 = 256 * 1024;

@@ -1,0 +1,271 @@
+//! The sockets' edge: how listeners, datagram sockets and outgoing connections are made.
+//!
+//! The one decision: what can be inherited is set on the listener, once. Linux copies `TCP_NODELAY`,
+//! the send buffer and the congestion control of a listener to every connection it accepts, so an
+//! accepted connection costs no `setsockopt` at all.
+//!
+//! Hazard: with [`ListenOptions::reuse_port`] two servers of the same user can listen on one port and
+//! each gets a share of the connections. That is what shards and a hand-over need; it also means
+//! that starting a server twice by mistake is not refused by the system.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use crate::driver::{Destination, sockopt};
+
+/// Connections that may wait to be accepted, unless told otherwise. The system caps it at
+/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries.
+pub const BACKLOG: i32 = 4096;
+
+/// How a TCP listener behaves, and through it every connection it accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Connections that may wait to be accepted. Default: [`BACKLOG`].
+    pub backlog: i32,
+    /// Several listeners may share the address, the system spreads connections over them.
+    /// Default: on.
+    pub reuse_port: bool,
+    /// Hand a connection over only when its first bytes are there, or after about this many seconds.
+    /// Only for protocols where the client speaks first. Default: none.
+    pub defer_accept: Option<u32>,
+    /// An IPv6 listener refuses IPv4. Default: off, so that `[::]` serves both.
+    pub only_v6: bool,
+    /// Small sends leave at once. Default: on.
+    pub nodelay: bool,
+    /// Bytes of the kernel's send buffer per connection; the system doubles it. Default: the
+    /// system's own tuning.
+    pub send_buffer: Option<usize>,
+    /// The congestion control by name, such as `reno`. Default: the system's.
+    pub congestion: Option<String>,
+}
+
+impl Default for ListenOptions {
+    fn default() -> Self {
+        ListenOptions {
+            backlog: BACKLOG,
+            reuse_port: true,
+            defer_accept: None,
+            only_v6: false,
+            nodelay: true,
+            send_buffer: None,
+            congestion: None,
+        }
+    }
+}
+
+/// Listens on a TCP address; port 0 takes a free one, see [`local_addr`].
+///
+/// # Errors
+/// What the system says: the address is in use or not ours, the congestion control is unknown, the
+/// descriptors ran out.
+pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    // Connections of the server before us linger in TIME_WAIT; they must not keep us out.
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(options.reuse_port)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.only_v6)?;
+    }
+    socket.set_tcp_nodelay(options.nodelay)?;
+    if let Some(size) = options.send_buffer {
+        socket.set_send_buffer_size(size)?;
+    }
+    if let Some(name) = &options.congestion {
+        socket.set_tcp_congestion(name.as_bytes())?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(options.backlog)?;
+    if let Some(seconds) = options.defer_accept {
+        sockopt::set_defer_accept(&socket, seconds)?;
+    }
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Listens on a Unix stream socket. A socket file that nobody listens on any more, as a crash leaves
+/// it behind, is replaced; any other file is not touched.
+///
+/// # Errors
+/// `AddrInUse` if somebody listens there or the path is no socket; else what the system says.
+pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(&address) => {
+            std::fs::remove_file(path)?;
+            socket.bind(&address)?;
+        }
+        outcome => outcome?,
+    }
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Whether a Unix address is a socket without a listener. A plain file refuses the connection as
+/// well, hence the look at its type.
+fn is_abandoned(address: &SockAddr) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = address
+        .as_pathname()
+        .and_then(|path| std::fs::symlink_metadata(path).ok())
+        .is_some_and(|metadata| metadata.file_type().is_socket());
+    let refused = || {
+        let probe = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+        probe.set_nonblocking(true)?;
+        probe.connect(address)
+    };
+    is_socket && refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Binds a UDP socket; port 0 takes a free one. `[::]` serves IPv4 as well.
+///
+/// # Errors
+/// What the system says, mostly that the address is in use or not ours.
+pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(false)?;
+    }
+    socket.bind(&address.into())?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// The address a socket is bound to.
+///
+/// # Errors
+/// `InvalidInput` if it is not an internet socket; else what the system says.
+pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
+    let address = SockRef::from(socket).local_addr()?;
+    address.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// A non-blocking stream socket for `to`, bound to the wished source address, and where to connect it.
+///
+/// # Errors
+/// The descriptors ran out, the source address is not ours, or the path is too long for an address.
+pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
+    let (socket, address) = match to {
+        Destination::Tcp { to, from } => {
+            let socket = Socket::new(Domain::for_address(*to), Type::STREAM, None)?;
+            socket.set_tcp_nodelay(true)?;
+            if let Some(from) = from {
+                socket.bind(&SockAddr::from(*from))?;
+            }
+            (socket, SockAddr::from(*to))
+        }
+        Destination::Unix(path) => (Socket::new(Domain::UNIX, Type::STREAM, None)?, SockAddr::unix(path)?),
+    };
+    socket.set_nonblocking(true)?;
+    Ok((socket.into(), address))
+}
+
+/// Raises the soft limit of open descriptors to the hard one, and returns both as they are
+/// afterwards; `u64::MAX` means unlimited. A refusal changes nothing and shows in the result.
+pub fn raise_descriptor_limit() -> (u64, u64) {
+    let before = getrlimit(Resource::Nofile);
+    // A refusal (a sandbox, say) leaves the limit as it was, which the second look reports.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, maximum: before.maximum });
+    let after = getrlimit(Resource::Nofile);
+    (after.current.unwrap_or(u64::MAX), after.maximum.unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+    use std::os::unix::net::{UnixListener, UnixStream};
+
+    fn any_v4() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    /// Row 4.1: each shard has a listener of its own on the same port.
+    #[test]
+    fn several_listeners_share_one_port() {
+        let first = listen_tcp(any_v4(), &ListenOptions::default()).unwrap();
+        let address = local_addr(&first).unwrap();
+        let second = listen_tcp(address, &ListenOptions::default()).unwrap();
+        assert_eq!(local_addr(&second).unwrap(), address);
+    }
+
+    #[test]
+    fn a_port_of_its_own_is_refused_to_others() {
+        let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
+        let first = listen_tcp(any_v4(), &alone).unwrap();
+        let error = listen_tcp(local_addr(&first).unwrap(), &alone).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn accepted_connections_inherit_the_options_of_their_listener() {
+        let options = ListenOptions {
+            send_buffer: Some(16 * 1024),
+            congestion: Some("reno".into()),
+            ..ListenOptions::default()
+        };
+        let listener = listen_tcp(any_v4(), &options).unwrap();
+        let _client = std::net::TcpStream::connect(local_addr(&listener).unwrap()).unwrap();
+        let accepted = rustix::net::accept(&listener).unwrap();
+        let accepted = SockRef::from(&accepted);
+        assert!(accepted.tcp_nodelay().unwrap());
+        assert_eq!(accepted.send_buffer_size().unwrap(), 2 * 16 * 1024);
+        let congestion = accepted.tcp_congestion().unwrap();
+        assert_eq!(congestion.split(|byte| *byte == 0).next(), Some(&b"reno"[..]));
+    }
+
+    #[test]
+    fn a_deferring_listener_gives_a_connection_only_with_its_first_bytes() {
+        use std::io::Write;
+        let options = ListenOptions { defer_accept: Some(30), ..ListenOptions::default() };
+        let listener = listen_tcp(any_v4(), &options).unwrap();
+        let mut client = std::net::TcpStream::connect(local_addr(&listener).unwrap()).unwrap();
+        assert_eq!(rustix::net::accept(&listener).unwrap_err(), Errno::AGAIN);
+        client.write_all(b"GET").unwrap();
+        let accepted = rustix::net::accept(&listener).unwrap();
+        let mut start = [0; 8];
+        let (received, _) =
+            rustix::net::recv(&accepted, &mut start, rustix::net::RecvFlags::DONTWAIT).unwrap();
+        assert_eq!(&start[..received], b"GET");
+    }
+
+    #[test]
+    fn an_abandoned_unix_socket_is_replaced_and_a_living_one_is_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        let listener = listen_unix(&path).unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        assert_eq!(listen_unix(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn a_dual_stack_listener_serves_both_families() {
+        let options = ListenOptions::default();
+        let listener = listen_tcp(SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0)), &options).unwrap();
+        let port = local_addr(&listener).unwrap().port();
+        for host in ["127.0.0.1", "::1"] {
+            let client = std::net::TcpStream::connect((host, port)).unwrap();
+            drop(client);
+            rustix::net::accept(&listener).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_descriptor_limit_ends_at_its_maximum() {
+        let (soft, hard) = raise_descriptor_limit();
+        assert_eq!(soft, hard);
+        assert_eq!(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX), soft);
+    }
+}

@@ -1,0 +1,137 @@
+//! What an embedder writes: a [`Service`] per shard and a [`Session`] per connection.
+//!
+//! A session is a protocol's state machine. The shard tells it what happened and lends it an
+//! [`Io`]; whatever the session asks for takes effect when it returns. It runs on the shard's
+//! thread, so it must not block: what takes time belongs into a worker, whose result comes back as
+//! mail.
+
+use stilling_ring::Time;
+
+use crate::close_reason::CloseReason;
+use crate::driver::Destination;
+use crate::shard::Io;
+use crate::token::Token;
+
+/// What the sessions of one shard share: configuration, lanes to workers, counters.
+pub trait Service: Sized {
+    /// The state of one connection.
+    type Session: Session<Service = Self>;
+    /// What other threads send to a connection.
+    type Mail;
+
+    /// A session for a connection that listener number `listener` (in the order in which they were
+    /// added to the shard) has accepted.
+    fn accepted(&mut self, listener: u32) -> Self::Session;
+
+    /// The next piece of mail and its receiver. Mail for a connection that is gone is dropped.
+    fn next_mail(&mut self) -> Option<(Token, Self::Mail)>;
+
+    /// Whether mail is waiting; asked after the shard has announced that it is about to sleep.
+    fn has_mail(&self) -> bool;
+
+    /// Called once per turn, after all events: the place to publish batches and to steer the shard.
+    /// Returns when it wants to be called again at the latest.
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time>;
+}
+
+/// One connection's protocol. All methods but `received` have a sensible default.
+pub trait Session: Sized {
+    /// What it shares with the other sessions of its shard.
+    type Service: Service<Session = Self>;
+
+    /// The connection is up: accepted, or connected.
+    fn opened(&mut self, io: &mut Io<'_, Self::Service>) {
+        let _ = io;
+    }
+
+    /// Bytes came. `bytes` are all that is unconsumed, older ones first; returns how many it is done
+    /// with. The rest is shown again, with more behind it. A session that stops because it paused or
+    /// asked for [`Io::again`] is called as soon as it can go on, with the rest, which may be empty.
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Self::Service>) -> usize;
+
+    /// The peer will send no more, and has been shown everything that it sent. We may still send.
+    fn ended(&mut self, io: &mut Io<'_, Self::Service>) {
+        io.finish(CloseReason::PeerClosed);
+    }
+
+    /// All output is with the system again, after it had been held up.
+    fn drained(&mut self, io: &mut Io<'_, Self::Service>) {
+        let _ = io;
+    }
+
+    /// Mail came.
+    fn delivered(&mut self, mail: <Self::Service as Service>::Mail, io: &mut Io<'_, Self::Service>) {
+        let _ = (mail, io);
+    }
+
+    /// The deadline that the session had set has come. It is not told while output is held up: then
+    /// the write timeout counts, and `drained` follows.
+    fn deadline(&mut self, io: &mut Io<'_, Self::Service>) {
+        io.abort(CloseReason::IdleTimeout);
+    }
+
+    /// The server drains: an idle connection should finish, a busy one after its work.
+    fn draining(&mut self, io: &mut Io<'_, Self::Service>) {
+        io.finish(CloseReason::Drained);
+    }
+
+    /// The connection is gone. Called once, last.
+    fn closed(&mut self, reason: CloseReason, service: &mut Self::Service) {
+        let _ = (reason, service);
+    }
+}
+
+/// What a service may ask of its shard, once per turn.
+pub struct Control<'a, V: Service> {
+    /// The time of this turn.
+    pub now: Time,
+    /// Connections that are open.
+    pub open: u32,
+    /// Connections that are accepted but have no slot yet, and listeners that are not closed.
+    pub(crate) coming: usize,
+    pub(crate) requests: &'a mut Vec<Request<V>>,
+}
+
+/// Something for the shard to do at the end of a turn.
+pub(crate) enum Request<V: Service> {
+    Connect(Destination, V::Session),
+    CloseListeners,
+    Drain,
+    AbortAll(CloseReason),
+    Stop,
+}
+
+impl<V: Service> Control<'_, V> {
+    /// Whether no connection is open, none waits, and none can come any more.
+    pub fn is_empty(&self) -> bool {
+        self.open == 0 && self.coming == 0
+    }
+
+    /// Opens a connection; the session hears `opened`, or `closed` with `ConnectFailed`.
+    pub fn connect(&mut self, to: Destination, session: V::Session) {
+        self.requests.push(Request::Connect(to, session));
+    }
+
+    /// Accepts nothing more and closes the listeners. Connections that are accepted already are still
+    /// served; what waits in the backlog of a listener that had paused at capacity is reset by the
+    /// system.
+    pub fn close_listeners(&mut self) {
+        self.requests.push(Request::CloseListeners);
+    }
+
+    /// Tells every session that the server drains.
+    pub fn drain(&mut self) {
+        self.requests.push(Request::Drain);
+    }
+
+    /// Closes every connection at once, also those that wait for a slot. One whose last send stopped
+    /// short in this turn escapes: ask again in the next.
+    pub fn abort_all(&mut self, reason: CloseReason) {
+        self.requests.push(Request::AbortAll(reason));
+    }
+
+    /// Ends the shard's loop after this turn.
+    pub fn stop(&mut self) {
+        self.requests.push(Request::Stop);
+    }
+}

@@ -1,0 +1,127 @@
+//! A connection's slot: what the engine knows of it, beside the session's own state.
+
+use stilling_ring::Time;
+
+use crate::close_reason::CloseReason;
+use crate::store::Stash;
+
+/// No point in time: an absent deadline.
+pub(super) const NEVER: Time = Time::from_nanos(u64::MAX);
+
+/// No item in this turn's output.
+pub(super) const NO_ITEM: u32 = u32::MAX;
+
+/// The life of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Nobody lives here.
+    Free,
+    /// A connect is under way.
+    Connecting,
+    /// The session is in charge.
+    Open,
+    /// Our side is shut down; input is discarded until the peer closes, so that a reset does not
+    /// overtake our last answer (RFC 9112 §9.6).
+    Lingering,
+    /// The driver closes it; waiting for `Closed`.
+    Closing,
+}
+
+/// How a connection that has said everything is to be closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// Not at all.
+    No,
+    /// Close when all output is sent.
+    Close,
+    /// Shut down when all output is sent, then linger.
+    Linger,
+    /// Close now, whatever is unsent.
+    Abort,
+}
+
+/// What is armed for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Nothing.
+    Nothing,
+    /// A receive.
+    Receive,
+    /// A receive that is being taken back, to be followed by a wait for readability.
+    Parking,
+    /// A wait for readability: the connection is parked.
+    Parked,
+}
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) generation: u32,
+    /// While the slot is free: the next free slot. While open: its item in this turn's output.
+    pub(super) link: u32,
+    pub(super) input: Stash,
+    pub(super) output: Stash,
+    /// The session's deadline.
+    pub(super) deadline: Time,
+    /// The engine's own: parking, write progress or the end of lingering, depending on the state.
+    pub(super) engine_deadline: Time,
+    /// The turn in which a receive last emptied the socket.
+    pub(super) quiet_turn: Option<u32>,
+    /// Bytes discarded while lingering.
+    pub(super) lingered: u32,
+    pub(super) state: State,
+    pub(super) finish: Finish,
+    pub(super) reading: Reading,
+    pub(super) reason: CloseReason,
+    /// The session does not want input now.
+    pub(super) paused: bool,
+    /// Output is held in the store until the connection is writable.
+    pub(super) blocked: bool,
+    /// The session is owed a call of `received`: there is input that it has not been shown, or it was
+    /// held up and may have something left to do with what it has seen.
+    pub(super) fresh: bool,
+    /// The session wants `received` again when this turn's output has gone.
+    pub(super) again: bool,
+    /// The peer has finished sending.
+    pub(super) ended: bool,
+    /// The session knows that the peer has finished.
+    pub(super) ended_told: bool,
+    /// Held-up output has gone since the session was last told.
+    pub(super) drained: bool,
+}
+
+const _: () = assert!(size_of::<Connection>() <= 88, "a connection's slot has grown");
+
+impl Connection {
+    pub(super) fn free(generation: u32, next_free: u32) -> Self {
+        Connection { state: State::Free, link: next_free, ..Connection::open(generation) }
+    }
+
+    pub(super) fn open(generation: u32) -> Self {
+        Connection {
+            generation,
+            link: NO_ITEM,
+            input: Stash::default(),
+            output: Stash::default(),
+            deadline: NEVER,
+            engine_deadline: NEVER,
+            quiet_turn: None,
+            lingered: 0,
+            state: State::Open,
+            finish: Finish::No,
+            reading: Reading::Nothing,
+            reason: CloseReason::Done,
+            paused: false,
+            blocked: false,
+            fresh: false,
+            again: false,
+            ended: false,
+            ended_told: false,
+            drained: false,
+        }
+    }
+
+    /// Whether output of this turn or of earlier ones is still to be sent.
+    pub(super) fn has_output(&self) -> bool {
+        self.blocked || self.link != NO_ITEM
+    }
+}

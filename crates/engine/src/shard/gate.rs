@@ -1,0 +1,165 @@
+//! The accept gate: listeners give connections while there are slots for them.
+//!
+//! All slots taken: accepting pauses, and the kernel's backlog holds who comes. What was accepted
+//! before the pause took effect waits in a short queue. A connection that closes opens the gate.
+
+use std::io;
+
+use super::Shard;
+use super::connection::State;
+use crate::driver::{Driver, Kind};
+use crate::limits::{LISTENERS_MAX, WAITING_MAX};
+use crate::session::{Service, Session};
+use crate::token::Token;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepting {
+    /// Connections come.
+    Yes,
+    /// All slots are taken, or an accept failed a moment ago.
+    Paused,
+    /// Accepting is being stopped, for good.
+    Stopping,
+    /// The driver closes the listener.
+    Closing,
+    Closed,
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) accepting: Accepting,
+    /// The driver still has an accept armed.
+    pub(super) armed: bool,
+    pub(super) defers: bool,
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Adds a listening socket and accepts from now on. `defers` says that its connections arrive
+    /// with their first bytes (`TCP_DEFER_ACCEPT`). Returns the listener's number.
+    pub fn listen(&mut self, socket: D::Socket, defers: bool) -> io::Result<u32> {
+        let number = self.listeners.len() as u32;
+        if number == LISTENERS_MAX {
+            return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
+        }
+        self.driver.listen(Token::new(number, 0), socket)?;
+        self.listeners.push(Listener { accepting: Accepting::Paused, armed: false, defers });
+        self.accept_again();
+        Ok(number)
+    }
+
+    pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Socket) {
+        self.counters.accepted.add(1);
+        if !self.waiting.is_empty() || self.slots.is_full() {
+            if self.waiting.len() < WAITING_MAX {
+                self.waiting.push_back((listener, socket));
+            } else {
+                // Dropping the socket closes it.
+                self.counters.refused_full.add(1);
+            }
+            self.close_gate();
+            return;
+        }
+        self.admit(listener, socket);
+        if self.slots.is_full() {
+            self.close_gate();
+        }
+    }
+
+    fn admit(&mut self, listener: u32, socket: D::Socket) {
+        let session = self.service.accepted(listener);
+        let token = self.slots.insert(session).expect("the gate keeps a slot free");
+        let defers = self.listeners[listener as usize].defers;
+        let slot = self.slots.get(token).expect("just inserted");
+        slot.connection.state = State::Open;
+        self.note_open();
+        if self.driver.attach(token, socket, Kind::Stream, defers).is_err() {
+            return self.forget_unattached(token);
+        }
+        self.call(token, Session::opened);
+    }
+
+    pub(super) fn note_open(&mut self) {
+        let open = u64::from(self.slots.open());
+        self.counters.open.set(open);
+        self.counters.open_max.raise_to(open);
+    }
+
+    fn close_gate(&mut self) {
+        let mut was_open = false;
+        for number in 0..self.listeners.len() {
+            let listener = &mut self.listeners[number];
+            if listener.accepting == Accepting::Yes {
+                listener.accepting = Accepting::Paused;
+                was_open = true;
+                self.driver.pause_accept(Token::new(number as u32, 0));
+            }
+        }
+        if was_open {
+            self.counters.gate_closed.add(1);
+        }
+    }
+
+    /// A slot or a descriptor has become free, or a rest is over.
+    pub(super) fn accept_again(&mut self) {
+        while !self.slots.is_full() {
+            let Some((listener, socket)) = self.waiting.pop_front() else { break };
+            self.admit(listener, socket);
+        }
+        if self.slots.is_full() {
+            return;
+        }
+        for number in 0..self.listeners.len() {
+            let listener = &mut self.listeners[number];
+            if listener.accepting == Accepting::Paused && !listener.armed {
+                listener.accepting = Accepting::Yes;
+                listener.armed = true;
+                self.wheel.clear(number as u32);
+                self.driver.accept(Token::new(number as u32, 0));
+            }
+        }
+    }
+
+    pub(super) fn on_accept_stopped(&mut self, number: u32, error: Option<&io::Error>, refused: u32) {
+        self.counters.refused_descriptors.add(u64::from(refused));
+        let listener = &mut self.listeners[number as usize];
+        listener.armed = false;
+        match listener.accepting {
+            Accepting::Stopping => {
+                self.driver.close(Token::new(number, 0));
+                listener.accepting = Accepting::Closing;
+            }
+            Accepting::Closing | Accepting::Closed => {}
+            _ if error.is_some() => {
+                listener.accepting = Accepting::Paused;
+                self.counters.accept_errors.add(1);
+                self.wheel.set(number, self.now.after(self.config.accept_retry));
+            }
+            // Asked for; but the gate may have opened since.
+            _ => self.accept_again(),
+        }
+    }
+
+    /// Accepted connections without a slot, and listeners that may still give some.
+    pub(super) fn coming(&self) -> usize {
+        let listeners = self.listeners.iter().filter(|listener| listener.accepting != Accepting::Closed);
+        self.waiting.len() + listeners.count()
+    }
+
+    pub(super) fn close_listeners(&mut self) {
+        for number in 0..self.listeners.len() {
+            let listener = &mut self.listeners[number];
+            if !matches!(listener.accepting, Accepting::Yes | Accepting::Paused) {
+                continue;
+            }
+            self.wheel.clear(number as u32);
+            let token = Token::new(number as u32, 0);
+            if listener.armed {
+                listener.accepting = Accepting::Stopping;
+                self.driver.pause_accept(token);
+            } else {
+                listener.accepting = Accepting::Closing;
+                self.driver.close(token);
+            }
+        }
+    }
+}

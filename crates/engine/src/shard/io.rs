@@ -1,0 +1,162 @@
+//! The handle through which a session acts. It notes what the session wants; the shard does it when
+//! the session returns.
+
+use stilling_ring::Time;
+
+use super::connection::{Connection, Finish, NEVER, NO_ITEM};
+use super::output::Output;
+use crate::close_reason::CloseReason;
+use crate::limits::SEND_MAX;
+use crate::session::Service;
+use crate::store::Store;
+use crate::token::Token;
+
+/// There was no room for the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// A connection as its session sees it during one call.
+pub struct Io<'a, V: Service> {
+    /// What the shard's sessions share.
+    pub service: &'a mut V,
+    pub(super) now: Time,
+    pub(super) token: Token,
+    pub(super) connection: &'a mut Connection,
+    pub(super) output: &'a mut Output,
+    pub(super) store: &'a mut Store,
+    /// Bytes of this connection that are not with the system yet.
+    pub(super) unsent: usize,
+}
+
+impl<V: Service> Io<'_, V> {
+    /// The time of this turn.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The connection's name, for mail.
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// Bytes that may still be sent before what is unsent has gone.
+    pub fn room(&self) -> usize {
+        SEND_MAX.saturating_sub(self.unsent)
+    }
+
+    /// Sends bytes, after those sent before.
+    ///
+    /// # Errors
+    /// [`Full`]: they are more than there is [`room`](Self::room) for; none were taken.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        if bytes.len() > self.room() {
+            return Err(Full);
+        }
+        self.send_with(|out| out.extend_from_slice(bytes))
+    }
+
+    /// Lets `write` append the bytes to be sent to the end of the shard's arena, which saves a copy.
+    /// It must append no more than [`room`](Self::room) bytes and leave alone what is there.
+    ///
+    /// # Errors
+    /// [`Full`]: it wrote more than there is room for. An answer with a hole would be worse than none,
+    /// so the connection is closed with `OutputFull`.
+    pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Full> {
+        let room = self.room();
+        let blocked = self.connection.blocked;
+        if !blocked {
+            self.connection.link = self.output.open_item(self.connection.link, self.token);
+        }
+        let start = self.output.arena.len();
+        write(&mut self.output.arena);
+        let written = self.output.arena.len() - start;
+        self.unsent += written;
+        let mut kept = written <= room;
+        if blocked {
+            // Earlier output is held up: this goes behind it.
+            kept = kept && self.connection.output.append(self.store, &self.output.arena[start..]);
+            self.output.arena.truncate(start);
+        } else if kept {
+            self.output.extend_item(self.connection.link);
+        } else {
+            self.output.arena.truncate(start);
+        }
+        if kept {
+            return Ok(());
+        }
+        self.abort(CloseReason::OutputFull);
+        Err(Full)
+    }
+
+    /// Sets the point in time at which the session wants to hear `deadline`; `None` takes it away.
+    pub fn set_deadline(&mut self, deadline: Option<Time>) {
+        self.connection.deadline = deadline.unwrap_or(NEVER);
+    }
+
+    /// Shows no more input until [`resume`](Self::resume); the peer is slowed down by TCP.
+    pub fn pause(&mut self) {
+        self.connection.paused = true;
+    }
+
+    /// Shows input again, beginning with what was left over.
+    pub fn resume(&mut self) {
+        self.connection.fresh |= std::mem::take(&mut self.connection.paused);
+    }
+
+    /// Asks for `received` with the unconsumed bytes (there may be none) when this turn's output has
+    /// gone.
+    pub fn again(&mut self) {
+        self.connection.again = true;
+    }
+
+    /// Closes when all output is sent.
+    pub fn finish(&mut self, reason: CloseReason) {
+        self.end(Finish::Close, reason);
+    }
+
+    /// Ends our direction when all output is sent and discards input for a while before closing:
+    /// for a last answer to a peer that may still be sending.
+    pub fn finish_lingering(&mut self, reason: CloseReason) {
+        self.end(Finish::Linger, reason);
+    }
+
+    /// Closes at once; unsent output is dropped.
+    pub fn abort(&mut self, reason: CloseReason) {
+        if self.connection.finish != Finish::Abort {
+            self.connection.finish = Finish::No;
+        }
+        self.end(Finish::Abort, reason);
+    }
+
+    /// Whether the session has paused.
+    pub fn is_paused(&self) -> bool {
+        self.connection.paused
+    }
+
+    /// Whether input is kept that the session has not consumed. Not known during `received`.
+    pub fn has_unread(&self) -> bool {
+        !self.connection.input.is_empty()
+    }
+
+    /// Whether the session has asked for the end.
+    pub fn is_finishing(&self) -> bool {
+        self.connection.finish != Finish::No
+    }
+
+    /// Whether the peer has finished sending.
+    pub fn peer_ended(&self) -> bool {
+        self.connection.ended
+    }
+
+    /// Whether output of this or an earlier call is not with the system yet.
+    pub fn has_unsent(&self) -> bool {
+        self.connection.blocked || self.connection.link != NO_ITEM
+    }
+
+    fn end(&mut self, finish: Finish, reason: CloseReason) {
+        if self.connection.finish == Finish::No {
+            self.connection.finish = finish;
+            self.connection.reason = reason;
+        }
+    }
+}

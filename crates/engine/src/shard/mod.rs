@@ -1,0 +1,218 @@
+//! A shard: one thread's listeners, connections, buffers, timers and counters. It shares nothing,
+//! never blocks but in its driver, and takes no lock.
+//!
+//! One turn, top to bottom:
+//!
+//! ```text
+//!  send this turn's output, wait ──► driver.turn
+//!  what was not taken            ──► stash, wait for writability     (turn.rs)
+//!  events                        ──► sessions                        (turn.rs)
+//!  mail from other threads       ──► sessions
+//!  deadlines                     ──► sessions
+//!  the service's own turn        ──► connects, drain, …
+//! ```
+//!
+//! Sessions only note what they want (`Io`); `pump` (pump.rs) looks at one connection's notes and
+//! does the next thing, until there is nothing left to do for it now.
+
+mod connection;
+mod gate;
+mod io;
+mod output;
+mod pump;
+mod slots;
+mod turn;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_ring::{Clock, Time, Wake};
+
+pub use self::io::{Full, Io};
+
+use self::gate::Listener;
+use self::output::Output;
+use self::slots::Slots;
+use crate::counters::Counters;
+use crate::driver::{Driver, Event, SendStop};
+use crate::limits::{LISTENERS_MAX, TURN_LIST};
+use crate::session::{Request, Service};
+use crate::store::Store;
+use crate::token::Token;
+use crate::wheel::Wheel;
+
+/// The bounds and timeouts of a shard.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Connections open at once. Reached: accepting pauses until one closes.
+    pub capacity: u32,
+    /// Bytes of unfinished input held for all connections together. Full: the connection that
+    /// needed more is closed with `InputFull`.
+    pub input_bytes_max: usize,
+    /// Bytes of unsent output held for all connections together. Full: the connection that needed
+    /// more is closed with `OutputFull`.
+    pub output_bytes_max: usize,
+    /// How long a receive stays armed before the connection is parked.
+    pub park_after: Duration,
+    /// How long held-up output may make no progress.
+    pub write_timeout: Duration,
+    /// How long a closing connection discards input.
+    pub linger_timeout: Duration,
+    /// How long a connect may take.
+    pub connect_timeout: Duration,
+    /// How long accepting rests after it failed, unless a connection closes before.
+    pub accept_retry: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            capacity: 100_000,
+            input_bytes_max: 32 * 1024 * 1024,
+            output_bytes_max: 32 * 1024 * 1024,
+            park_after: Duration::from_secs(5),
+            write_timeout: Duration::from_secs(30),
+            linger_timeout: Duration::from_secs(2),
+            connect_timeout: Duration::from_secs(10),
+            accept_retry: Duration::from_millis(100),
+        }
+    }
+}
+
+/// One shard. Made on the thread that turns it.
+pub struct Shard<D: Driver, V: Service> {
+    driver: D,
+    service: V,
+    config: Config,
+    clock: Clock,
+    now: Time,
+    slots: Slots<V::Session>,
+    wheel: Wheel,
+    held_input: Store,
+    held_output: Store,
+    output: Output,
+    stops: Vec<SendStop>,
+    events: Vec<Event<D::Socket>>,
+    /// Events before this one are dispatched.
+    dispatched: usize,
+    /// Connections to look at when this turn's output has gone, and those being looked at.
+    again: Vec<Token>,
+    looking: Vec<Token>,
+    /// Counts turns, wrapping.
+    turn_number: u32,
+    /// The last turn did something, so the driver may have intents that it has not carried out.
+    acted: bool,
+    /// The wake is parked: somebody waits outside of `turn`.
+    parked: bool,
+    expired: Vec<u32>,
+    requests: Vec<Request<V>>,
+    listeners: Vec<Listener>,
+    /// Accepted, but all slots are taken.
+    waiting: VecDeque<(u32, D::Socket)>,
+    /// When the service wants its turn at the latest.
+    service_deadline: Option<Time>,
+    wake: Arc<Wake>,
+    counters: Arc<Counters>,
+    stopped: bool,
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// A shard on `driver`. `wake` must be made from the driver's wake handle; other threads notify
+    /// it after they have put mail where the service finds it.
+    pub fn new(
+        mut driver: D,
+        service: V,
+        config: Config,
+        clock: Clock,
+        wake: Arc<Wake>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let now = clock.now();
+        let sources = config.capacity as usize + LISTENERS_MAX as usize;
+        driver.reserve(sources);
+        Shard {
+            driver,
+            service,
+            now,
+            slots: Slots::new(config.capacity),
+            wheel: Wheel::new(now, sources),
+            held_input: Store::new(config.input_bytes_max),
+            held_output: Store::new(config.output_bytes_max),
+            config,
+            clock,
+            output: Output::new(),
+            stops: Vec::with_capacity(TURN_LIST),
+            events: Vec::with_capacity(TURN_LIST),
+            dispatched: 0,
+            again: Vec::with_capacity(TURN_LIST),
+            looking: Vec::with_capacity(TURN_LIST),
+            turn_number: 0,
+            acted: true,
+            parked: false,
+            expired: Vec::with_capacity(TURN_LIST),
+            requests: Vec::new(),
+            listeners: Vec::new(),
+            waiting: VecDeque::new(),
+            service_deadline: None,
+            wake,
+            counters,
+            stopped: false,
+        }
+    }
+
+    /// Turns until the service asks to stop.
+    pub fn run(&mut self) -> std::io::Result<()> {
+        while !self.stopped {
+            self.turn(true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the service has asked to stop.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// The service, for the embedder's own bookkeeping between turns.
+    pub fn service(&mut self) -> &mut V {
+        &mut self.service
+    }
+
+    /// The driver, for foreign event loops and the simulator.
+    pub fn driver(&mut self) -> &mut D {
+        &mut self.driver
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Connections open now.
+    pub fn open(&self) -> u32 {
+        self.slots.open()
+    }
+
+    /// When the shard wants a turn at the latest; `None`: when something happens.
+    pub fn next_deadline(&self) -> Option<Time> {
+        [self.wheel.next(), self.service_deadline].into_iter().flatten().min()
+    }
+
+    /// Checks what must hold between turns, and says what does not. For the simulator.
+    pub fn audit(&self) -> Result<(), String> {
+        for at in 0..self.slots.touched() {
+            let Some(token) = self.slots.tenant(at) else { continue };
+            let connection = &self.slots.peek(token).expect("a tenant").connection;
+            if !connection.has_a_future() {
+                return Err(format!("{token:?} waits for nothing: {connection:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes held in the stores: unfinished input, unsent output. Both 0 without connections.
+    pub fn held(&self) -> (usize, usize) {
+        (self.held_input.used(), self.held_output.used())
+    }
+}

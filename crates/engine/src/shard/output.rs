@@ -1,0 +1,101 @@
+//! What one turn sends: private bytes in an arena that all connections share, one item each.
+//!
+//! Sessions append to the arena; the driver sends straight from it; when the turn is over it is
+//! empty again. Only what the system did not take is copied, into the connection's own stash.
+//!
+//! ```text
+//!  arena   │ answer of 7 │ answers of 12 … │ answer of 3 │        │
+//!  items     0: (7, arena)  1: (12, arena)   2: (3, arena)  3: (9, stash)
+//! ```
+
+use crate::limits::{ARENA_SIZE, SEND_MAX, TURN_LIST};
+use crate::token::Token;
+
+/// Where the bytes of an item lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Arena {
+        start: usize,
+        len: usize,
+    },
+    /// The connection's output stash, from its start.
+    Stash,
+}
+
+/// What follows a complete send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    /// The driver closes the connection.
+    Close,
+    /// The shard looks at the connection again: it lingers, yields, or was held up.
+    LookAgain,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) token: Token,
+    pub(super) place: Place,
+    pub(super) after: After,
+}
+
+/// The output of one turn.
+pub(super) struct Output {
+    pub(super) arena: Vec<u8>,
+    pub(super) items: Vec<Item>,
+}
+
+impl Output {
+    pub(super) fn new() -> Self {
+        // Room beyond the nominal size, so that the last call of a turn still finds its maximum.
+        Output { arena: Vec::with_capacity(ARENA_SIZE + SEND_MAX), items: Vec::with_capacity(TURN_LIST) }
+    }
+
+    /// Whether one more call of a session finds room for its maximum, and so does what it moves.
+    pub(super) fn has_room(&self) -> bool {
+        self.arena.len() + 2 * SEND_MAX <= ARENA_SIZE
+    }
+
+    /// Bytes of the item that `link` names, if it is one of the arena.
+    pub(super) fn unsent(&self, link: u32) -> usize {
+        match self.items.get(link as usize) {
+            Some(Item { place: Place::Arena { len, .. }, .. }) => *len,
+            _ => 0,
+        }
+    }
+
+    /// The item that `link` names, moved to the end of the arena so that it can grow; or a new one.
+    /// Returns its number.
+    pub(super) fn open_item(&mut self, link: u32, token: Token) -> u32 {
+        let end = self.arena.len();
+        let Some(item) = self.items.get_mut(link as usize) else {
+            self.items.push(Item {
+                token,
+                place: Place::Arena { start: end, len: 0 },
+                after: After::Nothing,
+            });
+            return self.items.len() as u32 - 1;
+        };
+        if let Place::Arena { start, len } = item.place
+            && start + len != end
+        {
+            // Two answers of one connection in a turn with another's in between: rare, so a copy.
+            item.place = Place::Arena { start: end, len };
+            self.arena.extend_from_within(start..start + len);
+        }
+        link
+    }
+
+    /// Makes everything that was appended to the arena since the item ended part of it.
+    pub(super) fn extend_item(&mut self, number: u32) {
+        let end = self.arena.len();
+        if let Place::Arena { start, len } = &mut self.items[number as usize].place {
+            *len = end - *start;
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.arena.clear();
+        self.items.clear();
+    }
+}

@@ -1,0 +1,266 @@
+//! What comes next for one connection: called after everything that may have changed its notes.
+
+use stilling_ring::Time;
+
+use super::Shard;
+use super::connection::{Connection, Finish, NEVER, NO_ITEM, Reading, State};
+use super::io::Io;
+use super::output::{After, Item, Place};
+use crate::close_reason::CloseReason;
+use crate::driver::{BufferId, Driver};
+use crate::session::{Service, Session};
+use crate::token::Token;
+
+/// Where input to be shown lies.
+#[derive(Clone, Copy)]
+enum Input {
+    Buffer(BufferId, usize),
+    Stash,
+}
+
+impl Connection {
+    /// Whether something will happen to this connection: an armed operation, output, a deadline or
+    /// the session's own doing.
+    pub(super) fn has_a_future(&self) -> bool {
+        match self.state {
+            State::Connecting | State::Closing | State::Free => true,
+            State::Lingering => self.reading != Reading::Nothing,
+            State::Open => {
+                self.reading != Reading::Nothing
+                    || self.has_output()
+                    || self.again
+                    || self.paused
+                    || self.deadline != NEVER
+            }
+        }
+    }
+
+    /// Whether closing at once might destroy the answer: the system resets a connection that is closed
+    /// with bytes unread, and a reset overtakes what was sent. Nothing is unread when the peer has
+    /// ended, when a receive is waiting in vain, or when one of this turn has emptied the socket. (What
+    /// arrives between that receive and the close is not known of: a peer that sends behind its last
+    /// request takes that risk with any server that does not linger after each.)
+    fn must_linger(&self, turn: u32) -> bool {
+        let quiet = self.reading != Reading::Nothing || self.quiet_turn == Some(turn);
+        !self.ended && (self.finish == Finish::Linger || !quiet)
+    }
+
+    /// When the wheel must look at this connection.
+    fn earliest_deadline(&self) -> Time {
+        match self.state {
+            State::Free | State::Closing => NEVER,
+            // While output is held up, only its own timeout counts.
+            _ if self.blocked => self.engine_deadline,
+            _ => self.engine_deadline.min(self.deadline),
+        }
+    }
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Calls a session's method, then does what it asked for.
+    pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
+        self.tell(token, method);
+        self.pump(token);
+    }
+
+    /// Calls a session's method; its wishes are noted only.
+    fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let session = slot.session.as_mut().expect("a tenant has a session");
+        let connection = &mut slot.connection;
+        let unsent = connection.output.len() + self.output.unsent(connection.link);
+        let mut io = Io {
+            service: &mut self.service,
+            now: self.now,
+            token,
+            connection,
+            output: &mut self.output,
+            store: &mut self.held_output,
+            unsent,
+        };
+        method(session, &mut io);
+    }
+
+    /// Shows bytes that came in a receive buffer, then does what the session asks for.
+    pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.input.is_empty() && !connection.paused && !connection.blocked {
+            self.show(token, Input::Buffer(buffer, len));
+        } else {
+            let bytes = &self.driver.buffer(buffer)[..len];
+            if connection.input.append(&mut self.held_input, bytes) {
+                connection.fresh = true;
+            } else {
+                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+            }
+        }
+        self.pump(token);
+    }
+
+    /// Shows unconsumed input to the session and keeps what it leaves.
+    fn show(&mut self, token: Token, from: Input) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.fresh = false;
+        let mut stash = std::mem::take(&mut connection.input);
+        let unsent = connection.output.len() + self.output.unsent(connection.link);
+        let bytes = match from {
+            Input::Buffer(buffer, len) => &self.driver.buffer(buffer)[..len],
+            Input::Stash => stash.bytes(&self.held_input),
+        };
+        let mut io = Io {
+            service: &mut self.service,
+            now: self.now,
+            token,
+            connection,
+            output: &mut self.output,
+            store: &mut self.held_output,
+            unsent,
+        };
+        let session = slot.session.as_mut().expect("a tenant has a session");
+        let consumed = session.received(bytes, &mut io);
+        let connection = &mut slot.connection;
+        let kept = match from {
+            Input::Stash => {
+                stash.consume(&mut self.held_input, consumed);
+                true
+            }
+            // Nobody will read what comes after the last answer.
+            Input::Buffer(..) if connection.finish != Finish::No => {
+                connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
+                true
+            }
+            Input::Buffer(buffer, len) => {
+                stash.append(&mut self.held_input, &self.driver.buffer(buffer)[consumed..len])
+            }
+        };
+        connection.input = stash;
+        if !kept {
+            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+        }
+    }
+
+    /// Does whatever is next for the connection, until it has to wait.
+    pub(super) fn pump(&mut self, token: Token) {
+        while self.step(token) {}
+        let Some(slot) = self.slots.get(token) else { return };
+        if slot.connection.again && slot.connection.state == State::Open {
+            // Perhaps not for the first time; the second look will find nothing to do.
+            self.again.push(token);
+        }
+        match slot.connection.earliest_deadline() {
+            NEVER => self.wheel.clear(token.index()),
+            deadline => self.wheel.set(token.index(), deadline),
+        }
+    }
+
+    /// One step; false when there is nothing to do now.
+    fn step(&mut self, token: Token) -> bool {
+        let Some(slot) = self.slots.get(token) else { return false };
+        let connection = &mut slot.connection;
+        if connection.state != State::Open {
+            return false;
+        }
+        match connection.finish {
+            Finish::No => {}
+            Finish::Abort => {
+                self.begin_close(token);
+                return false;
+            }
+            Finish::Close | Finish::Linger => {
+                if !connection.input.is_empty() {
+                    connection.quiet_turn = None;
+                }
+                connection.input.clear(&mut self.held_input);
+                self.finish_when_sent(token);
+                return false;
+            }
+        }
+        if connection.paused || connection.blocked || connection.again {
+            return false;
+        }
+        if connection.fresh {
+            self.show(token, Input::Stash);
+            return true;
+        }
+        if connection.ended {
+            if std::mem::replace(&mut connection.ended_told, true) {
+                return false;
+            }
+            self.tell(token, Session::ended);
+            return true;
+        }
+        if connection.reading == Reading::Nothing {
+            connection.reading = Reading::Receive;
+            connection.engine_deadline = self.now.after(self.config.park_after);
+            self.driver.receive(token);
+        }
+        false
+    }
+
+    /// The session has said everything: close (or linger) as soon as the output has gone.
+    fn finish_when_sent(&mut self, token: Token) {
+        let turn = self.turn_number;
+        let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
+        let lingers = connection.must_linger(turn);
+        if connection.blocked {
+            return;
+        }
+        match self.output.items.get_mut(connection.link as usize) {
+            Some(item) if lingers => item.after = After::LookAgain,
+            Some(item) => {
+                item.after = After::Close;
+                connection.state = State::Closing;
+            }
+            None if lingers => self.start_linger(token),
+            None => self.begin_close(token),
+        }
+    }
+
+    fn start_linger(&mut self, token: Token) {
+        let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
+        connection.state = State::Lingering;
+        connection.engine_deadline = self.now.after(self.config.linger_timeout);
+        connection.deadline = NEVER;
+        self.driver.shutdown(token);
+        match connection.reading {
+            Reading::Nothing => {
+                connection.reading = Reading::Receive;
+                self.driver.receive(token);
+            }
+            Reading::Receive | Reading::Parking | Reading::Parked => {}
+        }
+    }
+
+    /// Closes now; output of this turn that has not been sent is dropped.
+    pub(super) fn begin_close(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.state = State::Closing;
+        let link = std::mem::replace(&mut connection.link, NO_ITEM);
+        if link != NO_ITEM {
+            self.output.items.swap_remove(link as usize);
+            if let Some(moved) = self.output.items.get(link as usize) {
+                let token = moved.token;
+                if let Some(slot) = self.slots.get(token) {
+                    slot.connection.link = link;
+                }
+            }
+        }
+        self.driver.close(token);
+    }
+
+    /// Held-up output may go on.
+    pub(super) fn send_held(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        let closes = connection.finish == Finish::Close && !connection.must_linger(self.turn_number);
+        let after = if closes { After::Close } else { After::LookAgain };
+        if closes {
+            connection.state = State::Closing;
+        }
+        connection.link = self.output.items.len() as u32;
+        self.output.items.push(Item { token, place: Place::Stash, after });
+    }
+}

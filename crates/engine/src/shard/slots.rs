@@ -1,0 +1,137 @@
+//! The connection slab: a fixed number of slots, touched as they come into use.
+
+use super::connection::{Connection, State};
+use crate::limits::LISTENERS_MAX;
+use crate::token::Token;
+
+const NO_SLOT: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Slot<S> {
+    pub(super) connection: Connection,
+    pub(super) session: Option<S>,
+}
+
+/// Slots `LISTENERS_MAX..`; the indices below belong to listeners.
+#[derive(Debug)]
+pub(super) struct Slots<S> {
+    slots: Vec<Slot<S>>,
+    capacity: u32,
+    free: u32,
+    open: u32,
+}
+
+impl<S> Slots<S> {
+    /// What the engine promises to keep per connection, at most: slot and session together, in bytes.
+    const SLOT_SIZE_MAX: usize = 256;
+
+    pub(super) fn new(capacity: u32) -> Self {
+        const { assert!(size_of::<Slot<S>>() <= Self::SLOT_SIZE_MAX, "slot and session exceed 256 bytes") };
+        // The memory is reserved, not touched: a slot becomes resident when it is first used.
+        Slots { slots: Vec::with_capacity(capacity as usize), capacity, free: NO_SLOT, open: 0 }
+    }
+
+    pub(super) fn open(&self) -> u32 {
+        self.open
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.open == self.capacity
+    }
+
+    /// Takes a free slot; the most recently used one, whose memory is warm.
+    pub(super) fn insert(&mut self, session: S) -> Option<Token> {
+        let at = match self.free {
+            NO_SLOT if self.slots.len() == self.capacity as usize => return None,
+            NO_SLOT => {
+                self.slots.push(Slot { connection: Connection::open(0), session: None });
+                self.slots.len() as u32 - 1
+            }
+            free => free,
+        };
+        let slot = &mut self.slots[at as usize];
+        if at == self.free {
+            self.free = slot.connection.link;
+        }
+        let generation = slot.connection.generation;
+        slot.connection = Connection::open(generation);
+        slot.session = Some(session);
+        self.open += 1;
+        Some(Token::new(at + LISTENERS_MAX, generation))
+    }
+
+    /// Frees a slot whose connection is closed; its generation moves on. The stashes are empty by now.
+    pub(super) fn remove(&mut self, token: Token) -> Option<S> {
+        let slot = self.get(token)?;
+        let session = slot.session.take();
+        let generation = slot.connection.generation.wrapping_add(1);
+        let at = token.index() - LISTENERS_MAX;
+        self.slots[at as usize].connection = Connection::free(generation, self.free);
+        self.free = at;
+        self.open -= 1;
+        session
+    }
+
+    /// The slot, if the token is of its present tenant.
+    pub(super) fn get(&mut self, token: Token) -> Option<&mut Slot<S>> {
+        let slot = self.slots.get_mut(token.index().checked_sub(LISTENERS_MAX)? as usize)?;
+        let same = Token::new(token.index(), slot.connection.generation) == token;
+        (slot.connection.state != State::Free && same).then_some(slot)
+    }
+
+    pub(super) fn peek(&self, token: Token) -> Option<&Slot<S>> {
+        self.slots.get(token.index().checked_sub(LISTENERS_MAX)? as usize)
+    }
+
+    /// The token of the connection in slot number `at`, if there is one.
+    pub(super) fn tenant(&self, at: usize) -> Option<Token> {
+        let connection = &self.slots.get(at)?.connection;
+        let token = Token::new(at as u32 + LISTENERS_MAX, connection.generation);
+        (connection.state != State::Free).then_some(token)
+    }
+
+    /// Slots that were ever used.
+    pub(super) fn touched(&self) -> usize {
+        self.slots.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 4.8: a block comes back on close, and the next connection takes the warm one.
+    #[test]
+    fn a_freed_slot_is_taken_again_under_another_generation() {
+        let mut slots = Slots::new(4);
+        let first = slots.insert('a').expect("there is room");
+        let second = slots.insert('b').expect("there is room");
+        assert_eq!(slots.remove(first), Some('a'));
+        let third = slots.insert('c').expect("there is room");
+        assert_eq!(third.index(), first.index());
+        assert_ne!(third, first);
+        assert!(slots.get(first).is_none(), "the old token names nobody");
+        assert_eq!(slots.remove(first), None);
+        assert!(slots.get(second).is_some() && slots.get(third).is_some());
+        assert_eq!(slots.open(), 2);
+    }
+
+    /// Row 4.9: full is a value.
+    #[test]
+    fn a_full_slab_refuses_and_every_slot_comes_back() {
+        let mut slots = Slots::new(3);
+        for round in 0..5 {
+            let tokens: Vec<_> = (0..3).map(|at| slots.insert(at).expect("there is room")).collect();
+            assert!(slots.is_full() && slots.insert(9).is_none(), "round {round}");
+            assert_eq!(tokens.iter().filter_map(|token| slots.remove(*token)).sum::<i32>(), 3);
+            assert_eq!((slots.open(), slots.touched()), (0, 3));
+        }
+    }
+
+    #[test]
+    fn the_tokens_of_listeners_name_no_slot() {
+        let mut slots: Slots<()> = Slots::new(1);
+        slots.insert(()).expect("there is room");
+        assert!((0..LISTENERS_MAX).all(|index| slots.get(Token::new(index, 0)).is_none()));
+    }
+}

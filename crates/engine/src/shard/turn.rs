@@ -1,0 +1,472 @@
+//! One turn of the shard: send and wait, then hand out the news.
+
+use std::io;
+
+use stilling_ring::Time;
+
+use super::Shard;
+use super::connection::{Connection, Finish, NEVER, NO_ITEM, Reading, State};
+use super::gate::Accepting;
+use super::output::{After, Item, Place};
+use crate::close_reason::CloseReason;
+use crate::driver::{Destination, Driver, Event, Outgoing, SendStop, Wait};
+use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
+use crate::session::{Control, Request, Service, Session};
+use crate::token::Token;
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Does what is ready. With `may_wait` it waits until something is, or until the next deadline.
+    pub fn turn(&mut self, may_wait: bool) -> io::Result<()> {
+        let wait = if may_wait { self.announce_wait() } else { Wait::No };
+        let result = self.send(wait);
+        if std::mem::take(&mut self.parked) {
+            self.wake.unpark();
+        }
+        result?;
+        self.now = self.clock.now();
+        self.turn_number = self.turn_number.wrapping_add(1);
+        self.acted = !self.events.is_empty() || !self.again.is_empty();
+        self.look_again();
+        self.dispatch();
+        self.deliver();
+        self.expire();
+        self.take_service_turn();
+        self.counters.turns.add(1);
+        self.counters.input_held.set(self.held_input.used() as u64);
+        self.counters.output_held.set(self.held_output.used() as u64);
+        self.counters.take_over(&self.driver.counters());
+        Ok(())
+    }
+
+    /// For a foreign event loop: how long it may wait for the driver's waitable descriptor before it
+    /// calls `turn(false)`. `Wait::No`: turn again now. Any other answer counts as asleep for those who
+    /// send mail, until the next turn.
+    pub fn prepare_to_wait(&mut self) -> Wait {
+        if self.acted || !self.output.items.is_empty() {
+            return Wait::No;
+        }
+        self.announce_wait()
+    }
+
+    /// Decides how long to wait. Before it waits, a shard says that it is about to, and looks once
+    /// more for mail: a sender either sees the announcement or is seen here.
+    fn announce_wait(&mut self) -> Wait {
+        let busy = self.dispatched < self.events.len() || !self.again.is_empty();
+        if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
+            return Wait::No;
+        }
+        self.wake.park();
+        if self.service.has_mail() {
+            self.wake.unpark();
+            return Wait::No;
+        }
+        self.parked = true;
+        self.next_deadline().map_or(Wait::Forever, Wait::Until)
+    }
+
+    /// Sends this turn's output and takes in the news.
+    fn send(&mut self, wait: Wait) -> io::Result<()> {
+        self.events.drain(..self.dispatched);
+        self.dispatched = 0;
+        let (output, slots, held) = (&self.output, &self.slots, &self.held_output);
+        let outgoing = output.items.iter().map(|item| Outgoing {
+            token: item.token,
+            bytes: match item.place {
+                Place::Arena { start, len } => &output.arena[start..start + len],
+                Place::Stash => {
+                    slots.peek(item.token).expect("its slot is in use").connection.output.bytes(held)
+                }
+            },
+            to: None,
+            close: item.after == After::Close,
+        });
+        self.driver.turn(self.now, wait, outgoing, &mut self.stops, &mut self.events)?;
+        let mut sent = 0;
+        for at in 0..self.stops.len() {
+            let stop = std::mem::replace(&mut self.stops[at], SendStop { position: 0, sent: 0, error: None });
+            sent += u64::from(stop.sent);
+            self.stopped(stop);
+        }
+        self.stops.clear();
+        for at in 0..self.output.items.len() {
+            sent += self.sent_item(at);
+        }
+        self.output.clear();
+        self.counters.sent_bytes.add(sent);
+        Ok(())
+    }
+
+    /// A send stopped short: what is left is kept until the connection is writable.
+    fn stopped(&mut self, stop: SendStop) {
+        let item = &mut self.output.items[stop.position as usize];
+        let Item { token, place, .. } = *item;
+        // What follows a complete send does not follow now.
+        (item.after, item.place) = (After::Nothing, Place::Arena { start: 0, len: 0 });
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.state == State::Closing {
+            // It was to be closed after this send, which did not happen.
+            connection.state = State::Open;
+        }
+        if let Some(error) = stop.error {
+            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
+            return self.again.push(token);
+        }
+        let kept = match place {
+            Place::Stash => {
+                connection.output.consume(&mut self.held_output, stop.sent as usize);
+                true
+            }
+            Place::Arena { start, len } => {
+                let rest = &self.output.arena[start + stop.sent as usize..start + len];
+                connection.output.append(&mut self.held_output, rest)
+            }
+        };
+        if !kept {
+            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::OutputFull);
+            return self.again.push(token);
+        }
+        if stop.sent > 0 || !connection.blocked {
+            connection.engine_deadline = self.now.after(self.config.write_timeout);
+        }
+        connection.blocked = true;
+        self.counters.blocked_sends.add(1);
+        self.driver.writable(token);
+        self.wheel.set(token.index(), connection.engine_deadline);
+    }
+
+    /// An item is over. Returns the bytes of it that were sent, unless it had stopped short.
+    fn sent_item(&mut self, at: usize) -> u64 {
+        let Item { token, place, after } = self.output.items[at];
+        let Some(slot) = self.slots.get(token) else { return 0 };
+        let connection = &mut slot.connection;
+        connection.link = NO_ITEM;
+        if after == After::LookAgain {
+            self.again.push(token);
+        }
+        match place {
+            Place::Arena { len, .. } => len as u64,
+            Place::Stash => {
+                let len = connection.output.len() as u64;
+                connection.output.clear(&mut self.held_output);
+                connection.blocked = false;
+                // The write timeout is over; a receive that is still armed may be parked again.
+                connection.engine_deadline = match connection.reading {
+                    Reading::Receive => self.now.after(self.config.park_after),
+                    Reading::Nothing | Reading::Parking | Reading::Parked => NEVER,
+                };
+                connection.fresh = true;
+                connection.drained = true;
+                len
+            }
+        }
+    }
+
+    /// Connections that wanted to be looked at when the output had gone. Those for which the arena has
+    /// no room, and those that ask once more, are looked at in the next turn.
+    fn look_again(&mut self) {
+        std::mem::swap(&mut self.again, &mut self.looking);
+        let mut looking = std::mem::take(&mut self.looking);
+        for token in looking.drain(..) {
+            if !self.output.has_room() {
+                self.again.push(token);
+                continue;
+            }
+            let Some(slot) = self.slots.get(token) else { continue };
+            let connection = &mut slot.connection;
+            connection.fresh |= std::mem::take(&mut connection.again);
+            if std::mem::take(&mut connection.drained) && connection.state == State::Open {
+                self.call(token, Session::drained);
+            } else {
+                self.pump(token);
+            }
+        }
+        self.looking = looking;
+    }
+
+    /// Hands out events while the arena has room for what they may lead to.
+    fn dispatch(&mut self) {
+        while self.dispatched < self.events.len() && self.output.has_room() {
+            let event = std::mem::replace(&mut self.events[self.dispatched], Event::Woken);
+            self.dispatched += 1;
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: Event<D::Socket>) {
+        match event {
+            Event::Received { token, buffer, len } => {
+                self.counters.received_bytes.add(u64::from(len));
+                self.on_received(token, buffer, len);
+                self.driver.release(buffer);
+            }
+            Event::Accepted { listener, socket } => self.on_accepted(listener.index(), socket),
+            Event::Closed { token } => self.on_closed(token),
+            Event::Ended { token } => self.on_ended(token),
+            Event::Failed { token, error } => self.on_failed(token, &error),
+            Event::Writable { token } => {
+                if self.is_in(token, State::Open) {
+                    self.send_held(token);
+                }
+            }
+            Event::Readable { token } => {
+                self.set_reading(token, Reading::Nothing);
+                self.on_read_over(token);
+            }
+            Event::ReceiveCancelled { token } => self.on_receive_cancelled(token),
+            Event::Connected { token } => {
+                if self.is_in(token, State::Connecting) {
+                    let connection = &mut self.slots.get(token).expect("it is connecting").connection;
+                    (connection.state, connection.engine_deadline) = (State::Open, NEVER);
+                    self.counters.connected.add(1);
+                    self.call(token, Session::opened);
+                }
+            }
+            Event::AcceptStopped { listener, error, refused } => {
+                self.on_accept_stopped(listener.index(), error.as_ref(), refused);
+            }
+            Event::Datagram { buffer, .. } => self.driver.release(buffer),
+            Event::Woken => {}
+        }
+    }
+
+    fn is_in(&mut self, token: Token, state: State) -> bool {
+        self.slots.get(token).is_some_and(|slot| slot.connection.state == state)
+    }
+
+    fn set_reading(&mut self, token: Token, reading: Reading) {
+        if let Some(slot) = self.slots.get(token) {
+            slot.connection.reading = reading;
+        }
+    }
+
+    fn on_received(&mut self, token: Token, buffer: crate::driver::BufferId, len: u32) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.reading = Reading::Nothing;
+        // A buffer that was not filled took all there was.
+        let emptied = (len as usize) < RECEIVE_BUFFER_SIZE;
+        connection.quiet_turn = emptied.then_some(self.turn_number);
+        match connection.state {
+            State::Open if connection.finish == Finish::No => {
+                self.receive_buffer(token, buffer, len as usize);
+            }
+            State::Open | State::Lingering => self.discard(token, len),
+            State::Free | State::Connecting | State::Closing => {}
+        }
+    }
+
+    /// Input after the session's last word.
+    fn discard(&mut self, token: Token, len: u32) {
+        let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
+        connection.lingered = connection.lingered.saturating_add(len);
+        if connection.lingered > LINGER_BYTES_MAX {
+            self.begin_close(token);
+        } else {
+            self.on_read_over(token);
+        }
+    }
+
+    /// Nothing is armed for reading any more: arms it again if that is what comes next.
+    fn on_read_over(&mut self, token: Token) {
+        if self.is_in(token, State::Lingering) {
+            self.set_reading(token, Reading::Receive);
+            self.driver.receive(token);
+        } else {
+            self.pump(token);
+        }
+    }
+
+    fn on_receive_cancelled(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        let parking = connection.reading == Reading::Parking && connection.state == State::Open;
+        connection.reading = Reading::Nothing;
+        if parking && !connection.paused && !connection.blocked && connection.finish == Finish::No {
+            connection.reading = Reading::Parked;
+            self.counters.parked.add(1);
+            self.driver.readable(token);
+        } else {
+            self.on_read_over(token);
+        }
+    }
+
+    fn on_ended(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.reading = Reading::Nothing;
+        connection.ended = true;
+        match connection.state {
+            State::Lingering => self.begin_close(token),
+            State::Open => self.pump(token),
+            State::Free | State::Connecting | State::Closing => {}
+        }
+    }
+
+    fn on_failed(&mut self, token: Token, error: &io::Error) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.reading = Reading::Nothing;
+        match connection.state {
+            State::Connecting => connection.reason = CloseReason::ConnectFailed,
+            // The session had its reason before the peer went away.
+            State::Lingering => {}
+            State::Open => connection.reason = CloseReason::of_error(error),
+            State::Free | State::Closing => return,
+        }
+        self.begin_close(token);
+    }
+
+    fn on_closed(&mut self, token: Token) {
+        if token.index() < LISTENERS_MAX {
+            self.listeners[token.index() as usize].accepting = Accepting::Closed;
+            return;
+        }
+        let Some(slot) = self.slots.get(token) else { return };
+        let Connection { input, output, reason, .. } = &mut slot.connection;
+        input.clear(&mut self.held_input);
+        output.clear(&mut self.held_output);
+        let reason = *reason;
+        self.wheel.clear(token.index());
+        if let Some(mut session) = self.slots.remove(token) {
+            session.closed(reason, &mut self.service);
+        }
+        self.counters.closed(reason).add(1);
+        self.note_open();
+        self.accept_again();
+    }
+
+    /// A connection that never reached the driver.
+    pub(super) fn forget_unattached(&mut self, token: Token) {
+        if let Some(slot) = self.slots.get(token) {
+            slot.connection.reason = CloseReason::SystemError;
+        }
+        self.on_closed(token);
+    }
+
+    /// Hands out mail while the arena has room for the answers.
+    fn deliver(&mut self) {
+        while self.output.has_room() {
+            let Some((token, mail)) = self.service.next_mail() else { break };
+            self.acted = true;
+            if self.is_in(token, State::Open) {
+                self.call(token, |session, io| session.delivered(mail, io));
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        let mut expired = std::mem::take(&mut self.expired);
+        self.wheel.expire(self.now, &mut expired);
+        self.acted |= !expired.is_empty();
+        for id in expired.drain(..) {
+            if !self.output.has_room() {
+                // These come first in the next turn.
+                self.wheel.set(id, self.now);
+            } else if id < LISTENERS_MAX {
+                self.accept_again();
+            } else {
+                self.expire_connection(id);
+            }
+        }
+        self.expired = expired;
+    }
+
+    fn expire_connection(&mut self, index: u32) {
+        let now = self.now;
+        let Some(token) = self.slots.tenant((index - LISTENERS_MAX) as usize) else { return };
+        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        if now >= connection.engine_deadline {
+            connection.engine_deadline = NEVER;
+            match connection.state {
+                State::Lingering => return self.begin_close(token),
+                State::Connecting => {
+                    connection.reason = CloseReason::ConnectFailed;
+                    return self.begin_close(token);
+                }
+                State::Open if connection.blocked => {
+                    connection.reason = CloseReason::WriteTimeout;
+                    return self.begin_close(token);
+                }
+                State::Open if connection.reading == Reading::Receive => {
+                    connection.reading = Reading::Parking;
+                    self.driver.cancel_receive(token);
+                }
+                State::Open | State::Closing | State::Free => {}
+            }
+        }
+        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        let due = now >= connection.deadline && connection.state == State::Open && !connection.blocked;
+        if due && connection.finish == Finish::No {
+            connection.deadline = NEVER;
+            self.call(token, Session::deadline);
+        } else {
+            self.pump(token);
+        }
+    }
+
+    fn take_service_turn(&mut self) {
+        let coming = self.coming();
+        let mut control =
+            Control { now: self.now, open: self.slots.open(), coming, requests: &mut self.requests };
+        self.service_deadline = self.service.turn(&mut control);
+        if self.requests.is_empty() {
+            return;
+        }
+        self.acted = true;
+        let mut requests = std::mem::take(&mut self.requests);
+        for request in requests.drain(..) {
+            match request {
+                Request::Connect(to, session) => self.dial(&to, session),
+                Request::CloseListeners => self.close_listeners(),
+                Request::Drain => self.for_each_tenant(|shard, token| {
+                    if shard.is_in(token, State::Open) {
+                        shard.call(token, Session::draining);
+                    }
+                }),
+                Request::AbortAll(reason) => self.abort_all(reason),
+                Request::Stop => self.stopped = true,
+            }
+        }
+        self.requests = requests;
+    }
+
+    /// Closes all connections, and drops those that wait for a slot.
+    fn abort_all(&mut self, reason: CloseReason) {
+        self.counters.refused_full.add(self.waiting.len() as u64);
+        self.waiting.clear();
+        self.for_each_tenant(|shard, token| {
+            let connection = &mut shard.slots.get(token).expect("a tenant").connection;
+            if connection.state != State::Closing {
+                connection.reason = reason;
+                shard.begin_close(token);
+            }
+        });
+    }
+
+    fn for_each_tenant(&mut self, mut act: impl FnMut(&mut Self, Token)) {
+        for at in 0..self.slots.touched() {
+            if let Some(token) = self.slots.tenant(at) {
+                act(self, token);
+            }
+        }
+    }
+
+    fn dial(&mut self, to: &Destination, mut session: V::Session) {
+        if self.slots.is_full() {
+            self.counters.closed(CloseReason::ConnectFailed).add(1);
+            return session.closed(CloseReason::ConnectFailed, &mut self.service);
+        }
+        let token = self.slots.insert(session).expect("there is a free slot");
+        let connection = &mut self.slots.get(token).expect("just inserted").connection;
+        connection.state = State::Connecting;
+        connection.engine_deadline = self.now.after(self.config.connect_timeout);
+        let deadline: Time = connection.engine_deadline;
+        self.note_open();
+        self.wheel.set(token.index(), deadline);
+        if self.driver.connect(token, to).is_err() {
+            self.slots.get(token).expect("just inserted").connection.reason = CloseReason::ConnectFailed;
+            self.on_closed(token);
+        }
+    }
+}

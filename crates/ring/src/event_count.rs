@@ -1,0 +1,173 @@
+//! Waking some of many sleepers: idle workers that wait for any job.
+//!
+//! An event count turns "look, and sleep if there is nothing" into something that loses no wake without a lock
+//! on the producer's side: a sleeper takes a ticket, looks once more, and waits only as long as nothing was
+//! notified since the ticket. A producer reads one counter, and makes a system call only if somebody sleeps.
+//!
+//! ```text
+//!   sleeper                                producer
+//!   sleepers += 1                          publish the work
+//!   ---- fence ----                        ---- fence ----
+//!   ticket = epoch                         sleepers == 0?  done
+//!   look again: work? cancel               epoch += 1
+//!   sleep while epoch == ticket            wake as many as there is work
+//! ```
+//!
+//! Sleepers tolerate wakes for nothing. The epoch has 32 bits: a sleeper that stalls between `listen` and
+//! `wait` for exactly a multiple of 2^32 notifications would sleep until the next one.
+
+use crate::sync::{AtomicU32, CachePadded, Futex, Ordering, fence};
+
+/// Where idle threads sleep. Any number of sleepers and of producers.
+pub struct EventCount {
+    sleepers: CachePadded<AtomicU32>,
+    epoch: Futex,
+}
+
+/// The right to [`wait`](EventCount::wait), taken before looking for work a last time.
+#[must_use = "a ticket counts as a sleeper until it is waited on or cancelled"]
+#[derive(Debug)]
+pub struct Ticket(u32);
+
+impl EventCount {
+    /// An event count without sleepers.
+    #[must_use]
+    pub fn new() -> EventCount {
+        EventCount { sleepers: CachePadded(AtomicU32::new(0)), epoch: Futex::new() }
+    }
+
+    /// Announces a sleeper. Look for work once more, then [`wait`](EventCount::wait) or
+    /// [`cancel`](EventCount::cancel).
+    pub fn listen(&self) -> Ticket {
+        self.sleepers.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        // Acquire: whoever reads an epoch made by a notification also sees the work that it was about.
+        Ticket(self.epoch.word.load(Ordering::Acquire))
+    }
+
+    /// Sleeps until something is notified after `listen`; may also return for no reason.
+    pub fn wait(&self, ticket: Ticket) {
+        self.epoch.wait(ticket.0);
+        self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The last look found work.
+    pub fn cancel(&self, ticket: Ticket) {
+        let Ticket(_) = ticket;
+        self.sleepers.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Wakes one sleeper if there is any. Returns whether there was.
+    pub fn notify_one(&self) -> bool {
+        self.notify(1) == 1
+    }
+
+    /// Wakes up to `count` sleepers, one for each piece of work that was published. Returns how many were
+    /// announced, at most `count`.
+    pub fn notify(&self, count: usize) -> usize {
+        fence(Ordering::SeqCst);
+        let woken = count.min(self.sleepers());
+        if woken > 0 {
+            self.epoch.word.fetch_add(1, Ordering::AcqRel);
+            for _ in 0..woken {
+                self.epoch.wake_one();
+            }
+        }
+        woken
+    }
+
+    /// Wakes every sleeper.
+    pub fn notify_all(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers() > 0 {
+            self.epoch.word.fetch_add(1, Ordering::AcqRel);
+            self.epoch.wake_all();
+        }
+    }
+
+    /// How many hold a ticket or sleep at this moment.
+    #[must_use]
+    pub fn sleepers(&self) -> usize {
+        self.sleepers.0.load(Ordering::Relaxed) as usize
+    }
+}
+
+impl Default for EventCount {
+    fn default() -> EventCount {
+        EventCount::new()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::thread;
+
+    #[test]
+    fn a_notification_after_listen_makes_wait_return() {
+        let events = EventCount::new();
+        assert!(!events.notify_one(), "nobody sleeps");
+        let ticket = events.listen();
+        assert!(events.notify_one());
+        events.wait(ticket);
+        assert_eq!(events.sleepers(), 0);
+    }
+
+    #[test]
+    fn no_more_are_woken_than_sleep() {
+        let events = EventCount::new();
+        let tickets = [events.listen(), events.listen()];
+        assert_eq!(events.notify(5), 2);
+        for ticket in tickets {
+            events.cancel(ticket);
+        }
+        assert_eq!(events.notify(5), 0);
+    }
+
+    #[test]
+    fn every_piece_of_work_is_taken_although_all_takers_sleep() {
+        const TAKERS: usize = 3;
+        const WORK: usize = 20_000;
+        let events = Arc::new(EventCount::new());
+        let open = Arc::new(AtomicUsize::new(0));
+        let take = |open: &AtomicUsize| {
+            open.fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| n.checked_sub(1)).is_ok()
+        };
+        let (answered, answers) = std::sync::mpsc::channel();
+        let takers: Vec<_> = (0..TAKERS)
+            .map(|_| {
+                let (events, open, answered) = (Arc::clone(&events), Arc::clone(&open), answered.clone());
+                thread::spawn(move || {
+                    loop {
+                        if !take(&open) {
+                            let ticket = events.listen();
+                            if take(&open) {
+                                events.cancel(ticket);
+                            } else {
+                                events.wait(ticket);
+                                continue;
+                            }
+                        }
+                        if answered.send(()).is_err() {
+                            return;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..WORK {
+            open.fetch_add(1, Ordering::Release);
+            events.notify_one();
+            answers.recv().unwrap();
+        }
+        drop(answers);
+        open.fetch_add(TAKERS, Ordering::Release);
+        events.notify_all();
+        for taker in takers {
+            taker.join().unwrap();
+        }
+        assert_eq!(open.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,60 @@
+//! What threads share in Stilling, and nothing else.
+//!
+//! Shards own everything they touch, so the few places where two threads meet are all in this crate: a bounded
+//! queue between exactly two threads ([`mailbox`]), the way to wake the one consumer that sleeps in its own
+//! event loop ([`Wake`]), the way to wake one of many idle workers ([`EventCount`]), a closure that travels
+//! through a queue without an allocation ([`InlineFn`]), and the clock ([`Clock`]). Every mechanism is written
+//! over [`sync`], so that the loom models in `tests/loom.rs` check the very code that ships.
+//!
+//! A consumer sleeps without losing a wake by announcing itself first and looking once more afterwards:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::thread;
+//! use stilling_ring::{Wake, mailbox};
+//!
+//! let (mut sender, mut receiver) = mailbox::<u32>(64);
+//! let consumer = thread::current();
+//! let wake = Arc::new(Wake::new(move || consumer.unpark()));
+//!
+//! let producer = thread::spawn({
+//!     let wake = Arc::clone(&wake);
+//!     move || {
+//!         for item in 0..10 {
+//!             sender.push(item).expect("ten items fit into sixty-four places");
+//!         }
+//!         sender.publish(); // one publication and at most one wake for the whole batch
+//!         wake.notify();
+//!     }
+//! });
+//!
+//! let mut sum = 0;
+//! for _ in 0..10 {
+//!     sum += loop {
+//!         if let Some(item) = receiver.pop() {
+//!             break item;
+//!         }
+//!         wake.park();
+//!         if receiver.is_empty() {
+//!             thread::park();
+//!         }
+//!         wake.unpark();
+//!     };
+//! }
+//! assert_eq!(sum, 45);
+//! producer.join().unwrap();
+//! ```
+
+mod event_count;
+mod inline_fn;
+mod mailbox;
+pub mod planted;
+pub mod sync;
+mod time;
+mod wake;
+
+pub use event_count::{EventCount, Ticket};
+pub use inline_fn::{CAPTURE_ALIGN_MAX, CAPTURE_SIZE_MAX, InlineFn};
+pub use mailbox::{CAPACITY_MAX, Full, Receiver, Sender, Vacancy, mailbox};
+pub use time::{Clock, ManualTime, Time};
+pub use wake::Wake;

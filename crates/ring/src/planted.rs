@@ -1,0 +1,72 @@
+//! Bugs that are planted on purpose, so that the simulator can prove that it would see them.
+//!
+//! A simulator that finds nothing proves little unless it is known to find what is there. Builds with
+//! `--cfg stilling_planted` contain a few classic faults, each behind [`planted!`](crate::planted!) with its
+//! name; at most one is active, chosen for the whole process. In every other build the macro is the literal
+//! `false` and the fault is not compiled in.
+//!
+//! | name | where | what goes wrong |
+//! |---|---|---|
+//! | `lost wake` | `Wake::notify` | every eighth wake that was needed is dropped |
+
+/// Whether this build contains the planted bugs at all.
+pub const AVAILABLE: bool = cfg!(stilling_planted);
+
+/// Chooses the one bug that is active from now on in all threads, or none.
+///
+/// # Panics
+/// If a bug is chosen in a build that contains none: a run that only seems to have a bug proves nothing.
+pub fn choose(name: Option<&'static str>) {
+    assert!(AVAILABLE || name.is_none(), "planted bugs exist only in builds with --cfg stilling_planted");
+    #[cfg(stilling_planted)]
+    {
+        *chosen::lock() = name;
+    }
+}
+
+/// Whether `name` is the chosen bug; what [`planted!`](crate::planted!) asks.
+#[cfg(stilling_planted)]
+#[doc(hidden)]
+#[must_use]
+pub fn is_chosen(name: &str) -> bool {
+    *chosen::lock() == Some(name)
+}
+
+#[cfg(stilling_planted)]
+mod chosen {
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    static NAME: Mutex<Option<&'static str>> = Mutex::new(None);
+
+    pub(super) fn lock() -> MutexGuard<'static, Option<&'static str>> {
+        NAME.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `planted!("name")` is true where the planted bug of that name shall strike; `false` in ordinary builds.
+#[cfg(not(stilling_planted))]
+#[macro_export]
+macro_rules! planted {
+    ($name:literal) => {
+        false
+    };
+}
+
+/// `planted!("name")` is true where the planted bug of that name shall strike; `false` in ordinary builds.
+#[cfg(stilling_planted)]
+#[macro_export]
+macro_rules! planted {
+    ($name:literal) => {
+        $crate::planted::is_chosen($name)
+    };
+}
+
+#[cfg(all(test, not(loom), not(stilling_planted)))]
+mod tests {
+    #[test]
+    fn an_ordinary_build_has_no_planted_bugs_and_refuses_to_pretend() {
+        const { assert!(!planted!("lost wake")) };
+        super::choose(None);
+        assert!(std::panic::catch_unwind(|| super::choose(Some("lost wake"))).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! Time as a plain number, and where it comes from.
+//!
+//! Deadlines, ages and timers are all points on one axis: nanoseconds since an arbitrary start. Code takes a
+//! [`Time`] as an argument, or asks a [`Clock`] that is either the machine's monotonic clock or a number that
+//! somebody else moves, so that the simulator and the tests decide how late it is.
+//!
+//! The manual clock uses std's atomics also under loom: it carries a value, never an ordering between threads.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// A point in time: nanoseconds since an arbitrary start. Good for 584 years; arithmetic saturates.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Time(u64);
+
+impl Time {
+    /// The arbitrary start.
+    pub const ZERO: Time = Time(0);
+
+    /// The point `nanos` nanoseconds after the start.
+    #[must_use]
+    pub const fn from_nanos(nanos: u64) -> Time {
+        Time(nanos)
+    }
+
+    /// Nanoseconds since the start.
+    #[must_use]
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// The point one `span` later, or the end of time if there is no such point.
+    #[must_use]
+    pub fn after(self, span: Duration) -> Time {
+        Time(self.0.saturating_add(whole_nanos(span)))
+    }
+
+    /// The span from `earlier` to here; zero if `earlier` is in fact later.
+    #[must_use]
+    pub const fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// Says what time it is. Cheap to clone and to ask; every clone agrees.
+#[derive(Clone, Debug)]
+pub struct Clock(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Monotonic(Instant),
+    Manual(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// The machine's monotonic clock. All real clocks of a process count from the same start.
+    #[must_use]
+    pub fn real() -> Clock {
+        static START: OnceLock<Instant> = OnceLock::new();
+        Clock(Source::Monotonic(*START.get_or_init(Instant::now)))
+    }
+
+    /// A clock that stands still until its [`ManualTime`] moves it.
+    #[must_use]
+    pub fn manual() -> (Clock, ManualTime) {
+        let nanos = Arc::new(AtomicU64::new(0));
+        (Clock(Source::Manual(Arc::clone(&nanos))), ManualTime(nanos))
+    }
+
+    /// The time now; never earlier than an answer given before.
+    #[must_use]
+    #[inline]
+    pub fn now(&self) -> Time {
+        match &self.0 {
+            Source::Monotonic(start) => Time(whole_nanos(start.elapsed())),
+            Source::Manual(nanos) => Time(nanos.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// The hand that moves a manual [`Clock`]. Time only goes forward.
+#[derive(Clone, Debug)]
+pub struct ManualTime(Arc<AtomicU64>);
+
+impl ManualTime {
+    /// Moves to `time`, or stays if it is already later.
+    pub fn set(&self, time: Time) {
+        self.0.fetch_max(time.0, Ordering::Relaxed);
+    }
+
+    /// Moves `span` ahead.
+    pub fn advance(&self, span: Duration) {
+        self.set(self.now().after(span));
+    }
+
+    /// What the clock says now.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        Time(self.0.load(Ordering::Relaxed))
+    }
+}
+
+fn whole_nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arithmetic_stops_at_both_ends_of_time() {
+        let end = Time::from_nanos(u64::MAX);
+        assert_eq!(end.after(Duration::from_nanos(1)), end);
+        assert_eq!(Time::ZERO.after(Duration::MAX), end);
+        assert_eq!(Time::ZERO.since(end), Duration::ZERO);
+        assert_eq!(end.since(Time::ZERO).as_nanos(), u128::from(u64::MAX));
+        assert_eq!(Time::ZERO.after(Duration::from_millis(3)).as_nanos(), 3_000_000);
+    }
+
+    #[test]
+    fn a_manual_clock_moves_only_when_told_and_only_forward() {
+        let (clock, hand) = Clock::manual();
+        let copy = clock.clone();
+        assert_eq!(clock.now(), Time::ZERO);
+        hand.advance(Duration::from_secs(2));
+        hand.set(Time::from_nanos(5));
+        assert_eq!(copy.now(), Time::from_nanos(2_000_000_000));
+        assert_eq!(clock.now(), hand.now());
+    }
+
+    #[test]
+    fn real_clocks_share_one_start_and_never_go_back() {
+        let first = Clock::real();
+        let before = first.now();
+        let between = Clock::real().now();
+        let after = first.now();
+        assert!(before <= between && between <= after);
+    }
+}

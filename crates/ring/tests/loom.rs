@@ -1,0 +1,284 @@
+//! Every interleaving of the crate's protocols, within bounds that keep a model to seconds.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p stilling-ring --release --test loom`
+//!
+//! A lost wake shows up as a deadlock, a misuse of a place in a mailbox as a race, a lost item as a leak.
+#![cfg(loom)]
+
+use loom::thread;
+use stilling_ring::sync::{Arc, AtomicU32, Condvar, Mutex, Ordering};
+use stilling_ring::{EventCount, Receiver, Wake, mailbox};
+
+fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(scenario);
+}
+
+/// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Bell {
+    fn new() -> Arc<Bell> {
+        Arc::new(Bell { rung: Mutex::new(false), heard: Condvar::new() })
+    }
+
+    fn ring(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        *rung = true;
+        self.heard.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.heard.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+fn wake_for(bell: &Arc<Bell>) -> Arc<Wake> {
+    let bell = Arc::clone(bell);
+    Arc::new(Wake::new(move || bell.ring()))
+}
+
+/// Takes the next item from any of the mailboxes, sleeping as a shard does.
+fn next(receivers: &mut [Receiver<usize>], wake: &Wake, bell: &Bell) -> usize {
+    loop {
+        if let Some(item) = receivers.iter_mut().find_map(Receiver::pop) {
+            return item;
+        }
+        wake.park();
+        if receivers.iter().all(Receiver::is_empty) {
+            bell.sleep();
+        }
+        wake.unpark();
+    }
+}
+
+/// Row 4.38: three items through two places, so that a place is used twice, in order and without a loss.
+#[test]
+fn a_mailbox_keeps_order_when_it_wraps() {
+    model(3, || {
+        let (mut sender, mut receiver) = mailbox::<usize>(2);
+        let producer = thread::spawn(move || {
+            for item in 0..3 {
+                while sender.push(item).is_err() {
+                    thread::yield_now();
+                }
+                sender.publish();
+            }
+        });
+        for expected in 0..3 {
+            loop {
+                if let Some(item) = receiver.pop() {
+                    assert_eq!(item, expected);
+                    break;
+                }
+                thread::yield_now();
+            }
+        }
+        producer.join().unwrap();
+        assert!(receiver.is_closed() && receiver.pop().is_none());
+    });
+}
+
+/// A batch is seen whole or not at all.
+#[test]
+fn a_batch_becomes_visible_at_once() {
+    model(3, || {
+        let (mut sender, mut receiver) = mailbox::<usize>(4);
+        let producer = thread::spawn(move || {
+            sender.push(1).unwrap();
+            sender.push(2).unwrap();
+            sender.publish();
+        });
+        if let Some(item) = receiver.pop() {
+            assert_eq!((item, receiver.pop()), (1, Some(2)));
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Row 4.12: loom's counted pointers make every item that is dropped never or twice a failure.
+#[test]
+fn either_end_may_go_at_any_time() {
+    model(3, || {
+        let witness = Arc::new(());
+        let (mut sender, mut receiver) = mailbox::<Arc<()>>(2);
+        let producer = thread::spawn({
+            let witness = Arc::clone(&witness);
+            move || {
+                sender.push(Arc::clone(&witness)).unwrap();
+                sender.publish();
+                let _ = sender.push(witness);
+            }
+        });
+        drop(receiver.pop());
+        drop(receiver);
+        producer.join().unwrap();
+        assert_eq!(Arc::strong_count(&witness), 1);
+    });
+}
+
+/// A receiver that hears that the sender is gone finds everything the sender published.
+#[test]
+fn closed_means_nothing_more_will_come() {
+    model(3, || {
+        let (mut sender, mut receiver) = mailbox::<usize>(2);
+        let producer = thread::spawn(move || {
+            sender.push(7).unwrap();
+            sender.publish();
+        });
+        if receiver.is_closed() {
+            assert_eq!(receiver.pop(), Some(7));
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Row 4.38: the consumer sleeps between items and is woken for each one that it would miss.
+#[test]
+fn parking_loses_no_wake() {
+    model(4, || {
+        let bell = Bell::new();
+        let wake = wake_for(&bell);
+        let (mut sender, receiver) = mailbox::<usize>(2);
+        let producer = thread::spawn({
+            let wake = Arc::clone(&wake);
+            move || {
+                for item in 0..2 {
+                    sender.push(item).unwrap();
+                    sender.publish();
+                    wake.notify();
+                }
+            }
+        });
+        let mut receivers = [receiver];
+        for expected in 0..2 {
+            assert_eq!(next(&mut receivers, &wake, &bell), expected);
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Row 4.38: two producers compete for one announcement; one of them wakes, and nothing is missed.
+#[test]
+fn parking_loses_no_wake_with_two_producers() {
+    model(3, || {
+        let bell = Bell::new();
+        let wake = wake_for(&bell);
+        let (mut receivers, producers): (Vec<_>, Vec<_>) = (0..2)
+            .map(|item| {
+                let (mut sender, receiver) = mailbox::<usize>(1);
+                let wake = Arc::clone(&wake);
+                let producer = thread::spawn(move || {
+                    sender.push(item).unwrap();
+                    sender.publish();
+                    wake.notify();
+                });
+                (receiver, producer)
+            })
+            .unzip();
+        let sum = next(&mut receivers, &wake, &bell) + next(&mut receivers, &wake, &bell);
+        assert_eq!(sum, 1);
+        for producer in producers {
+            producer.join().unwrap();
+        }
+    });
+}
+
+/// Takes one piece of work, sleeping as an idle worker does.
+fn take(events: &EventCount, open: &AtomicU32) {
+    let try_take = || open.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+    loop {
+        if try_take() {
+            return;
+        }
+        let ticket = events.listen();
+        if try_take() {
+            events.cancel(ticket);
+            return;
+        }
+        events.wait(ticket);
+    }
+}
+
+/// Row 4.38: two sleepers and two producers with one piece of work each.
+#[test]
+fn an_event_count_loses_no_wake_with_two_producers() {
+    model(3, || {
+        let events = Arc::new(EventCount::new());
+        let open = Arc::new(AtomicU32::new(0));
+        let sleeper = thread::spawn({
+            let (events, open) = (Arc::clone(&events), Arc::clone(&open));
+            move || take(&events, &open)
+        });
+        let producer = thread::spawn({
+            let (events, open) = (Arc::clone(&events), Arc::clone(&open));
+            move || {
+                open.fetch_add(1, Ordering::Release);
+                events.notify_one();
+                take(&events, &open);
+            }
+        });
+        open.fetch_add(1, Ordering::Release);
+        events.notify_one();
+        sleeper.join().unwrap();
+        producer.join().unwrap();
+        assert_eq!((open.load(Ordering::Relaxed), events.sleepers()), (0, 0));
+    });
+}
+
+/// Row 4.38: one batch of two wakes both sleepers, for each has to take one.
+#[test]
+fn an_event_count_wakes_as_many_as_there_is_work() {
+    model(3, || {
+        let events = Arc::new(EventCount::new());
+        let open = Arc::new(AtomicU32::new(0));
+        let sleepers: Vec<_> = (0..2)
+            .map(|_| {
+                let (events, open) = (Arc::clone(&events), Arc::clone(&open));
+                thread::spawn(move || take(&events, &open))
+            })
+            .collect();
+        open.fetch_add(2, Ordering::Release);
+        events.notify(2);
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+        assert_eq!((open.load(Ordering::Relaxed), events.sleepers()), (0, 0));
+    });
+}
+
+/// Row 4.38: closing a pool has to reach everybody, also whoever is just falling asleep.
+#[test]
+fn an_event_count_tells_all() {
+    model(3, || {
+        let events = Arc::new(EventCount::new());
+        let closed = Arc::new(AtomicU32::new(0));
+        let sleepers: Vec<_> = (0..2)
+            .map(|_| {
+                let (events, closed) = (Arc::clone(&events), Arc::clone(&closed));
+                thread::spawn(move || {
+                    loop {
+                        let ticket = events.listen();
+                        if closed.load(Ordering::Acquire) == 1 {
+                            return events.cancel(ticket);
+                        }
+                        events.wait(ticket);
+                    }
+                })
+            })
+            .collect();
+        closed.store(1, Ordering::Release);
+        events.notify_all();
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+    });
+}

@@ -1,0 +1,111 @@
+//! The receive buffers: lent to the shard with an event, given back by `release`.
+
+use std::net::SocketAddr;
+
+use stilling_engine::driver::{BufferId, Datagram};
+use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
+
+#[derive(Debug)]
+pub(super) struct Buffers {
+    buffers: Vec<Buffer>,
+    /// Last in, first out, as the real drivers do for the cache's sake: a buffer used too long is soon overwritten.
+    free: Vec<u16>,
+    lent: usize,
+    releases: u64,
+}
+
+#[derive(Debug, Default)]
+struct Buffer {
+    /// Allocated at the first use, then kept.
+    bytes: Box<[u8]>,
+    from: Option<SocketAddr>,
+    /// Length of the datagram in it; what exceeded the buffer is gone.
+    len: usize,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Free,
+    /// Filled by the driver, not yet with the shard.
+    Filled,
+    Lent,
+}
+
+impl Buffers {
+    pub(super) fn new(count: u16) -> Self {
+        let buffers = (0..count).map(|_| Buffer::default()).collect();
+        Buffers { buffers, free: (0..count).rev().collect(), lent: 0, releases: 0 }
+    }
+
+    pub(super) fn any_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// Takes a free buffer to fill.
+    pub(super) fn take(&mut self) -> Option<(BufferId, &mut [u8])> {
+        let number = self.free.pop()?;
+        let buffer = &mut self.buffers[usize::from(number)];
+        if buffer.bytes.is_empty() {
+            buffer.bytes = vec![0; RECEIVE_BUFFER_SIZE].into_boxed_slice();
+        }
+        buffer.state = State::Filled;
+        Some((BufferId(number), &mut buffer.bytes))
+    }
+
+    /// Puts a datagram into a buffer that was taken.
+    pub(super) fn fill(&mut self, id: BufferId, from: SocketAddr, payload: &[u8]) {
+        let buffer = &mut self.buffers[usize::from(id.0)];
+        let kept = payload.len().min(buffer.bytes.len());
+        buffer.bytes[..kept].copy_from_slice(&payload[..kept]);
+        (buffer.from, buffer.len) = (Some(from), payload.len());
+    }
+
+    /// A filled buffer is handed to the shard.
+    pub(super) fn lend(&mut self, id: BufferId) {
+        self.buffers[usize::from(id.0)].state = State::Lent;
+        self.lent += 1;
+    }
+
+    /// A filled buffer that nobody will be told of goes back.
+    pub(super) fn take_back(&mut self, id: BufferId) {
+        self.buffers[usize::from(id.0)].state = State::Free;
+        self.free.push(id.0);
+    }
+
+    /// The shard gives a buffer back.
+    pub(super) fn release(&mut self, id: BufferId) {
+        let buffer = self.buffers.get_mut(usize::from(id.0));
+        let lent = buffer.is_some_and(|buffer| std::mem::take(&mut buffer.state) == State::Lent);
+        assert!(lent, "contract broken by the shard: buffer {} released although it is not lent", id.0);
+        self.lent -= 1;
+        self.releases += 1;
+        self.free.push(id.0);
+        if stilling_ring::planted!("double-freed buffer") && self.releases.is_multiple_of(8) {
+            self.free.push(id.0);
+        }
+    }
+
+    pub(super) fn lent(&self) -> usize {
+        self.lent
+    }
+
+    pub(super) fn bytes(&self, id: BufferId) -> &[u8] {
+        &self.borrowed(id).bytes
+    }
+
+    pub(super) fn datagram(&self, id: BufferId) -> Datagram<'_> {
+        let buffer = self.borrowed(id);
+        let kept = buffer.len.min(buffer.bytes.len());
+        let from = buffer.from.expect("contract broken by the shard: the buffer holds no datagram");
+        Datagram { from, payload: &buffer.bytes[..kept], truncated: buffer.len > kept }
+    }
+
+    fn borrowed(&self, id: BufferId) -> &Buffer {
+        let buffer = &self.buffers[usize::from(id.0)];
+        let lent = buffer.state == State::Lent;
+        assert!(lent, "contract broken by the shard: buffer {} used although it is not lent", id.0);
+        buffer
+    }
+}

@@ -1,0 +1,229 @@
+//! Looking at sources: what the network says becomes completions.
+//!
+//! Only sources that something happened to are looked at: the network names them, and so does every intent. A source
+//! that a fault put off is named again by a nudge, so that no turn is needed in between.
+
+use std::io;
+
+use stilling_engine::Token;
+use stilling_engine::driver::Event;
+use stilling_engine::limits::{ACCEPTS_PER_TURN, DATAGRAMS_PER_TURN};
+
+use super::SimDriver;
+use super::source::{Armed, What};
+use crate::faults::Fault;
+use crate::network::{EndId, SimSocket};
+use crate::trace::hash_bytes;
+
+type Events = Vec<Event<SimSocket>>;
+
+impl SimDriver {
+    /// Looks at every source that may have news, the first one by chance: completions have no order.
+    pub(super) fn look_at_all(&mut self, events: &mut Events) {
+        self.network.state().take_dirty(self.number, &mut self.dirty);
+        let mut slots = std::mem::take(&mut self.dirty);
+        slots.sort_unstable();
+        slots.dedup();
+        if slots.len() > 1 {
+            let first = self.network.state().random.index(slots.len());
+            slots.rotate_left(first);
+        }
+        for &slot in &slots {
+            self.look(slot, events);
+        }
+        slots.clear();
+        // Looking may have marked sources again; they are for the next turn.
+        slots.append(&mut self.dirty);
+        self.dirty = slots;
+    }
+
+    fn look(&mut self, slot: u32, events: &mut Events) {
+        let Some(source) = self.sources.at(slot) else { return };
+        let token = source.token;
+        if source.closing {
+            self.finish_close(token, events);
+            return;
+        }
+        match source.what {
+            What::Listener { accepting, stopping } => {
+                self.look_at_listener(token, accepting, stopping, events);
+            }
+            What::Stream { connecting: true } => self.look_at_attempt(token, events),
+            What::Stream { connecting: false } | What::Pipe => self.look_at_stream(token, events),
+            What::Datagram => self.look_at_datagrams(token, events),
+        }
+    }
+
+    fn finish_close(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.of(token) else { return };
+        if !source.is_released() {
+            let (last, writable) = (source.armed_last, source.writable);
+            (source.armed, source.writable) = (Armed::No, false);
+            source.release_socket();
+            self.leave_something_stale(token, last, writable);
+        }
+        // `Closed` itself may be held back; then it is in flight, and is the last that is.
+        if self.sources.of(token).is_some_and(|source| source.in_flight == 0) {
+            self.complete(Event::Closed { token }, events);
+        }
+    }
+
+    fn look_at_listener(&mut self, token: Token, accepting: bool, stopping: bool, events: &mut Events) {
+        if stopping {
+            *self.sources.listener(token, "look at it").1 = false;
+            self.complete(Event::AcceptStopped { listener: token, error: None, refused: 0 }, events);
+        }
+        let Some(source) = self.sources.of(token).filter(|_| accepting) else { return };
+        let listener = source.socket_kind().listener();
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(end) = self.network.state().take_connection(listener) else { return };
+            let aborted = self.network.state().strikes(Fault::AbortedAccept);
+            if aborted || self.network.state().strikes(Fault::NoDescriptor) {
+                let mut state = self.network.state();
+                state.set_damaged(end);
+                state.reset(end);
+                drop(state);
+                if aborted {
+                    continue;
+                }
+                *self.sources.listener(token, "look at it").0 = false;
+                let error = Some(io::Error::from_raw_os_error(libc::EMFILE));
+                self.complete(Event::AcceptStopped { listener: token, error, refused: 1 }, events);
+                return;
+            }
+            let socket = self.network.socket_of(end);
+            self.complete(Event::Accepted { listener: token, socket }, events);
+        }
+        self.mark(token.index());
+    }
+
+    fn look_at_attempt(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.of(token) else { return };
+        let Some(result) = self.network.state().connected(source.socket_kind().end()) else { return };
+        source.what = What::Stream { connecting: false };
+        let event = match result {
+            Ok(()) => Event::Connected { token },
+            Err(errno) => Event::Failed { token, error: io::Error::from_raw_os_error(errno) },
+        };
+        self.complete(event, events);
+    }
+
+    fn look_at_stream(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.of(token) else { return };
+        let end = source.socket_kind().end();
+        let (armed, cancelling) = (source.armed, std::mem::take(&mut source.cancelling));
+        if source.writable && self.network.state().is_writable(end) {
+            source.writable = false;
+            self.complete(Event::Writable { token }, events);
+        }
+        if armed == Armed::No {
+            return;
+        }
+        let ready = self.network.state().is_readable(end);
+        // A cancel that races with news may win or lose.
+        if cancelling && !(ready && self.network.state().random.chance(500)) {
+            self.disarm(token);
+            self.complete(Event::ReceiveCancelled { token }, events);
+            return;
+        }
+        match armed {
+            Armed::Readable if ready => {
+                self.disarm(token);
+                self.complete(Event::Readable { token }, events);
+            }
+            Armed::Receive if ready => self.receive_from(token, end, cancelling, events),
+            _ => {}
+        }
+    }
+
+    fn receive_from(&mut self, token: Token, end: EndId, cancelling: bool, events: &mut Events) {
+        let arrived = self.network.state().arrived(end);
+        if arrived > 0 && self.is_starved(token) {
+            if cancelling {
+                self.disarm(token);
+                self.complete(Event::ReceiveCancelled { token }, events);
+            }
+            return;
+        }
+        self.disarm(token);
+        let mut state = self.network.state();
+        if arrived == 0 {
+            let result = state.read(end, &mut [0]);
+            drop(state);
+            let event = match result {
+                Ok(_) => Event::Ended { token },
+                Err(errno) => Event::Failed { token, error: io::Error::from_raw_os_error(errno) },
+            };
+            return self.complete(event, events);
+        }
+        let Some((buffer, bytes)) = self.buffers.take() else { return };
+        let most = arrived.min(bytes.len());
+        let split = most > 1 && state.strikes(Fault::SplitReceive);
+        let len = if split { state.random.between(1, most as u64 - 1) as usize } else { most };
+        let len = state.read(end, &mut bytes[..len]).expect("bytes have arrived");
+        state.note("shard", self.number, "arrived", token.bits(), hash_bytes(&bytes[..len]));
+        drop(state);
+        self.complete(Event::Received { token, buffer, len: len as u32 }, events);
+    }
+
+    fn look_at_datagrams(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.of(token) else { return };
+        let socket = source.socket_kind().datagram();
+        let (armed, cancelling) = (source.armed, std::mem::take(&mut source.cancelling));
+        if std::mem::take(&mut source.writable) {
+            self.complete(Event::Writable { token }, events);
+        }
+        if cancelling {
+            self.disarm(token);
+            self.complete(Event::ReceiveCancelled { token }, events);
+            return;
+        }
+        let waiting = self.network.state().has_datagram(socket);
+        match armed {
+            Armed::Readable if waiting => {
+                self.disarm(token);
+                self.complete(Event::Readable { token }, events);
+            }
+            Armed::Receive => {
+                for _ in 0..DATAGRAMS_PER_TURN {
+                    if !self.network.state().has_datagram(socket) || self.is_starved(token) {
+                        return;
+                    }
+                    let Some((from, payload)) = self.network.state().take_datagram(socket) else { return };
+                    let Some((buffer, _)) = self.buffers.take() else { return };
+                    self.buffers.fill(buffer, from, &payload);
+                    self.note("arrived", token, hash_bytes(&payload));
+                    self.complete(Event::Datagram { token, buffer }, events);
+                }
+                self.mark(token.index());
+            }
+            Armed::No | Armed::Readable => {}
+        }
+    }
+
+    fn disarm(&mut self, token: Token) {
+        if let Some(source) = self.sources.of(token) {
+            (source.armed, source.cancelling) = (Armed::No, false);
+        }
+    }
+
+    /// Whether a receive finds no buffer, really or by a fault; it is then looked at again when that may have changed.
+    fn is_starved(&mut self, token: Token) -> bool {
+        let slot = token.index();
+        if !self.buffers.any_free() {
+            self.starved.push(slot);
+        } else if self.network.state().strikes(Fault::NoBuffer) {
+            let mut state = self.network.state();
+            let again = state.put_off();
+            state.nudge(again, self.number, slot);
+        } else {
+            return false;
+        }
+        if let Some(source) = self.sources.of(token)
+            && !std::mem::replace(&mut source.starving, true)
+        {
+            self.counters.starved += 1;
+        }
+        true
+    }
+}

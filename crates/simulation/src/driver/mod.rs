@@ -1,0 +1,369 @@
+//! The `sim` driver: the seam to the operating system, over the simulated network.
+//!
+//! It does what the seam promises and is as nasty as the promises allow: news comes in any order, late, over several
+//! turns, and completions of closed sources turn up inside it, which it has to recognise. It is also the judge of the
+//! other side of the seam: a shard that breaks the contract is stopped by a panic.
+//!
+//! ```text
+//!  intents ─▶ sources ─ look ─▶ completion ┬─▶ deliver ─▶ events
+//!                                          └─▶ held (late, overflow, stale) ─▶ filter ─▶ events
+//! ```
+//!
+//! One file per mechanism: `source` says what is armed and checks the contract, `look` turns the network's state into
+//! completions, `delivery` holds them back and filters the stale ones, `buffers` lends memory.
+
+mod buffers;
+mod delivery;
+mod look;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use stilling_engine::Token;
+use stilling_engine::driver::{
+    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
+    WakeHandle,
+};
+use stilling_engine::limits;
+use stilling_ring::Time;
+
+use crate::faults::Fault;
+use crate::network::{Address, Network, SimSocket};
+use crate::trace::hash_bytes;
+use buffers::Buffers;
+use delivery::Held;
+use source::{Armed, Source, Sources, What};
+
+/// What the world does while a shard sleeps in its driver: moves the time to the next moment at which something happens,
+/// but not beyond the limit, and plays it. Returns whether there was such a moment.
+pub type Meanwhile = Box<dyn FnMut(Option<Time>) -> io::Result<bool>>;
+
+/// A driver over a simulated [`Network`]. See the [module page](self).
+pub struct SimDriver {
+    network: Network,
+    number: u32,
+    sources: Sources,
+    buffers: Buffers,
+    /// Slots to look at in this turn.
+    dirty: Vec<u32>,
+    /// Slots whose receive waits for a buffer.
+    starved: Vec<u32>,
+    shutdowns: Vec<Token>,
+    held: Vec<Held>,
+    /// Events of this turn until its completion queue overflows.
+    queue_room: usize,
+    completions: u64,
+    turns: u64,
+    wake: Arc<AtomicBool>,
+    meanwhile: Option<Meanwhile>,
+    counters: DriverCounters,
+}
+
+impl SimDriver {
+    /// A driver with as many receive buffers as the real ones have.
+    #[must_use]
+    pub fn new(network: &Network) -> Self {
+        Self::with_buffers(network, limits::RECEIVE_BUFFERS)
+    }
+
+    /// A driver with `buffers` receive buffers; few of them make starving receives common.
+    #[must_use]
+    pub fn with_buffers(network: &Network, buffers: u16) -> Self {
+        SimDriver {
+            network: network.clone(),
+            number: network.state().add_driver(),
+            sources: Sources::default(),
+            buffers: Buffers::new(buffers),
+            dirty: Vec::new(),
+            starved: Vec::new(),
+            shutdowns: Vec::new(),
+            held: Vec::new(),
+            queue_room: usize::MAX,
+            completions: 0,
+            turns: 0,
+            wake: Arc::new(AtomicBool::new(false)),
+            meanwhile: None,
+            counters: DriverCounters::default(),
+        }
+    }
+
+    /// Lets `meanwhile` play the rest of the world while the shard sleeps. The shard then sleeps as it really does,
+    /// announced and until it is woken: a wake that gets lost shows. Without this, a wait only follows the network.
+    pub fn sleep_through(&mut self, meanwhile: Meanwhile) {
+        self.meanwhile = Some(meanwhile);
+    }
+
+    /// Tokens that are in use: attached and not yet reported closed.
+    #[must_use]
+    pub fn tokens_in_use(&self) -> usize {
+        self.sources.in_use()
+    }
+
+    /// The judge's last word, for the end of a world.
+    ///
+    /// # Panics
+    /// If a buffer was never released or a source never closed.
+    pub fn assert_drained(&self) {
+        if let Some(token) = self.sources.any() {
+            source::violated(token, "it was never closed");
+        }
+        let lent = self.buffers.lent();
+        assert!(lent == 0, "contract broken by the shard: {lent} receive buffers were never released");
+    }
+
+    fn adopt(&mut self, token: Token, socket: SimSocket, what: What) {
+        self.note(what.name(), token, 0);
+        let slot = self.sources.add(Source::new(token, socket, what));
+        self.sources.set_owner(slot, self.number);
+        self.mark(slot);
+    }
+
+    /// Has a source looked at in the next turn.
+    fn mark(&mut self, slot: u32) {
+        self.dirty.push(slot);
+    }
+
+    fn note(&self, what: &str, token: Token, detail: u64) {
+        self.network.state().note("shard", self.number, what, token.bits(), detail);
+    }
+
+    fn send(&mut self, out: Outgoing<'_>) -> Result<(), (u32, Option<io::Error>)> {
+        let turn = self.turns;
+        let source = self.sources.live(out.token, "send on it");
+        let stream = source.check_send(turn, out.to.is_some());
+        let what = source.socket_kind();
+        let mut state = self.network.state();
+        state.note("shard", self.number, "send", out.token.bits(), hash_bytes(out.bytes));
+        state.acted();
+        let blocked = |sent, errno| match errno {
+            libc::EAGAIN => Err((sent, None)),
+            errno => Err((sent, Some(io::Error::from_raw_os_error(errno)))),
+        };
+        if !out.bytes.is_empty() && state.strikes(Fault::BlockedSend) {
+            return Err((0, None));
+        }
+        if !stream {
+            let to = out.to.expect("checked: a datagram says where it goes");
+            return state.send_datagram(what.datagram(), to, out.bytes).or_else(|errno| blocked(0, errno));
+        }
+        let limit = if out.bytes.len() > 1 && state.strikes(Fault::ShortSend) {
+            state.random.between(1, out.bytes.len() as u64 - 1) as usize
+        } else {
+            out.bytes.len()
+        };
+        match state.write(what.end(), out.bytes, limit) {
+            Ok(taken) if taken == out.bytes.len() => Ok(()),
+            Ok(taken) => Err((taken as u32, None)),
+            Err(errno) => blocked(0, errno),
+        }
+    }
+
+    fn send_all<'a>(&mut self, outgoing: impl Iterator<Item = Outgoing<'a>>, stops: &mut Vec<SendStop>) {
+        for (position, out) in outgoing.enumerate() {
+            match self.send(out) {
+                Ok(()) if out.close => self.begin_close(out.token, "close it with a send"),
+                Ok(()) => {}
+                Err((sent, error)) => stops.push(SendStop { position: position as u32, sent, error }),
+            }
+        }
+    }
+
+    /// Moves the time to the next event or to the limit; false when there is nothing more to wait for.
+    fn follow_network(&mut self, limit: Option<Time>) -> bool {
+        let next = self.network.next_event();
+        let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
+        if let Some(to) = reached.or(limit) {
+            self.network.advance_to(to);
+        }
+        reached.is_some()
+    }
+
+    fn begin_close(&mut self, token: Token, what: &str) {
+        self.note("close", token, 0);
+        self.sources.live(token, what).closing = true;
+        self.mark(token.index());
+    }
+
+    /// Shutdowns and closes come after the sends, as if they had been submitted behind them.
+    fn carry_out(&mut self) {
+        for token in std::mem::take(&mut self.shutdowns) {
+            if let Some(source) = self.sources.of(token)
+                && !source.is_released()
+            {
+                let end = source.socket_kind().end();
+                self.network.state().shutdown(end);
+                self.network.state().acted();
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for SimDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimDriver").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+impl Driver for SimDriver {
+    type Socket = SimSocket;
+
+    fn name(&self) -> &'static str {
+        "sim"
+    }
+
+    fn listen(&mut self, token: Token, socket: SimSocket) -> io::Result<()> {
+        self.adopt(token, socket, What::Listener { accepting: false, stopping: false });
+        Ok(())
+    }
+
+    fn accept(&mut self, listener: Token) {
+        self.note("accept", listener, 0);
+        *self.sources.listener(listener, "accept on it").0 = true;
+        self.mark(listener.index());
+    }
+
+    fn pause_accept(&mut self, listener: Token) {
+        self.note("pause accept", listener, 0);
+        let (accepting, stopping) = self.sources.listener(listener, "pause accepting on it");
+        *stopping |= std::mem::take(accepting);
+        self.mark(listener.index());
+    }
+
+    fn attach(&mut self, token: Token, socket: SimSocket, kind: Kind, _readable_now: bool) -> io::Result<()> {
+        let what = match kind {
+            Kind::Stream => What::Stream { connecting: false },
+            Kind::Pipe => What::Pipe,
+            Kind::Datagram => What::Datagram,
+        };
+        self.adopt(token, socket, what);
+        Ok(())
+    }
+
+    fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        let socket = match to {
+            Destination::Tcp { to, from } => self.network.dial(Address::Tcp(*to), *from),
+            Destination::Unix(path) => self.network.dial(Address::Unix(path.clone()), None),
+        };
+        self.adopt(token, socket, What::Stream { connecting: true });
+        Ok(())
+    }
+
+    fn receive(&mut self, token: Token) {
+        self.note("receive", token, 0);
+        self.sources.live(token, "receive on it").arm(Armed::Receive);
+        self.mark(token.index());
+    }
+
+    fn readable(&mut self, token: Token) {
+        self.note("readable?", token, 0);
+        self.sources.live(token, "wait until it is readable").arm(Armed::Readable);
+        self.mark(token.index());
+    }
+
+    fn cancel_receive(&mut self, token: Token) {
+        self.note("cancel receive", token, 0);
+        let source = self.sources.live(token, "cancel its receive");
+        source.cancelling = source.armed != Armed::No;
+        self.mark(token.index());
+    }
+
+    fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
+        let source = self.sources.live(token, "receive on it");
+        source.check_recv_now();
+        let end = source.socket_kind().end();
+        let mut state = self.network.state();
+        let most = into.len().min(state.arrived(end));
+        let split = most > 1 && state.strikes(Fault::SplitReceive);
+        let limit = if split { state.random.between(1, most as u64) as usize } else { into.len() };
+        let result = state.read(end, &mut into[..limit]);
+        let taken = result.map_or(0, |taken| hash_bytes(&into[..taken]));
+        state.note("shard", self.number, "recv now", token.bits(), taken);
+        result.map_err(io::Error::from_raw_os_error)
+    }
+
+    fn writable(&mut self, token: Token) {
+        self.note("writable?", token, 0);
+        self.sources.live(token, "wait until it is writable").arm_writable();
+        self.mark(token.index());
+    }
+
+    fn shutdown(&mut self, token: Token) {
+        self.note("shutdown", token, 0);
+        self.sources.live(token, "shut it down").check_shutdown();
+        self.shutdowns.push(token);
+    }
+
+    fn close(&mut self, token: Token) {
+        self.begin_close(token, "close it");
+    }
+
+    fn buffer(&self, buffer: BufferId) -> &[u8] {
+        self.buffers.bytes(buffer)
+    }
+
+    fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
+        self.buffers.datagram(buffer)
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        self.buffers.release(buffer);
+        for slot in std::mem::take(&mut self.starved) {
+            self.mark(slot);
+        }
+    }
+
+    fn buffers_lent(&self) -> usize {
+        self.buffers.lent()
+    }
+
+    fn turn<'a>(
+        &mut self,
+        now: Time,
+        wait: Wait,
+        outgoing: impl Iterator<Item = Outgoing<'a>>,
+        stops: &mut Vec<SendStop>,
+        events: &mut Vec<Event<SimSocket>>,
+    ) -> io::Result<()> {
+        self.turns += 1;
+        self.counters.enters += 1;
+        let (stops_before, events_before) = (stops.len(), events.len());
+        self.network.advance_to(now.max(self.network.now()));
+        self.send_all(outgoing, stops);
+        self.carry_out();
+        self.collect(events);
+        while stops.len() == stops_before && events.len() == events_before {
+            let limit = match wait {
+                Wait::No => break,
+                Wait::Until(limit) => Some(limit),
+                Wait::Forever => None,
+            };
+            let more = match &mut self.meanwhile {
+                Some(meanwhile) => meanwhile(limit)?,
+                None => self.follow_network(limit),
+            };
+            self.collect(events);
+            // Only another thread or the world can end a wait without a limit; coming back empty-handed lets it.
+            if !more {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn wake_handle(&self) -> WakeHandle {
+        let wake = Arc::clone(&self.wake);
+        WakeHandle::new(move || wake.store(true, Ordering::Release))
+    }
+
+    fn waitable(&mut self) -> Option<i32> {
+        None
+    }
+
+    fn counters(&self) -> DriverCounters {
+        self.counters
+    }
+}

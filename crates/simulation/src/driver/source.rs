@@ -1,0 +1,261 @@
+//! What the driver knows of each source, and the shard's half of the contract.
+//!
+//! A source lives from `attach` (or `listen`, `connect`) until its `Closed` has been handed over. Every use of a token
+//! goes through [`Sources::live`], which is where a shard that uses a stale, closed or closing token is stopped.
+
+use stilling_engine::Token;
+
+use crate::network::{EndId, Owner, SimSocket, SocketKind};
+
+/// Stops a shard that broke its half of the contract.
+pub(super) fn violated(token: Token, what: &str) -> ! {
+    panic!("contract broken by the shard, token {token:?}: {what}")
+}
+
+/// What is armed for reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Armed {
+    No,
+    Receive,
+    Readable,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Listener { accepting: bool, stopping: bool },
+    Stream { connecting: bool },
+    Pipe,
+    Datagram,
+}
+
+impl What {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            What::Listener { .. } => "listen",
+            What::Stream { connecting: true } => "connect",
+            What::Stream { connecting: false } => "attach stream",
+            What::Pipe => "attach pipe",
+            What::Datagram => "attach datagram",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) token: Token,
+    socket: Option<SimSocket>,
+    pub(super) what: What,
+    pub(super) armed: Armed,
+    /// What was armed last, whether or not it has completed.
+    pub(super) armed_last: Armed,
+    pub(super) cancelling: bool,
+    pub(super) writable: bool,
+    /// The armed receive has found no free buffer, and that has been counted.
+    pub(super) starving: bool,
+    /// The shard has closed it; only `Closed` may follow.
+    pub(super) closing: bool,
+    /// Completions of it that are held back. `Closed` waits for them.
+    pub(super) in_flight: u32,
+    /// The last turn in which something was sent.
+    sent_in: u64,
+}
+
+impl Source {
+    pub(super) fn new(token: Token, socket: SimSocket, what: What) -> Self {
+        let fits = matches!(
+            (what, socket.kind()),
+            (What::Listener { .. }, SocketKind::Listener(_))
+                | (What::Stream { .. } | What::Pipe, SocketKind::End(_))
+                | (What::Datagram, SocketKind::Datagram(_))
+        );
+        if !fits {
+            violated(token, "attached as something that the socket is not");
+        }
+        Source {
+            token,
+            socket: Some(socket),
+            what,
+            armed: Armed::No,
+            armed_last: Armed::No,
+            cancelling: false,
+            writable: false,
+            starving: false,
+            closing: false,
+            in_flight: 0,
+            sent_in: 0,
+        }
+    }
+
+    /// The socket as the network knows it.
+    pub(super) fn socket_kind(&self) -> SocketKind {
+        self.socket.as_ref().expect("a source that is looked at still has its socket").kind()
+    }
+
+    /// Whether the socket has been closed already.
+    pub(super) fn is_released(&self) -> bool {
+        self.socket.is_none()
+    }
+
+    /// Closes the socket itself.
+    pub(super) fn release_socket(&mut self) {
+        self.socket = None;
+    }
+
+    pub(super) fn arm(&mut self, armed: Armed) {
+        match self.what {
+            What::Listener { .. } => violated(self.token, "a listener cannot receive"),
+            What::Stream { connecting: true } => violated(self.token, "receive before it is connected"),
+            _ if self.armed != Armed::No => violated(self.token, "a second receive while one is armed"),
+            _ => (self.armed, self.armed_last, self.starving) = (armed, armed, false),
+        }
+    }
+
+    pub(super) fn arm_writable(&mut self) {
+        if std::mem::replace(&mut self.writable, true) {
+            violated(self.token, "writable asked for twice");
+        }
+    }
+
+    pub(super) fn check_recv_now(&self) {
+        if self.armed == Armed::Receive {
+            violated(self.token, "received at once while a receive is armed");
+        }
+        if !matches!(self.what, What::Stream { connecting: false } | What::Pipe) {
+            violated(self.token, "received at once from what is no connected stream");
+        }
+    }
+
+    pub(super) fn check_shutdown(&self) {
+        if !matches!(self.what, What::Stream { connecting: false }) {
+            violated(self.token, "shut down what is no connected stream");
+        }
+    }
+
+    /// Checks a send in `turn`; says whether it is one of bytes (not a datagram).
+    pub(super) fn check_send(&mut self, turn: u64, addressed: bool) -> bool {
+        match (self.what, addressed) {
+            (What::Datagram, true) => return false,
+            (What::Stream { connecting: false } | What::Pipe, false) => {}
+            (What::Datagram, false) => violated(self.token, "a datagram without an address"),
+            (_, true) => violated(self.token, "an address on a stream"),
+            _ => violated(self.token, "send on what is no connected stream"),
+        }
+        if self.sent_in == turn {
+            violated(self.token, "two sends in one turn; they are not ordered");
+        }
+        self.sent_in = turn;
+        true
+    }
+}
+
+/// All sources by their slot.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    slots: Vec<Slot>,
+    in_use: usize,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    source: Option<Source>,
+    last: Option<Token>,
+}
+
+impl Sources {
+    /// Adds a source in the slot of its token, and returns the slot.
+    pub(super) fn add(&mut self, source: Source) -> u32 {
+        let (token, index) = (source.token, source.token.index() as usize);
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, Slot::default);
+        }
+        let slot = &mut self.slots[index];
+        if let Some(tenant) = &slot.source {
+            let why = if tenant.closing { "before the former tenant's Closed" } else { "twice" };
+            violated(token, &format!("attached {why} (tenant {:?})", tenant.token));
+        }
+        if slot.last == Some(token) {
+            violated(token, "attached again without a new generation");
+        }
+        slot.last = Some(token);
+        slot.source = Some(source);
+        self.in_use += 1;
+        token.index()
+    }
+
+    pub(super) fn set_owner(&mut self, slot: u32, driver: u32) {
+        let source = self.slots[slot as usize].source.as_ref().and_then(|source| source.socket.as_ref());
+        if let Some(socket) = source {
+            socket.set_owner(Owner::Source { driver, slot });
+        }
+    }
+
+    /// The source that the shard names, which must be alive and not closing.
+    pub(super) fn live(&mut self, token: Token, what: &str) -> &mut Source {
+        match self.of(token) {
+            Some(source) if !source.closing => {}
+            Some(_) => violated(token, &format!("{what} after closing it")),
+            None => violated(token, &format!("{what} although it is not attached")),
+        }
+        self.of(token).expect("just seen")
+    }
+
+    /// The accepting and stopping flags of a listener.
+    pub(super) fn listener(&mut self, token: Token, what: &str) -> (&mut bool, &mut bool) {
+        match &mut self.live(token, what).what {
+            What::Listener { accepting, stopping } => (accepting, stopping),
+            _ => violated(token, &format!("{what} although it is no listener")),
+        }
+    }
+
+    /// The source of exactly this token, also a closing one.
+    pub(super) fn of(&mut self, token: Token) -> Option<&mut Source> {
+        self.at(token.index()).filter(|source| source.token == token)
+    }
+
+    /// The tenant of a slot.
+    pub(super) fn at(&mut self, slot: u32) -> Option<&mut Source> {
+        self.slots.get_mut(slot as usize)?.source.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, token: Token) {
+        if let Some(slot) = self.slots.get_mut(token.index() as usize)
+            && slot.source.take_if(|source| source.token == token).is_some()
+        {
+            self.in_use -= 1;
+        }
+    }
+
+    pub(super) fn in_use(&self) -> usize {
+        self.in_use
+    }
+
+    pub(super) fn any(&self) -> Option<Token> {
+        self.slots.iter().find_map(|slot| Some(slot.source.as_ref()?.token))
+    }
+}
+
+impl SocketKind {
+    /// The end of a connection; sources of that kind only.
+    pub(super) fn end(self) -> EndId {
+        match self {
+            SocketKind::End(end) => end,
+            other => unreachable!("{other:?} is no end: checked when it was attached"),
+        }
+    }
+
+    /// The number of a listener; sources of that kind only.
+    pub(super) fn listener(self) -> u32 {
+        match self {
+            SocketKind::Listener(number) => number,
+            other => unreachable!("{other:?} is no listener: checked when it was attached"),
+        }
+    }
+
+    /// The number of a datagram socket; sources of that kind only.
+    pub(super) fn datagram(self) -> u32 {
+        match self {
+            SocketKind::Datagram(number) => number,
+            other => unreachable!("{other:?} is no datagram socket: checked when it was attached"),
+        }
+    }
+}

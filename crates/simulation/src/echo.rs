@@ -1,0 +1,309 @@
+//! A small world for the simulator itself: an echo server, written against the driver's contract, and clients that know
+//! every byte they must get back. If the driver lost, doubled or misdirected anything, or gave news it must not give,
+//! an echo would be wrong or never come.
+
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use stilling_engine::Token;
+use stilling_engine::driver::{Driver, Event, Kind, Outgoing, SendStop, Wait};
+use stilling_ring::Time;
+
+use crate::faults::Faults;
+use crate::network::{Address, Network, Options, Peer, SimSocket};
+use crate::report::{Failure, Report, attempt};
+use crate::{SimDriver, SplitMix64};
+
+const LISTENER: Token = Token::new(0, 0);
+/// A message of this byte is echoed, and then the server hangs up while it waits for more.
+const HANG_UP: u8 = 0xff;
+/// Clients of one world.
+const CLIENTS: usize = 20;
+/// From here on the network is kind, and everybody has to finish.
+const FAULTS_STOP: Time = Time::from_nanos(40_000_000);
+/// Who is not finished by now waits for ever.
+const WORLD_ENDS: Time = Time::from_nanos(120_000_000_000);
+
+struct Connection {
+    token: Token,
+    reading: bool,
+    ended: bool,
+    closing: bool,
+    /// The turn in which it was closed: its news of that same turn may still follow.
+    closed_in: u64,
+    blocked: bool,
+    /// The peer asked to be hung up on.
+    hang_up: bool,
+    fresh: bool,
+    out: VecDeque<u8>,
+}
+
+/// Echoes what it gets and closes when the peer has finished.
+struct Echo {
+    driver: SimDriver,
+    connections: Vec<Option<Connection>>,
+    generation: u32,
+    turns: u64,
+    stops: Vec<SendStop>,
+    events: Vec<Event<SimSocket>>,
+}
+
+impl Echo {
+    fn new(network: &Network, listener: SimSocket, buffers: u16) -> Self {
+        let mut driver = SimDriver::with_buffers(network, buffers);
+        driver.listen(LISTENER, listener).expect("the slot is free");
+        driver.accept(LISTENER);
+        let (stops, events) = (Vec::new(), Vec::new());
+        Echo { driver, connections: vec![None], generation: 0, turns: 0, stops, events }
+    }
+
+    fn turn(&mut self, now: Time) {
+        self.turns += 1;
+        let sending: Vec<(u32, Vec<u8>)> = self
+            .connections
+            .iter_mut()
+            .flatten()
+            .filter(|it| !it.closing && !it.blocked && !it.out.is_empty())
+            .map(|it| (it.token.index(), it.out.drain(..).collect()))
+            .collect();
+        let outgoing = sending.iter().map(|(slot, bytes)| {
+            let token = self.connections[*slot as usize].as_ref().expect("it is sending").token;
+            Outgoing { token, bytes, to: None, close: false }
+        });
+        self.driver.turn(now, Wait::No, outgoing, &mut self.stops, &mut self.events).expect("turns");
+        for stop in std::mem::take(&mut self.stops) {
+            let (slot, bytes) = &sending[stop.position as usize];
+            self.stopped(*slot, &bytes[stop.sent as usize..], stop.error.is_some());
+        }
+        for event in std::mem::take(&mut self.events) {
+            self.handle(event);
+        }
+        for slot in 1..self.connections.len() {
+            self.go_on(slot);
+        }
+    }
+
+    fn stopped(&mut self, slot: u32, rest: &[u8], failed: bool) {
+        let it = self.connections[slot as usize].as_mut().expect("it was sending");
+        if failed {
+            return self.close(slot as usize);
+        }
+        it.out.extend(rest);
+        it.blocked = true;
+        self.driver.writable(it.token);
+    }
+
+    /// The connection that an event names. One closed in an earlier turn may only be told that.
+    fn of(&mut self, token: Token) -> &mut Connection {
+        let it = self.connections[token.index() as usize].as_mut().expect("news only of what is attached");
+        assert_eq!(it.token, token, "news of a former tenant");
+        assert!(!it.closing || it.closed_in == self.turns, "news after close");
+        it
+    }
+
+    fn close(&mut self, slot: usize) {
+        let it = self.connections[slot].as_mut().expect("it is open");
+        (it.closing, it.closed_in) = (true, self.turns);
+        self.driver.close(it.token);
+    }
+
+    fn handle(&mut self, event: Event<SimSocket>) {
+        match event {
+            Event::Accepted { socket, .. } => self.accepted(socket),
+            Event::AcceptStopped { error, refused, .. } => {
+                assert_eq!((error.and_then(|error| error.raw_os_error()), refused), (Some(24), 1));
+                self.driver.accept(LISTENER);
+            }
+            Event::Received { token, buffer, len } => {
+                let bytes = self.driver.buffer(buffer)[..len as usize].to_vec();
+                self.driver.release(buffer);
+                let it = self.of(token);
+                assert!(std::mem::take(&mut it.reading), "received without asking");
+                it.hang_up |= std::mem::take(&mut it.fresh) && bytes[0] == HANG_UP;
+                it.out.extend(bytes);
+            }
+            Event::Ended { token } => {
+                let it = self.of(token);
+                assert!(std::mem::take(&mut it.reading), "ended without asking");
+                it.ended = true;
+            }
+            Event::Failed { token, .. } => {
+                if !self.of(token).closing {
+                    self.close(token.index() as usize);
+                }
+            }
+            Event::Writable { token } => {
+                let it = self.of(token);
+                assert!(std::mem::take(&mut it.blocked), "writable without asking");
+            }
+            Event::Closed { token } => {
+                let it = self.connections[token.index() as usize].take().expect("closed once");
+                assert!(it.closing && it.token == token);
+            }
+            Event::Woken => {}
+            other => panic!("never asked for: {other:?}"),
+        }
+    }
+
+    fn accepted(&mut self, socket: SimSocket) {
+        let slot = self.connections.iter().skip(1).position(Option::is_none).map_or_else(
+            || {
+                self.connections.push(None);
+                self.connections.len() - 1
+            },
+            |place| place + 1,
+        );
+        self.generation += 1;
+        let token = Token::new(slot as u32, self.generation);
+        self.driver.attach(token, socket, Kind::Stream, false).expect("the slot is free");
+        self.connections[slot] = Some(Connection {
+            token,
+            reading: false,
+            ended: false,
+            closing: false,
+            closed_in: 0,
+            blocked: false,
+            hang_up: false,
+            fresh: true,
+            out: VecDeque::new(),
+        });
+    }
+
+    fn go_on(&mut self, slot: usize) {
+        let Some(it) = self.connections[slot].as_mut().filter(|it| !it.closing) else { return };
+        let done = it.ended || (it.hang_up && it.reading);
+        if done && it.out.is_empty() {
+            self.close(slot);
+        } else if !it.ended && !it.reading && it.out.len() < 4096 {
+            it.reading = true;
+            self.driver.receive(it.token);
+        }
+    }
+}
+
+struct Client {
+    peer: Option<Peer>,
+    message: Vec<u8>,
+    written: usize,
+    read: usize,
+    shut: bool,
+}
+
+impl Client {
+    fn new(network: &Network, to: Address, random: &mut SplitMix64) -> Self {
+        let rude = random.chance(300);
+        let longest = if random.chance(200) { 40_000 } else { 300 };
+        let len = random.between(1, longest);
+        let mut message: Vec<u8> = (0..len).map(|_| random.bits() as u8).collect();
+        message[0] = 0;
+        if rude {
+            message = vec![HANG_UP];
+        }
+        Client { peer: Some(network.connect(to, None)), message, written: 0, read: 0, shut: rude }
+    }
+
+    /// Does what it can; true when it is finished.
+    fn step(&mut self, random: &mut SplitMix64) -> Result<bool, String> {
+        let Some(peer) = &mut self.peer else { return Ok(true) };
+        match peer.connected() {
+            Ok(true) => {}
+            Ok(false) => return Ok(false),
+            Err(error) => return Err(format!("refused: {error}")),
+        }
+        if self.written < self.message.len() {
+            let end = (self.written + random.between(1, 5000) as usize).min(self.message.len());
+            match peer.write(&self.message[self.written..end]) {
+                Ok(taken) => self.written += taken,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => return self.give_up(&error.to_string()),
+            }
+        } else if !std::mem::replace(&mut self.shut, true) {
+            peer.shutdown();
+        }
+        let mut into = [0; 3000];
+        loop {
+            match peer.read(&mut into) {
+                Ok(0) if self.read == self.message.len() => {
+                    self.peer = None;
+                    return Ok(true);
+                }
+                Ok(0) => return self.give_up("the end came early"),
+                Ok(len) => {
+                    let expected = self.message.get(self.read..self.read + len);
+                    if expected != Some(&into[..len]) {
+                        return Err(format!("wrong echo at byte {}", self.read));
+                    }
+                    self.read += len;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return self.give_up(&error.to_string()),
+            }
+        }
+    }
+
+    /// Only a connection that the network harmed may go wrong.
+    fn give_up(&mut self, why: &str) -> Result<bool, String> {
+        let harmed = self.peer.take().is_some_and(|peer| peer.is_damaged());
+        if harmed { Ok(true) } else { Err(format!("{why} after {} bytes", self.read)) }
+    }
+}
+
+/// Runs the world of `seed`.
+///
+/// # Errors
+/// If an echo was wrong or never came, or somebody broke the driver's contract.
+pub fn run(seed: u64, faults: Faults) -> Result<Report, Failure> {
+    attempt(seed, || play(seed, faults))
+}
+
+fn play(seed: u64, faults: Faults) -> Result<Report, String> {
+    let mut random = SplitMix64::new(seed);
+    let options = Options {
+        latency: (Duration::from_micros(20), Duration::from_micros(random.between(20, 2000))),
+        buffer: random.between(100, 20_000) as usize,
+        faults,
+    };
+    let network = Network::new(random.bits(), options);
+    let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 5, None);
+    let address = listener.listening_at().expect("it listens");
+    let mut echo = Echo::new(&network, listener, random.between(1, 8) as u16);
+    let mut clients: Vec<Client> = Vec::new();
+    loop {
+        if clients.len() < CLIENTS && random.chance(300) {
+            clients.push(Client::new(&network, address.clone(), &mut random));
+        }
+        let mut finished = clients.len() == CLIENTS;
+        for (number, client) in clients.iter_mut().enumerate() {
+            finished &= client.step(&mut random).map_err(|why| format!("client {number}: {why}"))?;
+        }
+        loop {
+            let before = network.activity();
+            echo.turn(network.now());
+            if network.activity() == before {
+                break;
+            }
+        }
+        if finished && echo.connections.iter().all(Option::is_none) {
+            break;
+        }
+        let pause = network.now().after(Duration::from_millis(1));
+        let next = network.next_event().map_or(pause, |next| next.min(pause));
+        network.advance_to(next);
+        if network.now() > FAULTS_STOP {
+            network.stop_faults();
+        }
+        if network.now() > WORLD_ENDS {
+            return Err("somebody waits for ever".to_owned());
+        }
+    }
+    echo.driver.close(LISTENER);
+    echo.driver
+        .turn(network.now(), Wait::No, std::iter::empty(), &mut echo.stops, &mut echo.events)
+        .expect("turns");
+    network.stop_faults();
+    let at = network.now().after(Duration::from_secs(1));
+    echo.driver.turn(at, Wait::No, std::iter::empty(), &mut echo.stops, &mut echo.events).expect("turns");
+    echo.driver.assert_drained();
+    Ok(Report { trace_hash: network.trace_hash(), faults: network.fault_counts(), until: network.now() })
+}

@@ -1,0 +1,155 @@
+//! What can go wrong, how often, and how often it did.
+//!
+//! Every kind of trouble has a rate: chances in a thousand, drawn where the trouble would strike. All zero is a kind
+//! network. A world draws its rates from its seed, leaving about half of the kinds out altogether: bugs often need one
+//! kind to be frequent and another to be absent.
+
+use crate::random::SplitMix64;
+
+/// One kind of trouble.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum Fault {
+    /// A receive gets only some of the bytes that are there. Drawn per receive.
+    SplitReceive,
+    /// A send takes only some of the bytes there is room for. Drawn per send.
+    ShortSend,
+    /// A send takes nothing although there is room. Drawn per send.
+    BlockedSend,
+    /// The network resets a connection for both ends, at a random moment. Drawn per connection.
+    Reset,
+    /// The dialling end's direction is ended at a random moment. Drawn per connection.
+    HalfClose,
+    /// A reset takes with it what had arrived but was not read. Drawn per reset.
+    DiscardingReset,
+    /// A datagram disappears. Drawn per datagram.
+    DatagramLost,
+    /// A datagram arrives twice. Drawn per datagram.
+    DatagramTwice,
+    /// A receive finds no buffer although some are free, and waits. Drawn per receive.
+    NoBuffer,
+    /// The completion queue overflows: the turn's news comes over several turns. Drawn per turn.
+    Overflow,
+    /// One piece of news is held back for a while. Drawn per event.
+    Late,
+    /// A completion for a closed source turns up after its slot may have been given away. Drawn per close.
+    Stale,
+    /// A connection comes while the process is out of descriptors (`EMFILE`). Drawn per accept.
+    NoDescriptor,
+    /// A connection is gone before it is accepted (`ECONNABORTED`). Drawn per accept.
+    AbortedAccept,
+    /// The shard is woken for nothing. Drawn per turn.
+    SpuriousWake,
+}
+
+/// How many kinds there are.
+pub const FAULT_KINDS: usize = 15;
+
+/// The highest rate that [`Faults::draw`] picks, in chances per thousand.
+pub const DRAWN_RATE_MAX: u16 = 150;
+
+impl Fault {
+    /// Every kind, in order.
+    pub const ALL: [Fault; FAULT_KINDS] = [
+        Fault::SplitReceive,
+        Fault::ShortSend,
+        Fault::BlockedSend,
+        Fault::Reset,
+        Fault::HalfClose,
+        Fault::DiscardingReset,
+        Fault::DatagramLost,
+        Fault::DatagramTwice,
+        Fault::NoBuffer,
+        Fault::Overflow,
+        Fault::Late,
+        Fault::Stale,
+        Fault::NoDescriptor,
+        Fault::AbortedAccept,
+        Fault::SpuriousWake,
+    ];
+}
+
+/// How often each kind of trouble strikes: chances in a thousand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    rates: [u16; FAULT_KINDS],
+}
+
+impl Faults {
+    /// A kind network.
+    pub const NONE: Faults = Faults { rates: [0; FAULT_KINDS] };
+
+    /// Rates from a seed: each kind is absent or has a rate up to [`DRAWN_RATE_MAX`], half and half.
+    #[must_use]
+    pub fn draw(random: &mut SplitMix64) -> Self {
+        let mut faults = Faults::NONE;
+        for rate in &mut faults.rates {
+            let (strikes, often) = (random.chance(500), random.between(1, u64::from(DRAWN_RATE_MAX)));
+            *rate = if strikes { often as u16 } else { 0 };
+        }
+        faults
+    }
+
+    /// The same with one kind striking `rate` times in a thousand.
+    #[must_use]
+    pub const fn with(mut self, fault: Fault, rate: u16) -> Self {
+        self.rates[fault as usize] = rate;
+        self
+    }
+
+    /// Chances in a thousand of one kind.
+    #[must_use]
+    pub const fn rate(&self, fault: Fault) -> u16 {
+        self.rates[fault as usize]
+    }
+}
+
+/// How often each kind of trouble struck.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts([u64; FAULT_KINDS]);
+
+impl FaultCounts {
+    /// Times that `fault` struck.
+    #[must_use]
+    pub const fn of(&self, fault: Fault) -> u64 {
+        self.0[fault as usize]
+    }
+
+    /// Adds the counts of another run.
+    pub fn add(&mut self, other: &FaultCounts) {
+        for (sum, count) in self.0.iter_mut().zip(other.0) {
+            *sum += count;
+        }
+    }
+
+    pub(crate) fn count(&mut self, fault: Fault) {
+        self.0[fault as usize] += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_place_of_its_own() {
+        for (place, fault) in Fault::ALL.into_iter().enumerate() {
+            let faults = Faults::NONE.with(fault, 7);
+            assert_eq!(fault as usize, place);
+            assert_eq!(Fault::ALL.map(|kind| faults.rate(kind)).iter().sum::<u16>(), 7);
+        }
+    }
+
+    #[test]
+    fn drawn_rates_leave_kinds_out_and_respect_the_maximum() {
+        let rates: Vec<u16> = (0..100)
+            .flat_map(|seed| {
+                let faults = Faults::draw(&mut SplitMix64::new(seed));
+                Fault::ALL.map(|fault| faults.rate(fault))
+            })
+            .collect();
+        let absent = rates.iter().filter(|&&rate| rate == 0).count();
+        assert!((600..900).contains(&absent), "{absent} of 1500 absent");
+        assert!(rates.iter().all(|&rate| rate <= DRAWN_RATE_MAX));
+    }
+}

@@ -1,0 +1,258 @@
+//! What an honest client sends, and exactly what it must get back.
+//!
+//! The expected answers are written down here from the specification, not taken from the encoder that ships: else both
+//! could be wrong together. `#` stands for one byte of the date, which is checked against the world's calendar; pages
+//! whose text varies are checked by their framing.
+
+use crate::random::SplitMix64;
+
+/// Twenty-nine bytes of a date, each matched by anything, then compared as a whole.
+pub(super) const DATE: &str = "#############################";
+
+/// The interim answer.
+pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A request and the answers it may get.
+#[derive(Clone, Debug)]
+pub(super) struct Exchange {
+    pub(super) request: Vec<u8>,
+    /// Where the client waits for `100 Continue` before it goes on.
+    pub(super) pause_at: Option<usize>,
+    pub(super) answers: Vec<Answer>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) text: Text,
+    /// The server closes after it.
+    pub(super) closes: bool,
+    /// Only a server that drains may give it.
+    pub(super) draining: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Text {
+    /// These bytes, with `#` in the date.
+    Exact(Vec<u8>),
+    /// A page: this first line, then framing by `Content-Length`. The flag says that the body is left out.
+    Page(&'static str, bool),
+}
+
+/// How much of an answer is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    Not,
+    /// As far as it goes.
+    SoFar,
+    /// It is complete and so long.
+    Whole(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    One,
+    OneKeepAlive,
+    OneOne,
+    OneOneClose,
+    /// `GET /path` and an empty line.
+    None,
+}
+
+impl Version {
+    pub(super) fn closes(self) -> bool {
+        !matches!(self, Version::OneKeepAlive | Version::OneOne)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Body {
+    None,
+    Sized,
+    Chunked,
+    /// Sized, and announced by `Expect: 100-continue`.
+    Expected,
+}
+
+impl Exchange {
+    /// A request for `path`, with the answers that the specification gives it.
+    pub(super) fn new(
+        method: &str,
+        path: &str,
+        version: Version,
+        body: Body,
+        random: &mut SplitMix64,
+    ) -> Exchange {
+        let mut request = match version {
+            Version::None => format!("{method} {path}\r\n"),
+            Version::One | Version::OneKeepAlive => format!("{method} {path} HTTP/1.0\r\n"),
+            Version::OneOne | Version::OneOneClose => format!("{method} {path} HTTP/1.1\r\nHost: sim\r\n"),
+        };
+        match version {
+            Version::OneKeepAlive => request.push_str("Connection: keep-alive\r\n"),
+            Version::OneOneClose => request.push_str("Connection: close\r\n"),
+            _ => {}
+        }
+        if version != Version::None && random.chance(300) {
+            let padding = "x".repeat(random.between(1, 200) as usize);
+            request.push_str(&format!("X-Padding: {padding}\r\n"));
+        }
+        let bytes: Vec<u8> = (0..random.between(1, 3000)).map(|_| random.bits() as u8).collect();
+        match body {
+            Body::None => {}
+            Body::Sized => request.push_str(&format!("Content-Length: {}\r\n", bytes.len())),
+            Body::Expected => {
+                request.push_str(&format!("Content-Length: {}\r\nExpect: 100-continue\r\n", bytes.len()));
+            }
+            Body::Chunked => request.push_str("Transfer-Encoding: chunked\r\n"),
+        }
+        request.push_str("\r\n");
+        let mut request = request.into_bytes();
+        let pause_at = (body == Body::Expected).then_some(request.len());
+        match body {
+            Body::None => {}
+            Body::Sized | Body::Expected => request.extend(&bytes),
+            Body::Chunked => push_chunks(&mut request, &bytes, random),
+        }
+        Exchange { request, pause_at, answers: answers(method, path, version) }
+    }
+
+    /// Whether the connection is over after the ordinary answer.
+    pub(super) fn closes(&self) -> bool {
+        self.answers[0].closes
+    }
+}
+
+fn push_chunks(request: &mut Vec<u8>, mut bytes: &[u8], random: &mut SplitMix64) {
+    while !bytes.is_empty() {
+        let (piece, rest) = bytes.split_at(random.between(1, bytes.len() as u64) as usize);
+        request.extend(format!("{:x}\r\n", piece.len()).as_bytes());
+        request.extend(piece);
+        request.extend(b"\r\n");
+        bytes = rest;
+    }
+    request.extend(b"0\r\n\r\n");
+}
+
+fn answers(method: &str, path: &str, version: Version) -> Vec<Answer> {
+    let kept = !version.closes();
+    let of = |status: Status, kept, draining| Answer {
+        text: status.text(method == "HEAD", version, kept),
+        closes: !kept,
+        draining,
+    };
+    let statuses: &[Status] = match (method, path) {
+        ("PUT", "/livez") => &[Status::NotAllowed],
+        (_, "/test/fast") => &[Status::Demo],
+        (_, "/test/slow") => &[Status::Demo, Status::Unavailable],
+        (_, "/test/panic") => &[Status::Failed, Status::Unavailable],
+        (_, "/livez") => &[Status::Alive],
+        (_, "/readyz") => &[Status::Ready],
+        (_, "/status" | "/metrics") => &[Status::Page],
+        _ => &[Status::NotFound],
+    };
+    let mut answers: Vec<Answer> = statuses.iter().map(|status| of(*status, kept, false)).collect();
+    if statuses.contains(&Status::Unavailable) {
+        // A worker that is stuck: the server gives the connection up.
+        answers.push(of(Status::Unavailable, false, false));
+    }
+    for status in statuses {
+        answers.push(of(*status, false, true));
+    }
+    if path == "/readyz" {
+        answers.extend([of(Status::Unavailable, kept, true), of(Status::Unavailable, false, true)]);
+    }
+    answers
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Demo,
+    Alive,
+    Ready,
+    Page,
+    NotFound,
+    NotAllowed,
+    Failed,
+    Unavailable,
+}
+
+impl Status {
+    fn text(self, is_head: bool, version: Version, kept: bool) -> Text {
+        let (status, extra, body) = match self {
+            Status::Page => return Text::Page("HTTP/1.1 200 OK\r\n", is_head),
+            // Row 4.16: the 57 bytes.
+            Status::Demo if !kept => {
+                return Text::Exact(
+                    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_vec(),
+                );
+            }
+            Status::Demo => ("200 OK", "", ""),
+            Status::Alive => ("200 OK", "Cache-Control: no-store\r\n", "alive\n"),
+            Status::Ready => ("200 OK", "Cache-Control: no-store\r\n", "ready\n"),
+            Status::NotFound => ("404 Not Found", "", "404 Not Found\n"),
+            Status::NotAllowed => {
+                ("405 Method Not Allowed", "Allow: GET, HEAD\r\n", "405 Method Not Allowed\n")
+            }
+            Status::Failed => ("500 Internal Server Error", "", "500 Internal Server Error\n"),
+            Status::Unavailable => {
+                ("503 Service Unavailable", "Retry-After: 1\r\n", "503 Service Unavailable\n")
+            }
+        };
+        let connection = match (kept, version) {
+            (false, _) => "Connection: close\r\n",
+            (true, Version::OneKeepAlive) => "Connection: keep-alive\r\n",
+            (true, _) => "",
+        };
+        let kind = if body.is_empty() { "" } else { "Content-Type: text/plain; charset=utf-8\r\n" };
+        let length = body.len();
+        let mut text = format!(
+            "HTTP/1.1 {status}\r\nDate: {DATE}\r\n{connection}{kind}{extra}Content-Length: {length}\r\n\r\n"
+        );
+        if !is_head {
+            text.push_str(body);
+        }
+        Text::Exact(text.into_bytes())
+    }
+}
+
+impl Answer {
+    /// Compares what has come with this answer; `dates` are the dates it may carry.
+    pub(super) fn compare(&self, inbox: &[u8], dates: &[[u8; 29]]) -> Match {
+        match &self.text {
+            Text::Exact(text) => compare_exactly(text, inbox, dates),
+            Text::Page(line, is_head) => compare_page(line, *is_head, self.closes, inbox),
+        }
+    }
+}
+
+fn compare_exactly(text: &[u8], inbox: &[u8], dates: &[[u8; 29]]) -> Match {
+    let agrees = text.iter().zip(inbox).all(|(expected, got)| *expected == b'#' || expected == got);
+    if !agrees {
+        return Match::Not;
+    }
+    if inbox.len() < text.len() {
+        return Match::SoFar;
+    }
+    if let Some(at) = text.iter().position(|byte| *byte == b'#')
+        && !dates.iter().any(|date| inbox[at..at + date.len()] == *date)
+    {
+        return Match::Not;
+    }
+    Match::Whole(text.len())
+}
+
+fn compare_page(line: &str, is_head: bool, closes: bool, inbox: &[u8]) -> Match {
+    if !line.bytes().zip(inbox).all(|(expected, got)| expected == *got) {
+        return Match::Not;
+    }
+    let Some(end) = inbox.windows(4).position(|four| four == b"\r\n\r\n") else { return Match::SoFar };
+    let Ok(head) = std::str::from_utf8(&inbox[..end]) else { return Match::Not };
+    let field = |name: &str| head.split("\r\n").find_map(|line| line.strip_prefix(name));
+    let length = field("Content-Length: ").and_then(|text| text.parse::<usize>().ok());
+    let Some(length) = length.filter(|length| *length > 0) else { return Match::Not };
+    if (field("Connection: ") == Some("close")) != closes {
+        return Match::Not;
+    }
+    let whole = end + 4 + if is_head { 0 } else { length };
+    if inbox.len() < whole { Match::SoFar } else { Match::Whole(whole) }
+}

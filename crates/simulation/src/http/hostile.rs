@@ -1,0 +1,188 @@
+//! Clients that do not keep to the protocol, or to good manners. Nothing is owed to them but to be got rid of.
+
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::Scene;
+use crate::network::{Peer, PeerKey};
+use crate::random::SplitMix64;
+
+/// How a hostile client behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Manner {
+    /// Random bytes.
+    Garbage,
+    /// Good requests, then a reset at a random moment.
+    Resetting,
+    /// A head that never ends.
+    Slowloris,
+    /// A body that hardly moves.
+    SlowBody,
+    /// Says nothing.
+    Silent,
+    /// Asks and asks, and never reads.
+    NeverReading,
+    /// One request, then nothing.
+    Idle,
+    /// A head that is too long.
+    LongHead,
+    /// Leaves in the middle of a request.
+    Leaving,
+}
+
+impl Manner {
+    /// Every manner.
+    pub const ALL: [Manner; 9] = [
+        Manner::Garbage,
+        Manner::Resetting,
+        Manner::Slowloris,
+        Manner::SlowBody,
+        Manner::Silent,
+        Manner::NeverReading,
+        Manner::Idle,
+        Manner::LongHead,
+        Manner::Leaving,
+    ];
+
+    /// What it sends first, what it then repeats, and how long it rests in between.
+    fn script(self, random: &mut SplitMix64) -> (Vec<u8>, &'static [u8], Duration) {
+        let (first, again, ms): (&[u8], &'static [u8], u64) = match self {
+            Manner::Garbage => {
+                let bytes = (0..random.between(1, 3000)).map(|_| random.bits() as u8).collect();
+                return (bytes, b"", Duration::from_millis(10));
+            }
+            Manner::LongHead => {
+                let mut head = b"GET / HTTP/1.1\r\nHost: sim\r\nX-Long: ".to_vec();
+                head.resize(20_000, b'x');
+                return (head, b"", Duration::from_millis(1));
+            }
+            Manner::Resetting => {
+                let slow = b"GET /test/slow HTTP/1.1\r\nHost: sim\r\n\r\n";
+                (b"GET /livez HTTP/1.1\r\nHost: sim\r\n\r\n", slow, random.between(1, 20))
+            }
+            Manner::Slowloris => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n", b"X-And: more\r\n", 50),
+            Manner::SlowBody => {
+                (b"POST /test/fast HTTP/1.1\r\nHost: sim\r\nContent-Length: 9999\r\n\r\n", b"slow", 50)
+            }
+            Manner::Silent => (b"", b"", 1000),
+            Manner::NeverReading => (
+                b"",
+                b"GET /metrics HTTP/1.1\r\nHost: sim\r\n\r\nGET /nothing HTTP/1.1\r\nHost: sim\r\n\r\n",
+                1,
+            ),
+            Manner::Idle => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n\r\n", b"", 1000),
+            Manner::Leaving => {
+                (b"POST /test/slow HTTP/1.1\r\nHost: sim\r\nContent-Length: 5\r\n\r\nhal", b"", 1000)
+            }
+        };
+        (first.to_vec(), again, Duration::from_millis(ms))
+    }
+}
+
+/// A hostile client.
+#[derive(Debug)]
+pub(super) struct Hostile {
+    pub(super) manner: Manner,
+    first: Vec<u8>,
+    again: &'static [u8],
+    /// How much of the present script has been sent.
+    sent: usize,
+    rest: Duration,
+    start: Time,
+    /// It has had enough.
+    leaves_at: Time,
+    next_at: Time,
+    peer: Option<Peer>,
+    done: bool,
+}
+
+impl Hostile {
+    pub(super) fn new(manner: Manner, start: Time, random: &mut SplitMix64) -> Self {
+        let (first, again, rest) = manner.script(random);
+        let stays_ms = match manner {
+            Manner::Resetting | Manner::Leaving => random.between(0, 100),
+            _ => random.between(1000, 6000),
+        };
+        let leaves_at = start.after(Duration::from_millis(stays_ms));
+        Hostile {
+            manner,
+            first,
+            again,
+            sent: 0,
+            rest,
+            start,
+            leaves_at,
+            next_at: start,
+            peer: None,
+            done: false,
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.peer.as_ref().map(Peer::key)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        (!self.done).then_some(self.next_at.min(self.leaves_at))
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.done
+    }
+
+    pub(super) fn step(&mut self, scene: &mut Scene<'_>) -> Result<(), String> {
+        if self.done || scene.now < self.start {
+            return Ok(());
+        }
+        let peer = self.peer.get_or_insert_with(|| scene.network.connect(scene.address.clone(), None));
+        if scene.now >= self.leaves_at {
+            self.done = true;
+            if let Some(peer) = self.peer.take()
+                && (self.manner == Manner::Resetting || scene.random.chance(300))
+            {
+                peer.reset();
+            }
+            return Ok(());
+        }
+        let mut into = [0; 1024];
+        while self.manner != Manner::NeverReading {
+            match peer.read(&mut into) {
+                Ok(len) if len > 0 => {}
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                _ => {
+                    (self.done, self.peer) = (true, None);
+                    return Ok(());
+                }
+            }
+        }
+        if scene.now >= self.next_at {
+            self.write(scene);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, scene: &mut Scene<'_>) {
+        self.next_at = scene.now.after(self.rest);
+        let Some(peer) = &mut self.peer else { return };
+        let script = if self.first.is_empty() { self.again } else { &self.first[..] };
+        let rest = &script[self.sent..];
+        if rest.is_empty() {
+            return;
+        }
+        let some = if scene.random.chance(500) {
+            rest.len()
+        } else {
+            scene.random.between(1, rest.len() as u64) as usize
+        };
+        match peer.write(&rest[..some]) {
+            Ok(taken) => self.sent += taken,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => (self.done, self.peer) = (true, None),
+        }
+        if self.sent == script.len() {
+            self.first = Vec::new();
+            self.sent = 0;
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The HTTP world: the shipped shards, HTTP sessions and worker pool over the simulated network, with clients of every
+//! sort on the other side.
+//!
+//! ```text
+//!  honest, hostile clients ─ network ─ SimDriver ─ Shard ─ HttpService ─ Lane ─ Pool, played by hand
+//! ```
+//!
+//! The first shard really sleeps: announced, until its driver has news or somebody wakes it; meanwhile the others act
+//! (`outside`). What must hold is checked all along by the clients, the driver and the shards' own audits, and at the
+//! end by `settle`: one answer per request, in order and byte for byte; one reason per closed connection; every
+//! buffer back, every slot free; every job answered once; nobody left waiting once the network has become kind.
+
+mod exchange;
+mod honest;
+mod hostile;
+mod outside;
+mod setting;
+mod settle;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use stilling::http::HttpService;
+use stilling_engine::{CloseReason, Shard};
+use stilling_ring::Time;
+
+use crate::driver::SimDriver;
+use crate::network::{Address, Network};
+use crate::random::SplitMix64;
+use crate::report::{Failure, Report, attempt};
+
+pub use honest::Style;
+pub use hostile::Manner;
+
+use setting::Setting;
+
+/// Seconds after 1970 at the beginning of every world.
+const CALENDAR_START: u64 = 1_700_000_000;
+
+/// Turns of a shard without the time moving. More: it spins.
+const TURNS_AT_ONCE_MAX: u32 = 20_000;
+
+type HttpShard = Shard<SimDriver, HttpService>;
+
+/// What to do beside running the world.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Keep the text of the run; a failure then has it.
+    pub verbose: bool,
+}
+
+/// A world that went well.
+#[derive(Clone, Debug)]
+pub struct HttpReport {
+    /// Hash, faults and end.
+    pub report: Report,
+    /// Honest clients by their style.
+    pub styles: BTreeMap<Style, u32>,
+    /// Hostile clients by their manner.
+    pub manners: BTreeMap<Manner, u32>,
+    /// Closed connections by their reason.
+    pub closed: BTreeMap<CloseReason, u64>,
+    /// Answers that honest clients got, each checked.
+    pub answers: u64,
+    /// Connections that honest clients tried again because the network harmed them.
+    pub retries: u64,
+    /// The text of the run, if it was asked for.
+    pub text: Vec<String>,
+}
+
+/// The world as one client sees it during a step.
+struct Scene<'a> {
+    network: &'a Network,
+    now: Time,
+    address: &'a Address,
+    random: &'a mut SplitMix64,
+    /// The server has been asked to end.
+    draining: bool,
+    /// The server's stores are so small that it may have to give honest connections up.
+    cramped: bool,
+    answers: u64,
+    retries: u64,
+}
+
+/// Runs the world of `seed`.
+///
+/// # Errors
+/// Whatever did not hold.
+pub fn run(seed: u64, options: &Options) -> Result<HttpReport, Failure> {
+    let network = RefCell::new(None);
+    attempt(seed, || play(seed, options, &network)).map_err(|mut failure| {
+        failure.text = network.borrow().as_ref().map(Network::take_text).unwrap_or_default();
+        failure
+    })
+}
+
+fn play(seed: u64, options: &Options, keep: &RefCell<Option<Network>>) -> Result<HttpReport, String> {
+    let setting = Setting::draw(&mut SplitMix64::new(seed));
+    let (mut shard, outside) = setting.build();
+    let network = outside.borrow().network();
+    *keep.borrow_mut() = Some(network.clone());
+    if options.verbose {
+        network.keep_text();
+    }
+    let meanwhile = Rc::clone(&outside);
+    let step = move |limit| meanwhile.borrow_mut().advance(limit).map_err(std::io::Error::other);
+    shard.driver().sleep_through(Box::new(step));
+    let (mut turns, mut since) = (0, Time::ZERO);
+    while !shard.is_stopped() {
+        shard.turn(true).map_err(|error| error.to_string())?;
+        shard.audit()?;
+        outside.borrow_mut().after_turn()?;
+        (turns, since) = if network.now() > since { (0, network.now()) } else { (turns + 1, since) };
+        if turns > TURNS_AT_ONCE_MAX {
+            return Err("the shard spins: it turns and turns, and no time passes".to_owned());
+        }
+    }
+    settle::settle(shard, &outside)
+}

@@ -1,0 +1,279 @@
+//! Everything but the first shard: the clients, the workers, the second shard, the operator. It moves the time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling::{Lifecycle, Overview};
+use stilling_ring::Time;
+use stilling_workers::{Finished, JobContext, Pool};
+
+use super::honest::{Honest, Style};
+use super::hostile::{Hostile, Manner};
+use super::setting::Setting;
+use super::{HttpShard, Scene, TURNS_AT_ONCE_MAX};
+use crate::network::{Address, Network, PeerKey};
+
+/// Everybody has to be finished this long after the network became kind.
+const PATIENCE: Duration = Duration::from_secs(200);
+
+/// How long stuck work takes.
+const STUCK: Duration = Duration::from_secs(3);
+
+#[allow(clippy::large_enum_variant, reason = "a handful per world")]
+pub(super) enum Client {
+    Honest(Honest),
+    Hostile(Hostile),
+}
+
+pub(super) struct Outside {
+    setting: Setting,
+    network: Network,
+    address: Address,
+    clients: Vec<Client>,
+    pub(super) second: Option<HttpShard>,
+    pub(super) pool: Pool<()>,
+    /// Jobs that have run and whose answers leave at a point in time.
+    working: Vec<(Time, Finished<()>)>,
+    lifecycle: Arc<Lifecycle>,
+    pub(super) overview: Arc<Overview>,
+    draining: bool,
+    kind: bool,
+    /// A worker has answered the first shard since it last turned.
+    mail_for_first: bool,
+    changed: Vec<PeerKey>,
+    pub(super) answers: u64,
+    pub(super) retries: u64,
+    idle_steps: u32,
+}
+
+impl Outside {
+    #[allow(clippy::too_many_arguments, reason = "a world has many parts")]
+    pub(super) fn new(
+        setting: Setting,
+        network: Network,
+        address: Address,
+        clients: Vec<Client>,
+        second: Option<HttpShard>,
+        pool: Pool<()>,
+        lifecycle: Arc<Lifecycle>,
+        overview: Arc<Overview>,
+    ) -> Self {
+        Outside {
+            setting,
+            network,
+            address,
+            clients,
+            second,
+            pool,
+            working: Vec::new(),
+            lifecycle,
+            overview,
+            draining: false,
+            kind: false,
+            mail_for_first: false,
+            changed: Vec::new(),
+            answers: 0,
+            retries: 0,
+            idle_steps: 0,
+        }
+    }
+
+    pub(super) fn network(&self) -> Network {
+        self.network.clone()
+    }
+
+    pub(super) fn queue_max(&self) -> usize {
+        self.setting.pool.queue_max
+    }
+
+    /// The first shard sleeps: the time moves to the next moment, at most to `limit`, and that moment is played.
+    /// Returns whether there was one.
+    pub(super) fn advance(&mut self, limit: Option<Time>) -> Result<bool, String> {
+        if std::mem::take(&mut self.mail_for_first) {
+            return Err("a wake was lost: the shard sleeps, and a worker's answer lies before it".to_owned());
+        }
+        let next = self.next_moment();
+        let reached = next.filter(|next| limit.is_none_or(|limit| *next <= limit));
+        let Some(to) = reached.or(limit) else {
+            return Err(format!("everybody waits for somebody else: {}", self.unfinished()));
+        };
+        self.idle_steps = if to > self.network.now() { 0 } else { self.idle_steps + 1 };
+        if self.idle_steps > TURNS_AT_ONCE_MAX {
+            return Err("moment after moment, and no time passes".to_owned());
+        }
+        self.network.advance_to(to);
+        self.act()?;
+        Ok(reached.is_some())
+    }
+
+    /// The first shard has turned: others may act at the same time.
+    pub(super) fn after_turn(&mut self) -> Result<(), String> {
+        self.mail_for_first = false;
+        self.act()
+    }
+
+    /// Whether no client and no worker has anything left to do.
+    pub(super) fn is_done(&self) -> bool {
+        self.clients.iter().all(Client::is_done)
+            && self.working.is_empty()
+            && self.pool.counters().queued == 0
+    }
+
+    fn next_moment(&self) -> Option<Time> {
+        let clients = self.clients.iter().filter_map(Client::wake_at);
+        let work = self.working.iter().map(|(at, _)| *at);
+        let second = self.second.as_ref().filter(|shard| !shard.is_stopped());
+        let others =
+            [self.network.next_event(), second.and_then(HttpShard::next_deadline), self.operator_at()];
+        let next = clients.chain(work).chain(others.into_iter().flatten()).min()?;
+        Some(next.max(self.network.now()))
+    }
+
+    /// When the operator does something next.
+    fn operator_at(&self) -> Option<Time> {
+        let kind = (!self.kind).then_some(self.setting.faults_until);
+        let end = self.setting.early_end.filter(|_| !self.draining);
+        [kind, end].into_iter().flatten().min()
+    }
+
+    /// Everybody does what they can do now.
+    fn act(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS_AT_ONCE_MAX {
+            let before = self.network.activity();
+            self.operate()?;
+            let stepped = self.step_clients()?;
+            let worked = self.work();
+            if let Some(second) = self.second.as_mut().filter(|shard| !shard.is_stopped()) {
+                second.turn(false).map_err(|error| error.to_string())?;
+                second.audit()?;
+            }
+            if !stepped && !worked && self.network.activity() == before {
+                return Ok(());
+            }
+        }
+        Err("the second shard spins: it turns and turns, and no time passes".to_owned())
+    }
+
+    fn operate(&mut self) -> Result<(), String> {
+        let now = self.network.now();
+        if now >= self.setting.faults_until && !std::mem::replace(&mut self.kind, true) {
+            self.network.stop_faults();
+        }
+        let early = self.setting.early_end.is_some_and(|at| now >= at);
+        if !self.draining && (early || self.clients.iter().all(Client::is_done)) {
+            self.draining = true;
+            self.lifecycle.end();
+        }
+        if now > self.setting.faults_until.after(PATIENCE) {
+            return Err(format!("somebody starves: {}", self.unfinished()));
+        }
+        Ok(())
+    }
+
+    /// Steps the clients that have something to look at; says whether there were any.
+    fn step_clients(&mut self) -> Result<bool, String> {
+        let now = self.network.now();
+        self.network.take_changed(&mut self.changed);
+        let changed = std::mem::take(&mut self.changed);
+        let mut any = false;
+        for client in &mut self.clients {
+            let due = client.wake_at().is_some_and(|at| at <= now);
+            if !due && client.key().is_none_or(|key| changed.binary_search(&key).is_err()) {
+                continue;
+            }
+            any = true;
+            let mut scene = Scene {
+                network: &self.network,
+                now,
+                address: &self.address,
+                random: &mut self.setting.random,
+                draining: self.draining,
+                cramped: self.setting.cramped,
+                answers: 0,
+                retries: 0,
+            };
+            match client {
+                Client::Honest(client) => client.step(&mut scene)?,
+                Client::Hostile(client) => client.step(&mut scene)?,
+            }
+            self.answers += scene.answers;
+            self.retries += scene.retries;
+        }
+        self.changed = changed;
+        self.changed.clear();
+        Ok(any)
+    }
+
+    /// Plays the workers; says whether there was anything to do.
+    fn work(&mut self) -> bool {
+        let now = self.network.now();
+        let mut any = false;
+        while let Some(place) = self.working.iter().position(|(at, _)| *at <= now) {
+            let (_, finished) = self.working.remove(place);
+            self.mail_for_first |= finished.lane() == 0;
+            finished.deliver();
+            any = true;
+        }
+        while self.working.len() < self.setting.pool.threads {
+            let Some(job) = self.pool.take() else { break };
+            let mut context = JobContext::simulated();
+            let finished = job.run(&mut context);
+            let random = &mut self.setting.random;
+            let slept = context.take_slept();
+            // A job that was not run, because it had waited too long or panicked, cannot be stuck.
+            let stuck = !slept.is_zero() && random.chance(self.setting.stuck_rate);
+            let extra =
+                Duration::from_micros(random.between(1, 500)) + if stuck { STUCK } else { Duration::ZERO };
+            self.working.push((now.after(slept + extra), finished));
+            any = true;
+        }
+        any
+    }
+
+    pub(super) fn unfinished(&self) -> String {
+        let mut names = Vec::new();
+        for client in self.clients.iter().filter(|client| !client.is_done()) {
+            names.push(match client {
+                Client::Honest(client) => client.complaint("is not finished"),
+                Client::Hostile(client) => format!("{:?}", client.manner),
+            });
+        }
+        let (jobs, draining) = (self.working.len(), self.draining);
+        format!("draining: {draining}, jobs running: {jobs}, clients:\n{}", names.join("\n"))
+    }
+
+    pub(super) fn styles(&self) -> (BTreeMap<Style, u32>, BTreeMap<Manner, u32>) {
+        let (mut styles, mut manners) = (BTreeMap::new(), BTreeMap::new());
+        for client in &self.clients {
+            match client {
+                Client::Honest(client) => *styles.entry(client.style).or_default() += 1,
+                Client::Hostile(client) => *manners.entry(client.manner).or_default() += 1,
+            }
+        }
+        (styles, manners)
+    }
+}
+
+impl Client {
+    fn key(&self) -> Option<PeerKey> {
+        match self {
+            Client::Honest(client) => client.key(),
+            Client::Hostile(client) => client.key(),
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        match self {
+            Client::Honest(client) => client.wake_at(),
+            Client::Hostile(client) => client.wake_at(),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self {
+            Client::Honest(client) => client.is_done(),
+            Client::Hostile(client) => client.is_done(),
+        }
+    }
+}

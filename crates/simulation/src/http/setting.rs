@@ -1,0 +1,182 @@
+//! How a world is set up: sizes, speeds, timeouts and clients, drawn from the seed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling::http::{HttpConfig, HttpCounters, HttpService, Timeouts};
+use stilling::{Calendar, Lifecycle, Overview};
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::Driver as _;
+use stilling_engine::{Config, Shard};
+use stilling_ring::{Time, Wake};
+use stilling_wire::http1::Limits;
+use stilling_workers::Pool;
+
+use super::honest::{Honest, Style};
+use super::hostile::{Hostile, Manner};
+use super::outside::{Client, Outside};
+use super::{CALENDAR_START, HttpShard};
+use crate::driver::SimDriver;
+use crate::faults::Faults;
+use crate::network::{Address, Network, Options, SimSocket};
+use crate::random::SplitMix64;
+
+/// Clients come within this time.
+const ARRIVALS_MS: u64 = 400;
+
+/// Everything that one seed decides beforehand.
+pub(super) struct Setting {
+    pub(super) random: SplitMix64,
+    network: Options,
+    shards: usize,
+    buffers: u16,
+    backlog: usize,
+    defers: bool,
+    engine: Config,
+    http: HttpConfig,
+    pub(super) pool: stilling_workers::Limits,
+    /// Work that takes far too long, in a thousand.
+    pub(super) stuck_rate: u16,
+    pub(super) cramped: bool,
+    /// From here on the network is kind.
+    pub(super) faults_until: Time,
+    /// The server is asked to end while clients are still busy.
+    pub(super) early_end: Option<Time>,
+}
+
+fn millis(random: &mut SplitMix64, low: u64, high: u64) -> Duration {
+    Duration::from_millis(random.between(low, high))
+}
+
+impl Setting {
+    pub(super) fn draw(random: &mut SplitMix64) -> Self {
+        let kind = random.chance(100);
+        let faults = if kind { Faults::NONE } else { Faults::draw(random) };
+        let latency = (Duration::from_micros(20), Duration::from_micros(random.between(20, 3000)));
+        let buffer = random.between(200, 20_000) as usize;
+        let threads = random.below(5) as usize;
+        let cramped = random.chance(100);
+        let engine = Config {
+            capacity: random.between(3, 40) as u32,
+            park_after: millis(random, 1, 100),
+            write_timeout: millis(random, 300, 1000),
+            linger_timeout: millis(random, 50, 500),
+            accept_retry: millis(random, 1, 20),
+            ..Config::default()
+        };
+        let store = random.between(16, 48) as usize * 1024;
+        let engine = if cramped {
+            Config { input_bytes_max: store, output_bytes_max: store, ..engine }
+        } else {
+            engine
+        };
+        let queue_age_max = millis(random, 30, 2000);
+        let http = HttpConfig {
+            limits: Limits::default(),
+            timeouts: Timeouts {
+                first_byte: millis(random, 500, 1500),
+                head: millis(random, 2000, 4000),
+                body_grace: millis(random, 1000, 2000),
+                body_rate_min: 1024,
+                idle: millis(random, 1000, 3000),
+                work: millis(random, 200, 1000),
+                drain: millis(random, 20, 2000),
+            },
+            slow_duration: millis(random, 1, 30),
+            has_workers: threads > 0,
+            queue_age_max,
+            demo: vec![true],
+        };
+        let queue_max = random.between(1, 16) as usize;
+        let faults_until_ms = random.between(200, 1500);
+        let early_end = random.chance(150).then(|| Time::ZERO.after(millis(random, 1, ARRIVALS_MS + 100)));
+        Setting {
+            network: Options { latency, buffer, faults },
+            shards: if random.chance(300) { 2 } else { 1 },
+            buffers: random.between(1, 16) as u16,
+            backlog: random.between(4, 64) as usize,
+            defers: random.chance(300),
+            engine,
+            http,
+            pool: stilling_workers::Limits { threads, queue_max, age_max: queue_age_max },
+            stuck_rate: if random.chance(150) { 50 } else { 0 },
+            cramped,
+            faults_until: Time::ZERO.after(Duration::from_millis(faults_until_ms)),
+            early_end,
+            random: random.fork(),
+        }
+    }
+
+    /// The first shard, and everything else.
+    pub(super) fn build(mut self) -> (HttpShard, Rc<RefCell<Outside>>) {
+        let network = Network::new(self.random.bits(), self.network);
+        let drivers: Vec<SimDriver> =
+            (0..self.shards).map(|_| SimDriver::with_buffers(&network, self.buffers)).collect();
+        let wakes: Vec<Arc<Wake>> = drivers
+            .iter()
+            .map(|driver| {
+                let handle = driver.wake_handle();
+                Arc::new(Wake::new(move || handle.wake()))
+            })
+            .collect();
+        let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
+        let calendar = Calendar::From(CALENDAR_START);
+        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
+        let overview = Arc::new(Overview {
+            driver: "sim".to_owned(),
+            driver_fallback: None,
+            listeners: Vec::new(),
+            capacity: self.engine.capacity,
+            workers: self.pool.threads,
+            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
+            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
+            pool: pool.clone(),
+        });
+        let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
+        let mut shards: Vec<HttpShard> = Vec::new();
+        for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
+            let counters = Arc::clone(&overview.http[number]);
+            let service = HttpService::new(
+                self.http.clone(),
+                lane,
+                counters,
+                Arc::clone(&overview),
+                Arc::clone(&lifecycle),
+            );
+            let engine = Arc::clone(&overview.engines[number]);
+            let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
+            shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
+            shards.push(shard);
+        }
+        let second = if self.shards == 2 { shards.pop() } else { None };
+        let first = shards.pop().expect("there is at least one");
+        let clients = self.clients();
+        let outside = Outside::new(self, network, address, clients, second, pool, lifecycle, overview);
+        (first, Rc::new(RefCell::new(outside)))
+    }
+
+    fn listener(&self, network: &Network, address: &Address) -> SimSocket {
+        let defer = self.defers.then_some(Duration::from_millis(300));
+        network.listen(address.clone(), self.backlog, defer)
+    }
+
+    fn clients(&mut self) -> Vec<Client> {
+        let random = &mut self.random;
+        let (honest, hostile) = (random.between(3, 25), random.below(12));
+        let mut start = || Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
+        let starts: Vec<Time> = (0..honest + hostile).map(|_| start()).collect();
+        let (honest, hostile) = starts.split_at(honest as usize);
+        let honest = honest.iter().map(|start| {
+            let style = Style::ALL[random.index(Style::ALL.len())];
+            Client::Honest(Honest::new(style, *start, random))
+        });
+        let mut clients: Vec<Client> = honest.collect();
+        clients.extend(hostile.iter().map(|start| {
+            let manner = Manner::ALL[random.index(Manner::ALL.len())];
+            Client::Hostile(Hostile::new(manner, *start, random))
+        }));
+        clients
+    }
+}

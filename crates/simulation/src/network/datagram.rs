@@ -1,0 +1,98 @@
+//! Datagrams: they arrive whole, late, in any order, twice, or not at all.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use super::socket::SocketKind;
+use super::{Happening, Network, Owner, SimSocket, State};
+use crate::faults::Fault;
+
+/// The longest payload; sending a longer one fails with `EMSGSIZE`.
+pub(super) const PAYLOAD_MAX: usize = 65_507;
+
+/// Datagrams that wait in one socket; a further one is lost, as in a full socket buffer.
+pub(super) const WAITING_MAX: usize = 1024;
+
+pub(super) struct Socket {
+    address: SocketAddr,
+    owner: Owner,
+    waiting: VecDeque<(SocketAddr, Vec<u8>)>,
+    closed: bool,
+}
+
+pub(super) struct Flying {
+    from: SocketAddr,
+    to: SocketAddr,
+    payload: Vec<u8>,
+}
+
+impl Network {
+    /// A datagram socket bound to `address`; port 0 is replaced by a free port.
+    #[must_use]
+    pub fn bind(&self, mut address: SocketAddr) -> SimSocket {
+        let mut state = self.state();
+        if address.port() == 0 {
+            address.set_port(state.free_port());
+        }
+        let (waiting, owner) = (VecDeque::new(), Owner::Nobody);
+        state.datagrams.push(Socket { address, owner, waiting, closed: false });
+        SimSocket::new(self, SocketKind::Datagram(state.datagrams.len() as u32 - 1))
+    }
+}
+
+impl State {
+    /// Sends one datagram; whether it arrives is another question.
+    pub(crate) fn send_datagram(&mut self, socket: u32, to: SocketAddr, payload: &[u8]) -> Result<(), i32> {
+        if payload.len() > PAYLOAD_MAX {
+            return Err(libc::EMSGSIZE);
+        }
+        let from = self.datagrams[socket as usize].address;
+        if self.strikes(Fault::DatagramLost) {
+            return Ok(());
+        }
+        let copies = if self.strikes(Fault::DatagramTwice) { 2 } else { 1 };
+        for _ in 0..copies {
+            let number = self.scheduled;
+            let span = self.latency();
+            self.flying.insert(number, Flying { from, to, payload: payload.to_vec() });
+            self.schedule(self.now().after(span), Happening::Datagram { number });
+        }
+        let now = self.now();
+        self.advance_to(now);
+        Ok(())
+    }
+
+    pub(super) fn land(&mut self, number: u64) {
+        let Some(Flying { from, to, payload }) = self.flying.remove(&number) else { return };
+        let home = self.datagrams.iter_mut().find(|socket| socket.address == to && !socket.closed);
+        if let Some(socket) = home
+            && socket.waiting.len() < WAITING_MAX
+        {
+            socket.waiting.push_back((from, payload));
+            let owner = socket.owner;
+            self.mark(owner);
+        }
+    }
+
+    pub(crate) fn take_datagram(&mut self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
+        self.datagrams[socket as usize].waiting.pop_front()
+    }
+
+    pub(crate) fn has_datagram(&self, socket: u32) -> bool {
+        !self.datagrams[socket as usize].waiting.is_empty()
+    }
+
+    pub(crate) fn set_datagram_owner(&mut self, socket: u32, owner: Owner) {
+        self.datagrams[socket as usize].owner = owner;
+    }
+
+    pub(super) fn close_datagram(&mut self, socket: u32) {
+        let closed = &mut self.datagrams[socket as usize];
+        (closed.closed, closed.owner) = (true, Owner::Nobody);
+        closed.waiting.clear();
+    }
+
+    pub(super) fn datagram_address(&self, socket: u32) -> SocketAddr {
+        self.datagrams[socket as usize].address
+    }
+}

@@ -1,0 +1,378 @@
+//! Connections: two pipes of bytes between two ends, and how they end.
+//!
+//! TCP, Unix stream sockets and pipes are the same thing with three differences: only TCP takes time, only TCP learns
+//! by a reset that nobody is there any more (the others are told at the next write), and of a pipe only one direction
+//! exists. Bytes count against the pipe's capacity from the write until the read, as if the kernel's two buffers were
+//! one. An end that is closed with bytes unread resets the connection and takes back what is still on the wire, as Linux
+//! does: a server that closes too early destroys its own answer.
+
+use std::collections::VecDeque;
+use std::io::Read as _;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::{Address, Happening, Owner, State};
+use crate::faults::Fault;
+
+/// One end of a connection. Side 0 dialled (or writes, of a pipe), side 1 was accepted (or reads).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EndId {
+    pub(super) connection: u32,
+    pub(super) side: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    Tcp,
+    Unix,
+    Pipe,
+}
+
+pub(super) struct Connection {
+    pub(super) flavour: Flavour,
+    pub(super) phase: Phase,
+    /// Where side 0 dialled to, as long as it knocks.
+    pub(super) destination: Option<Address>,
+    pub(super) ends: [End; 2],
+    /// `pipes[n]` carries what side n writes.
+    pub(super) pipes: [Pipe; 2],
+    /// The network harmed it: nobody may blame the server for its end.
+    pub(super) damaged: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Knocking,
+    /// In the listener's queue since then, or accepted.
+    Open(Time),
+    /// Never came to be, for this reason (an errno).
+    Refused(i32),
+}
+
+pub(super) struct End {
+    pub(super) owner: Owner,
+    pub(super) address: Option<SocketAddr>,
+    closed: bool,
+    /// The connection is gone; the errno is told once.
+    dead: bool,
+    error: Option<i32>,
+}
+
+/// A close so soon after the news of a read may not know of what arrived since: the news may have been late, or of a part
+/// only. Nobody is to blame for what that destroys.
+const CLOSE_RACE: Duration = Duration::from_millis(5);
+
+#[derive(Default)]
+pub(super) struct Pipe {
+    wire: VecDeque<(Time, Packet)>,
+    arrived: VecDeque<u8>,
+    /// When bytes were last read.
+    read_at: Time,
+    /// Bytes on the wire and arrived.
+    held: usize,
+    fin_sent: bool,
+    fin_arrived: bool,
+}
+
+enum Packet {
+    Bytes(Vec<u8>),
+    Fin,
+    Reset,
+}
+
+impl State {
+    /// A new connection: open at once, or knocking at `destination`.
+    pub(super) fn add_connection(&mut self, flavour: Flavour, destination: Option<Address>) -> u32 {
+        let end = || End { owner: Owner::Nobody, address: None, closed: false, dead: false, error: None };
+        let phase = if destination.is_some() { Phase::Knocking } else { Phase::Open(self.now()) };
+        self.connections.push(Connection {
+            flavour,
+            phase,
+            destination,
+            ends: [end(), end()],
+            pipes: Default::default(),
+            damaged: false,
+        });
+        self.connections.len() as u32 - 1
+    }
+
+    pub(crate) fn set_owner(&mut self, end: EndId, owner: Owner) {
+        self.end_mut(end).owner = owner;
+    }
+
+    /// Takes bytes for the other end: at most `limit`, at least one. Errors are errnos; `EAGAIN` is one of them.
+    pub(crate) fn write(&mut self, end: EndId, bytes: &[u8], limit: usize) -> Result<usize, i32> {
+        let room = self.options.buffer.saturating_sub(self.pipe_of(end).held);
+        let connection = self.connection(end);
+        let other_closed = connection.ends[usize::from(1 - end.side)].closed;
+        match connection.phase {
+            Phase::Knocking => return Err(libc::EAGAIN),
+            Phase::Refused(errno) => return Err(errno),
+            Phase::Open(_) => {}
+        }
+        if let Some(errno) = connection.ends[usize::from(end.side)].error.take() {
+            return Err(errno);
+        }
+        if connection.ends[usize::from(end.side)].dead || connection.pipes[usize::from(end.side)].fin_sent {
+            return Err(libc::EPIPE);
+        }
+        if other_closed && connection.flavour != Flavour::Tcp {
+            return Err(libc::EPIPE);
+        }
+        let taken = bytes.len().min(room).min(limit);
+        if taken == 0 {
+            return if bytes.is_empty() { Ok(0) } else { Err(libc::EAGAIN) };
+        }
+        connection.pipes[usize::from(end.side)].held += taken;
+        self.transmit(end, Packet::Bytes(bytes[..taken].to_vec()));
+        Ok(taken)
+    }
+
+    /// The reader hears of its last read only now.
+    pub(crate) fn read_is_told(&mut self, end: EndId) {
+        let now = self.now();
+        self.connection(end).pipes[usize::from(1 - end.side)].read_at = now;
+    }
+
+    /// Takes what arrived, at most `into.len()` bytes; `Ok(0)` is the end.
+    pub(crate) fn read(&mut self, end: EndId, into: &mut [u8]) -> Result<usize, i32> {
+        let now = self.now();
+        let connection = self.connection(end);
+        let pipe = &mut connection.pipes[usize::from(1 - end.side)];
+        if !pipe.arrived.is_empty() {
+            pipe.read_at = now;
+            let taken = pipe.arrived.len().min(into.len());
+            pipe.arrived.read_exact(&mut into[..taken]).expect("that many bytes have arrived");
+            pipe.held -= taken;
+            let writer = connection.ends[usize::from(1 - end.side)].owner;
+            self.mark(writer);
+            return Ok(taken);
+        }
+        let fin = pipe.fin_arrived;
+        let this = &mut connection.ends[usize::from(end.side)];
+        match (connection.phase, this.error.take()) {
+            (Phase::Refused(errno), _) | (_, Some(errno)) => Err(errno),
+            _ if this.dead || fin => Ok(0),
+            _ => Err(libc::EAGAIN),
+        }
+    }
+
+    /// Bytes that a read would find.
+    pub(crate) fn arrived(&self, end: EndId) -> usize {
+        self.connections[end.connection as usize].pipes[usize::from(1 - end.side)].arrived.len()
+    }
+
+    /// Whether a read would give anything: bytes, the end or an error.
+    pub(crate) fn is_readable(&self, end: EndId) -> bool {
+        let connection = &self.connections[end.connection as usize];
+        let this = &connection.ends[usize::from(end.side)];
+        let pipe = &connection.pipes[usize::from(1 - end.side)];
+        !pipe.arrived.is_empty()
+            || pipe.fin_arrived
+            || this.dead
+            || this.error.is_some()
+            || matches!(connection.phase, Phase::Refused(_))
+    }
+
+    /// Whether a write would give anything: room for a third of the buffer, or an error.
+    pub(crate) fn is_writable(&self, end: EndId) -> bool {
+        let connection = &self.connections[end.connection as usize];
+        let this = &connection.ends[usize::from(end.side)];
+        let pipe = &connection.pipes[usize::from(end.side)];
+        let gone = connection.ends[usize::from(1 - end.side)].closed && connection.flavour != Flavour::Tcp;
+        match connection.phase {
+            Phase::Knocking => false,
+            Phase::Refused(_) => true,
+            Phase::Open(_) => {
+                let room = self.options.buffer.saturating_sub(pipe.held);
+                gone || this.dead || this.error.is_some() || pipe.fin_sent || room * 3 >= self.options.buffer
+            }
+        }
+    }
+
+    /// Whether the dialling end may use it: `None` while it knocks, an errno if it was refused.
+    pub(crate) fn connected(&self, end: EndId) -> Option<Result<(), i32>> {
+        match self.connections[end.connection as usize].phase {
+            Phase::Knocking => None,
+            Phase::Open(_) => Some(Ok(())),
+            Phase::Refused(errno) => Some(Err(errno)),
+        }
+    }
+
+    pub(crate) fn is_damaged(&self, end: EndId) -> bool {
+        self.connections[end.connection as usize].damaged
+    }
+
+    pub(crate) fn set_damaged(&mut self, end: EndId) {
+        self.connection(end).damaged = true;
+    }
+
+    /// Ends this end's direction; what it wrote before still arrives.
+    pub(crate) fn shutdown(&mut self, end: EndId) {
+        let dead = self.end_mut(end).dead;
+        let pipe = self.pipe_of(end);
+        if !dead && !std::mem::replace(&mut pipe.fin_sent, true) {
+            self.transmit(end, Packet::Fin);
+        }
+    }
+
+    /// Gives this end up. Unread bytes turn the goodbye into a reset, which overtakes what has not arrived yet.
+    pub(crate) fn close(&mut self, end: EndId) {
+        let unread = self.arrived(end) > 0;
+        let one_way = self.connection(end).flavour == Flavour::Pipe;
+        if std::mem::replace(&mut self.end_mut(end).closed, true) {
+            return;
+        }
+        if unread && !one_way {
+            let now = self.now();
+            let connection = self.connection(end);
+            let read_at = connection.pipes[usize::from(1 - end.side)].read_at;
+            connection.damaged |= now < read_at.after(CLOSE_RACE);
+            self.pipe_of(end).lose_wire();
+            self.transmit(end, Packet::Reset);
+        } else {
+            self.shutdown(end);
+        }
+        self.forsake(end);
+    }
+
+    /// Gives this end up with a reset; what it wrote and has not arrived is lost.
+    pub(crate) fn reset(&mut self, end: EndId) {
+        if std::mem::replace(&mut self.end_mut(end).closed, true) {
+            return;
+        }
+        self.pipe_of(end).lose_wire();
+        self.transmit(end, Packet::Reset);
+        self.forsake(end);
+    }
+
+    /// Nobody is at this end any more.
+    fn forsake(&mut self, end: EndId) {
+        self.end_mut(end).owner = Owner::Nobody;
+        let connection = self.connection(end);
+        connection.pipes[usize::from(1 - end.side)].arrived = VecDeque::new();
+        if connection.ends.iter().all(|end| end.closed) {
+            connection.pipes = Default::default();
+            connection.pipes.iter_mut().for_each(|pipe| pipe.fin_sent = true);
+        } else {
+            let other = connection.ends[usize::from(1 - end.side)].owner;
+            self.mark(other);
+        }
+    }
+
+    fn transmit(&mut self, from: EndId, packet: Packet) {
+        let now = self.now();
+        let tcp = self.connection(from).flavour == Flavour::Tcp;
+        let due = if tcp {
+            let span = self.latency();
+            now.after(span)
+        } else {
+            now
+        };
+        let wire = &mut self.pipe_of(from).wire;
+        let due = wire.back().map_or(due, |(before, _)| due.max(*before));
+        wire.push_back((due, packet));
+        if due == now {
+            self.arrive(from.connection, from.side);
+        } else {
+            self.schedule(due, Happening::Arrival { connection: from.connection, side: from.side });
+        }
+    }
+
+    /// Lets all that is due of what `side` sent reach the other end.
+    pub(super) fn arrive(&mut self, connection: u32, side: u8) {
+        let now = self.now();
+        let to = EndId { connection, side: 1 - side };
+        loop {
+            let wire = &mut self.connections[connection as usize].pipes[usize::from(side)].wire;
+            match wire.front() {
+                Some((due, _)) if *due <= now => {}
+                _ => break,
+            }
+            let Some((_, packet)) = wire.pop_front() else { break };
+            self.deliver(to, packet);
+        }
+    }
+
+    fn deliver(&mut self, to: EndId, packet: Packet) {
+        let connection = self.connection(to);
+        let pipe = &mut connection.pipes[usize::from(1 - to.side)];
+        let this = &mut connection.ends[usize::from(to.side)];
+        if this.dead {
+            return;
+        }
+        match packet {
+            Packet::Bytes(_) if this.closed => {
+                self.transmit(to, Packet::Reset);
+                return;
+            }
+            Packet::Bytes(bytes) => pipe.arrived.extend(bytes),
+            Packet::Fin => pipe.fin_arrived = true,
+            Packet::Reset => {
+                self.kill(to);
+                return;
+            }
+        }
+        let owner = this.owner;
+        self.mark(owner);
+    }
+
+    /// The end learns that the connection is gone.
+    fn kill(&mut self, end: EndId) {
+        let discards = self.strikes(Fault::DiscardingReset);
+        let connection = self.connection(end);
+        connection.damaged |= discards;
+        connection.pipes[usize::from(end.side)].lose_wire();
+        if discards {
+            let pipe = &mut connection.pipes[usize::from(1 - end.side)];
+            pipe.held -= pipe.arrived.len();
+            pipe.arrived.clear();
+        }
+        let this = &mut connection.ends[usize::from(end.side)];
+        this.dead = true;
+        this.error = Some(libc::ECONNRESET);
+        let owner = this.owner;
+        self.mark(owner);
+    }
+
+    /// A connection's own fault strikes: a reset for both ends, or the end of the dialling end's direction.
+    pub(super) fn strike(&mut self, connection: u32, reset: bool) {
+        let struck = &mut self.connections[connection as usize];
+        if !matches!(struck.phase, Phase::Open(_)) || struck.ends.iter().any(|end| end.closed || end.dead) {
+            return;
+        }
+        struck.damaged = true;
+        self.counts.count(if reset { Fault::Reset } else { Fault::HalfClose });
+        self.note("strike", connection, if reset { "reset" } else { "half-close" }, u64::from(connection), 0);
+        if reset {
+            for side in [0, 1] {
+                self.kill(EndId { connection, side });
+            }
+        } else {
+            self.shutdown(EndId { connection, side: 0 });
+        }
+    }
+
+    fn connection(&mut self, end: EndId) -> &mut Connection {
+        &mut self.connections[end.connection as usize]
+    }
+
+    fn end_mut(&mut self, end: EndId) -> &mut End {
+        &mut self.connection(end).ends[usize::from(end.side)]
+    }
+
+    /// The pipe that this end writes to.
+    fn pipe_of(&mut self, end: EndId) -> &mut Pipe {
+        &mut self.connection(end).pipes[usize::from(end.side)]
+    }
+}
+
+impl Pipe {
+    /// Whatever has not arrived never will.
+    fn lose_wire(&mut self) {
+        self.wire.clear();
+        self.held = self.arrived.len();
+    }
+}

@@ -1,0 +1,213 @@
+//! One suite for every driver: the same promises, the same expectations.
+//!
+//! A promise is a generic function over a [`Rig`], which makes a driver and plays the other side of
+//! its sockets. [`every_promise!`](crate::every_promise) turns all of them into tests of one rig;
+//! [`every_system_promise!`](crate::every_system_promise) adds those that only a driver on the real
+//! system can be asked for: threads, waiting in real time, foreign event loops.
+//!
+//! Everything happens on one thread: a [`Stage`] lets the peer act, then turns the driver, until the
+//! expected news is there. How long that takes is never judged; [`Rig::is_patient`] only ends a test
+//! that would hang.
+
+mod accepting;
+mod closing;
+mod connecting;
+mod datagrams;
+mod pipes;
+mod receiving;
+mod sending;
+mod stage;
+#[cfg(target_os = "linux")]
+pub mod system;
+
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+
+use stilling_engine::driver::{Destination, Driver};
+use stilling_ring::Time;
+
+pub use stage::{News, Stage};
+
+/// The promises themselves, by mechanism; each is called by the test of its name.
+pub mod promises {
+    pub use super::accepting::*;
+    pub use super::closing::*;
+    pub use super::connecting::*;
+    pub use super::datagrams::*;
+    pub use super::pipes::*;
+    pub use super::receiving::*;
+    pub use super::sending::*;
+}
+
+/// Where a socket of a rig is to live; ports and paths are the rig's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// An IPv4 loopback address.
+    V4,
+    /// An IPv6 loopback address.
+    V6,
+    /// A Unix socket.
+    Unix,
+}
+
+/// A world for one driver: sockets for it, and their other ends.
+pub trait Rig: Sized {
+    /// The driver under test.
+    type Driver: Driver<Socket: Debug>;
+    /// The other end of a stream or pipe.
+    type Peer: Peer;
+    /// A listener on the other side.
+    type PeerListener;
+    /// A datagram socket on the other side.
+    type DatagramPeer: DatagramPeer;
+
+    /// A world of its own.
+    fn new() -> Self;
+    /// The driver of this world; called once.
+    fn driver(&mut self) -> Self::Driver;
+    /// The time that the driver's waits refer to.
+    fn now(&self) -> Time;
+    /// False when a test has gone on for so long that it must hang.
+    fn is_patient(&self) -> bool;
+
+    /// A listening socket for the driver, and where to dial it. Its connections have modest send
+    /// buffers, so that a peer that does not read is noticed soon.
+    fn listener(&mut self, place: Place) -> (Socket<Self>, Destination);
+    /// Connects to a listener of the driver; it need not have been accepted yet.
+    fn dial(&mut self, to: &Destination) -> Self::Peer;
+    /// A listener on the other side, and where the driver may connect to.
+    fn peer_listener(&mut self, place: Place) -> (Self::PeerListener, Destination);
+    /// A connection that has come to a listener on the other side.
+    fn peer_accept(&mut self, listener: &mut Self::PeerListener) -> Option<Self::Peer>;
+    /// A destination where nobody listens.
+    fn vacant(&mut self, place: Place) -> Destination;
+    /// A connected pair of Unix stream sockets.
+    fn pair(&mut self) -> (Socket<Self>, Self::Peer);
+    /// A pipe that the driver reads.
+    fn pipe_to_driver(&mut self) -> (Socket<Self>, Self::Peer);
+    /// A pipe that the driver writes.
+    fn pipe_from_driver(&mut self) -> (Socket<Self>, Self::Peer);
+    /// A bound datagram socket for the driver, and its address. Not for [`Place::Unix`].
+    fn datagram_socket(&mut self, place: Place) -> (Socket<Self>, SocketAddr);
+    /// A bound datagram socket on the other side. Not for [`Place::Unix`].
+    fn datagram_peer(&mut self, place: Place) -> Self::DatagramPeer;
+}
+
+/// The socket type of a rig's driver.
+pub type Socket<R> = <<R as Rig>::Driver as Driver>::Socket;
+
+/// The other end of a stream or pipe; never blocks. Dropping it closes it.
+pub trait Peer {
+    /// Writes what there is room for; `WouldBlock` if there is none.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize>;
+    /// Reads what is there; `WouldBlock` if nothing is, 0 at the end.
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize>;
+    /// Ends its sending direction.
+    fn shutdown(&mut self);
+    /// Ends the connection with a reset. TCP only.
+    fn reset(self);
+    /// The address of the driver's side; TCP only.
+    fn remote_addr(&self) -> Option<SocketAddr>;
+}
+
+/// A datagram socket on the other side; never blocks.
+pub trait DatagramPeer {
+    /// Its own address.
+    fn local_addr(&self) -> SocketAddr;
+    /// Sends one datagram.
+    fn send(&mut self, to: SocketAddr, payload: &[u8]);
+    /// The next datagram, if one is there.
+    fn receive(&mut self) -> Option<(SocketAddr, Vec<u8>)>;
+}
+
+/// Makes a test of each promise, for one [`Rig`].
+#[macro_export]
+macro_rules! every_promise {
+    ($rig:ty) => {
+        $crate::promise_tests! { $rig:
+            a_request_is_received_answered_and_closed,
+            an_early_connection_is_served,
+            a_burst_beyond_one_turns_accepts_is_accepted_whole,
+            a_paused_listener_keeps_its_clients_waiting,
+            accepting_twice_is_accepting_once,
+            a_closed_listener_says_so_once,
+            a_unix_listener_accepts,
+            a_request_split_at_every_byte_arrives_in_order,
+            a_full_buffer_is_not_the_end_of_what_is_there,
+            the_end_of_a_stream_comes_after_its_last_byte,
+            a_half_closed_peer_is_still_answered,
+            a_reset_fails_an_armed_receive,
+            a_reset_wakes_an_armed_readable,
+            a_reset_wakes_an_armed_writable,
+            a_reset_while_nothing_is_armed_fails_the_next_receive,
+            a_reset_after_the_end_shows_in_the_next_send,
+            readable_takes_no_byte_and_tells_once,
+            readable_is_not_told_when_everything_was_taken,
+            data_expected_in_vain_is_waited_for,
+            a_cancelled_receive_leaves_the_bytes_alone,
+            a_cancel_that_races_with_data_loses_nothing,
+            a_cancel_without_anything_armed_is_silent,
+            receives_without_a_buffer_wait_and_go_on,
+            a_peer_that_never_reads_stops_the_send,
+            closing_with_the_send_waits_for_all_bytes,
+            an_empty_send_with_close_closes,
+            many_sources_in_one_turn,
+            shutdown_ends_our_direction_only,
+            close_takes_back_a_receive,
+            close_takes_back_a_readable,
+            close_takes_back_a_writable,
+            close_takes_back_a_connect,
+            close_while_news_is_waiting_hides_the_news,
+            a_starved_receive_can_be_closed,
+            a_close_without_another_turn_reaches_the_peer,
+            a_connect_succeeds_and_carries_bytes,
+            a_connect_to_a_unix_socket_succeeds,
+            a_connect_to_nobody_fails,
+            a_connect_comes_from_the_address_it_was_given,
+            a_unix_pair_carries_bytes_both_ways,
+            a_pipe_to_the_driver_ends_with_its_writer,
+            a_pipe_from_the_driver_stops_and_goes_on,
+            a_pipe_without_a_reader_is_an_error,
+            datagrams_come_and_go_with_their_addresses,
+            datagrams_over_ipv6_keep_their_addresses,
+            a_long_datagram_is_cut_and_marked,
+            an_empty_datagram_is_a_datagram,
+            a_datagram_to_nobody_harms_nothing,
+            datagrams_without_a_buffer_wait_in_the_socket,
+            a_closed_datagram_socket_is_silent,
+            several_wakes_before_a_turn_are_one,
+        }
+    };
+}
+
+/// Makes a test of each promise that only a driver on the real system can be asked for.
+#[macro_export]
+macro_rules! every_system_promise {
+    ($driver:ty) => {
+        $crate::promise_tests! { system $driver:
+            a_wake_ends_a_wait_without_limit,
+            no_wake_is_lost,
+            a_timed_wait_is_never_early,
+            the_waitable_is_readable_when_there_is_work,
+        }
+    };
+}
+
+/// One test per name; what [`every_promise!`] is made of.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! promise_tests {
+    (system $driver:ty: $($name:ident,)+) => {
+        $(#[test] fn $name() { $crate::suite::system::$name::<$driver>(); })+
+    };
+    ($rig:ty: $($name:ident,)+) => {
+        $(#[test] fn $name() { $crate::suite::promises::$name::<$rig>(); })+
+    };
+}
+
+/// The `at`th byte of everything that the suite sends in bulk: a gap, a repetition or an exchange of
+/// neighbours shows.
+pub(crate) fn pattern(at: usize) -> u8 {
+    (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0]
+}

@@ -1,0 +1,292 @@
+//! Where a promise is played: a driver, its rig, and the news so far.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use stilling_engine::Token;
+use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, SendStop, Wait};
+
+use super::{Peer, Place, Rig, Socket};
+
+/// Turns in which nothing must happen, for a promise of silence.
+const SILENT_TURNS: usize = 5;
+
+/// How long one turn may wait: long enough to be no busy loop, short enough that the peer acts soon.
+const TURN: Duration = Duration::from_millis(1);
+
+/// An event with what it carried copied out, and its buffer released.
+#[derive(Debug, PartialEq)]
+pub enum News {
+    /// `Connected`.
+    Connected(Token),
+    /// `Received`, with the bytes.
+    Received(Token, Vec<u8>),
+    /// `Ended`.
+    Ended(Token),
+    /// `Failed`, with the kind of its error.
+    Failed(Token, io::ErrorKind),
+    /// `Readable`.
+    Readable(Token),
+    /// `Writable`.
+    Writable(Token),
+    /// `ReceiveCancelled`.
+    ReceiveCancelled(Token),
+    /// `Closed`.
+    Closed(Token),
+    /// `AcceptStopped`, with whether there was an error and how many were refused.
+    AcceptStopped(Token, bool, u32),
+    /// `Woken`.
+    Woken,
+}
+
+/// A driver and its world.
+pub struct Stage<R: Rig> {
+    /// The driver under test. Declared first: it goes before its world.
+    pub driver: R::Driver,
+    /// Its world.
+    pub rig: R,
+    /// News that nobody has looked at yet.
+    pub events: VecDeque<Event<Socket<R>>>,
+    fresh: Vec<Event<Socket<R>>>,
+    stops: Vec<SendStop>,
+    indices: u32,
+}
+
+impl<R: Rig> Default for Stage<R> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<R: Rig> Stage<R> {
+    /// An empty stage.
+    #[must_use]
+    pub fn new() -> Self {
+        let mut rig = R::new();
+        let driver = rig.driver();
+        Stage { driver, rig, events: VecDeque::new(), fresh: Vec::new(), stops: Vec::new(), indices: 0 }
+    }
+
+    /// A token that was never used.
+    pub fn token(&mut self) -> Token {
+        self.indices += 1;
+        Token::new(self.indices - 1, 1)
+    }
+
+    /// One turn; its news is appended to `events`, its stops are returned.
+    pub fn turn(&mut self, wait: Wait, outgoing: &[Outgoing<'_>]) -> Vec<SendStop> {
+        assert!(self.rig.is_patient(), "it hangs; unread news: {:?}", self.events);
+        let now = self.rig.now();
+        let outcome = self.driver.turn(now, wait, outgoing.iter().copied(), &mut self.stops, &mut self.fresh);
+        outcome.expect("a turn");
+        self.events.extend(self.fresh.drain(..));
+        std::mem::take(&mut self.stops)
+    }
+
+    /// A turn that sends nothing and waits a little.
+    pub fn pass(&mut self) {
+        let soon = self.rig.now().after(TURN);
+        let stops = self.turn(Wait::Until(soon), &[]);
+        assert!(stops.is_empty(), "stops without sends: {stops:?}");
+    }
+
+    /// The next event, as it came.
+    pub fn next_event(&mut self) -> Event<Socket<R>> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return event;
+            }
+            self.pass();
+        }
+    }
+
+    /// The next event as news; not for accepted connections and datagrams.
+    pub fn news(&mut self) -> News {
+        match self.next_event() {
+            Event::Connected { token } => News::Connected(token),
+            Event::Received { token, buffer, len } => {
+                let bytes = self.driver.buffer(buffer)[..len as usize].to_vec();
+                self.driver.release(buffer);
+                News::Received(token, bytes)
+            }
+            Event::Ended { token } => News::Ended(token),
+            Event::Failed { token, error } => News::Failed(token, error.kind()),
+            Event::Readable { token } => News::Readable(token),
+            Event::Writable { token } => News::Writable(token),
+            Event::ReceiveCancelled { token } => News::ReceiveCancelled(token),
+            Event::Closed { token } => News::Closed(token),
+            Event::AcceptStopped { listener, error, refused } => {
+                News::AcceptStopped(listener, error.is_some(), refused)
+            }
+            Event::Woken => News::Woken,
+            event @ (Event::Accepted { .. } | Event::Datagram { .. }) => panic!("unexpected: {event:?}"),
+        }
+    }
+
+    /// Demands that exactly this is the next news.
+    #[track_caller]
+    pub fn expect(&mut self, news: News) {
+        assert_eq!(self.news(), news);
+    }
+
+    /// Demands that there is no news, now and for some turns.
+    #[track_caller]
+    pub fn expect_silence(&mut self) {
+        for _ in 0..SILENT_TURNS {
+            self.pass();
+            assert!(self.events.is_empty(), "unexpected: {:?}", self.events);
+        }
+    }
+
+    /// A listener that accepts.
+    pub fn listen(&mut self, place: Place) -> (Token, Destination) {
+        let (socket, destination) = self.rig.listener(place);
+        let listener = self.token();
+        self.driver.listen(listener, socket).expect("listen");
+        self.driver.accept(listener);
+        (listener, destination)
+    }
+
+    /// The next event, which must be a connection of `listener`.
+    #[track_caller]
+    pub fn accepted(&mut self, listener: Token) -> Socket<R> {
+        match self.next_event() {
+            Event::Accepted { listener: of, socket } if of == listener => socket,
+            event => panic!("expected a connection, got {event:?}"),
+        }
+    }
+
+    /// Attaches a stream under a new token.
+    pub fn attach(&mut self, socket: Socket<R>, kind: Kind) -> Token {
+        let token = self.token();
+        self.driver.attach(token, socket, kind, false).expect("attach");
+        token
+    }
+
+    /// A TCP connection, accepted and attached, with its peer.
+    pub fn connection(&mut self) -> (Token, R::Peer) {
+        let (listener, destination) = self.listen(Place::V4);
+        let peer = self.rig.dial(&destination);
+        let socket = self.accepted(listener);
+        self.driver.close(listener);
+        self.expect(News::Closed(listener));
+        (self.attach(socket, Kind::Stream), peer)
+    }
+
+    /// Has the peer write all bytes, turning the driver while there is no room.
+    pub fn peer_writes(&mut self, peer: &mut R::Peer, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match peer.write(bytes) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.pass(),
+                Err(error) => panic!("the peer cannot write: {error}"),
+            }
+        }
+    }
+
+    /// Has the peer read, turning the driver until something (or the end: no bytes) is there.
+    pub fn peer_reads(&mut self, peer: &mut R::Peer) -> io::Result<Vec<u8>> {
+        let mut into = [0; 16 * 1024];
+        loop {
+            match peer.read(&mut into) {
+                Ok(read) => return Ok(into[..read].to_vec()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.pass(),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Lets the peer read what is there, be it nothing, until the driver has news.
+    pub fn peer_reads_until_news(&mut self, peer: &mut R::Peer, mut each: impl FnMut(u8)) {
+        let mut into = [0; 16 * 1024];
+        while self.events.is_empty() {
+            match peer.read(&mut into) {
+                Ok(read) => {
+                    assert!(read > 0, "the end came too early");
+                    into[..read].iter().copied().for_each(&mut each);
+                }
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+            self.pass();
+        }
+    }
+
+    /// Demands that exactly `bytes` are what the peer can read next.
+    #[track_caller]
+    pub fn expect_at_peer(&mut self, peer: &mut R::Peer, bytes: &[u8]) {
+        let mut read = Vec::new();
+        while read.len() < bytes.len() {
+            let more = self.peer_reads(peer).expect("the peer reads");
+            assert!(!more.is_empty(), "the end came after {} bytes", read.len());
+            read.extend(more);
+        }
+        assert_eq!(read, bytes);
+    }
+
+    /// Sends on a stream or pipe; the stop, if it was not all taken.
+    pub fn send(&mut self, token: Token, bytes: &[u8], close: bool) -> Option<SendStop> {
+        let mut stops = self.turn(Wait::No, &[Outgoing { token, bytes, to: None, close }]);
+        assert!(stops.len() <= 1 && stops.iter().all(|stop| stop.position == 0), "{stops:?}");
+        stops.pop()
+    }
+
+    /// Sends what must be taken whole.
+    #[track_caller]
+    pub fn send_whole(&mut self, token: Token, bytes: &[u8]) {
+        let stop = self.send(token, bytes, false);
+        assert!(stop.is_none(), "{stop:?}");
+    }
+
+    /// Sends the suite's pattern from `sent` on until a send stops short; returns where it stopped.
+    pub fn fill(&mut self, token: Token, mut sent: usize) -> usize {
+        loop {
+            let bytes: Vec<u8> = (sent..sent + 64 * 1024).map(super::pattern).collect();
+            match self.send(token, &bytes, false) {
+                None => sent += bytes.len(),
+                Some(stop) => {
+                    assert!(stop.error.is_none(), "{stop:?}");
+                    assert!((stop.sent as usize) < bytes.len(), "{stop:?}");
+                    return sent + stop.sent as usize;
+                }
+            }
+        }
+    }
+
+    /// Goes on sending until the connection stays blocked, and leaves `writable` armed. A system that
+    /// moves bytes to the peer's side in the background makes room again for a while.
+    pub fn fill_up(&mut self, token: Token, mut sent: usize) -> usize {
+        loop {
+            sent = self.fill(token, sent);
+            self.driver.writable(token);
+            for _ in 0..4 * SILENT_TURNS {
+                if self.events.is_empty() {
+                    self.pass();
+                }
+            }
+            if self.events.is_empty() {
+                return sent;
+            }
+            self.expect(News::Writable(token));
+        }
+    }
+
+    /// Receives once.
+    pub fn receive(&mut self, token: Token) -> News {
+        self.driver.receive(token);
+        self.news()
+    }
+
+    /// Receives until `len` bytes are there.
+    #[track_caller]
+    pub fn receive_bytes(&mut self, token: Token, len: usize) -> Vec<u8> {
+        let mut received = Vec::new();
+        while received.len() < len {
+            match self.receive(token) {
+                News::Received(from, bytes) if from == token => received.extend(bytes),
+                news => panic!("expected bytes after {}, got {news:?}", received.len()),
+            }
+        }
+        received
+    }
+}

@@ -1,0 +1,360 @@
+//! The rig of the drivers on the real system, and the promises that only they can be asked for.
+//!
+//! The other ends are plain non-blocking descriptors on loopback addresses, on the same thread.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use socket2::{SockRef, Socket};
+use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, Wait};
+use stilling_engine::net::{self, ListenOptions};
+use stilling_ring::{Clock, Time};
+
+use super::{DatagramPeer, News, Peer, Place, Rig, Stage};
+
+/// After this a test hangs. It measures nothing.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A driver on the real system.
+pub trait SystemDriver: Driver<Socket = OwnedFd> + Sized {
+    /// A driver for the calling thread.
+    ///
+    /// # Errors
+    /// What the system says.
+    fn start() -> io::Result<Self>;
+}
+
+impl SystemDriver for stilling_engine::driver::poll::Poll {
+    fn start() -> io::Result<Self> {
+        Self::new()
+    }
+}
+
+impl SystemDriver for stilling_engine::driver::uring::Uring {
+    fn start() -> io::Result<Self> {
+        Self::new()
+    }
+}
+
+/// Sockets of the real system.
+pub struct System<D> {
+    clock: Clock,
+    began: Instant,
+    directory: tempfile::TempDir,
+    paths: u32,
+    driver: std::marker::PhantomData<D>,
+}
+
+/// The other end of anything that carries bytes.
+pub struct SystemPeer(OwnedFd);
+
+/// A listener on the other side.
+pub enum SystemListener {
+    /// TCP.
+    Tcp(TcpListener),
+    /// A Unix socket.
+    Unix(UnixListener),
+}
+
+impl<D> System<D> {
+    fn path(&mut self) -> PathBuf {
+        self.paths += 1;
+        self.directory.path().join(self.paths.to_string())
+    }
+}
+
+fn loopback(place: Place) -> SocketAddr {
+    match place {
+        Place::V4 => (Ipv4Addr::LOCALHOST, 0).into(),
+        Place::V6 => (Ipv6Addr::LOCALHOST, 0).into(),
+        Place::Unix => panic!("a Unix socket has a path"),
+    }
+}
+
+fn non_blocking(fd: impl Into<OwnedFd>) -> SystemPeer {
+    let fd = fd.into();
+    rustix::io::ioctl_fionbio(&fd, true).expect("a descriptor can be made non-blocking");
+    SystemPeer(fd)
+}
+
+impl<D: SystemDriver> Rig for System<D> {
+    type Driver = D;
+    type Peer = SystemPeer;
+    type PeerListener = SystemListener;
+    type DatagramPeer = UdpSocket;
+
+    fn new() -> Self {
+        net::raise_descriptor_limit();
+        System {
+            clock: Clock::real(),
+            began: Instant::now(),
+            directory: tempfile::tempdir().expect("a directory for sockets"),
+            paths: 0,
+            driver: std::marker::PhantomData,
+        }
+    }
+
+    fn driver(&mut self) -> D {
+        D::start().expect("this system grants the driver")
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn is_patient(&self) -> bool {
+        self.began.elapsed() < PATIENCE
+    }
+
+    fn listener(&mut self, place: Place) -> (OwnedFd, Destination) {
+        if place == Place::Unix {
+            let path = self.path();
+            return (net::listen_unix(&path).expect("listen"), Destination::Unix(path));
+        }
+        let options = ListenOptions { send_buffer: Some(16 * 1024), ..ListenOptions::default() };
+        let listener = net::listen_tcp(loopback(place), &options).expect("listen");
+        let to = net::local_addr(&listener).expect("its address");
+        (listener, Destination::Tcp { to, from: None })
+    }
+
+    fn dial(&mut self, to: &Destination) -> SystemPeer {
+        let (socket, address) = net::outgoing_socket(to).expect("a socket");
+        let socket = Socket::from(socket);
+        // On loopback the handshake needs nobody to accept it.
+        socket.set_nonblocking(false).expect("a blocking socket");
+        socket.connect(&address).expect("a listener takes it");
+        non_blocking(socket)
+    }
+
+    fn peer_listener(&mut self, place: Place) -> (SystemListener, Destination) {
+        if place == Place::Unix {
+            let path = self.path();
+            let listener = UnixListener::bind(&path).expect("listen");
+            listener.set_nonblocking(true).expect("a non-blocking listener");
+            return (SystemListener::Unix(listener), Destination::Unix(path));
+        }
+        let listener = TcpListener::bind(loopback(place)).expect("listen");
+        listener.set_nonblocking(true).expect("a non-blocking listener");
+        let to = listener.local_addr().expect("its address");
+        (SystemListener::Tcp(listener), Destination::Tcp { to, from: None })
+    }
+
+    fn peer_accept(&mut self, listener: &mut SystemListener) -> Option<SystemPeer> {
+        let accepted = match listener {
+            SystemListener::Tcp(listener) => listener.accept().map(|(socket, _)| OwnedFd::from(socket)),
+            SystemListener::Unix(listener) => listener.accept().map(|(socket, _)| OwnedFd::from(socket)),
+        };
+        accepted.ok().map(non_blocking)
+    }
+
+    fn vacant(&mut self, place: Place) -> Destination {
+        if place == Place::Unix {
+            return Destination::Unix(self.path());
+        }
+        let formerly = TcpListener::bind(loopback(place)).expect("listen");
+        Destination::Tcp { to: formerly.local_addr().expect("its address"), from: None }
+    }
+
+    fn pair(&mut self) -> (OwnedFd, SystemPeer) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        (ours.into(), non_blocking(theirs))
+    }
+
+    fn pipe_to_driver(&mut self) -> (OwnedFd, SystemPeer) {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        (reader.into(), non_blocking(writer))
+    }
+
+    fn pipe_from_driver(&mut self) -> (OwnedFd, SystemPeer) {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        (writer.into(), non_blocking(reader))
+    }
+
+    fn datagram_socket(&mut self, place: Place) -> (OwnedFd, SocketAddr) {
+        let socket = net::bind_udp(loopback(place)).expect("bind");
+        let address = net::local_addr(&socket).expect("its address");
+        (socket, address)
+    }
+
+    fn datagram_peer(&mut self, place: Place) -> UdpSocket {
+        let socket = UdpSocket::bind(loopback(place)).expect("bind");
+        socket.set_nonblocking(true).expect("a non-blocking socket");
+        socket
+    }
+}
+
+impl Peer for SystemPeer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(&self.0, bytes)?)
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        Ok(rustix::io::read(&self.0, into)?)
+    }
+
+    fn shutdown(&mut self) {
+        SockRef::from(&self.0).shutdown(std::net::Shutdown::Write).expect("shutdown");
+    }
+
+    fn reset(self) {
+        SockRef::from(&self.0).set_linger(Some(Duration::ZERO)).expect("linger");
+    }
+
+    fn remote_addr(&self) -> Option<SocketAddr> {
+        SockRef::from(&self.0).peer_addr().ok()?.as_socket()
+    }
+}
+
+impl DatagramPeer for UdpSocket {
+    fn local_addr(&self) -> SocketAddr {
+        UdpSocket::local_addr(self).expect("a bound socket has an address")
+    }
+
+    fn send(&mut self, to: SocketAddr, payload: &[u8]) {
+        assert_eq!(self.send_to(payload, to).expect("send"), payload.len());
+    }
+
+    fn receive(&mut self) -> Option<(SocketAddr, Vec<u8>)> {
+        let mut into = vec![0; 65_536];
+        let (len, from) = self.recv_from(&mut into).ok()?;
+        into.truncate(len);
+        Some((from, into))
+    }
+}
+
+/// Ends the process if a wait without limit is not over in time: nothing else could.
+fn guard() -> mpsc::Sender<()> {
+    let (alive, over) = mpsc::channel();
+    std::thread::spawn(move || {
+        if over.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            std::process::abort();
+        }
+    });
+    alive
+}
+
+/// Whether the thread of this process sleeps in the system.
+fn sleeps(thread: rustix::process::Pid) -> bool {
+    let path = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    let stat = std::fs::read_to_string(path).expect("the thread lives");
+    // proc_pid_stat(5): the state follows the command in parentheses.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
+}
+
+/// Row 5.1: a wake from another thread ends a wait that has begun.
+pub fn a_wake_ends_a_wait_without_limit<D: SystemDriver>() {
+    let _guard = guard();
+    let mut stage = Stage::<System<D>>::new();
+    let waiting = rustix::thread::gettid();
+    for _ in 0..20 {
+        let (wake, (may_wake, begin)) = (stage.driver.wake_handle(), mpsc::channel());
+        let waker = std::thread::spawn(move || {
+            begin.recv().expect("the test goes on");
+            while !sleeps(waiting) {
+                std::thread::yield_now();
+            }
+            wake.wake();
+        });
+        may_wake.send(()).expect("the other thread waits");
+        while stage.events.is_empty() {
+            stage.turn(Wait::Forever, &[]);
+        }
+        stage.expect(News::Woken);
+        waker.join().expect("the other thread ends well");
+    }
+}
+
+/// Row 5.1: a wake ends the wait whenever it comes: before, at the beginning, during.
+pub fn no_wake_is_lost<D: SystemDriver>() {
+    let _guard = guard();
+    let mut stage = Stage::<System<D>>::new();
+    let wake = stage.driver.wake_handle();
+    let (ask, asked) = mpsc::channel();
+    let waker = std::thread::spawn(move || asked.into_iter().for_each(|()| wake.wake()));
+    for round in 0..2000 {
+        ask.send(()).expect("the other thread lives");
+        // The wake meets every point between here and the sleep of the wait.
+        for _ in 0..round % 50 {
+            std::hint::spin_loop();
+        }
+        while stage.events.is_empty() {
+            stage.turn(Wait::Forever, &[]);
+        }
+        stage.expect(News::Woken);
+        assert!(stage.events.is_empty(), "{:?}", stage.events);
+    }
+    drop(ask);
+    waker.join().expect("the other thread ends well");
+}
+
+/// Row 0.9: a wait ends at its time, not before, also for times that are no whole milliseconds.
+pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
+    let mut stage = Stage::<System<D>>::new();
+    for micros in [0, 1, 300, 999, 1000, 1001, 3700] {
+        let until = stage.rig.now().after(Duration::from_micros(micros));
+        stage.turn(Wait::Until(until), &[]);
+        assert!(stage.events.is_empty(), "{:?}", stage.events);
+        assert!(stage.rig.now() >= until, "a wait of {micros} µs was early");
+    }
+}
+
+/// Row 5.1: a foreign event loop learns from one descriptor when to turn.
+pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
+    let mut stage = Stage::<System<D>>::new();
+    let (token, mut peer) = stage.connection();
+    let silence = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+    let work = |stage: &mut Stage<System<D>>, wait: &Timespec| {
+        let waitable = duplicate(stage.driver.waitable().expect("a system driver has one"));
+        let mut asked = [PollFd::from_borrowed_fd(waitable.as_fd(), PollFlags::IN)];
+        rustix::event::poll(&mut asked, Some(wait)).expect("poll") == 1
+    };
+    for round in 0..3 {
+        stage.driver.receive(token);
+        stage.expect_silence();
+        assert!(!work(&mut stage, &silence), "nothing is to be done");
+        stage.peer_writes(&mut peer, &[round]);
+        assert!(work(&mut stage, &patience), "bytes have come");
+        stage.turn(Wait::No, &[]);
+        assert!(!stage.events.is_empty(), "the waitable promised news");
+        stage.expect(News::Received(token, vec![round]));
+        stage.driver.wake_handle().wake();
+        assert!(work(&mut stage, &patience), "somebody called");
+        stage.turn(Wait::No, &[]);
+        stage.expect(News::Woken);
+    }
+    let (socket, address) = stage.rig.datagram_socket(Place::V4);
+    let datagrams = stage.attach(socket, Kind::Datagram);
+    stage.driver.receive(datagrams);
+    stage.expect_silence();
+    assert!(!work(&mut stage, &silence), "nothing is to be done");
+    let outgoing = Outgoing { token: datagrams, bytes: b"to myself", to: Some(address), close: false };
+    // More than one turn takes, so that work is left over.
+    let many = [outgoing; 2 * stilling_engine::limits::DATAGRAMS_PER_TURN];
+    stage.turn(Wait::No, &many);
+    let mut received = 0;
+    while received < many.len() {
+        if stage.events.is_empty() {
+            assert!(work(&mut stage, &patience), "{received} datagrams were taken, not all");
+            stage.turn(Wait::No, &[]);
+        }
+        for event in stage.events.drain(..) {
+            let Event::Datagram { buffer, .. } = event else { panic!("{event:?}") };
+            stage.driver.release(buffer);
+            received += 1;
+        }
+    }
+}
+
+/// A descriptor of our own for one that is known by its number only.
+fn duplicate(raw: i32) -> OwnedFd {
+    use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+    let ourselves = pidfd_open(getpid(), PidfdFlags::empty()).expect("this process lives");
+    pidfd_getfd(ourselves, raw, PidfdGetfdFlags::empty()).expect("it is open")
+}

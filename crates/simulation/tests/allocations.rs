@@ -1,0 +1,172 @@
+//! A warm driver allocates nothing: an allocator that counts proves it.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System as SystemAllocator};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use stilling_engine::Token;
+use stilling_engine::driver::{Destination, Event, Kind, Outgoing, SendStop, Wait, poll::Poll, uring::Uring};
+use stilling_simulation::suite::system::{System, SystemDriver};
+use stilling_simulation::suite::{DatagramPeer, Peer, Place, Rig};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on unchanged; the counter is plain data that needs no allocation.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises hold for the system's allocator too.
+        unsafe { SystemAllocator.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { SystemAllocator.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: as above.
+        unsafe { SystemAllocator.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CONNECTIONS: usize = 40;
+
+/// A driver whose calls are charged with what they allocate.
+struct Charged<D: SystemDriver> {
+    rig: System<D>,
+    driver: D,
+    stops: Vec<SendStop>,
+    events: Vec<Event<OwnedFd>>,
+    allocations: u64,
+}
+
+impl<D: SystemDriver> Charged<D> {
+    fn charge<T>(&mut self, act: impl FnOnce(&mut D) -> T) -> T {
+        let before = ALLOCATIONS.get();
+        let outcome = act(&mut self.driver);
+        self.allocations += ALLOCATIONS.get() - before;
+        outcome
+    }
+
+    /// Turns until `enough` events are there, and hands them out.
+    fn turn_until(&mut self, enough: usize, outgoing: &[Outgoing<'_>]) -> Vec<Event<OwnedFd>> {
+        let mut outgoing = outgoing;
+        let (mut stops, mut events) = (std::mem::take(&mut self.stops), std::mem::take(&mut self.events));
+        while events.len() < enough {
+            assert!(self.rig.is_patient(), "it hangs with {events:?}");
+            let now = self.rig.now();
+            let soon = Wait::Until(now.after(std::time::Duration::from_millis(1)));
+            self.charge(|driver| driver.turn(now, soon, outgoing.iter().copied(), &mut stops, &mut events))
+                .expect("a turn");
+            outgoing = &[];
+        }
+        assert!(stops.is_empty(), "{stops:?}");
+        let heard = Vec::from_iter(events.drain(..));
+        (self.stops, self.events) = (stops, events);
+        heard
+    }
+}
+
+/// Accept, receive, parked read, send, close, and datagrams both ways; returns how much was allocated.
+fn round<D: SystemDriver>(
+    charged: &mut Charged<D>,
+    destination: &Destination,
+    datagrams: (Token, SocketAddr),
+    generation: u32,
+) -> u64 {
+    charged.allocations = 0;
+    let token = |at: usize| Token::new(10 + at as u32, generation);
+    let mut peers: Vec<_> = (0..CONNECTIONS).map(|_| charged.rig.dial(destination)).collect();
+    let accepted = charged.turn_until(CONNECTIONS, &[]);
+    for (at, event) in accepted.into_iter().enumerate() {
+        let Event::Accepted { socket, .. } = event else { panic!("{event:?}") };
+        charged.charge(|driver| driver.attach(token(at), socket, Kind::Stream, at % 2 == 0)).expect("attach");
+        charged.charge(|driver| driver.receive(token(at)));
+    }
+    for peer in &mut peers {
+        peer.write(b"question").expect("room for a question");
+    }
+    for event in charged.turn_until(CONNECTIONS, &[]) {
+        let Event::Received { token, buffer, .. } = event else { panic!("{event:?}") };
+        charged.charge(|driver| driver.release(buffer));
+        charged.charge(|driver| driver.readable(token));
+    }
+    for peer in &mut peers {
+        peer.write(b"another").expect("room for another");
+    }
+    let mut into = [0; 16];
+    for event in charged.turn_until(CONNECTIONS, &[]) {
+        let Event::Readable { token } = event else { panic!("{event:?}") };
+        let read = charged.charge(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
+        assert_eq!(&into[..read], b"another");
+    }
+    let closing: Vec<_> = (0..CONNECTIONS)
+        .map(|at| Outgoing { token: token(at), bytes: b"answer", to: None, close: true })
+        .collect();
+    charged.turn_until(CONNECTIONS, &closing);
+
+    let mut peer = charged.rig.datagram_peer(Place::V4);
+    for _ in 0..CONNECTIONS {
+        DatagramPeer::send(&mut peer, datagrams.1, b"question");
+    }
+    for event in charged.turn_until(CONNECTIONS, &[]) {
+        let Event::Datagram { buffer, .. } = event else { panic!("{event:?}") };
+        charged.charge(|driver| driver.release(buffer));
+    }
+    let to = Some(DatagramPeer::local_addr(&peer));
+    let answers = vec![Outgoing { token: datagrams.0, bytes: b"answer", to, close: false }; CONNECTIONS];
+    // A handle is made once per thread that holds it, so making it is not charged.
+    charged.driver.wake_handle().wake();
+    charged.turn_until(1, &answers);
+    charged.allocations
+}
+
+fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
+    let mut rig = System::<D>::new();
+    let driver = rig.driver();
+    let (listener, destination) = rig.listener(Place::V4);
+    let (socket, address) = rig.datagram_socket(Place::V4);
+    let mut charged = Charged {
+        rig,
+        driver,
+        stops: Vec::with_capacity(1024),
+        events: Vec::with_capacity(1024),
+        allocations: 0,
+    };
+    let (listening, datagrams) = (Token::new(0, 1), Token::new(1, 1));
+    charged.driver.listen(listening, listener).expect("listen");
+    charged.driver.accept(listening);
+    charged.driver.attach(datagrams, socket, Kind::Datagram, false).expect("attach");
+    charged.driver.receive(datagrams);
+    let warming =
+        (1..4).map(|generation| round(&mut charged, &destination, (datagrams, address), generation));
+    assert!(warming.sum::<u64>() > 0, "the allocator counts nothing");
+    for generation in 4..10 {
+        let allocations = round(&mut charged, &destination, (datagrams, address), generation);
+        assert_eq!(allocations, 0, "in round {generation}");
+    }
+}
+
+/// Row 4.6: nothing is allocated per turn, connection or datagram.
+#[test]
+fn a_warm_poll_driver_allocates_nothing() {
+    a_warm_driver_allocates_nothing::<Poll>();
+}
+
+/// Row 4.6: the same on io_uring.
+#[test]
+fn a_warm_uring_driver_allocates_nothing() {
+    a_warm_driver_allocates_nothing::<Uring>();
+}

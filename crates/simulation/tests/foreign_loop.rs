@@ -1,0 +1,131 @@
+//! A shard inside somebody else's event loop: it is turned only when it asks for it, when its waitable
+//! descriptor polls readable, or when its deadline has come.
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use stilling_engine::driver::poll::Poll;
+use stilling_engine::driver::uring::Uring;
+use stilling_engine::driver::{Driver, Wait};
+use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard, Token};
+use stilling_ring::{Clock, Time, Wake};
+
+/// Only so long may one wait take before the test counts as hanging, in milliseconds.
+const HANG_MS: i32 = 20_000;
+
+/// Sleeps as a foreign loop does: until the descriptor polls readable.
+#[allow(unsafe_code)]
+fn wait_for(waitable: i32) {
+    let mut waiting = libc::pollfd { fd: waitable, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let ready = unsafe { libc::poll(&mut waiting, 1, HANG_MS) };
+    assert_eq!(ready, 1, "there is news for the shard, and nobody told the loop");
+}
+
+type Mailbox = Arc<Mutex<VecDeque<Token>>>;
+
+/// Echoes, and says "mail" when mail comes.
+struct Echoes {
+    mailbox: Mailbox,
+    opened: Arc<Mutex<Option<Token>>>,
+}
+
+struct Echo;
+
+impl Service for Echoes {
+    type Session = Echo;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Echo {
+        Echo
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        Some((self.mailbox.lock().expect("nobody panicked").pop_front()?, ()))
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mailbox.lock().expect("nobody panicked").is_empty()
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+impl Session for Echo {
+    type Service = Echoes;
+
+    fn opened(&mut self, io: &mut Io<'_, Echoes>) {
+        *io.service.opened.lock().expect("nobody panicked") = Some(io.token());
+    }
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+        io.send(bytes).expect("there is room");
+        bytes.len()
+    }
+
+    fn delivered(&mut self, (): (), io: &mut Io<'_, Echoes>) {
+        io.send(b"mail").expect("there is room");
+        io.finish(CloseReason::Done);
+    }
+}
+
+fn a_foreign_loop_serves<D: Driver<Socket = std::os::fd::OwnedFd>>(mut driver: D) {
+    let listener = net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &ListenOptions::default())
+        .expect("a free port");
+    let address = net::local_addr(&listener).expect("it is bound");
+    let (mailbox, opened) = (Mailbox::default(), Arc::default());
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let waitable = driver.waitable().expect("both drivers have one");
+    let service = Echoes { mailbox: Arc::clone(&mailbox), opened: Arc::clone(&opened) };
+    let mut shard =
+        Shard::new(driver, service, Config::default(), Clock::real(), Arc::clone(&wake), Arc::default());
+    shard.listen(listener, false).expect("one listener");
+
+    let client = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
+        for round in 0_u32..100 {
+            let (said, mut heard) = (round.to_le_bytes(), [0; 4]);
+            stream.write_all(&said).expect("it reads");
+            stream.read_exact(&mut heard).expect("it answers");
+            assert_eq!(heard, said);
+        }
+        // From another thread: the shard may be asleep in the foreign loop just now.
+        let token = opened.lock().expect("nobody panicked").expect("it is open");
+        mailbox.lock().expect("nobody panicked").push_back(token);
+        wake.notify();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).expect("it closes in order");
+        assert_eq!(rest, b"mail");
+    });
+
+    let mut waits = 0;
+    while shard.counters().closed_total() == 0 {
+        // Nothing here has a deadline that counts: only news may end a wait.
+        if shard.prepare_to_wait() != Wait::No {
+            waits += 1;
+            wait_for(waitable);
+        }
+        shard.turn(false).expect("the driver works");
+    }
+    assert!(waits > 0, "the loop never slept");
+    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert_eq!(shard.counters().closed(CloseReason::Done).get(), 1);
+}
+
+#[test]
+fn a_shard_on_uring_lives_in_a_foreign_loop() {
+    a_foreign_loop_serves(Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn a_shard_on_poll_lives_in_a_foreign_loop() {
+    a_foreign_loop_serves(Poll::new().expect("the system has epoll"));
+}

@@ -1,0 +1,79 @@
+//! The HTTP world over many seeds: the shipped server against honest and hostile clients on a hostile network.
+
+use std::collections::BTreeMap;
+
+use stilling_engine::CloseReason;
+use stilling_simulation::http::{HttpReport, Manner, Options, Style, run};
+use stilling_simulation::{Fault, FaultCounts};
+
+/// Worlds of one test run.
+const SEEDS: u64 = 1200;
+
+fn report(seed: u64) -> HttpReport {
+    run(seed, &Options::default())
+        .unwrap_or_else(|failure| panic!("{failure}\nreplay: cargo xtask sim --seed {seed} --verbose"))
+}
+
+fn add<K: Ord + Copy, N: Copy + Into<u64>>(sums: &mut BTreeMap<K, u64>, counts: &BTreeMap<K, N>) {
+    for (key, count) in counts {
+        *sums.entry(*key).or_default() += (*count).into();
+    }
+}
+
+fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) {
+    let count = sums.get(key).copied().unwrap_or_default();
+    assert!(count > 0, "{what} {key:?} never occurred in {SEEDS} worlds");
+}
+
+/// Rows 4.3, 4.9, 4.12, 4.16, 4.33, 4.34, 4.35, 4.36, 4.37, 5.5: in every world every honest client gets every answer,
+/// exact and in order, every connection ends for one reason, and nothing is left over. Over all worlds everything that
+/// can happen does.
+#[test]
+fn every_world_ends_well_and_all_that_can_happen_does() {
+    let mut faults = FaultCounts::default();
+    let (mut styles, mut manners, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut answers, mut retries) = (0, 0);
+    for seed in 0..SEEDS {
+        let report = report(seed);
+        faults.add(&report.report.faults);
+        add(&mut styles, &report.styles);
+        add(&mut manners, &report.manners);
+        add(&mut closed, &report.closed);
+        (answers, retries) = (answers + report.answers, retries + report.retries);
+    }
+    for fault in Fault::ALL {
+        // There are no datagrams in this world.
+        let datagrams = matches!(fault, Fault::DatagramLost | Fault::DatagramTwice);
+        assert_eq!(faults.of(fault) == 0, datagrams, "{fault:?}");
+    }
+    Style::ALL.iter().for_each(|style| seen("style", style, &styles));
+    Manner::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
+    for reason in CloseReason::ALL {
+        // The shards dial nobody, and sockets fail in no other way.
+        let absent = matches!(reason, CloseReason::ConnectFailed | CloseReason::SystemError);
+        if absent {
+            assert_eq!(closed[&reason], 0, "{reason:?}");
+        } else {
+            seen("reason", &reason, &closed);
+        }
+    }
+    assert!(answers > 20 * SEEDS, "only {answers} answers");
+    assert!(retries > 0, "no connection of an honest client was ever harmed");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_world() {
+    let hashes = || (5000..5050).map(|seed| report(seed).report.trace_hash).collect::<Vec<u64>>();
+    let first = hashes();
+    assert_eq!(first, hashes());
+    let different: std::collections::BTreeSet<&u64> = first.iter().collect();
+    assert_eq!(different.len(), first.len());
+}
+
+#[test]
+fn keeping_the_text_changes_nothing() {
+    let report = report(7);
+    let verbose = run(7, &Options { verbose: true }).expect("it ended well without");
+    assert_eq!(report.report, verbose.report);
+    assert!(report.text.is_empty() && verbose.text.len() > 100);
+}

@@ -1,0 +1,273 @@
+//! The network behaves as Linux does where a socket's user can see it. The driver suite shows that both sides agree;
+//! here are the corners that a test over real sockets cannot reach at will: full backlogs, deferring listeners, discarded
+//! bytes, lost datagrams.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stilling_engine::Token;
+use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, SendStop, Wait};
+use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver, SimSocket};
+
+const LISTENER: Token = Token::new(0, 1);
+const SOCKET: Token = Token::new(1, 1);
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+fn network(faults: Faults, latency_ms: u64) -> Network {
+    let latency = (Duration::from_millis(latency_ms), Duration::from_millis(latency_ms));
+    Network::new(1, Options { latency, buffer: 1000, faults })
+}
+
+/// A driver and the news of its last turn.
+struct Shard {
+    network: Network,
+    driver: SimDriver,
+    stops: Vec<SendStop>,
+    events: Vec<Event<SimSocket>>,
+}
+
+impl Shard {
+    fn new(network: &Network) -> Self {
+        let driver = SimDriver::new(network);
+        Shard { network: network.clone(), driver, stops: Vec::new(), events: Vec::new() }
+    }
+
+    fn turn(&mut self, outgoing: &[Outgoing<'_>]) -> &[Event<SimSocket>] {
+        self.stops.clear();
+        self.events.clear();
+        let now = self.network.now();
+        self.driver
+            .turn(now, Wait::No, outgoing.iter().copied(), &mut self.stops, &mut self.events)
+            .expect("turns");
+        &self.events
+    }
+
+    fn listen(&mut self, backlog: usize, defer: Option<Duration>) -> Address {
+        let listener = self.network.listen(Address::Tcp(address("10.0.0.1:80")), backlog, defer);
+        let at = listener.listening_at().expect("it listens");
+        self.driver.listen(LISTENER, listener).expect("the slot is free");
+        at
+    }
+
+    fn accept_and_attach(&mut self) {
+        let Some(Event::Accepted { socket, .. }) = self.events.pop() else { panic!("nothing accepted") };
+        self.driver.attach(SOCKET, socket, Kind::Stream, false).expect("the slot is free");
+    }
+}
+
+fn after(network: &Network, ms: u64) {
+    network.advance_to(network.now().after(Duration::from_millis(ms)));
+}
+
+fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
+    result.expect_err("it fails").raw_os_error()
+}
+
+/// Row 0.8: the backlog holds clients; beyond it they knock again and get in when there is room.
+#[test]
+fn a_full_backlog_makes_clients_knock_again() {
+    let network = network(Faults::NONE, 1);
+    let mut shard = Shard::new(&network);
+    let at = shard.listen(1, None);
+    let first = network.connect(at.clone(), None);
+    let second = network.connect(at, None);
+    after(&network, 10);
+    assert_eq!((first.connected().ok(), second.connected().ok()), (Some(true), Some(false)));
+    shard.driver.accept(LISTENER);
+    assert_eq!(shard.turn(&[]).len(), 1);
+    after(&network, 1000);
+    assert_eq!(second.connected().ok(), Some(true));
+    assert_eq!(shard.turn(&[]).len(), 1);
+}
+
+#[test]
+fn nobody_listening_refuses_and_a_closed_listener_resets_its_queue() {
+    let network = network(Faults::NONE, 1);
+    let mut shard = Shard::new(&network);
+    let nobody = network.connect(Address::Tcp(address("10.0.0.1:81")), None);
+    let at = shard.listen(5, None);
+    let mut queued = network.connect(at, None);
+    after(&network, 5);
+    assert_eq!(errno(nobody.connected()), Some(libc::ECONNREFUSED));
+    assert_eq!(queued.connected().ok(), Some(true));
+    shard.driver.close(LISTENER);
+    assert!(matches!(shard.turn(&[]), [Event::Closed { token: LISTENER }]));
+    after(&network, 5);
+    assert_eq!(errno(queued.read(&mut [0])), Some(libc::ECONNRESET));
+}
+
+#[test]
+fn a_deferring_listener_gives_a_connection_with_its_first_bytes_or_after_its_time() {
+    let network = network(Faults::NONE, 1);
+    let mut shard = Shard::new(&network);
+    let at = shard.listen(5, Some(Duration::from_millis(100)));
+    shard.driver.accept(LISTENER);
+    shard.turn(&[]);
+    let _silent = network.connect(at.clone(), None);
+    let mut talker = network.connect(at, None);
+    after(&network, 1);
+    assert!(shard.turn(&[]).is_empty());
+    talker.write(b"GET").expect("it is connected");
+    after(&network, 1);
+    let [Event::Accepted { socket, .. }] = shard.turn(&[]) else { panic!("one that talks") };
+    assert_eq!(socket.peer_addr(), talker.local_addr());
+    after(&network, 100);
+    assert!(matches!(shard.turn(&[]), [Event::Accepted { .. }]));
+}
+
+#[test]
+fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_a_reset() {
+    for unread in [false, true] {
+        let network = network(Faults::NONE, 1);
+        let mut shard = Shard::new(&network);
+        let at = shard.listen(5, None);
+        shard.driver.accept(LISTENER);
+        let mut peer = network.connect(at, None);
+        after(&network, 1);
+        shard.turn(&[]);
+        shard.accept_and_attach();
+        if unread {
+            peer.write(b"ignored").expect("it is connected");
+            after(&network, 1);
+        }
+        shard.turn(&[Outgoing { token: SOCKET, bytes: b"bye", to: None, close: true }]);
+        after(&network, 1);
+        let mut into = [0; 10];
+        match unread {
+            false => {
+                assert_eq!(peer.read(&mut into).ok(), Some(3));
+                assert_eq!(peer.read(&mut into).ok(), Some(0));
+            }
+            true => assert_eq!(errno(peer.read(&mut into)), Some(libc::ECONNRESET)),
+        }
+    }
+}
+
+#[test]
+fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_sockets() {
+    let network = network(Faults::NONE, 1);
+    let mut shard = Shard::new(&network);
+    let at = shard.listen(5, None);
+    shard.driver.accept(LISTENER);
+    let peer = network.connect(at, None);
+    after(&network, 1);
+    shard.turn(&[]);
+    shard.accept_and_attach();
+    peer.close();
+    after(&network, 1);
+    let send = [Outgoing { token: SOCKET, bytes: b"hello?", to: None, close: false }];
+    shard.turn(&send);
+    assert!(shard.stops.is_empty(), "the first send is taken");
+    after(&network, 2);
+    for expected in [libc::ECONNRESET, libc::EPIPE] {
+        shard.turn(&send);
+        let error = shard.stops[0].error.as_ref().and_then(std::io::Error::raw_os_error);
+        assert_eq!(error, Some(expected));
+    }
+    let (one, other) = network.pair();
+    let mut one = Peer::new(one);
+    drop(other);
+    assert_eq!(errno(one.write(b"x")), Some(libc::EPIPE));
+    assert_eq!(one.read(&mut [0]).ok(), Some(0));
+}
+
+#[test]
+fn a_full_pipe_blocks_and_a_pipe_without_reader_breaks() {
+    let network = network(Faults::NONE, 1);
+    let (reader, writer) = network.pipe();
+    let (mut reader, mut writer) = (Peer::new(reader), Peer::new(writer));
+    assert_eq!(writer.write(&[7; 1500]).ok(), Some(1000));
+    assert_eq!(writer.write(b"x").expect_err("full").kind(), ErrorKind::WouldBlock);
+    assert_eq!(reader.read(&mut [0; 600]).ok(), Some(600));
+    assert_eq!(writer.write(&[7; 1500]).ok(), Some(600));
+    reader.close();
+    assert_eq!(errno(writer.write(b"x")), Some(libc::EPIPE));
+}
+
+#[test]
+fn a_discarding_reset_loses_what_was_not_read_and_says_so() {
+    let network = network(Faults::NONE.with(Fault::DiscardingReset, 1000), 1);
+    let (one, other) = network.pair();
+    let (mut one, other) = (Peer::new(one), Peer::new(other));
+    let mut other = other;
+    other.write(b"lost").expect("there is room");
+    other.reset();
+    assert_eq!(errno(one.read(&mut [0; 10])), Some(libc::ECONNRESET));
+    assert!(one.is_damaged());
+}
+
+#[test]
+fn a_shard_dials_from_where_it_says_and_the_peer_sees_it() {
+    let network = network(Faults::NONE, 1);
+    let mut shard = Shard::new(&network);
+    let listener = network.listen_as_peer(Address::Tcp(address("[::1]:9")));
+    let from = Some(address("[::2]:77"));
+    let to = Destination::Tcp { to: address("[::1]:9"), from };
+    shard.driver.connect(SOCKET, &to).expect("the slot is free");
+    assert!(shard.turn(&[]).is_empty());
+    after(&network, 1);
+    assert!(matches!(shard.turn(&[]), [Event::Connected { token: SOCKET }]));
+    let mut peer = listener.accept().expect("one waits");
+    peer.write(b"welcome").expect("it is connected");
+    after(&network, 1);
+    assert_eq!(shard.driver.recv_now(SOCKET, &mut [0; 20]).ok(), Some(7));
+}
+
+#[test]
+fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
+    for (fault, copies) in [(None, 1), (Some(Fault::DatagramLost), 0), (Some(Fault::DatagramTwice), 2)] {
+        let faults = fault.map_or(Faults::NONE, |fault| Faults::NONE.with(fault, 1000));
+        let network = network(faults, 1);
+        let mut shard = Shard::new(&network);
+        let socket = network.bind(address("10.0.0.1:5683"));
+        shard.driver.attach(SOCKET, socket, Kind::Datagram, false).expect("the slot is free");
+        shard.driver.receive(SOCKET);
+        let peer = network.bind_as_peer(address("10.0.0.2:0"));
+        peer.send(address("10.0.0.1:5683"), &[9; 5000]).expect("it fits");
+        after(&network, 1);
+        let buffers: Vec<_> = shard
+            .turn(&[])
+            .iter()
+            .map(|event| match event {
+                Event::Datagram { buffer, .. } => *buffer,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(buffers.len(), copies, "{fault:?}");
+        for buffer in buffers {
+            let datagram = shard.driver.datagram(buffer);
+            assert_eq!((datagram.from, datagram.payload.len()), (peer.local_addr(), 4096));
+            assert!(datagram.truncated);
+            shard.driver.release(buffer);
+        }
+        let answer = Outgoing { token: SOCKET, bytes: b"answer", to: Some(peer.local_addr()), close: false };
+        shard.turn(&[answer]);
+        after(&network, 1);
+        for _ in 0..copies {
+            assert_eq!(peer.receive(), Some((address("10.0.0.1:5683"), b"answer".to_vec())));
+        }
+        assert_eq!(peer.receive(), None);
+    }
+}
+
+#[test]
+fn changed_peers_are_named_once_and_only_when_something_changed() {
+    let network = network(Faults::NONE, 1);
+    let (one, other) = network.pair();
+    let (one, mut other) = (Peer::new(one), Peer::new(other));
+    let mut changed = Vec::new();
+    network.take_changed(&mut changed);
+    changed.clear();
+    for _ in 0..3 {
+        other.write(b"x").expect("there is room");
+    }
+    network.take_changed(&mut changed);
+    assert_eq!(changed, [one.key()]);
+    changed.clear();
+    network.take_changed(&mut changed);
+    assert!(changed.is_empty());
+}

@@ -1,0 +1,48 @@
+//! Bugs planted on purpose are found, and nothing is found where there is none: that is how we know that the simulator
+//! can see. Needs `RUSTFLAGS="--cfg stilling_planted"`.
+#![cfg(stilling_planted)]
+
+use std::panic;
+
+use stilling_ring::planted;
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http};
+
+/// Seeds within which a bug has to be found.
+const SEEDS: u64 = 1000;
+
+/// Every planted bug of the house that a world without a disk and a hub can show.
+const BUGS: [&str; 6] =
+    ["stale generation", "double-freed buffer", "lost completion", "lost wake", "double answer", "lost job"];
+
+/// Bugs of the driver, which the echo world sees as well: it has no server that might cover them up.
+const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lost completion"];
+
+type World = fn(u64) -> Option<Failure>;
+
+fn echo_world(seed: u64) -> Option<Failure> {
+    echo::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
+}
+
+fn http_world(seed: u64) -> Option<Failure> {
+    http::run(seed, &http::Options::default()).err()
+}
+
+fn first_failure(bug: Option<&'static str>, world: World) -> Option<Failure> {
+    planted::choose(bug);
+    (0..SEEDS).find_map(world)
+}
+
+/// One test, because the chosen bug is the whole process's.
+#[test]
+fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
+    // What the worlds find shows in their results; thousands of panic messages would only hide it.
+    panic::set_hook(Box::new(|_| ()));
+    let found = |bug, world| first_failure(Some(bug), world).is_some();
+    let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
+    let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
+    let without = (first_failure(None, http_world), first_failure(None, echo_world));
+    let _ = panic::take_hook();
+    assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
+    assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
+    assert_eq!(without, (None, None));
+}

@@ -1,0 +1,110 @@
+//! What can be chosen about a server, and what can go wrong with it.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use stilling_engine::Config as EngineConfig;
+use stilling_engine::driver::choice::DriverChoice;
+use stilling_wire::http1::Limits;
+
+use crate::http::Timeouts;
+
+/// Everything that can be chosen about a server.
+#[derive(Clone, Debug)]
+pub struct ServeConfig {
+    /// Where to listen; port 0 takes a free port. Default: 127.0.0.1:9000.
+    pub listen: Vec<SocketAddr>,
+    /// Shards. Default: as many as the process may use cores.
+    pub shards: usize,
+    /// Connections per shard. Default: 100,000, or what the descriptor limit allows.
+    pub capacity: u32,
+    /// Worker threads; 0: slow work runs in the shard. Default: as many as shards.
+    pub worker_threads: usize,
+    /// Jobs that may wait for a worker. Default: 4096.
+    pub queue_max: usize,
+    /// How long a job may wait. Default: 30 s.
+    pub queue_age_max: Duration,
+    /// How long slow work takes. Default: 30 ms.
+    pub slow_duration: Duration,
+    /// Which driver. Default: `auto`.
+    pub driver: DriverChoice,
+    /// Keep each shard on a core of its own. Default: no; it costs where others use the cores too.
+    pub pin: bool,
+    /// Answer `/test/*` on listeners that are not loopback, too.
+    pub demo: bool,
+    /// What the HTTP decoder accepts.
+    pub limits: Limits,
+    /// How long clients may take.
+    pub timeouts: Timeouts,
+    /// The engine's own timeouts and bounds; its capacity is replaced by the one above.
+    pub engine: EngineConfig,
+    /// Bytes of the kernel's send buffer per connection; `None`: the system's tuning.
+    pub send_buffer: Option<usize>,
+    /// TCP congestion control of accepted connections; `None`: the system's.
+    pub congestion: Option<String>,
+}
+
+impl Default for ServeConfig {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        ServeConfig {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 9000))],
+            shards: cores,
+            capacity: 100_000,
+            worker_threads: cores,
+            queue_max: 4096,
+            queue_age_max: Duration::from_secs(30),
+            slow_duration: Duration::from_millis(30),
+            driver: DriverChoice::Auto,
+            pin: false,
+            demo: false,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            engine: EngineConfig::default(),
+            send_buffer: None,
+            congestion: None,
+        }
+    }
+}
+
+/// Why a server did not start, or stopped.
+#[derive(Debug)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+    /// The demanded driver is not available.
+    Driver(io::Error),
+    /// The descriptor limit leaves no room for a single connection per shard.
+    Descriptors(u64),
+    /// A thread could not be started.
+    Threads(io::Error),
+    /// A shard failed.
+    Shard(usize, io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(
+                    f,
+                    "cannot listen on {address}: another process listens there; stop it or choose another port"
+                )
+            }
+            ServeError::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            ServeError::Driver(error) => {
+                write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
+            }
+            ServeError::Descriptors(limit) => write!(
+                f,
+                "the limit of {limit} open files leaves no room for connections; raise it (ulimit -n) or use fewer accept threads"
+            ),
+            ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
+            ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {}

@@ -1,0 +1,97 @@
+//! The pages that the server answers about itself. They allocate: they are for people and scrapers.
+
+use std::fmt::Write;
+
+use stilling_engine::{CloseReason, Io};
+use stilling_wire::http1::Status;
+
+use super::answer::{self, Request};
+use super::counters::COUNTED;
+use super::service::HttpService;
+use crate::metrics;
+use crate::overview::Overview;
+
+/// `/metrics`.
+pub(super) fn metrics(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
+    let text = metrics::render(&io.service.overview);
+    answer::send(request, Status::Ok, metrics::MEDIA_TYPE, text.as_bytes(), io)
+}
+
+/// `/status`.
+pub(super) fn status(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
+    let ready = io.service.is_ready();
+    let page = status_page(&io.service.overview, ready);
+    answer::send(request, Status::Ok, "text/html; charset=utf-8", page.as_bytes(), io)
+}
+
+const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem;\
+color:#1c2733;background:#fbfcfd}h1{font-size:1.6rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem;\
+color:#40566b}p{margin:.3rem 0}table{border-collapse:collapse;width:100%}td{padding:.2rem .4rem;\
+border-bottom:1px solid #e3e9ee}td+td{text-align:right;font-variant-numeric:tabular-nums}\
+@media(prefers-color-scheme:dark){body{color:#dbe4ec;background:#14191f}h2{color:#9db3c7}\
+td{border-color:#2a333c}a{color:#7db7e8}}";
+
+fn status_page(see: &Overview, ready: bool) -> String {
+    let mut page = String::with_capacity(8 * 1024);
+    let state = if ready { "ready" } else { "draining" };
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
+         <meta http-equiv=refresh content=5><title>Stilling: {state}</title><style>{STYLE}</style>\
+         <h1>Stilling {version}</h1><p>{state} · driver {driver} · {shards} shards · {workers} worker threads\
+         <p>listening on {listeners} · <a href=/metrics>metrics</a>",
+        version = env!("CARGO_PKG_VERSION"),
+        driver = see.driver,
+        shards = see.engines.len(),
+        workers = see.workers,
+        listeners = see.listeners.join(", "),
+    );
+    if let Some(fallback) = &see.driver_fallback {
+        let _ = write!(page, "<p>{}", escape(fallback));
+    }
+    let pool = see.pool.counters();
+    table(
+        &mut page,
+        "Connections",
+        &[
+            ("open now", see.engine(|c| &c.open)),
+            ("capacity", u64::from(see.capacity) * see.engines.len() as u64),
+            ("accepted", see.engine(|c| &c.accepted)),
+            ("refused, no descriptors", see.engine(|c| &c.refused_descriptors)),
+            ("refused, no room", see.engine(|c| &c.refused_full)),
+            ("pauses of accepting", see.engine(|c| &c.gate_closed)),
+        ],
+    );
+    table(
+        &mut page,
+        "Work",
+        &[
+            ("queued now", pool.queued),
+            ("running now", pool.busy),
+            ("done", pool.done),
+            ("refused, queue full", pool.refused),
+            ("expired in the queue", pool.expired),
+            ("panicked", pool.panicked),
+        ],
+    );
+    let answers = COUNTED.map(|status| (status.reason(), see.http(|c| c.answers(status))));
+    table(&mut page, "Answers", &answers);
+    let closed = CloseReason::ALL.map(|reason| (reason.name(), see.engine(|c| c.closed(reason))));
+    table(&mut page, "Closed connections", &closed);
+    page
+}
+
+/// Rows with a value, and the first one always.
+fn table(page: &mut String, title: &str, rows: &[(&str, u64)]) {
+    let _ = write!(page, "<h2>{title}</h2><table>");
+    for (at, (name, value)) in rows.iter().enumerate() {
+        if at == 0 || *value > 0 {
+            let _ = write!(page, "<tr><td>{}<td>{value}", name.replace('_', " "));
+        }
+    }
+    page.push_str("</table>");
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}

@@ -1,0 +1,175 @@
+//! The metrics in OpenMetrics text form: <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use stilling_engine::CloseReason;
+
+use crate::http::COUNTED;
+use crate::overview::Overview;
+
+/// The media type of what [`render`] returns.
+pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// All metrics as text.
+pub fn render(overview: &Arc<Overview>) -> String {
+    let mut registry = Registry::with_prefix("stilling");
+    registry.register_collector(Box::new(Everything(Arc::clone(overview))));
+    let mut out = String::with_capacity(8 * 1024);
+    // Writing to a string does not fail.
+    let _ = text::encode(&mut out, &registry);
+    out
+}
+
+#[derive(Debug)]
+struct Everything(Arc<Overview>);
+
+impl Collector for Everything {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (see, to) = (&*self.0, &mut encoder);
+        self.encode_driver(to)?;
+        gauge(to, "connections", "Connections open now", see.engine(|c| &c.open))?;
+        gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
+        self.encode_accepted(to)?;
+        counter(to, "connected", "Connections opened by this side", see.engine(|c| &c.connected))?;
+        self.encode_closed(to)?;
+        self.encode_refused(to)?;
+        counter(to, "accept_gate_closed", "Pauses of accepting at capacity", see.engine(|c| &c.gate_closed))?;
+        counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))?;
+        counter_of(to, "received", "Bytes received", &Unit::Bytes, see.engine(|c| &c.received_bytes))?;
+        counter_of(to, "sent", "Bytes sent", &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
+        counter(to, "blocked_sends", "Sends taken only in part", see.engine(|c| &c.blocked_sends))?;
+        counter(to, "parked", "Idle connections parked", see.engine(|c| &c.parked))?;
+        gauge(to, "input_held_bytes", "Unfinished input held", see.engine(|c| &c.input_held))?;
+        gauge(to, "output_held_bytes", "Unsent output held", see.engine(|c| &c.output_held))?;
+        counter(to, "turns", "Turns of the event loops", see.engine(|c| &c.turns))?;
+        counter(to, "driver_enters", "System calls to wait, submit or send", see.engine(|c| &c.enters))?;
+        counter(to, "driver_starved", "Receives that waited for a buffer", see.engine(|c| &c.starved))?;
+        counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
+        counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;
+        self.encode_answers(to)?;
+        self.encode_jobs(to)
+    }
+}
+
+impl Everything {
+    fn largest_open(&self) -> u64 {
+        self.0.engines.iter().map(|counters| counters.open_max.get()).max().unwrap_or(0)
+    }
+
+    fn encode_driver(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let fallback = self.0.driver_fallback.as_deref().unwrap_or("");
+        let labels = [("driver", self.0.driver.as_str()), ("fallback", fallback)];
+        let one = ConstGauge::new(1_i64);
+        let mut family = to.encode_descriptor(
+            "driver",
+            "The driver that runs, and why not another",
+            None,
+            one.metric_type(),
+        )?;
+        one.encode(family.encode_family(&labels)?)
+    }
+
+    /// By shard, so that it can be seen whether the system spreads connections evenly.
+    fn encode_accepted(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let kind = ConstCounter::new(0_u64).metric_type();
+        let mut family = to.encode_descriptor("accepted", "Connections accepted, by shard", None, kind)?;
+        for (shard, counters) in self.0.engines.iter().enumerate() {
+            ConstCounter::new(counters.accepted.get()).encode(family.encode_family(&[("shard", shard)])?)?;
+        }
+        Ok(())
+    }
+
+    fn encode_closed(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        family(
+            to,
+            "closed",
+            "Connections closed, by reason",
+            "reason",
+            CloseReason::ALL.map(|reason| (reason.name(), self.0.engine(|c| c.closed(reason)))),
+        )
+    }
+
+    fn encode_refused(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let refused = [
+            ("descriptors", self.0.engine(|c| &c.refused_descriptors)),
+            ("capacity", self.0.engine(|c| &c.refused_full)),
+        ];
+        family(to, "refused", "Connections closed before they were served, by reason", "reason", refused)
+    }
+
+    fn encode_answers(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        // "HTTP/1.1 200 OK": the code stands at a fixed place.
+        let code = |status: stilling_wire::http1::Status| {
+            std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("")
+        };
+        let answers = COUNTED.map(|status| (code(status), self.0.http(|c| c.answers(status))));
+        family(to, "http_answers", "HTTP answers, by status", "status", answers)
+    }
+
+    fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let pool = self.0.pool.counters();
+        gauge(to, "worker_threads", "Worker threads", self.0.workers as u64)?;
+        gauge(to, "jobs_queued", "Jobs that wait for a worker now", pool.queued)?;
+        gauge(to, "jobs_queued_max", "Most jobs that ever waited at once", pool.queued_max)?;
+        gauge(to, "jobs_running", "Jobs that run now", pool.busy)?;
+        let waited = pool.waited.as_secs_f64();
+        let total = ConstCounter::new(waited);
+        let help = "Time that jobs spent in the queue";
+        total.encode(to.encode_descriptor(
+            "jobs_waited",
+            help,
+            Some(&Unit::Seconds),
+            total.metric_type(),
+        )?)?;
+        let outcomes = [
+            ("done", pool.done),
+            ("panicked", pool.panicked),
+            ("expired", pool.expired),
+            ("refused", pool.refused),
+            ("late", self.0.http(|c| &c.late_results)),
+        ];
+        family(to, "jobs", "Jobs, by what became of them", "outcome", outcomes)
+    }
+}
+
+fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+    gauge.encode(to.encode_descriptor(name, help, None, gauge.metric_type())?)
+}
+
+fn counter(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: u64) -> fmt::Result {
+    let counter = ConstCounter::new(value);
+    counter.encode(to.encode_descriptor(name, help, None, counter.metric_type())?)
+}
+
+fn counter_of(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: &Unit,
+    value: u64,
+) -> fmt::Result {
+    let counter = ConstCounter::new(value);
+    counter.encode(to.encode_descriptor(name, help, Some(unit), counter.metric_type())?)
+}
+
+fn family<'a>(
+    to: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    label: &str,
+    values: impl IntoIterator<Item = (&'a str, u64)>,
+) -> fmt::Result {
+    let kind = ConstCounter::new(0_u64).metric_type();
+    let mut family = to.encode_descriptor(name, help, None, kind)?;
+    for (value_of_label, value) in values {
+        ConstCounter::new(value).encode(family.encode_family(&[(label, value_of_label)])?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,156 @@
+//! A warm server allocates nothing, whatever it is asked: an allocator that counts proves it.
+//!
+//! It counts for all threads but those that say they are clients. One test for both drivers, because
+//! two at once would count each other.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use stilling::{DriverChoice, ServeConfig, Server};
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
+}
+
+struct Counting;
+
+fn count() {
+    if !IS_CLIENT.get() {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is passed on unchanged; counting needs no allocation.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises hold for the system's allocator too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// After this, an answer that has not come will never come.
+const HANG: Duration = Duration::from_secs(60);
+/// Connections of a kind in one round, all open at once.
+const CONNECTIONS: usize = 60;
+const ROUNDS: usize = 3;
+
+/// One connection's requests, and how many answers they get.
+const KINDS: [(&str, &str, usize); 8] = [
+    ("fast, closing", "GET /test/fast HTTP/1.0\r\n\r\n", 1),
+    ("slow, closing", "GET /test/slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 1),
+    ("fast, kept", "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n", 1),
+    ("slow, kept", "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n", 1),
+    (
+        "pipelined",
+        "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\nGET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n\
+         GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\nGET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n",
+        4,
+    ),
+    ("a body", "POST /test/slow HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody", 1),
+    ("nothing there", "GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n", 1),
+    ("alive", "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n", 1),
+];
+
+/// Reads until that many heads have come, and what is there behind the last.
+fn read_answers(stream: &mut TcpStream, answers: usize) {
+    let mut seen = Vec::new();
+    let mut bytes = [0; 4096];
+    while seen.windows(4).filter(|window| window == b"\r\n\r\n").count() < answers {
+        let read = stream.read(&mut bytes).expect("an answer");
+        assert!(read > 0, "closed after {}", seen.escape_ascii());
+        seen.extend_from_slice(&bytes[..read]);
+    }
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("the server accepts");
+    stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    stream.set_nodelay(true).expect("a socket takes options");
+    stream
+}
+
+/// All connections of a kind at once: in two pieces, so that unfinished input is held, then twice
+/// more on those that persist, then gone, half of them before their last answer.
+fn round(address: SocketAddr, request: &str, answers: usize) {
+    let mut streams: Vec<_> = (0..CONNECTIONS).map(|_| connect(address)).collect();
+    let closes = request.contains("1.0") || request.contains("close");
+    for _ in 0..if closes { 1 } else { 3 } {
+        let (first, second) = request.as_bytes().split_at(10);
+        for half in [first, second] {
+            streams.iter_mut().for_each(|stream| stream.write_all(half).expect("the server reads"));
+        }
+        streams.iter_mut().for_each(|stream| read_answers(stream, answers));
+    }
+    for (at, mut stream) in streams.into_iter().enumerate() {
+        if closes {
+            assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+        } else if at % 2 == 0 {
+            stream.write_all(request.as_bytes()).expect("the server reads");
+        }
+    }
+}
+
+fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
+    let config = ServeConfig {
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+        shards: 2,
+        worker_threads: 2,
+        slow_duration: Duration::from_millis(1),
+        driver,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config).expect("a free port and the driver");
+    let address = server.addresses()[0];
+    // It serves until the process ends.
+    thread::spawn(move || server.run().map(drop));
+    let client = thread::spawn(move || {
+        IS_CLIENT.set(true);
+        let cold = ALLOCATIONS.load(Ordering::Relaxed);
+        let mut scraper = connect(address);
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
+        read_answers(&mut scraper, 1);
+        assert!(ALLOCATIONS.load(Ordering::Relaxed) > cold, "the page that allocates was not counted");
+        for _ in 0..ROUNDS {
+            KINDS.iter().for_each(|(_, request, answers)| round(address, request, *answers));
+        }
+        for (kind, request, answers) in KINDS {
+            let before = ALLOCATIONS.load(Ordering::Relaxed);
+            (0..ROUNDS).for_each(|_| round(address, request, answers));
+            let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+            assert_eq!(allocated, 0, "{driver:?}, {kind}");
+        }
+    });
+    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Row 4.6: no allocation per connection or request, in shards and workers, on either driver.
+#[test]
+fn a_warm_server_allocates_nothing() {
+    for driver in [DriverChoice::Uring, DriverChoice::Poll] {
+        a_warm_server_allocates_nothing_on(driver);
+    }
+}

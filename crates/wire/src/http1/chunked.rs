@@ -1,0 +1,183 @@
+//! The chunked coding (RFC 9112 §7.1). Its framing is consumed byte by byte as it comes, so nothing is scanned twice
+//! and nothing has to be kept; the data between is handed out in place.
+
+use super::class::is_value;
+use super::error::{DecodeError, Fault, Place};
+use super::fields::{self, FieldPhase};
+use super::limits::{
+    CHUNK_EXTENSIONS_SIZE_MAX, CHUNK_LINE_SIZE_MAX, CHUNK_SIZE_DIGITS_MAX, HEADERS_MAX, TRAILERS_SIZE_MAX,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkPhase {
+    Size,
+    BeforeExtension,
+    Extension,
+    SizeLf,
+    Data,
+    DataCr,
+    DataLf,
+    Trailers(FieldPhase),
+}
+
+/// The state of one chunked body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunked {
+    /// Data bytes left of this chunk; while its line is read, its size so far.
+    remaining: u64,
+    /// Data bytes of all chunks whose line has been read.
+    received: u64,
+    /// Bytes read of this chunk line or of the trailer section.
+    line: u16,
+    /// Field lines of the trailer section.
+    fields: u16,
+    /// Bytes of all chunk extensions.
+    extensions: u16,
+    phase: ChunkPhase,
+}
+
+/// What came out of a piece of input.
+pub(crate) enum Piece<'a> {
+    More,
+    Data(&'a [u8]),
+    End,
+}
+
+impl Chunked {
+    pub(crate) const START: Self =
+        Self { remaining: 0, received: 0, line: 0, fields: 0, extensions: 0, phase: ChunkPhase::Size };
+
+    /// Reads framing up to the next data; returns the bytes consumed and what was found.
+    pub(crate) fn step<'a>(
+        &mut self,
+        body_size_max: u64,
+        input: &'a [u8],
+    ) -> Result<(usize, Piece<'a>), DecodeError> {
+        let mut at = 0;
+        while let Some(&byte) = input.get(at) {
+            match self.phase {
+                ChunkPhase::Data => {
+                    let left = usize::try_from(self.remaining).unwrap_or(usize::MAX);
+                    let data = &input[at..at.saturating_add(left).min(input.len())];
+                    self.remaining -= data.len() as u64;
+                    if self.remaining == 0 {
+                        self.phase = ChunkPhase::DataCr;
+                    }
+                    return Ok((at + data.len(), Piece::Data(data)));
+                }
+                ChunkPhase::DataCr | ChunkPhase::DataLf => {
+                    let (wanted, next, offset) = match self.phase {
+                        ChunkPhase::DataCr => (b'\r', ChunkPhase::DataLf, 0),
+                        _ => (b'\n', ChunkPhase::Size, 1),
+                    };
+                    if byte != wanted {
+                        return Err(DecodeError::new(Fault::ChunkEnd, Place::ChunkEnd, offset, Some(byte)));
+                    }
+                    (self.phase, self.remaining, self.line) = (next, 0, 0);
+                    at += 1;
+                }
+                ChunkPhase::Trailers(_) => {
+                    let (consumed, ended) = self.trailers(&input[at..])?;
+                    return Ok((at + consumed, if ended { Piece::End } else { Piece::More }));
+                }
+                _ => {
+                    self.line_byte(byte, body_size_max)?;
+                    at += 1;
+                }
+            }
+        }
+        Ok((at, Piece::More))
+    }
+
+    /// One byte of `chunk-size [ chunk-ext ] CRLF`. Blanks are allowed only before an extension's ';'.
+    fn line_byte(&mut self, byte: u8, body_size_max: u64) -> Result<(), DecodeError> {
+        let offset = usize::from(self.line);
+        let refuse = |fault| Err(DecodeError::new(fault, Place::ChunkLine, offset, Some(byte)));
+        if self.line >= CHUNK_LINE_SIZE_MAX {
+            return refuse(Fault::ChunkLineSize);
+        }
+        self.line += 1;
+        match self.phase {
+            ChunkPhase::Size => {
+                if let Some(digit) = hex_digit(byte) {
+                    // RFC 9112 §7.1: recipients must not be led into an overflow.
+                    if self.line > CHUNK_SIZE_DIGITS_MAX {
+                        return refuse(Fault::ChunkSize);
+                    }
+                    self.remaining = self.remaining << 4 | u64::from(digit);
+                    return Ok(());
+                }
+                if offset == 0 {
+                    return refuse(Fault::ChunkSize);
+                }
+                match self.received.checked_add(self.remaining) {
+                    Some(total) if total <= body_size_max => self.received = total,
+                    _ => return Err(DecodeError::new(Fault::BodySize, Place::ChunkLine, offset, None)),
+                }
+                self.phase = match byte {
+                    b'\r' => ChunkPhase::SizeLf,
+                    b';' => ChunkPhase::Extension,
+                    b' ' | b'\t' => ChunkPhase::BeforeExtension,
+                    _ => return refuse(Fault::ChunkSize),
+                };
+            }
+            ChunkPhase::BeforeExtension => match byte {
+                b' ' | b'\t' => {}
+                b';' => self.phase = ChunkPhase::Extension,
+                _ => return refuse(Fault::ChunkSize),
+            },
+            ChunkPhase::Extension => {
+                // RFC 9112 §7.1.1: unknown extensions are ignored, their total is bounded.
+                if byte == b'\r' {
+                    self.phase = ChunkPhase::SizeLf;
+                } else if !is_value(byte) {
+                    return refuse(Fault::ChunkExtension);
+                } else if self.extensions >= CHUNK_EXTENSIONS_SIZE_MAX {
+                    return refuse(Fault::ChunkLineSize);
+                } else {
+                    self.extensions += 1;
+                }
+            }
+            _ => {
+                if byte != b'\n' {
+                    return refuse(Fault::LineEnd);
+                }
+                self.line = 0;
+                self.phase = if self.remaining == 0 {
+                    ChunkPhase::Trailers(FieldPhase::Start)
+                } else {
+                    ChunkPhase::Data
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// RFC 9112 §7.1.2: trailers are checked like fields and dropped, as nobody here asked for them.
+    fn trailers(&mut self, input: &[u8]) -> Result<(usize, bool), DecodeError> {
+        let ChunkPhase::Trailers(mut phase) = self.phase else { return Ok((0, false)) };
+        let before = usize::from(self.line);
+        let window = &input[..input.len().min(usize::from(TRAILERS_SIZE_MAX) - before)];
+        let ended = fields::scan(&mut phase, &mut self.fields, HEADERS_MAX, window, 0, &mut ())
+            .map_err(|error| error.moved(Place::Trailers, before))?;
+        if let Some(end) = ended {
+            return Ok((end, true));
+        }
+        let scanned = before + window.len();
+        if scanned == usize::from(TRAILERS_SIZE_MAX) {
+            return Err(DecodeError::new(Fault::TrailersSize, Place::Trailers, scanned, None));
+        }
+        self.line += window.len() as u16;
+        self.phase = ChunkPhase::Trailers(phase);
+        Ok((window.len(), false))
+    }
+}
+
+fn hex_digit(byte: u8) -> Option<u8> {
+    match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'a'..=b'f' => Some(byte - b'a' + 10),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    }
+}

@@ -1,0 +1,205 @@
+//! Why a message was refused: what was expected, what came, and where. Eight bytes, so a decoder can keep it for ever;
+//! text is made only when somebody prints it.
+
+use core::fmt;
+
+use super::Status;
+
+/// The element of a message that an offset counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The head, from the first byte of its start line.
+    Head,
+    /// The size line of a chunk.
+    ChunkLine,
+    /// The CRLF behind a chunk's data.
+    ChunkEnd,
+    /// The trailer section.
+    Trailers,
+    /// The end of the connection's input.
+    Input,
+}
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident: $status:ident, $expected:literal;)*) => {
+        /// What is wrong with a message.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Fault { $($(#[$doc])* $name,)* }
+
+        impl Fault {
+            /// The status that answers a request with this fault. A response with it is a bad gateway's: 502.
+            #[must_use]
+            pub const fn status(self) -> Status {
+                match self { $(Self::$name => Status::$status,)* }
+            }
+
+            /// What would have been right, to be read after "expected".
+            #[must_use]
+            pub const fn expected(self) -> &'static str {
+                match self { $(Self::$name => $expected,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A byte that no method may have, or no method at all.
+    Method: BadRequest, "a method made of token characters and one space";
+    /// A byte that no request target may have, or no target at all.
+    TargetByte: BadRequest, "a request target of visible ASCII without '#' and one space";
+    /// The target has a form that its method does not allow.
+    TargetForm: BadRequest, "a target in the form its method demands";
+    /// The version is malformed.
+    VersionByte: BadRequest, "HTTP/1.1 and CR LF";
+    /// A major version other than 1.
+    VersionUnsupported: HttpVersionNotSupported, "HTTP/1.0 or HTTP/1.1";
+    /// A request without version that is not `GET` or has fields.
+    VersionAbsent: BadRequest, "an HTTP version, or GET with an empty line at once";
+    /// CR without LF.
+    LineEnd: BadRequest, "LF after CR";
+    /// More empty lines before the start line than tolerated.
+    EmptyLines: BadRequest, "a request line after a few empty lines";
+    /// A byte that no field name may have, or no name at all.
+    FieldName: BadRequest, "a field name made of token characters, directly followed by ':'";
+    /// A field line that starts with a space or tab.
+    FieldFolded: BadRequest, "a field line that does not start with a blank";
+    /// A control byte in a field value, a bare LF among them.
+    FieldValue: BadRequest, "visible characters, blanks or CR LF in a field value";
+    /// No `Host` in HTTP/1.1.
+    HostMissing: BadRequest, "a Host field";
+    /// A second `Host`.
+    HostRepeated: BadRequest, "a single Host field";
+    /// `Host`, or the target's authority, is not `host[:port]`.
+    HostInvalid: BadRequest, "host or host:port";
+    /// `Content-Length` is not a decimal number below 2^64.
+    ContentLength: BadRequest, "one decimal Content-Length";
+    /// A second `Content-Length`.
+    ContentLengthRepeated: BadRequest, "a single Content-Length field";
+    /// `Content-Length` together with `Transfer-Encoding`.
+    LengthConflict: BadRequest, "either Content-Length or Transfer-Encoding";
+    /// `Transfer-Encoding` is malformed, repeated or does not end in chunked.
+    TransferEncoding: BadRequest, "Transfer-Encoding: chunked";
+    /// `Transfer-Encoding` names a coding we do not have.
+    TransferUnknown: NotImplemented, "no transfer coding but chunked";
+    /// `Transfer-Encoding` in HTTP/1.0.
+    TransferVersion: BadRequest, "no Transfer-Encoding in HTTP/1.0";
+    /// An expectation other than `100-continue`.
+    Expectation: ExpectationFailed, "no expectation but 100-continue";
+    /// The head is longer than `head_size_max`.
+    HeadSize: RequestHeaderFieldsTooLarge, "the end of the head within head_size_max";
+    /// The request line alone is longer than `head_size_max`.
+    LineSize: UriTooLong, "the end of the request line within head_size_max";
+    /// More field lines than `headers_max`.
+    FieldCount: RequestHeaderFieldsTooLarge, "at most headers_max fields";
+    /// The body is longer than `body_size_max`.
+    BodySize: ContentTooLarge, "a body within body_size_max";
+    /// A chunk size that is not 1 to 16 hex digits.
+    ChunkSize: BadRequest, "1 to 16 hex digits, then ';' or CR LF";
+    /// A control byte in a chunk extension.
+    ChunkExtension: BadRequest, "visible characters in a chunk extension";
+    /// A chunk line, or all chunk extensions together, longer than allowed.
+    ChunkLineSize: BadRequest, "the end of the chunk line within its limit";
+    /// Chunk data is not followed by CR LF.
+    ChunkEnd: BadRequest, "CR LF after the chunk's data";
+    /// The trailer section is longer than allowed.
+    TrailersSize: RequestHeaderFieldsTooLarge, "the end of the trailers within their limit";
+    /// A response's status line is malformed.
+    StatusLine: BadGateway, "HTTP/1.x, a space and three digits from 100 to 599";
+    /// The input ended inside a message.
+    Truncated: BadRequest, "the rest of the message";
+}
+
+/// A refused message. It is the peer's fault; the connection cannot be used further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    fault: Fault,
+    place: Place,
+    found: Option<u8>,
+    offset: u32,
+}
+
+impl DecodeError {
+    #[cold]
+    pub(crate) fn new(fault: Fault, place: Place, offset: usize, found: Option<u8>) -> Self {
+        Self { fault, place, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    }
+
+    #[cold]
+    pub(crate) fn head(fault: Fault, offset: usize, found: Option<u8>) -> Self {
+        Self::new(fault, Place::Head, offset, found)
+    }
+
+    /// The same error seen from a start that lies `bytes` earlier, in `place`.
+    pub(crate) fn moved(self, place: Place, bytes: usize) -> Self {
+        Self::new(self.fault, place, self.offset as usize + bytes, self.found)
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// The status that answers a request with this error.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.fault.status()
+    }
+
+    /// Bytes from the start of [`DecodeError::place`] to the evidence.
+    #[must_use]
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Where the offset counts from.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The offending byte, where a single one is to blame.
+    #[must_use]
+    pub fn found(&self) -> Option<u8> {
+        self.found
+    }
+}
+
+/// `400 Bad Request: expected LF after CR at byte 17 of the head, found 0x41 'A'`
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status();
+        write!(f, "{} {}: expected {} ", status.code(), status.reason(), self.fault.expected())?;
+        let place = match self.place {
+            Place::Head => "head",
+            Place::ChunkLine => "chunk line",
+            Place::ChunkEnd => "chunk's end",
+            Place::Trailers => "trailers",
+            Place::Input => "input",
+        };
+        write!(f, "at byte {} of the {place}", self.offset)?;
+        match self.found {
+            Some(byte) if byte.is_ascii_graphic() => write!(f, ", found {byte:#04x} '{}'", byte as char),
+            Some(byte) => write!(f, ", found {byte:#04x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_small_and_shows_its_evidence() {
+        assert!(size_of::<Option<DecodeError>>() <= 8);
+        let error = DecodeError::head(Fault::LineEnd, 17, Some(b'A'));
+        assert_eq!(
+            error.to_string(),
+            "400 Bad Request: expected LF after CR at byte 17 of the head, found 0x41 'A'"
+        );
+    }
+}

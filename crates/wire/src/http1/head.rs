@@ -1,0 +1,344 @@
+//! What a complete request head means: method, target, host, framing and persistence.
+//!
+//! [`Facts`] gathers the few fields that matter while the syntax is scanned. Its first objection is kept and raised when
+//! the head is complete, so that it does not depend on how the input was cut.
+
+use super::Limits;
+use super::class::{is_token, trim};
+use super::error::{DecodeError, Fault};
+use super::fields::{FieldSink, Fields};
+use super::line::Line;
+use super::target::{Target, is_host_value};
+
+/// A request method (RFC 9110 §9). Methods are case-sensitive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the methods are RFC 9110's")]
+pub enum Method<'a> {
+    Get,
+    Head,
+    Post,
+    Put,
+    Delete,
+    Options,
+    Trace,
+    Connect,
+    Patch,
+    /// Any other token.
+    Other(&'a [u8]),
+}
+
+impl<'a> Method<'a> {
+    #[inline]
+    pub(crate) fn from_token(token: &'a [u8]) -> Self {
+        match token {
+            b"GET" => Self::Get,
+            b"HEAD" => Self::Head,
+            b"POST" => Self::Post,
+            b"PUT" => Self::Put,
+            b"DELETE" => Self::Delete,
+            b"OPTIONS" => Self::Options,
+            b"TRACE" => Self::Trace,
+            b"CONNECT" => Self::Connect,
+            b"PATCH" => Self::Patch,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The method as sent.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        match self {
+            Self::Get => b"GET",
+            Self::Head => b"HEAD",
+            Self::Post => b"POST",
+            Self::Put => b"PUT",
+            Self::Delete => b"DELETE",
+            Self::Options => b"OPTIONS",
+            Self::Trace => b"TRACE",
+            Self::Connect => b"CONNECT",
+            Self::Patch => b"PATCH",
+            Self::Other(token) => token,
+        }
+    }
+}
+
+/// The version a message is read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1, and every later 1.x
+    Http11,
+    /// A request line that ends behind its target.
+    Absent,
+}
+
+/// How much body follows a request head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyLength {
+    /// None, or `Content-Length: 0`.
+    None,
+    /// So many bytes, at least one.
+    Sized(u64),
+    /// Unknown until the last chunk.
+    Chunked,
+}
+
+/// A complete, checked request head. Everything borrows from the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHead<'a> {
+    /// The method.
+    pub method: Method<'a>,
+    /// The target and its parts.
+    pub target: Target<'a>,
+    /// The version.
+    pub version: Version,
+    /// The target's authority where it has one, else the `Host` field; may be empty.
+    pub host: Option<&'a [u8]>,
+    /// What follows the head.
+    pub body: BodyLength,
+    /// Whether the connection may carry another request (RFC 9112 §9.3).
+    pub persistent: bool,
+    /// HTTP/1.0 with `keep-alive`: a reply that keeps the connection must say so.
+    pub keep_alive_asked_10: bool,
+    /// The client waits for `100 Continue` before it sends the body.
+    pub expect_continue: bool,
+    /// The first `Upgrade` field of an HTTP/1.1 request whose `Connection` names it.
+    pub upgrade: Option<&'a [u8]>,
+    section: &'a [u8],
+}
+
+impl<'a> RequestHead<'a> {
+    /// All fields, in the order sent.
+    #[must_use]
+    pub fn headers(&self) -> Fields<'a> {
+        Fields::new(self.section)
+    }
+
+    /// The first value of the field `name`, compared without case.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers().value_of(name)
+    }
+}
+
+/// The fields that frame and route a message, as far as they have been seen.
+pub(crate) struct Facts<'a> {
+    version: Version,
+    host: Option<&'a [u8]>,
+    upgrade: Option<&'a [u8]>,
+    length: Option<u64>,
+    chunked: bool,
+    expects: bool,
+    close: bool,
+    keep_alive: bool,
+    upgrades: bool,
+    objection: Option<DecodeError>,
+}
+
+impl<'a> FieldSink<'a> for Facts<'a> {
+    const WANTED: bool = true;
+
+    #[inline(always)]
+    fn field(&mut self, name: &'a [u8], value: &'a [u8], offset: usize) {
+        // The lengths alone sort out nearly every field that does not matter here.
+        let is = |wanted: &[u8]| name.eq_ignore_ascii_case(wanted);
+        match name.len() {
+            4 if is(b"host") => self.host(value, offset),
+            6 if is(b"expect") => self.expect(value, offset),
+            7 if is(b"upgrade") => self.upgrade = self.upgrade.or(Some(value)),
+            10 if is(b"connection") => self.connection(value),
+            14 if is(b"content-length") => self.content_length(value, offset),
+            17 if is(b"transfer-encoding") => self.transfer_encoding(value, offset),
+            _ => {}
+        }
+    }
+}
+
+impl<'a> Facts<'a> {
+    pub(crate) fn new(version: Version) -> Self {
+        Self {
+            version,
+            host: None,
+            upgrade: None,
+            length: None,
+            chunked: false,
+            expects: false,
+            close: false,
+            keep_alive: false,
+            upgrades: false,
+            objection: None,
+        }
+    }
+
+    #[cold]
+    fn object(&mut self, fault: Fault, offset: usize, found: Option<u8>) {
+        if self.objection.is_none() {
+            self.objection = Some(DecodeError::head(fault, offset, found));
+        }
+    }
+
+    // RFC 9112 §3.2: exactly one valid Host.
+    #[inline(always)]
+    fn host(&mut self, value: &'a [u8], offset: usize) {
+        if self.host.is_some() {
+            self.object(Fault::HostRepeated, offset, None);
+        } else if !is_host_value(value) {
+            self.object(Fault::HostInvalid, offset, None);
+        }
+        self.host = Some(value);
+    }
+
+    // RFC 9110 §10.1.1.
+    fn expect(&mut self, value: &[u8], offset: usize) {
+        if value.eq_ignore_ascii_case(b"100-continue") {
+            self.expects = true;
+        } else {
+            self.object(Fault::Expectation, offset, value.first().copied());
+        }
+    }
+
+    // RFC 9110 §7.6.1: a list of case-insensitive tokens.
+    #[inline(always)]
+    fn connection(&mut self, value: &[u8]) {
+        // What ab and browsers send needs no list.
+        if value.eq_ignore_ascii_case(b"keep-alive") {
+            self.keep_alive = true;
+        } else {
+            self.connection_list(value);
+        }
+    }
+
+    fn connection_list(&mut self, value: &[u8]) {
+        for option in value.split(|&b| b == b',') {
+            let option = trim(option);
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.upgrades |= option.eq_ignore_ascii_case(b"upgrade");
+        }
+    }
+
+    // RFC 9110 §8.6 and RFC 9112 §6.3: lists and repetitions are refused even when their members agree.
+    fn content_length(&mut self, value: &[u8], offset: usize) {
+        let mut length = (!value.is_empty()).then_some(0u64);
+        for &byte in value {
+            let digit = byte.wrapping_sub(b'0');
+            length = length
+                .filter(|_| digit < 10)
+                .and_then(|length| length.checked_mul(10))
+                .and_then(|length| length.checked_add(u64::from(digit)));
+        }
+        if length.is_none() {
+            let culprit = value.iter().copied().find(|b| !b.is_ascii_digit());
+            self.object(Fault::ContentLength, offset, culprit);
+        } else if self.length.is_some() {
+            self.object(Fault::ContentLengthRepeated, offset, None);
+        } else if self.chunked {
+            self.object(Fault::LengthConflict, offset, None);
+        }
+        self.length = length;
+    }
+
+    // RFC 9112 §6.1 and §6.3. Only `chunked`, once and alone, is known here.
+    fn transfer_encoding(&mut self, value: &[u8], offset: usize) {
+        if self.version != Version::Http11 {
+            self.object(Fault::TransferVersion, offset, None);
+        } else if self.chunked {
+            self.object(Fault::TransferEncoding, offset, None);
+        } else if self.length.is_some() {
+            self.object(Fault::LengthConflict, offset, None);
+        } else if !value.eq_ignore_ascii_case(b"chunked") {
+            self.object(unknown_coding(value), offset, value.first().copied());
+        }
+        self.chunked = true;
+    }
+
+    pub(crate) fn objection(&self) -> Option<DecodeError> {
+        self.objection
+    }
+
+    pub(crate) fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    pub(crate) fn is_chunked(&self) -> bool {
+        self.chunked
+    }
+
+    // RFC 9112 §9.3.
+    pub(crate) fn is_persistent(&self) -> bool {
+        !self.close
+            && match self.version {
+                Version::Http11 => true,
+                Version::Http10 => self.keep_alive,
+                Version::Absent => false,
+            }
+    }
+
+    /// Judges a request head that ends at `end` of the window.
+    #[inline(always)]
+    pub(crate) fn conclude(
+        &self,
+        line: Line,
+        window: &'a [u8],
+        end: usize,
+        limits: &Limits,
+    ) -> Result<RequestHead<'a>, DecodeError> {
+        if let Some(objection) = self.objection {
+            return Err(objection);
+        }
+        let method = Method::from_token(&window[..line.method_end]);
+        let target_start = line.method_end + 1;
+        let Some((target, authority)) = Target::parse(method, &window[target_start..line.target_end]) else {
+            return Err(DecodeError::head(
+                Fault::TargetForm,
+                target_start,
+                window.get(target_start).copied(),
+            ));
+        };
+        let is_11 = self.version == Version::Http11;
+        if is_11 && self.host.is_none() {
+            return Err(DecodeError::head(Fault::HostMissing, end, None));
+        }
+        let body = match self.length {
+            _ if self.chunked => BodyLength::Chunked,
+            None | Some(0) => BodyLength::None,
+            Some(length) if length > limits.body_size_max => {
+                return Err(DecodeError::head(Fault::BodySize, end, None));
+            }
+            Some(length) => BodyLength::Sized(length),
+        };
+        let persistent = self.is_persistent();
+        Ok(RequestHead {
+            method,
+            target,
+            version: self.version,
+            // RFC 9112 §3.2.2: the target's authority overrides Host.
+            host: authority.or(self.host),
+            body,
+            persistent,
+            keep_alive_asked_10: persistent && self.version == Version::Http10,
+            // RFC 9110 §10.1.1: ignored from HTTP/1.0 and without content.
+            expect_continue: self.expects && is_11 && body != BodyLength::None,
+            // RFC 9110 §7.8: ignored from HTTP/1.0 and when Connection does not name it.
+            upgrade: self.upgrade.filter(|_| is_11 && self.upgrades),
+            section: &window[line.end..end],
+        })
+    }
+}
+
+/// A well-formed list of codings without chunked could be served by somebody who knows them (RFC 9112 §6.1: 501); with
+/// chunked before another coding the length is unknowable (§6.3: 400).
+#[cold]
+fn unknown_coding(value: &[u8]) -> Fault {
+    let mut chunked = false;
+    for coding in value.split(|&b| b == b',') {
+        let name = trim(coding.split(|&b| b == b';').next().unwrap_or_default());
+        if chunked || name.is_empty() || !name.iter().all(|&b| is_token(b)) {
+            return Fault::TransferEncoding;
+        }
+        chunked = name.eq_ignore_ascii_case(b"chunked");
+    }
+    let first = trim(value.split(|&b| b == b',' || b == b';').next().unwrap_or_default());
+    if first.eq_ignore_ascii_case(b"chunked") { Fault::TransferEncoding } else { Fault::TransferUnknown }
+}

@@ -1,0 +1,148 @@
+//! The request line (RFC 9112 §3), up to the first byte of the field section.
+//!
+//! The old form without a version, `GET /test/fast CRLF CRLF`, ends the head by itself: it is recognised at its first
+//! CR, and from there only `LF CR LF` may follow.
+
+use super::class::{is_target, is_token, target_end, token_end};
+use super::error::{DecodeError, Fault};
+use super::head::Version;
+
+/// Where in the request line the next byte belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinePhase {
+    Start,
+    Method,
+    TargetStart,
+    Target,
+    /// So many bytes of `HTTP/1.1` have been seen.
+    Version(u8),
+    Lf,
+    AbsentLf,
+    AbsentCr,
+    AbsentEndLf,
+}
+
+/// Offsets of a request line's parts in the window; right only when the scan began at its first byte.
+#[derive(Clone, Copy)]
+pub(crate) struct Line {
+    pub(crate) method_end: usize,
+    pub(crate) target_end: usize,
+    pub(crate) version: Version,
+    /// First byte of the field section, or of what follows the head when the version is absent.
+    pub(crate) end: usize,
+}
+
+const VERSION: &[u8; 8] = b"HTTP/1.1";
+/// The version and the line's end as all but old clients send them.
+const VERSION_LINE: &[u8; 10] = b"HTTP/1.1\r\n";
+
+/// Scans `window` from `start`; `None` when the window was used up.
+#[inline(always)]
+pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result<Option<Line>, DecodeError> {
+    let mut at = start;
+    let mut line = Line { method_end: start, target_end: start, version: Version::Http11, end: start };
+    let mut now = *phase;
+    loop {
+        let Some(&byte) = window.get(at) else {
+            *phase = now;
+            return Ok(None);
+        };
+        let refuse = |fault, at, byte| Err(DecodeError::head(fault, at, Some(byte)));
+        match now {
+            LinePhase::Start => {
+                if !is_token(byte) {
+                    return refuse(Fault::Method, at, byte);
+                }
+                at += 1;
+                now = LinePhase::Method;
+            }
+            LinePhase::Method => {
+                at = token_end(window, at);
+                match window.get(at) {
+                    Some(b' ') => {
+                        line.method_end = at;
+                        at += 1;
+                        now = LinePhase::TargetStart;
+                    }
+                    Some(&other) => return refuse(Fault::Method, at, other),
+                    None => {}
+                }
+            }
+            LinePhase::TargetStart => {
+                if !is_target(byte) {
+                    return refuse(Fault::TargetByte, at, byte);
+                }
+                now = LinePhase::Target;
+            }
+            LinePhase::Target => {
+                at = target_end(window, at);
+                line.target_end = at;
+                match window.get(at) {
+                    Some(b' ') => {
+                        at += 1;
+                        if window.get(at..).and_then(<[u8]>::first_chunk) == Some(VERSION_LINE) {
+                            line.end = at + VERSION_LINE.len();
+                            return Ok(Some(line));
+                        }
+                        now = LinePhase::Version(0);
+                    }
+                    Some(b'\r') => now = LinePhase::Version(0),
+                    Some(&other) => return refuse(Fault::TargetByte, at, other),
+                    None => {}
+                }
+            }
+            LinePhase::Version(0) if byte == b'\r' => {
+                if !window.starts_with(b"GET ") {
+                    return refuse(Fault::VersionAbsent, at, byte);
+                }
+                at += 1;
+                now = LinePhase::AbsentLf;
+            }
+            LinePhase::Version(seen) => match VERSION.get(usize::from(seen)) {
+                Some(&wanted) => {
+                    let good = if seen == 5 || seen == 7 { byte.is_ascii_digit() } else { byte == wanted };
+                    if !good {
+                        return refuse(Fault::VersionByte, at, byte);
+                    }
+                    at += 1;
+                    now = LinePhase::Version(seen + 1);
+                    // RFC 9110 §2.5: only the major version must be ours. HTTP/2's preface (RFC 9113 §3.4) ends here.
+                    if seen == 7 && window[at - 3] != b'1' {
+                        return refuse(Fault::VersionUnsupported, at - 3, window[at - 3]);
+                    }
+                }
+                None => {
+                    if byte != b'\r' {
+                        return refuse(Fault::VersionByte, at, byte);
+                    }
+                    // RFC 9110 §2.5: a higher minor version is read as the highest we know.
+                    line.version = if window[at - 1] == b'0' { Version::Http10 } else { Version::Http11 };
+                    at += 1;
+                    now = LinePhase::Lf;
+                }
+            },
+            LinePhase::Lf | LinePhase::AbsentLf | LinePhase::AbsentEndLf => {
+                if byte != b'\n' {
+                    return refuse(Fault::LineEnd, at, byte);
+                }
+                at += 1;
+                if now == LinePhase::AbsentLf {
+                    now = LinePhase::AbsentCr;
+                    continue;
+                }
+                if now == LinePhase::AbsentEndLf {
+                    line.version = Version::Absent;
+                }
+                line.end = at;
+                return Ok(Some(line));
+            }
+            LinePhase::AbsentCr => {
+                if byte != b'\r' {
+                    return refuse(Fault::VersionAbsent, at, byte);
+                }
+                at += 1;
+                now = LinePhase::AbsentEndLf;
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The status line (RFC 9112 §4), up to the first byte of the field section.
+//!
+//! The space behind the code may be missing when the reason is: the clause demands it, many servers leave it out, and
+//! nothing can be misread without it.
+
+use super::class::value_end;
+use super::error::{DecodeError, Fault};
+use super::head::Version;
+
+/// Where in the status line the next byte belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StatusPhase {
+    /// So many bytes of `HTTP/1.1 200` have been seen.
+    Version(u8),
+    AfterCode,
+    Reason,
+    Lf,
+}
+
+/// A status line's parts; offsets count in the window.
+#[derive(Clone, Copy)]
+pub(crate) struct StatusLine {
+    pub(crate) version: Version,
+    pub(crate) status: u16,
+    pub(crate) reason_start: usize,
+    pub(crate) end: usize,
+}
+
+/// What each byte up to the code must be; '0' stands for a digit.
+const SHAPE: &[u8; 12] = b"HTTP/1.0 000";
+
+/// Scans `window` from `start`; `None` when the window was used up.
+#[inline(always)]
+pub(crate) fn scan(
+    phase: &mut StatusPhase,
+    window: &[u8],
+    start: usize,
+) -> Result<Option<StatusLine>, DecodeError> {
+    let mut at = start;
+    loop {
+        let Some(&byte) = window.get(at) else { return Ok(None) };
+        let refuse = |fault, at, byte| Err(DecodeError::head(fault, at, Some(byte)));
+        match *phase {
+            StatusPhase::Version(seen) => {
+                let wanted = SHAPE[usize::from(seen)];
+                let good = if wanted == b'0' { byte.is_ascii_digit() } else { byte == wanted };
+                // RFC 9110 §15: codes from 100 to 599.
+                if !good || (seen == 9 && !(b'1'..=b'5').contains(&byte)) {
+                    return refuse(Fault::StatusLine, at, byte);
+                }
+                at += 1;
+                *phase = if seen == 11 { StatusPhase::AfterCode } else { StatusPhase::Version(seen + 1) };
+            }
+            StatusPhase::AfterCode => {
+                *phase = match byte {
+                    b' ' => StatusPhase::Reason,
+                    b'\r' => StatusPhase::Lf,
+                    _ => return refuse(Fault::StatusLine, at, byte),
+                };
+                at += 1;
+            }
+            StatusPhase::Reason => {
+                at = value_end(window, at);
+                match window.get(at) {
+                    Some(b'\r') => {
+                        at += 1;
+                        *phase = StatusPhase::Lf;
+                    }
+                    Some(b'\t') => at += 1,
+                    Some(&other) => return refuse(Fault::StatusLine, at, other),
+                    None => {}
+                }
+            }
+            StatusPhase::Lf => {
+                if byte != b'\n' {
+                    return refuse(Fault::LineEnd, at, byte);
+                }
+                return Ok(Some(parts(window, at + 1)));
+            }
+        }
+    }
+}
+
+/// The line has passed the automaton, so its bytes are where they must be.
+fn parts(window: &[u8], end: usize) -> StatusLine {
+    let digit = |at: usize| u16::from(window[at].wrapping_sub(b'0'));
+    StatusLine {
+        version: if window[7] == b'0' { Version::Http10 } else { Version::Http11 },
+        status: digit(9) * 100 + digit(10) * 10 + digit(11),
+        reason_start: (SHAPE.len() + 1).min(end - 2),
+        end,
+    }
+}

@@ -1,0 +1,22 @@
+//! Sans-IO codecs of Stilling: bytes go in, events come out.
+//!
+//! Nothing here knows a socket, a thread, a clock or a random number. The caller owns the receive buffer; a decoder
+//! is a few bytes of plain state that borrows from it, so one thread can keep hundreds of thousands of them.
+//!
+//! ```
+//! use stilling_wire::http1::{Event, Limits, OK_CLOSE, RequestDecoder};
+//!
+//! let limits = Limits::default();
+//! let mut decoder = RequestDecoder::default();
+//! let received = b"GET /test/fast HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n";
+//! let step = decoder.decode(&limits, received)?;
+//! let Event::Head(head) = step.event else { panic!("the request is complete") };
+//! assert_eq!(head.target.path, b"/test/fast");
+//! assert!(head.persistent);
+//! assert_eq!(step.consumed, received.len());
+//! assert_eq!(OK_CLOSE.len(), 57);
+//! # Ok::<(), stilling_wire::http1::DecodeError>(())
+//! ```
+#![forbid(unsafe_code)]
+
+pub mod http1;

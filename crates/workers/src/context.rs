@@ -1,0 +1,48 @@
+//! What a job is given while it runs.
+//!
+//! A job may block; the one thing the pool has to know about it is waiting on purpose, because in the simulator
+//! nothing may really wait: there the context only adds up how long the job would have slept, and the simulator
+//! delivers the result that much later.
+
+use std::time::Duration;
+
+/// The world as a running job sees it.
+#[derive(Debug)]
+pub struct JobContext {
+    sleeps: Sleeps,
+    slept: Duration,
+}
+
+#[derive(Debug)]
+enum Sleeps {
+    Really,
+    Virtually,
+}
+
+impl JobContext {
+    /// For a worker thread: sleeping blocks the thread.
+    #[must_use]
+    pub fn real() -> JobContext {
+        JobContext { sleeps: Sleeps::Really, slept: Duration::ZERO }
+    }
+
+    /// For a simulator or a test: sleeping returns at once and is only added up.
+    #[must_use]
+    pub fn simulated() -> JobContext {
+        JobContext { sleeps: Sleeps::Virtually, slept: Duration::ZERO }
+    }
+
+    /// Waits for `span`.
+    pub fn sleep(&mut self, span: Duration) {
+        self.slept = self.slept.saturating_add(span);
+        match self.sleeps {
+            Sleeps::Really => std::thread::sleep(span),
+            Sleeps::Virtually => {}
+        }
+    }
+
+    /// How long jobs asked to sleep with this context since the last call; starts again at zero.
+    pub fn take_slept(&mut self) -> Duration {
+        std::mem::take(&mut self.slept)
+    }
+}

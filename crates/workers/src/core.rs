@@ -1,0 +1,191 @@
+//! What lanes and workers share, and the two protocols between them.
+//!
+//! **Falling asleep.** A worker that finds no job takes a ticket from the event count, looks once more and only
+//! then waits; a lane publishes its batch first and notifies afterwards. The event count's fences make one of
+//! the two see the other.
+//!
+//! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, hence also those
+//! that a lane has not published yet. Workers leave when the pool is closed and `queued` is zero. A lane counts
+//! first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards, each with a
+//! fence between: so no worker leaves while a job was accepted that nobody would run.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
+use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
+
+use crate::context::JobContext;
+use crate::counters::{Tally, count};
+use crate::running::{Completed, Outcome, Running};
+
+/// A job in the queue: two cache lines.
+pub(crate) struct Job<R> {
+    pub(crate) work: InlineFn<JobContext, R>,
+    pub(crate) ticket: u64,
+    pub(crate) enqueued: Time,
+}
+
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Job<()>>() == 128);
+
+pub(crate) struct Core<R> {
+    pub(crate) queue_max: u64,
+    pub(crate) age_max: std::time::Duration,
+    pub(crate) clock: Clock,
+    pub(crate) idle: EventCount,
+    pub(crate) tally: Tally,
+    queued: AtomicU64,
+    closed: AtomicBool,
+    /// The job mailboxes of all lanes. Only workers lock.
+    intake: Mutex<Vec<Receiver<Job<R>>>>,
+    outlets: Vec<Outlet<R>>,
+}
+
+/// Where the results of one lane go. Only workers lock.
+pub(crate) struct Outlet<R> {
+    pub(crate) results: Mutex<Sender<Completed<R>>>,
+    pub(crate) wake: Arc<Wake>,
+}
+
+/// Whether one more job may enter the queue.
+pub(crate) enum Admission {
+    Admitted,
+    Full,
+    Closed,
+}
+
+impl<R> Core<R> {
+    pub(crate) fn new(
+        queue_max: u64,
+        age_max: std::time::Duration,
+        clock: Clock,
+        intake: Vec<Receiver<Job<R>>>,
+        outlets: Vec<Outlet<R>>,
+    ) -> Core<R> {
+        Core {
+            queue_max,
+            age_max,
+            clock,
+            idle: EventCount::new(),
+            tally: Tally::default(),
+            queued: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            intake: Mutex::new(intake),
+            outlets,
+        }
+    }
+
+    /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last place, both
+    /// may be refused; the limit is never passed.
+    pub(crate) fn admit(&self) -> Admission {
+        let before = self.queued.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if self.is_closed() {
+            self.leave_queue();
+            Admission::Closed
+        } else if before >= self.queue_max {
+            self.leave_queue();
+            Admission::Full
+        } else {
+            self.tally.queued_max.fetch_max(before + 1, Relaxed);
+            Admission::Admitted
+        }
+    }
+
+    /// Counts one job out of the queue. Whoever counts out the last one of a closed pool lets the idle workers go.
+    pub(crate) fn leave_queue(&self) {
+        if self.queued.fetch_sub(1, Ordering::AcqRel) == 1 {
+            fence(Ordering::SeqCst);
+            if self.is_closed() {
+                self.idle.notify_all();
+            }
+        }
+    }
+
+    pub(crate) fn queued(&self) -> u64 {
+        self.queued.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.idle.notify_all();
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn is_finished(&self) -> bool {
+        if !self.is_closed() {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        self.queued() == 0
+    }
+
+    /// Takes the job that was submitted first among all that are published.
+    pub(crate) fn take(core: &Arc<Core<R>>) -> Option<Running<R>> {
+        let (lane, job) = {
+            let mut intake = lock(&core.intake);
+            let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
+            let (_, lane) = intake.iter_mut().enumerate().filter_map(oldest).min()?;
+            (lane, intake[lane].pop()?)
+        };
+        let taken = count(&core.tally.taken);
+        core.leave_queue();
+        let waited = core.clock.now().since(job.enqueued);
+        let wait_nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        core.tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
+        let lost = planted!("lost job") && taken.is_multiple_of(16);
+        Some(Running::new(Arc::clone(core), lane, job, waited > core.age_max, lost))
+    }
+
+    /// A worker's life: runs jobs until the pool is closed and its queue is empty.
+    pub(crate) fn work(core: &Arc<Core<R>>, context: &mut JobContext) {
+        loop {
+            while let Some(running) = Core::take(core) {
+                running.run(context).deliver();
+            }
+            let ticket = core.idle.listen();
+            if let Some(running) = Core::take(core) {
+                core.idle.cancel(ticket);
+                running.run(context).deliver();
+            } else if core.is_finished() {
+                return core.idle.cancel(ticket);
+            } else {
+                core.idle.wait(ticket);
+            }
+        }
+    }
+
+    /// Puts the answer for one taken job into its lane's results and wakes its shard.
+    pub(crate) fn deliver(&self, lane: usize, ticket: u64, outcome: Outcome<R>) {
+        let answers = match outcome {
+            Outcome::Done(_) => &self.tally.done,
+            Outcome::Panicked => &self.tally.panicked,
+            Outcome::Expired => &self.tally.expired,
+        };
+        let answered = count(answers);
+        let outlet = &self.outlets[lane];
+        {
+            let mut results = lock(&outlet.results);
+            let pushed = results.push(Completed { ticket, outcome });
+            assert!(
+                pushed.is_ok() || planted::AVAILABLE,
+                "lane {lane} has more jobs outstanding than its result mailbox holds"
+            );
+            if planted!("double answer") && answered.is_multiple_of(8) {
+                // The copy cannot repeat the value, so it claims another outcome for the same ticket.
+                drop(results.push(Completed { ticket, outcome: Outcome::Panicked }));
+            }
+            results.publish();
+        }
+        outlet.wake.notify();
+    }
+}
+
+/// Nothing is left half-done under these locks, so a poisoned one is still good.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

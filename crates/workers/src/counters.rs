@@ -1,0 +1,64 @@
+//! What the pool counts: for the status page, the metrics and the tests.
+//!
+//! The counters order nothing between threads, so they are std's atomics also under loom, where they would only
+//! multiply the interleavings. Each is exact by itself; a snapshot of all is not one instant.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A snapshot of the pool's counters. Everything not called "now" counts since the pool was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Jobs submitted and not yet taken by a worker, now.
+    pub queued: u64,
+    /// The most that were ever queued at once.
+    pub queued_max: u64,
+    /// Jobs taken and not yet answered, now.
+    pub busy: u64,
+    /// Jobs that ran to their end.
+    pub done: u64,
+    /// Jobs refused because a limit was reached.
+    pub refused: u64,
+    /// Jobs not run because they had waited too long.
+    pub expired: u64,
+    /// Jobs that panicked, or were given up by whoever played the worker.
+    pub panicked: u64,
+    /// Time that all taken jobs together spent in the queue.
+    pub waited: Duration,
+}
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) queued_max: AtomicU64,
+    pub(crate) taken: AtomicU64,
+    pub(crate) done: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    pub(crate) expired: AtomicU64,
+    pub(crate) panicked: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) wait_nanos: AtomicU64,
+}
+
+impl Tally {
+    pub(crate) fn snapshot(&self, queued: u64) -> Counters {
+        // Answers are read before `taken`: an answer follows its taking, so the difference is never negative.
+        let (done, expired, panicked) =
+            (self.done.load(Relaxed), self.expired.load(Relaxed), self.panicked.load(Relaxed));
+        let answered = done + expired + panicked + self.lost.load(Relaxed);
+        Counters {
+            queued,
+            queued_max: self.queued_max.load(Relaxed),
+            busy: self.taken.load(Relaxed).saturating_sub(answered),
+            done,
+            refused: self.refused.load(Relaxed),
+            expired,
+            panicked,
+            waited: Duration::from_nanos(self.wait_nanos.load(Relaxed)),
+        }
+    }
+}
+
+/// Adds one and returns the new count.
+pub(crate) fn count(counter: &AtomicU64) -> u64 {
+    counter.fetch_add(1, Relaxed) + 1
+}

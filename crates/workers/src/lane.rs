@@ -1,0 +1,154 @@
+//! A shard's way into the pool and back: it never locks, waits or allocates.
+//!
+//! The lane counts its outstanding jobs (submitted and their result not yet fetched) and stops submitting at the
+//! size of its result mailbox. So a worker always finds room for a result, and a shard that fetches none only
+//! stops itself.
+
+use std::fmt;
+
+use stilling_ring::sync::Arc;
+use stilling_ring::{InlineFn, Receiver, Sender};
+
+use crate::context::JobContext;
+use crate::core::{Admission, Core, Job};
+use crate::counters::count;
+use crate::running::Completed;
+
+/// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
+pub struct Lane<R> {
+    jobs: Sender<Job<R>>,
+    results: Receiver<Completed<R>>,
+    core: Arc<Core<R>>,
+    outstanding: usize,
+    outstanding_max: usize,
+    batch: usize,
+}
+
+/// Where in its lane's queue a job was put.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Position(u64);
+
+/// Why a job was not accepted; the closure comes back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Refused<F> {
+    /// The queue is as long as its limit, or the lane has too many results to fetch. Later there is room again.
+    Full(F),
+    /// The pool is closed for good.
+    Closed(F),
+}
+
+impl<F> Refused<F> {
+    /// The closure that was refused.
+    pub fn into_job(self) -> F {
+        match self {
+            Refused::Full(job) | Refused::Closed(job) => job,
+        }
+    }
+}
+
+impl<F> fmt::Debug for Refused<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Full(_) => "Full(..)",
+            Refused::Closed(_) => "Closed(..)",
+        })
+    }
+}
+
+impl<F> fmt::Display for Refused<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refused::Full(_) => "the worker queue is full",
+            Refused::Closed(_) => "the worker pool is closed",
+        })
+    }
+}
+
+impl<F> std::error::Error for Refused<F> {}
+
+impl<R> Lane<R> {
+    pub(crate) fn new(
+        jobs: Sender<Job<R>>,
+        results: Receiver<Completed<R>>,
+        core: Arc<Core<R>>,
+        outstanding_max: usize,
+    ) -> Lane<R> {
+        Lane { jobs, results, core, outstanding: 0, outstanding_max, batch: 0 }
+    }
+
+    /// Queues `job`, which a worker will see after [`publish`](Lane::publish). Its answer carries `ticket`, which
+    /// is the caller's to choose. The closure may capture 96 bytes, checked when it is compiled.
+    ///
+    /// # Errors
+    /// [`Refused`] with the closure.
+    #[inline]
+    pub fn submit<F>(&mut self, ticket: u64, job: F) -> Result<Position, Refused<F>>
+    where
+        F: FnOnce(&mut JobContext) -> R + Send + 'static,
+    {
+        if self.outstanding >= self.outstanding_max {
+            count(&self.core.tally.refused);
+            return Err(Refused::Full(job));
+        }
+        match self.core.admit() {
+            Admission::Admitted => {}
+            Admission::Full => {
+                count(&self.core.tally.refused);
+                return Err(Refused::Full(job));
+            }
+            Admission::Closed => return Err(Refused::Closed(job)),
+        }
+        let position = Position(self.jobs.pushed());
+        let enqueued = self.core.clock.now();
+        let Some(vacancy) = self.jobs.vacancy() else {
+            self.core.leave_queue();
+            count(&self.core.tally.refused);
+            return Err(Refused::Full(job));
+        };
+        vacancy.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
+        self.outstanding += 1;
+        self.batch += 1;
+        Ok(position)
+    }
+
+    /// Makes everything submitted since the last call visible, and wakes as many idle workers as that needs. Call
+    /// it once per turn.
+    pub fn publish(&mut self) {
+        if self.jobs.publish() {
+            self.core.idle.notify(std::mem::take(&mut self.batch));
+        }
+    }
+
+    /// Whether the job put at `position` has not been taken by a worker yet.
+    #[must_use]
+    pub fn is_waiting(&self, position: Position) -> bool {
+        self.jobs.taken() <= position.0
+    }
+
+    /// The next answer, in the order in which workers delivered them.
+    pub fn next_result(&mut self) -> Option<Completed<R>> {
+        let completed = self.results.pop()?;
+        // Only a planted double answer makes this more than the jobs submitted.
+        self.outstanding = self.outstanding.saturating_sub(1);
+        Some(completed)
+    }
+
+    /// Whether [`next_result`](Lane::next_result) has something: the last look before the shard sleeps.
+    #[must_use]
+    pub fn has_result(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    /// How many submitted jobs have not been answered to this shard yet.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+}
+
+impl<R> Drop for Lane<R> {
+    fn drop(&mut self) {
+        // Accepted jobs are counted in the queue, and the pool closes only when all of them were taken.
+        self.publish();
+    }
+}

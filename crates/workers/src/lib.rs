@@ -1,0 +1,94 @@
+//! A bounded pool of threads that runs blocking jobs for shards that never block.
+//!
+//! ```text
+//!   shard 0 ─ Lane ─ jobs ───▶ ┐                                  ┌ ──▶ results ─ Lane ─ shard 0
+//!   shard 1 ─ Lane ─ jobs ───▶ ┤ oldest first, under one lock  ──▶ ┤ ──▶ results ─ Lane ─ shard 1
+//!                              ┘ that only workers take            └     then the shard's Wake
+//! ```
+//!
+//! A shard submits a closure of at most 96 bytes, built straight in the queue, and later finds the outcome under
+//! the ticket it gave. Shards take no lock and allocate nothing; workers may do both. The queue is first in,
+//! first out over all shards, and bounded twice: in length (the closure comes back as [`Refused::Full`]) and in
+//! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run). A panic
+//! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use std::thread;
+//! use std::time::Duration;
+//! use stilling_ring::{Clock, Wake};
+//! use stilling_workers::{Limits, Outcome, Pool};
+//!
+//! let shard = thread::current();
+//! let wake = Arc::new(Wake::new(move || shard.unpark()));
+//! let limits = Limits { threads: 2, ..Limits::default() };
+//! let clock = Clock::real();
+//! let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
+//! pool.start()?;
+//!
+//! let lane = &mut lanes[0];
+//! for ticket in 0..3 {
+//!     lane.submit(ticket, move |_context| ticket * 10).expect("three jobs are below every limit");
+//! }
+//! lane.publish(); // once per turn: makes the batch visible and wakes as many idle workers as it needs
+//!
+//! let mut sum = 0;
+//! for _ in 0..3 {
+//!     sum += loop {
+//!         if let Some(completed) = lane.next_result() {
+//!             assert_eq!(completed.outcome, Outcome::Done(completed.ticket * 10));
+//!             break completed.ticket;
+//!         }
+//!         wake.park();
+//!         if !lane.has_result() {
+//!             thread::park();
+//!         }
+//!         wake.unpark();
+//!     };
+//! }
+//! assert_eq!(sum, 3);
+//!
+//! pool.close();
+//! pool.join(clock.now().after(Duration::from_secs(5))).expect("nothing is left to do");
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! A job with more than 96 bytes to carry does not compile:
+//!
+//! ```compile_fail
+//! # use std::sync::Arc;
+//! # use stilling_ring::{Clock, Wake};
+//! # use stilling_workers::{Limits, Pool};
+//! # let wake = Arc::new(Wake::new(|| ()));
+//! # let (_pool, mut lanes) = Pool::new(Limits::default(), Clock::real(), vec![wake]);
+//! let captured = [7_u8; 97];
+//! let _ = lanes[0].submit(1, move |_| captured[0]);
+//! ```
+//!
+//! With one byte less it does:
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use stilling_ring::{Clock, Wake};
+//! # use stilling_workers::{Limits, Pool};
+//! # let wake = Arc::new(Wake::new(|| ()));
+//! # let (_pool, mut lanes) = Pool::new(Limits::default(), Clock::real(), vec![wake]);
+//! let captured = [7_u8; 96];
+//! assert!(lanes[0].submit(1, move |_| captured[0]).is_ok());
+//! ```
+#![forbid(unsafe_code)]
+
+mod context;
+mod core;
+mod counters;
+mod lane;
+mod pool;
+mod running;
+mod threads;
+
+pub use context::JobContext;
+pub use counters::Counters;
+pub use lane::{Lane, Position, Refused};
+pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
+pub use running::{Completed, Finished, Outcome, Running};
+pub use threads::Unfinished;

@@ -1,0 +1,152 @@
+//! The pool as its owner sees it: made, started, closed and joined; or played by a simulator.
+
+use std::time::Duration;
+
+use stilling_ring::sync::{Arc, Mutex};
+use stilling_ring::{CAPACITY_MAX, Clock, Wake, mailbox};
+
+use crate::context::JobContext;
+use crate::core::{Core, Outlet};
+use crate::counters::Counters;
+use crate::lane::Lane;
+use crate::running::Running;
+use crate::threads::Threads;
+
+/// The largest [`Limits::queue_max`], and the largest [`Limits::threads`].
+pub const QUEUE_MAX_LIMIT: usize = CAPACITY_MAX / 4;
+
+/// What bounds a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// How many threads run jobs. Zero is legal: then nobody takes jobs, and the caller runs them inline instead.
+    pub threads: usize,
+    /// How many jobs may wait in the whole pool, 1 to [`QUEUE_MAX_LIMIT`]; beyond that they are refused.
+    /// Default 4096.
+    pub queue_max: usize,
+    /// How long a job may wait; one that a worker takes later than that is not run. Default 30 s.
+    pub age_max: Duration,
+}
+
+impl Default for Limits {
+    /// One thread per processor that the process may use, 4096 jobs, 30 s.
+    fn default() -> Limits {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Limits { threads, queue_max: 4096, age_max: Duration::from_secs(30) }
+    }
+}
+
+/// A bounded pool of worker threads. Clones are handles to the same pool; dropping the last one closes it.
+pub struct Pool<R> {
+    core: Arc<Core<R>>,
+    threads: std::sync::Arc<Closing<R>>,
+}
+
+impl<R> Clone for Pool<R> {
+    fn clone(&self) -> Pool<R> {
+        Pool { core: Arc::clone(&self.core), threads: std::sync::Arc::clone(&self.threads) }
+    }
+}
+
+impl<R> Pool<R> {
+    /// A pool and one lane per wake. No thread exists before [`start`](Pool::start).
+    ///
+    /// The queues are allocated here, for the worst case; the operating system backs them with memory as they
+    /// fill. Each lane's wake is notified after results were delivered to it.
+    ///
+    /// # Panics
+    /// If a limit is out of its range.
+    #[must_use]
+    pub fn new(limits: Limits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<Lane<R>>) {
+        let Limits { threads, queue_max, age_max } = limits;
+        assert!(
+            (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads <= QUEUE_MAX_LIMIT,
+            "a pool queues 1 to {QUEUE_MAX_LIMIT} jobs and has at most as many threads, asked for {limits:?}"
+        );
+        // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
+        let outstanding_max = 2 * (queue_max + threads);
+        let mut intake = Vec::with_capacity(wakes.len());
+        let mut outlets = Vec::with_capacity(wakes.len());
+        let mut ends = Vec::with_capacity(wakes.len());
+        for wake in wakes {
+            let (jobs, taken) = mailbox(queue_max);
+            let (results, fetched) = mailbox(outstanding_max);
+            intake.push(taken);
+            outlets.push(Outlet { results: Mutex::new(results), wake });
+            ends.push((jobs, fetched));
+        }
+        let core = Arc::new(Core::new(queue_max as u64, age_max, clock, intake, outlets));
+        let lanes = ends
+            .into_iter()
+            .map(|(jobs, fetched)| Lane::new(jobs, fetched, Arc::clone(&core), outstanding_max))
+            .collect();
+        let closing = Closing { core: Arc::clone(&core), threads: Threads::new(threads) };
+        (Pool { core, threads: std::sync::Arc::new(closing) }, lanes)
+    }
+
+    /// Takes the oldest published job of all lanes, as a worker thread does: for a simulator that plays the
+    /// worker, or a thread that helps out.
+    #[must_use]
+    pub fn take(&self) -> Option<Running<R>> {
+        Core::take(&self.core)
+    }
+
+    /// Makes the calling thread a worker until the pool is closed and its queue is empty.
+    pub fn work(&self, context: &mut JobContext) {
+        Core::work(&self.core, context);
+    }
+
+    /// Refuses new jobs from now on. Jobs accepted before still run and are answered; then the workers end.
+    pub fn close(&self) {
+        self.core.close();
+    }
+
+    /// Whether [`close`](Pool::close) was called.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.core.is_closed()
+    }
+
+    /// The pool's counters at about this moment.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.core.tally.snapshot(self.core.queued())
+    }
+}
+
+#[cfg(not(loom))]
+impl<R: Send + 'static> Pool<R> {
+    /// Creates all threads of the pool, now and never later; a pool of zero threads creates none.
+    ///
+    /// # Errors
+    /// What the operating system says when it will not create a thread; the pool is closed then. Starting twice
+    /// is [`AlreadyExists`](std::io::ErrorKind::AlreadyExists).
+    pub fn start(&self) -> std::io::Result<()> {
+        let started = self.threads.threads.start(&self.core);
+        if started.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
+            self.close();
+        }
+        started
+    }
+
+    /// Waits until all threads have ended, which they do after [`close`](Pool::close), but not beyond `deadline`
+    /// on the pool's clock (a clock that stands still is read once, the rest is waited out in real time).
+    ///
+    /// # Errors
+    /// [`Unfinished`](crate::Unfinished) with the number of threads that still run at the deadline.
+    pub fn join(&self, deadline: stilling_ring::Time) -> Result<(), crate::Unfinished> {
+        self.threads.threads.join(deadline.since(self.core.clock.now()))
+    }
+}
+
+/// Closes the pool when the last handle to it is gone, lest its threads wait for jobs for ever.
+struct Closing<R> {
+    core: Arc<Core<R>>,
+    #[cfg_attr(loom, allow(dead_code))]
+    threads: Threads,
+}
+
+impl<R> Drop for Closing<R> {
+    fn drop(&mut self) {
+        self.core.close();
+    }
+}

@@ -1,0 +1,133 @@
+//! A job from the moment a worker takes it until its answer is on the way.
+//!
+//! Three steps, so that the simulator can put virtual time between them: taken ([`Running`]), run
+//! ([`Finished`]), delivered. The answer is owed by an inner `Duty` that pays when it is dropped: whatever
+//! becomes of the worker, every taken job is answered exactly once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use stilling_ring::sync::Arc;
+
+use crate::context::JobContext;
+use crate::core::{Core, Job};
+use crate::counters::count;
+
+/// What became of a job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Outcome<R> {
+    /// It ran and returned this.
+    Done(R),
+    /// It panicked, or its worker gave it up. Answer the peer with 500 or the like.
+    Panicked,
+    /// It waited longer than [`Limits::age_max`](crate::Limits::age_max) and was not run. Answer with 503 or the
+    /// like and say when to retry.
+    Expired,
+}
+
+/// The answer to one submitted job.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completed<R> {
+    /// The ticket that the job was submitted with.
+    pub ticket: u64,
+    /// What became of it.
+    pub outcome: Outcome<R>,
+}
+
+/// A job that a worker has taken. Dropping it without [`run`](Running::run) answers [`Outcome::Panicked`].
+#[must_use = "dropping a taken job answers it as panicked"]
+pub struct Running<R> {
+    job: Job<R>,
+    expired: bool,
+    duty: Duty<R>,
+}
+
+impl<R> Running<R> {
+    pub(crate) fn new(core: Arc<Core<R>>, lane: usize, job: Job<R>, expired: bool, lost: bool) -> Running<R> {
+        let duty = Duty { core, lane, ticket: job.ticket, lost, outcome: Some(Outcome::Panicked) };
+        Running { job, expired, duty }
+    }
+
+    /// The ticket that the job was submitted with.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.duty.ticket
+    }
+
+    /// Which lane the job came from, in the order of the wakes given to [`Pool::new`](crate::Pool::new).
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.duty.lane
+    }
+
+    /// Runs the job, unless it expired. A panic in it ends here.
+    pub fn run(self, context: &mut JobContext) -> Finished<R> {
+        let Running { job, expired, mut duty } = self;
+        let work = job.work;
+        duty.outcome = Some(if expired {
+            // What the job captured is the user's, and may panic while it is dropped.
+            contain(|| drop(work));
+            Outcome::Expired
+        } else {
+            contain(|| work.call(context)).map_or(Outcome::Panicked, Outcome::Done)
+        });
+        Finished { duty }
+    }
+}
+
+/// A job that has run; its answer leaves with [`deliver`](Finished::deliver), or at the latest when this is dropped.
+#[must_use = "the answer leaves when this is delivered"]
+pub struct Finished<R> {
+    duty: Duty<R>,
+}
+
+impl<R> Finished<R> {
+    /// The ticket that the job was submitted with.
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        self.duty.ticket
+    }
+
+    /// Which lane the answer goes to.
+    #[must_use]
+    pub fn lane(&self) -> usize {
+        self.duty.lane
+    }
+
+    /// Puts the answer where the lane finds it and wakes the lane's shard.
+    pub fn deliver(self) {
+        drop(self.duty);
+    }
+}
+
+/// The answer owed for one taken job.
+struct Duty<R> {
+    core: Arc<Core<R>>,
+    lane: usize,
+    ticket: u64,
+    lost: bool,
+    outcome: Option<Outcome<R>>,
+}
+
+impl<R> Drop for Duty<R> {
+    fn drop(&mut self) {
+        if self.lost {
+            count(&self.core.tally.lost);
+        } else if let Some(outcome) = self.outcome.take() {
+            self.core.deliver(self.lane, self.ticket, outcome);
+        }
+    }
+}
+
+/// Runs foreign code; a panic in it, or in the dropping of what it panicked with, goes no further.
+fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+                // A payload that panics when dropped, carrying another: leaking it is the only way out.
+                std::mem::forget(again);
+            }
+            None
+        }
+    }
+}

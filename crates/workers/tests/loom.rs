@@ -1,0 +1,188 @@
+//! The pool itself under the model checker: the shipped worker loop, lanes and wakes, with loom's threads.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p stilling-workers --release --test loom`
+//!
+//! A wake lost in either direction, or a worker that misses the end, shows up as a deadlock.
+#![cfg(loom)]
+
+use std::time::Duration;
+
+use loom::thread;
+use stilling_ring::sync::{Arc, Condvar, Mutex};
+use stilling_ring::{Clock, Wake};
+use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, Refused};
+
+fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(scenario);
+}
+
+/// What a driver's wait is to a shard: one bit that ends the current sleep or the next one.
+struct Bell {
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+/// A shard's place to sleep.
+struct Bed {
+    bell: Arc<Bell>,
+    wake: Arc<Wake>,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let bell = Arc::new(Bell { rung: Mutex::new(false), heard: Condvar::new() });
+        let wake = Arc::new(Wake::new({
+            let bell = Arc::clone(&bell);
+            move || {
+                let mut rung = bell.rung.lock().unwrap();
+                *rung = true;
+                bell.heard.notify_one();
+            }
+        }));
+        Bed { bell, wake }
+    }
+
+    fn next(&self, lane: &mut Lane<u64>) -> Completed<u64> {
+        loop {
+            if let Some(completed) = lane.next_result() {
+                return completed;
+            }
+            self.wake.park();
+            if !lane.has_result() {
+                let mut rung = self.bell.rung.lock().unwrap();
+                while !*rung {
+                    rung = self.bell.heard.wait(rung).unwrap();
+                }
+                *rung = false;
+            }
+            self.wake.unpark();
+        }
+    }
+}
+
+fn pool(beds: &[&Bed]) -> (Pool<u64>, Vec<Lane<u64>>) {
+    let (clock, _) = Clock::manual();
+    let wakes = beds.iter().map(|bed| Arc::clone(&bed.wake)).collect();
+    Pool::new(Limits { threads: 1, queue_max: 2, age_max: Duration::MAX }, clock, wakes)
+}
+
+fn worker(pool: &Pool<u64>) -> thread::JoinHandle<()> {
+    let pool = pool.clone();
+    thread::spawn(move || pool.work(&mut JobContext::simulated()))
+}
+
+/// Row 4.38: shard and worker sleep between two jobs, and neither misses the other.
+#[test]
+fn a_lane_and_a_worker_lose_no_wake() {
+    model(2, || {
+        let bed = Bed::new();
+        let (pool, mut lanes) = pool(&[&bed]);
+        let worker = worker(&pool);
+        for ticket in 0..2 {
+            lanes[0].submit(ticket, move |_| ticket).unwrap();
+            lanes[0].publish();
+            let completed = bed.next(&mut lanes[0]);
+            assert_eq!(completed, Completed { ticket, outcome: Outcome::Done(ticket) });
+        }
+        pool.close();
+        worker.join().unwrap();
+    });
+}
+
+/// Row 4.38: a batch of two wakes two workers: each job here waits for the other.
+#[test]
+fn two_workers_share_a_batch() {
+    model(2, || {
+        let bed = Bed::new();
+        let (pool, mut lanes) = pool(&[&bed]);
+        let workers = [worker(&pool), worker(&pool)];
+        let meeting = Arc::new((Mutex::new(0), Condvar::new()));
+        for ticket in 0..2 {
+            let meeting = Arc::clone(&meeting);
+            lanes[0]
+                .submit(ticket, move |_| {
+                    let (arrived, both) = &*meeting;
+                    let mut arrived = arrived.lock().unwrap();
+                    *arrived += 1;
+                    both.notify_one();
+                    while *arrived < 2 {
+                        arrived = both.wait(arrived).unwrap();
+                    }
+                    ticket
+                })
+                .unwrap();
+        }
+        lanes[0].publish();
+        let tickets = bed.next(&mut lanes[0]).ticket + bed.next(&mut lanes[0]).ticket;
+        assert_eq!(tickets, 1);
+        pool.close();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}
+
+/// Row 4.37: the end is told by whoever takes the last job, or by whoever closes; no worker misses both.
+#[test]
+fn every_worker_hears_of_the_end() {
+    model(3, || {
+        let bed = Bed::new();
+        let (pool, mut lanes) = pool(&[&bed]);
+        let workers = [worker(&pool), worker(&pool)];
+        lanes[0].submit(1, |_| 1).unwrap();
+        lanes[0].publish();
+        pool.close();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+        assert_eq!(lanes[0].next_result().map(|completed| completed.ticket), Some(1));
+    });
+}
+
+/// Row 4.38: two shards on threads of their own, one worker.
+#[test]
+fn two_lanes_share_a_worker() {
+    model(2, || {
+        let (here, there) = (Bed::new(), Bed::new());
+        let (pool, mut lanes) = pool(&[&here, &there]);
+        let worker = worker(&pool);
+        let mut other = lanes.pop().unwrap();
+        let shard = thread::spawn(move || {
+            other.submit(7, |_| 8).unwrap();
+            other.publish();
+            assert_eq!(there.next(&mut other).ticket, 7);
+        });
+        lanes[0].submit(5, |_| 6).unwrap();
+        lanes[0].publish();
+        assert_eq!(here.next(&mut lanes[0]).ticket, 5);
+        shard.join().unwrap();
+        pool.close();
+        worker.join().unwrap();
+    });
+}
+
+/// Row 4.37: a job is refused or answered, whenever the pool is closed, and the worker always ends.
+#[test]
+fn closing_races_with_a_submission() {
+    model(3, || {
+        let bed = Bed::new();
+        let (pool, mut lanes) = pool(&[&bed]);
+        let worker = worker(&pool);
+        let closer = thread::spawn({
+            let pool = pool.clone();
+            move || pool.close()
+        });
+        match lanes[0].submit(1, |_| 1) {
+            Ok(_) => {
+                lanes[0].publish();
+                assert_eq!(bed.next(&mut lanes[0]).ticket, 1);
+            }
+            Err(Refused::Closed(_)) => {}
+            Err(Refused::Full(_)) => unreachable!("one job in a queue of two"),
+        }
+        closer.join().unwrap();
+        worker.join().unwrap();
+    });
+}

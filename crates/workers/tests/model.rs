@@ -1,0 +1,156 @@
+//! The pool against a simple model of what it promises, over random histories in virtual time.
+#![cfg(not(loom))]
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use stilling_ring::{Clock, Wake};
+use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool, Refused};
+
+const LANES: usize = 2;
+const THREADS: usize = 2;
+const AGE_MAX: u64 = 100;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Submit { lane: usize, panics: bool },
+    Publish { lane: usize },
+    Advance { nanos: u64 },
+    Take,
+    Deliver { which: usize },
+    Fetch { lane: usize },
+    Close,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        12 => (0..LANES, prop::bool::weighted(0.1)).prop_map(|(lane, panics)| Op::Submit { lane, panics }),
+        6 => (0..LANES).prop_map(|lane| Op::Publish { lane }),
+        6 => (1_u64..70).prop_map(|nanos| Op::Advance { nanos }),
+        8 => Just(Op::Take),
+        8 => (0..THREADS).prop_map(|which| Op::Deliver { which }),
+        8 => (0..LANES).prop_map(|lane| Op::Fetch { lane }),
+        1 => prop::bool::weighted(0.05).prop_map(|close| if close { Op::Close } else { Op::Take }),
+    ]
+}
+
+#[derive(Clone, Copy)]
+struct Expected {
+    ticket: u64,
+    at: u64,
+    panics: bool,
+}
+
+#[derive(Default)]
+struct LaneModel {
+    unpublished: VecDeque<Expected>,
+    published: VecDeque<Expected>,
+    results: VecDeque<Completed<u64>>,
+    outstanding: usize,
+}
+
+proptest! {
+    /// Rows 4.3, 4.12 and 4.26: order, both bounds, every outcome and every counter, step by step.
+    #[test]
+    fn the_pool_keeps_every_promise(queue_max in 1_usize..6, ops in prop::collection::vec(op(), 0..150)) {
+        let (clock, hand) = Clock::manual();
+        let wakes = (0..LANES).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let limits = Limits { threads: THREADS, queue_max, age_max: Duration::from_nanos(AGE_MAX) };
+        let (pool, mut lanes) = Pool::<u64>::new(limits, clock, wakes);
+        let outstanding_max = 2 * (queue_max + THREADS);
+
+        let mut model: [LaneModel; LANES] = Default::default();
+        let mut busy = Vec::new();
+        let (mut ticket, mut now, mut queued, mut closed) = (0_u64, 0_u64, 0_usize, false);
+        let (mut refused, mut done, mut panicked, mut expired, mut waited) = (0, 0, 0, 0, 0);
+
+        for op in ops {
+            match op {
+                Op::Submit { lane, panics } => {
+                    let outcome = lanes[lane].submit(ticket, move |_| {
+                        if panics { std::panic::resume_unwind(Box::new(())) } else { ticket * 3 }
+                    });
+                    let lane = &mut model[lane];
+                    let full = queued == queue_max || lane.outstanding == outstanding_max;
+                    match outcome {
+                        Ok(_) => {
+                            prop_assert!(!closed && !full);
+                            lane.unpublished.push_back(Expected { ticket, at: now, panics });
+                            lane.outstanding += 1;
+                            queued += 1;
+                        }
+                        Err(Refused::Closed(_)) => prop_assert!(closed),
+                        Err(Refused::Full(_)) => {
+                            prop_assert!(full);
+                            refused += 1;
+                        }
+                    }
+                    ticket += 1;
+                }
+                Op::Publish { lane } => {
+                    lanes[lane].publish();
+                    let LaneModel { unpublished, published, .. } = &mut model[lane];
+                    published.append(unpublished);
+                }
+                Op::Advance { nanos } => {
+                    hand.advance(Duration::from_nanos(nanos));
+                    now += nanos;
+                }
+                Op::Take => {
+                    if busy.len() == THREADS {
+                        continue;
+                    }
+                    let oldest = (0..LANES)
+                        .filter_map(|lane| Some((model[lane].published.front()?.at, lane)))
+                        .min();
+                    let taken = pool.take();
+                    prop_assert_eq!(taken.is_some(), oldest.is_some());
+                    if let (Some(running), Some((_, lane))) = (taken, oldest) {
+                        let job = model[lane].published.pop_front().expect("it was the front");
+                        prop_assert_eq!((running.lane(), running.ticket()), (lane, job.ticket));
+                        queued -= 1;
+                        waited += now - job.at;
+                        let too_old = now - job.at > AGE_MAX;
+                        busy.push((running, job, too_old));
+                    }
+                }
+                Op::Deliver { which } => {
+                    if which >= busy.len() {
+                        continue;
+                    }
+                    let (running, job, too_old) = busy.remove(which);
+                    let lane = running.lane();
+                    let outcome = match (too_old, job.panics) {
+                        (true, _) => { expired += 1; Outcome::Expired }
+                        (false, true) => { panicked += 1; Outcome::Panicked }
+                        (false, false) => { done += 1; Outcome::Done(job.ticket * 3) }
+                    };
+                    running.run(&mut JobContext::simulated()).deliver();
+                    model[lane].results.push_back(Completed { ticket: job.ticket, outcome });
+                }
+                Op::Fetch { lane } => {
+                    let expected = model[lane].results.pop_front();
+                    prop_assert_eq!(lanes[lane].next_result(), expected);
+                    model[lane].outstanding -= usize::from(expected.is_some());
+                }
+                Op::Close => {
+                    pool.close();
+                    closed = true;
+                }
+            }
+            let counters = pool.counters();
+            prop_assert_eq!(counters.queued, queued as u64);
+            prop_assert!(counters.queued <= counters.queued_max && counters.queued_max <= queue_max as u64);
+            prop_assert_eq!(counters.busy, busy.len() as u64);
+            prop_assert_eq!(counters.refused, refused);
+            prop_assert_eq!((counters.done, counters.panicked, counters.expired), (done, panicked, expired));
+            prop_assert_eq!(counters.waited, Duration::from_nanos(waited));
+            for (lane, model) in lanes.iter().zip(&model) {
+                prop_assert_eq!(lane.outstanding(), model.outstanding);
+                prop_assert_eq!(lane.has_result(), !model.results.is_empty());
+            }
+        }
+    }
+}

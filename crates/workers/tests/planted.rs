@@ -1,0 +1,32 @@
+//! What the planted bugs of this crate do, in builds that have them. One test, because the choice is the
+//! process's.
+#![cfg(all(stilling_planted, not(loom)))]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_ring::{Clock, Wake, planted};
+use stilling_workers::{JobContext, Limits, Pool};
+
+#[test]
+fn answers_are_doubled_or_lost_only_when_chosen() {
+    let answers = |bug| {
+        planted::choose(bug);
+        let limits = Limits { threads: 1, queue_max: 32, age_max: Duration::MAX };
+        let wake = Arc::new(Wake::new(|| ()));
+        let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![wake]);
+        for ticket in 0..32 {
+            lanes[0].submit(ticket, move |_| ticket).unwrap();
+        }
+        lanes[0].publish();
+        while let Some(running) = pool.take() {
+            running.run(&mut JobContext::simulated()).deliver();
+        }
+        planted::choose(None);
+        std::iter::from_fn(|| lanes[0].next_result()).count()
+    };
+    assert_eq!(answers(None), 32);
+    assert_eq!(answers(Some("double answer")), 36);
+    assert_eq!(answers(Some("lost job")), 30);
+    assert_eq!(answers(Some("another")), 32);
+}

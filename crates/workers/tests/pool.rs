@@ -1,0 +1,291 @@
+//! The pool with the test playing the worker: order, bounds, ends, all in virtual time.
+#![cfg(not(loom))]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use stilling_ring::{Clock, ManualTime, Time, Wake};
+use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, Refused};
+
+struct World {
+    pool: Pool<u64>,
+    lanes: Vec<Lane<u64>>,
+    hand: ManualTime,
+    wakes: Vec<Arc<Wake>>,
+}
+
+fn world(lanes: usize, queue_max: usize, age_max: Duration) -> World {
+    let (clock, hand) = Clock::manual();
+    let wakes: Vec<_> = (0..lanes).map(|_| Arc::new(Wake::new(|| ()))).collect();
+    let (pool, lanes) = Pool::new(Limits { threads: 1, queue_max, age_max }, clock, wakes.clone());
+    World { pool, lanes, hand, wakes }
+}
+
+/// Takes and runs one job as a worker does, in virtual time.
+fn serve(pool: &Pool<u64>) -> Option<u64> {
+    let running = pool.take()?;
+    let ticket = running.ticket();
+    running.run(&mut JobContext::simulated()).deliver();
+    Some(ticket)
+}
+
+fn done(ticket: u64, value: u64) -> Option<Completed<u64>> {
+    Some(Completed { ticket, outcome: Outcome::Done(value) })
+}
+
+/// Row 4.3: first in, first out over all shards, whatever lane a job came through.
+#[test]
+fn the_oldest_job_of_all_lanes_goes_first() {
+    let mut world = world(3, 100, Duration::MAX);
+    let order = [2, 0, 1, 1, 0, 2, 2, 2, 0, 1];
+    for (ticket, lane) in order.into_iter().enumerate() {
+        world.lanes[lane].submit(ticket as u64, move |_| ticket as u64).unwrap();
+        world.hand.advance(Duration::from_nanos(1));
+    }
+    assert!(world.pool.take().is_none(), "nothing is visible before it is published");
+    for lane in &mut world.lanes {
+        lane.publish();
+    }
+    let served: Vec<_> = std::iter::from_fn(|| serve(&world.pool)).collect();
+    assert_eq!(served, (0..order.len() as u64).collect::<Vec<_>>());
+    for (ticket, lane) in order.into_iter().enumerate() {
+        assert_eq!(world.lanes[lane].next_result(), done(ticket as u64, ticket as u64));
+    }
+}
+
+/// Row 4.3: the queue is bounded over all lanes together, and what is refused comes back.
+#[test]
+fn a_full_queue_gives_the_job_back() {
+    let mut world = world(2, 3, Duration::MAX);
+    for ticket in 0..3 {
+        world.lanes[ticket % 2].submit(ticket as u64, |_| 0).unwrap();
+    }
+    let job = |_: &mut JobContext| 77;
+    let refused = world.lanes[1].submit(3, job).unwrap_err();
+    assert!(matches!(refused, Refused::Full(_)));
+    assert_eq!(refused.into_job()(&mut JobContext::simulated()), 77);
+    let counters = world.pool.counters();
+    assert_eq!((counters.queued, counters.queued_max, counters.refused), (3, 3, 1));
+
+    world.lanes[0].publish();
+    assert_eq!(serve(&world.pool), Some(0));
+    assert!(world.lanes[1].submit(3, job).is_ok(), "one place became free");
+}
+
+/// Row 4.3: a shard that fetches no results stops itself, not the workers.
+#[test]
+fn a_lane_that_fetches_nothing_is_refused_in_the_end() {
+    let mut world = world(1, 2, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    let mut accepted = 0;
+    while lane.submit(accepted, move |_| accepted).is_ok() {
+        accepted += 1;
+        lane.publish();
+        assert!(serve(&world.pool).is_some());
+        assert!(accepted < 1000, "nothing ever stopped the lane");
+    }
+    assert_eq!(lane.outstanding() as u64, accepted);
+    for ticket in 0..accepted {
+        assert_eq!(lane.next_result(), done(ticket, ticket));
+    }
+    assert!(lane.submit(accepted, |_| 0).is_ok());
+}
+
+/// Row 4.26: a job that waited too long is answered without being run.
+#[test]
+fn a_job_that_waited_too_long_expires_and_is_not_run() {
+    let age_max = Duration::from_secs(30);
+    for (waited, expires) in [(age_max, false), (age_max + Duration::from_nanos(1), true)] {
+        let mut world = world(1, 10, age_max);
+        let witness = Arc::new(());
+        world.lanes[0]
+            .submit(9, {
+                let witness = Arc::clone(&witness);
+                move |_| Arc::strong_count(&witness) as u64
+            })
+            .unwrap();
+        world.lanes[0].publish();
+        world.hand.advance(waited);
+        assert_eq!(serve(&world.pool), Some(9));
+        let outcome = if expires { Outcome::Expired } else { Outcome::Done(2) };
+        assert_eq!(world.lanes[0].next_result(), Some(Completed { ticket: 9, outcome }));
+        let counters = world.pool.counters();
+        assert_eq!((counters.expired, counters.done), (u64::from(expires), u64::from(!expires)));
+        assert_eq!(counters.waited, waited);
+        assert_eq!(Arc::strong_count(&witness), 1, "the captures are gone either way");
+    }
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("from a destructor"));
+    }
+}
+
+/// Row 4.3: a panic costs one answer, wherever in the job it comes from.
+#[test]
+fn a_panic_in_a_job_is_one_answer() {
+    let mut world = world(1, 10, Duration::from_secs(1));
+    let lane = &mut world.lanes[0];
+    lane.submit(1, |_| std::panic::resume_unwind(Box::new("plain"))).unwrap();
+    lane.submit(2, |_| std::panic::resume_unwind(Box::new(PanicsWhenDropped))).unwrap();
+    lane.submit(3, |_| 3).unwrap();
+    lane.publish();
+    while serve(&world.pool).is_some() {}
+    let outcomes: Vec<_> =
+        std::iter::from_fn(|| lane.next_result()).map(|completed| completed.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Panicked, Outcome::Panicked, Outcome::Done(3)]);
+
+    let bomb = PanicsWhenDropped;
+    lane.submit(4, move |_| {
+        let _bomb = bomb;
+        4
+    })
+    .unwrap();
+    lane.publish();
+    world.hand.advance(Duration::from_secs(2));
+    assert_eq!(serve(&world.pool), Some(4));
+    assert_eq!(lane.next_result(), Some(Completed { ticket: 4, outcome: Outcome::Expired }));
+    let counters = world.pool.counters();
+    assert_eq!((counters.panicked, counters.done, counters.expired, counters.busy), (2, 1, 1, 0));
+}
+
+/// A worker that dies between taking and running, or before delivering, still owes an answer and pays it.
+#[test]
+fn a_taken_job_is_answered_even_if_its_worker_gives_up() {
+    let mut world = world(1, 10, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    for ticket in 0..2 {
+        lane.submit(ticket, |_| 5).unwrap();
+    }
+    lane.publish();
+    drop(world.pool.take());
+    assert_eq!(lane.next_result(), Some(Completed { ticket: 0, outcome: Outcome::Panicked }));
+    drop(world.pool.take().map(|running| running.run(&mut JobContext::simulated())));
+    assert_eq!(lane.next_result(), done(1, 5));
+    assert_eq!(world.pool.counters().busy, 0);
+}
+
+/// Row 4.12: a shard may go while its jobs wait or run; they run, and everything is dropped exactly once.
+#[test]
+fn a_lane_may_go_while_its_jobs_are_outstanding() {
+    let mut world = world(2, 10, Duration::MAX);
+    let witness = Arc::new(());
+    let ran = Arc::new(AtomicUsize::new(0));
+    let mut gone = world.lanes.remove(0);
+    for ticket in 0..4 {
+        let (witness, ran) = (Arc::clone(&witness), Arc::clone(&ran));
+        gone.submit(ticket, move |_| {
+            ran.fetch_add(1, Ordering::Relaxed);
+            Arc::strong_count(&witness) as u64
+        })
+        .unwrap();
+        if ticket == 1 {
+            gone.publish();
+        }
+    }
+    serve(&world.pool);
+    let running = world.pool.take();
+    drop(gone);
+    world.lanes[0].submit(9, |_| 9).unwrap();
+    world.lanes[0].publish();
+    running.unwrap().run(&mut JobContext::simulated()).deliver();
+    while serve(&world.pool).is_some() {}
+    assert_eq!(ran.load(Ordering::Relaxed), 4, "accepted jobs run, published or not");
+    assert_eq!(Arc::strong_count(&witness), 1);
+    assert_eq!(world.lanes[0].next_result(), done(9, 9), "the other lane is not disturbed");
+}
+
+/// Row 4.12: jobs that nobody takes any more are dropped with the pool.
+#[test]
+fn jobs_left_in_a_dropped_pool_are_dropped_once() {
+    let mut world = world(1, 10, Duration::MAX);
+    let witness = Arc::new(());
+    for ticket in 0..3 {
+        let witness = Arc::clone(&witness);
+        world.lanes[0].submit(ticket, move |_| Arc::strong_count(&witness) as u64).unwrap();
+    }
+    assert_eq!(Arc::strong_count(&witness), 4);
+    drop(world);
+    assert_eq!(Arc::strong_count(&witness), 1);
+}
+
+/// Row 4.37: closing refuses what is new and finishes what was accepted, also what was not published yet.
+#[test]
+fn a_closed_pool_finishes_what_it_accepted() {
+    let mut world = world(1, 10, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    lane.submit(1, |_| 1).unwrap();
+    world.pool.close();
+    assert!(world.pool.is_closed());
+    assert!(matches!(lane.submit(2, |_| 2), Err(Refused::Closed(_))));
+    assert_eq!(world.pool.counters().queued, 1);
+    lane.publish();
+    world.pool.work(&mut JobContext::simulated());
+    assert_eq!(lane.next_result(), done(1, 1));
+    assert_eq!(lane.next_result(), None);
+}
+
+#[test]
+fn a_position_says_whether_its_job_still_waits() {
+    let mut world = world(1, 10, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    let first = lane.submit(1, |_| 1).unwrap();
+    let second = lane.submit(2, |_| 2).unwrap();
+    lane.publish();
+    assert!(lane.is_waiting(first) && lane.is_waiting(second));
+    let running = world.pool.take().unwrap();
+    assert!(!lane.is_waiting(first) && lane.is_waiting(second));
+    assert_eq!(world.pool.counters().busy, 1);
+    running.run(&mut JobContext::simulated()).deliver();
+    assert_eq!(world.pool.counters().busy, 0);
+}
+
+/// Row 4.18: in the simulator a slow job costs virtual time, told to whoever plays the worker.
+#[test]
+fn a_simulated_job_sleeps_in_virtual_time() {
+    let mut world = world(1, 10, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    lane.submit(1, |context| {
+        context.sleep(Duration::from_millis(30));
+        context.sleep(Duration::from_millis(12));
+        1
+    })
+    .unwrap();
+    lane.publish();
+    let mut context = JobContext::simulated();
+    let finished = world.pool.take().unwrap().run(&mut context);
+    assert_eq!((finished.ticket(), finished.lane()), (1, 0));
+    assert_eq!(context.take_slept(), Duration::from_millis(42));
+    assert_eq!(context.take_slept(), Duration::ZERO);
+    assert!(!lane.has_result(), "the result is there when it is delivered, not before");
+    finished.deliver();
+    assert!(lane.has_result());
+}
+
+#[test]
+fn a_result_wakes_the_shard_it_belongs_to() {
+    let mut world = world(2, 10, Duration::MAX);
+    for wake in &world.wakes {
+        wake.park();
+    }
+    world.lanes[1].submit(1, |_| 1).unwrap();
+    world.lanes[1].publish();
+    serve(&world.pool);
+    assert_eq!((world.wakes[0].needed(), world.wakes[1].needed()), (0, 1));
+}
+
+#[test]
+fn a_pool_without_threads_is_legal() {
+    let (pool, lanes) =
+        Pool::<()>::new(Limits { threads: 0, ..Limits::default() }, Clock::real(), Vec::new());
+    assert!(lanes.is_empty());
+    pool.start().unwrap();
+    assert_eq!(pool.start().unwrap_err().kind(), std::io::ErrorKind::AlreadyExists);
+    assert!(!pool.is_closed());
+    pool.close();
+    pool.join(Time::ZERO).unwrap();
+}

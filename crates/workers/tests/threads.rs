@@ -1,0 +1,164 @@
+//! The pool with real threads: nothing lost between them, nothing left behind.
+#![cfg(not(loom))]
+
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use stilling_ring::{Clock, Wake};
+use stilling_workers::{Completed, Lane, Limits, Outcome, Pool, Refused};
+
+/// Long enough that only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn wake_for(thread: thread::Thread) -> Arc<Wake> {
+    Arc::new(Wake::new(move || thread.unpark()))
+}
+
+/// The next result, sleeping as a shard does.
+fn next(lane: &mut Lane<u64>, wake: &Wake) -> Completed<u64> {
+    loop {
+        if let Some(completed) = lane.next_result() {
+            return completed;
+        }
+        wake.park();
+        if !lane.has_result() {
+            thread::park();
+        }
+        wake.unpark();
+    }
+}
+
+/// Submits `jobs` jobs in uneven batches and checks that every ticket comes back once with its own answer.
+fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
+    let mut answered = vec![false; usize::try_from(jobs).expect("fits")];
+    let (mut submitted, mut fetched, mut batch) = (0, 0, 1);
+    while fetched < jobs {
+        for _ in 0..batch {
+            if submitted == jobs {
+                break;
+            }
+            match lane.submit(submitted, move |_| submitted ^ 0xABCD) {
+                Ok(_) => submitted += 1,
+                Err(Refused::Full(_)) => break,
+                Err(Refused::Closed(_)) => panic!("nobody closed the pool"),
+            }
+        }
+        lane.publish();
+        batch = batch % 61 + 1;
+        // Sometimes everything is fetched before more is submitted, so that both sides fall asleep often.
+        while fetched < submitted && (batch % 3 == 0 || lane.has_result() || submitted == jobs) {
+            let Completed { ticket, outcome } = next(&mut lane, wake);
+            assert_eq!(outcome, Outcome::Done(ticket ^ 0xABCD));
+            let seen = &mut answered[usize::try_from(ticket).expect("fits")];
+            assert!(!std::mem::replace(seen, true), "ticket {ticket} was answered twice");
+            fetched += 1;
+        }
+    }
+    assert!(lane.next_result().is_none());
+    assert_eq!(lane.outstanding(), 0);
+}
+
+/// Rows 4.3 and 4.38: two shards, four workers, 100,000 jobs each; every ticket is answered exactly once.
+#[test]
+fn every_ticket_is_answered_exactly_once() {
+    const JOBS: u64 = 100_000;
+    let (give_wake, take_wake) = mpsc::channel();
+    let (lane_givers, shards): (Vec<_>, Vec<_>) = (0..2)
+        .map(|_| {
+            let (give_lane, take_lane) = mpsc::channel::<(Lane<u64>, Arc<Wake>)>();
+            let give_wake = give_wake.clone();
+            let shard = thread::spawn(move || {
+                give_wake.send(wake_for(thread::current())).unwrap();
+                let (lane, wake) = take_lane.recv().unwrap();
+                drive(lane, &wake, JOBS);
+            });
+            // The wakes arrive one by one, so that each belongs to the shard made just now.
+            ((give_lane, take_wake.recv().unwrap()), shard)
+        })
+        .unzip();
+    let wakes = lane_givers.iter().map(|(_, wake)| Arc::clone(wake)).collect();
+    let clock = Clock::real();
+    let limits = Limits { threads: 4, queue_max: 256, age_max: Duration::MAX };
+    let (pool, lanes) = Pool::new(limits, clock.clone(), wakes);
+    pool.start().unwrap();
+    for (lane, (give_lane, wake)) in lanes.into_iter().zip(lane_givers) {
+        give_lane.send((lane, wake)).unwrap();
+    }
+    for shard in shards {
+        shard.join().unwrap();
+    }
+    pool.close();
+    pool.join(clock.now().after(PATIENCE)).unwrap();
+    let counters = pool.counters();
+    assert_eq!((counters.done, counters.queued, counters.busy), (2 * JOBS, 0, 0));
+    assert!(counters.queued_max <= 256);
+}
+
+/// Row 4.3: panics do not use up the threads.
+#[test]
+fn workers_survive_the_panics_of_their_jobs() {
+    let wake = wake_for(thread::current());
+    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX };
+    let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
+    pool.start().unwrap();
+    let lane = &mut lanes[0];
+    for ticket in 0..40 {
+        lane.submit(ticket, move |_| match ticket % 2 {
+            0 => std::panic::resume_unwind(Box::new(())),
+            _ => ticket,
+        })
+        .unwrap();
+    }
+    lane.publish();
+    let panicked = (0..40).filter(|_| next(lane, &wake).outcome == Outcome::Panicked).count();
+    assert_eq!(panicked, 20);
+}
+
+/// Row 4.37: a job that does not end is reported by the deadline, and once it ends the pool is joined.
+#[test]
+fn joining_says_how_many_still_run() {
+    let wake = wake_for(thread::current());
+    let clock = Clock::real();
+    let limits = Limits { threads: 3, queue_max: 64, age_max: Duration::MAX };
+    let (pool, mut lanes) = Pool::<u64>::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
+    pool.start().unwrap();
+    // Two workers are inside a job for sure; the third has ended or will.
+    let inside = Arc::new(Barrier::new(3));
+    let leave = Arc::new(Barrier::new(3));
+    for ticket in 0..2 {
+        let (inside, leave) = (Arc::clone(&inside), Arc::clone(&leave));
+        lanes[0]
+            .submit(ticket, move |_| {
+                inside.wait();
+                leave.wait();
+                ticket
+            })
+            .unwrap();
+    }
+    lanes[0].publish();
+    inside.wait();
+    pool.close();
+    let unfinished = pool.join(clock.now()).unwrap_err();
+    assert!((2..=3).contains(&unfinished.threads), "{unfinished}");
+    leave.wait();
+    pool.join(clock.now().after(PATIENCE)).unwrap();
+    assert!(lanes[0].next_result().is_some() && lanes[0].next_result().is_some());
+    pool.join(clock.now()).unwrap();
+}
+
+/// A pool that is forgotten does not leave its threads waiting for ever.
+#[test]
+fn dropping_the_last_handle_ends_the_threads() {
+    let wake = wake_for(thread::current());
+    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX };
+    let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
+    pool.start().unwrap();
+    let copy = pool.clone();
+    drop(pool);
+    lanes[0].submit(1, |_| 1).unwrap();
+    lanes[0].publish();
+    assert_eq!(next(&mut lanes[0], &wake).ticket, 1);
+    drop(copy);
+    assert!(matches!(lanes[0].submit(2, |_| 2), Err(Refused::Closed(_))));
+}

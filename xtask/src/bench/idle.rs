@@ -1,0 +1,99 @@
+//! What an idle connection costs a server in user memory: the server's memory with and without thousands of
+//! connections that were each answered once.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::load::Load;
+use super::server::Server;
+use crate::Outcome;
+
+/// How long connections rest before the second look: longer than a server waits until it parks one.
+const REST: Duration = Duration::from_secs(7);
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What one server came to.
+pub(super) struct Idle {
+    /// Bytes before any connection.
+    pub(super) at_start: u64,
+    /// Bytes after the warm-up, without connections.
+    pub(super) before: u64,
+    /// Bytes with all connections, right after their answers.
+    pub(super) fresh: u64,
+    /// Bytes with all connections, after a rest.
+    pub(super) rested: u64,
+    /// How many connections.
+    pub(super) connections: usize,
+}
+
+impl Idle {
+    /// Bytes per connection after the rest; less than nothing when the server gave memory back.
+    pub(super) fn per_connection(&self) -> f64 {
+        (self.rested as f64 - self.before as f64) / self.connections as f64
+    }
+
+    /// Bytes per connection right after the answers.
+    pub(super) fn per_fresh_connection(&self) -> f64 {
+        (self.fresh as f64 - self.before as f64) / self.connections as f64
+    }
+}
+
+/// Lets this process, and those that it starts, have as many descriptors as the system allows.
+pub(super) fn raise_descriptors() {
+    let me = std::process::id().to_string();
+    let hard =
+        Command::new("prlimit").args(["--pid", &me, "--nofile", "--noheadings", "--output", "HARD"]).output();
+    let hard =
+        hard.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+    // Where this fails, opening the connections fails with a clear message.
+    let _ = Command::new("prlimit")
+        .args(["--pid", &me, &format!("--nofile={hard}:{hard}")])
+        .stderr(Stdio::null())
+        .status();
+}
+
+/// Measures a server that has just been started.
+pub(super) fn measure(server: &Server, connections: usize, folder: &Path) -> Outcome<Idle> {
+    let at_start = server.memory();
+    // Buffers that all connections share are in use before the first look, and cost the idle ones nothing.
+    Load::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", folder)?;
+    let before = server.memory();
+    let mut held = Vec::with_capacity(connections);
+    for at in 0..connections {
+        let connection =
+            asked_once(server).map_err(|error| format!("{}: connection {at}: {error}", server.name))?;
+        held.push(connection);
+    }
+    let fresh = server.memory();
+    std::thread::sleep(REST);
+    let rested = server.memory();
+    for stream in &mut held {
+        stream.set_nonblocking(true)?;
+        let is_open = matches!(stream.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock);
+        if !is_open {
+            return Err(format!("{} closed a connection before it was measured", server.name).into());
+        }
+    }
+    Ok(Idle { at_start, before, fresh, rested, connections })
+}
+
+/// A connection that was answered once and is kept.
+fn asked_once(server: &Server) -> Outcome<TcpStream> {
+    let mut stream = TcpStream::connect(server.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET /test/fast HTTP/1.1\r\nHost: {}\r\n\r\n", server.address)?;
+    let mut answer = Vec::new();
+    let mut piece = [0; 512];
+    while !answer.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut piece)? {
+            0 => return Err(format!("closed after {:?}", String::from_utf8_lossy(&answer)).into()),
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
+    if answer.starts_with(b"HTTP/1.1 200 ") { Ok(stream) } else { Err("not a 200".into()) }
+}

@@ -1,0 +1,259 @@
+//! A server under measurement: started for one run on a free port of loopback, ended with the run, and
+//! watched from outside through `/proc`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::load::PIPELINE;
+use crate::Outcome;
+use crate::steps::shown;
+
+/// Clock ticks per second in `/proc`: the same on every Linux that a person meets (`getconf CLK_TCK`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// How long a server may take to start or to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
+const NGINX_CONNECTIONS: u32 = 16_384;
+
+/// A running server; dropping it ends it.
+pub(super) struct Server {
+    /// What the tables call it.
+    pub(super) name: &'static str,
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    /// How it was started.
+    pub(super) command: String,
+    child: Child,
+    /// Kept open, so that a line the server prints later does not meet a closed pipe.
+    _stdout: Option<BufReader<ChildStdout>>,
+}
+
+impl Server {
+    /// Stilling on one of its drivers, with further options.
+    pub(super) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
+        let mut command = Command::new(binary);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        stdout.read_line(&mut line)?;
+        let address = line.trim().strip_prefix("listening http://").and_then(|address| address.parse().ok());
+        let address = address.ok_or_else(|| format!("`{}` said {line:?} first", shown(&command)))?;
+        let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
+        let shown = shown.collect::<Vec<_>>().join(" ");
+        let server = Server { name: driver.name(), address, command: shown, child, _stdout: Some(stdout) };
+        server.answers("/test/fast")?;
+        Ok(server)
+    }
+
+    /// nginx with a worker per core, everything it can leave out left out; `/test/slow` is passed on to
+    /// `slow`, because nginx has no slow work of its own.
+    pub(super) fn nginx(folder: &Path, cores: usize, slow: Option<SocketAddr>) -> Outcome<Server> {
+        // nginx cannot say which port it took, so the free one is found here.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let file = folder.join(format!("nginx-{}.conf", address.port()));
+        fs::write(&file, nginx_config(folder, cores, address, slow))?;
+        let mut command = Command::new(nginx_binary());
+        command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file).stdin(Stdio::null());
+        let child = command.spawn().map_err(|error| format!("nginx does not start: {error}"))?;
+        let shown = format!("nginx, {cores} workers, reuseport, no access log");
+        let server = Server { name: "nginx", address, command: shown, child, _stdout: None };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if start.elapsed() > PATIENCE {
+                return Err(format!("nginx does not listen on {address}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        server.answers("/test/fast")?;
+        Ok(server)
+    }
+
+    /// The address of a path, as generators take it.
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Checks that the server answers 200 with an empty body, alone and pipelined: a rate of anything else counts
+    /// for nothing.
+    fn answers(&self, path: &str) -> Outcome {
+        let host = self.address;
+        let kept = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let last = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        for count in [1, PIPELINE as usize] {
+            let mut stream = TcpStream::connect(host)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all((kept.repeat(count - 1) + &last).as_bytes())?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            let answer = String::from_utf8_lossy(&answer);
+            if !are_empty_oks(&answer, count) {
+                return Err(format!("{} answers {count} of {path} with {answer:?}", self.name).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The processes of the server: the one that was started, and its children.
+    fn processes(&self) -> Vec<u32> {
+        let parent = self.child.id();
+        let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_child = |id: &u32| Stat::of(*id).is_some_and(|stat| stat.parent == parent);
+        std::iter::once(parent).chain(ids.filter(is_child)).collect()
+    }
+
+    /// Seconds of CPU that the server used so far, user and kernel, all threads of all processes.
+    pub(super) fn cpu_s(&self) -> f64 {
+        self.processes()
+            .into_iter()
+            .filter_map(Stat::of)
+            .map(|stat| stat.cpu_ticks as f64 / TICKS_PER_SECOND)
+            .sum()
+    }
+
+    /// Bytes of memory that the server occupies; what its processes share counts once (`Pss`).
+    pub(super) fn memory(&self) -> u64 {
+        let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
+        self.processes().into_iter().filter_map(of).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // SIGTERM, because a killed nginx would leave its workers behind.
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How Stilling talks to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Driver {
+    Uring,
+    Poll,
+}
+
+impl Driver {
+    fn option(self) -> &'static str {
+        match self {
+            Driver::Uring => "uring",
+            Driver::Poll => "poll",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Driver::Uring => "stilling uring",
+            Driver::Poll => "stilling poll",
+        }
+    }
+}
+
+fn nginx_binary() -> PathBuf {
+    // Debian keeps it where only an administrator's path looks.
+    let debian = Path::new("/usr/sbin/nginx");
+    if debian.is_file() { debian.to_owned() } else { "nginx".into() }
+}
+
+fn nginx_config(folder: &Path, cores: usize, address: SocketAddr, slow: Option<SocketAddr>) -> String {
+    let folder = folder.display();
+    let port = address.port();
+    let (upstream, location) = match slow {
+        Some(slow) => (
+            format!(" upstream slow {{ server {slow}; keepalive 512; keepalive_requests 1000000000; }}\n"),
+            "  location = /test/slow { proxy_pass http://slow; proxy_http_version 1.1; proxy_set_header Connection \"\"; }\n",
+        ),
+        None => (String::new(), ""),
+    };
+    format!(
+        "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log;\n\
+         events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
+         http {{\n access_log off; server_tokens off; keepalive_requests 1000000000;\n\
+         \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
+         \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n{upstream}\
+         \x20server {{\n  listen {address} reuseport backlog=4096;\n  location = /test/fast {{ return 200 \"\"; }}\n{location} }}\n}}\n"
+    )
+}
+
+/// Whether these are so many answers, each of them 200 and empty, and not a byte more.
+fn are_empty_oks(answers: &str, count: usize) -> bool {
+    let heads: Vec<&str> = answers.split_terminator("\r\n\r\n").collect();
+    let is_empty_ok = |head: &&str| {
+        head.starts_with("HTTP/1.1 200 ")
+            && head.lines().any(|line| line.eq_ignore_ascii_case("content-length: 0"))
+    };
+    answers.ends_with("\r\n\r\n") && heads.len() == count && heads.iter().all(is_empty_ok)
+}
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(PartialEq, Eq, Debug)]
+struct Stat {
+    parent: u32,
+    cpu_ticks: u64,
+}
+
+impl Stat {
+    fn of(id: u32) -> Option<Stat> {
+        Stat::parse(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)
+    }
+
+    /// proc(5): the name is in brackets and may contain anything, so fields are counted from the last one.
+    fn parse(stat: &str) -> Option<Stat> {
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Stat { parent: fields.get(1)?.parse().ok()?, cpu_ticks: ticks(11)? + ticks(12)? })
+    }
+}
+
+/// The `Pss` of a process in bytes, from `/proc/PID/smaps_rollup`.
+fn pss(rollup: &str) -> Option<u64> {
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proc_is_read_as_the_manual_says() {
+        let stat = "42 (a ) b) S 7 42 42 0 -1 4194304 100 0 0 0 250 150 3 4 20 0 5 0 100 1 2";
+        assert_eq!(Stat::parse(stat), Some(Stat { parent: 7, cpu_ticks: 400 }));
+        assert_eq!(Stat::parse("42 (a"), None);
+        assert_eq!(pss("Rss:      900 kB\nPss:      123 kB\nPss_Anon: 5 kB\n"), Some(123 * 1024));
+        assert_eq!(pss("Rss: 900 kB\n"), None);
+    }
+
+    #[test]
+    fn only_empty_200s_are_worth_measuring() {
+        let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+        assert!(are_empty_oks(ok, 1) && are_empty_oks(&ok.repeat(16), 16));
+        assert!(!are_empty_oks(&ok.repeat(15), 16) && !are_empty_oks(&ok.repeat(17), 16));
+        assert!(!are_empty_oks(&format!("{ok}x"), 1));
+        assert!(!are_empty_oks(&ok.replace("200", "404"), 1));
+        assert!(!are_empty_oks(&ok.replace(": 0", ": 1"), 1));
+    }
+
+    #[test]
+    fn nginx_passes_slow_work_on_only_when_there_is_somebody_to_do_it() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 81));
+        let config = |slow| nginx_config(Path::new("a"), 3, address, slow);
+        assert!(config(None).contains("worker_processes 3;") && !config(None).contains("upstream"));
+        assert!(config(Some(address)).contains("upstream slow { server 127.0.0.1:81;"));
+    }
+}

@@ -1,0 +1,222 @@
+//! Slow work: the known figures of server-demo, and whether fast requests disturb slow ones.
+
+use std::net::SocketAddr;
+
+use super::figures::{self, Section, Series};
+use super::load::{Load, Sample};
+use super::server::{Driver, Server};
+use super::{Bench, machine};
+use crate::Outcome;
+
+/// Requests that a generator in the background never reaches: it is ended when the other is done. No more,
+/// because `ab` reserves 32 bytes for each.
+const WITHOUT_END: u64 = 20_000_000;
+
+/// A line of server-demo's report, repeated.
+struct Known {
+    /// The row of the requirements, and what the report says of it.
+    row: &'static str,
+    reported: &'static str,
+    /// The server's options.
+    options: &'static [&'static str],
+    path: &'static str,
+    requests: u64,
+    connections: u32,
+}
+
+const FAST: &str = "/test/fast";
+const SLOW: &str = "/test/slow";
+
+const KNOWN: [Known; 8] = [
+    Known { row: "4.20", reported: "0.250 ms", options: &[], path: FAST, requests: 1, connections: 1 },
+    Known { row: "4.20", reported: "30.389 ms", options: &[], path: SLOW, requests: 1, connections: 1 },
+    Known { row: "4.21", reported: "28,212/s", options: &[], path: FAST, requests: 100_000, connections: 1 },
+    Known { row: "4.22", reported: "3.035 s", options: &[], path: SLOW, requests: 100, connections: 1 },
+    Known {
+        row: "4.23",
+        reported: "39,432/s",
+        options: &["-A", "10"],
+        path: FAST,
+        requests: 100_000,
+        connections: 10,
+    },
+    Known {
+        row: "4.24",
+        reported: "0.307 s",
+        options: &["-A", "10"],
+        path: SLOW,
+        requests: 100,
+        connections: 10,
+    },
+    Known {
+        row: "4.25",
+        reported: "15.053 s, median 3,008 ms",
+        options: &["-C", "1000", "-A", "100", "-w", "1"],
+        path: SLOW,
+        requests: 500,
+        connections: 100,
+    },
+    Known {
+        row: "4.26",
+        reported: "(without a limit) 3,008 ms",
+        options: &["-C", "1000", "-A", "100", "-w", "1", "--queue-timeout", "0.3"],
+        path: SLOW,
+        requests: 500,
+        connections: 100,
+    },
+];
+
+impl Bench {
+    /// The `ab` commands of server-demo's report.
+    pub(super) fn known_figures(&self) -> Outcome<Vec<Section>> {
+        let head = [
+            "row",
+            "command",
+            "options",
+            "server-demo reported",
+            "server",
+            "took s",
+            "requests/s",
+            "p50 ms",
+            "max ms",
+            "not 2xx",
+            "failed",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        for known in &KNOWN {
+            let mut servers = vec![
+                self.stilling(Driver::Uring, known.options)?,
+                self.stilling(Driver::Poll, known.options)?,
+            ];
+            if known.path == FAST {
+                servers.push(Server::nginx(self.folder(), machine::cores(), None)?);
+            }
+            // The slow ones take as long as they take; only the fast ones are many.
+            let requests = if known.requests > 1000 { self.many(known.requests) } else { known.requests };
+            let load = Load::Ab { requests, connections: known.connections, keep: false };
+            for server in &servers {
+                let sample = load.measure(server, known.path, self.folder())?;
+                table.push(known_row(known, &load, server.name, &sample));
+            }
+        }
+        let words = "The `ab` commands of the report of server-demo, whose figures come from another, older \
+                     machine: they are goals, not comparisons. nginx has no slow work and stands beside the fast ones \
+                     only. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
+                     and the times are those of all answers, 503 or not.";
+        Ok(vec![Section { title: "The known figures".to_owned(), words: words.to_owned(), table }])
+    }
+
+    /// Slow requests alone, and with as many fast ones as the server can answer.
+    pub(super) fn slow_beside_fast(&self) -> Outcome<Vec<Section>> {
+        let workers: &[&str] = &["-w", "300"];
+        let backend = self.stilling(Driver::Uring, workers)?;
+        let behind_nginx: Option<SocketAddr> = Some(backend.address);
+        let servers = [
+            self.stilling(Driver::Uring, workers)?,
+            self.stilling(Driver::Poll, workers)?,
+            Server::nginx(self.folder(), machine::cores(), behind_nginx)?,
+        ];
+        let slow = Load::Ab { requests: self.many(20_000), connections: 100, keep: false };
+        let fast = Load::Ab { requests: WITHOUT_END, connections: 100, keep: false };
+        let beside = self.folder().join("beside");
+        std::fs::create_dir_all(&beside)?;
+        let mut alone: Vec<_> =
+            servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
+        let mut together: Vec<_> =
+            servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
+        for round in 0..self.rounds {
+            for (at, server) in servers.iter().enumerate() {
+                println!("slow beside fast, round {round}, {}", server.name);
+                alone[at].samples.push(slow.measure(server, SLOW, self.folder())?);
+                let mut saturating = fast.keep_up(server, FAST, &beside)?;
+                let sample = slow.measure(server, SLOW, self.folder())?;
+                if !saturating.is_running() {
+                    return Err(format!("{}: the fast load ended before the slow one", server.name).into());
+                }
+                together[at].samples.push(sample);
+            }
+        }
+        let head = [
+            "server",
+            "p50 ms alone",
+            "p99 ms alone",
+            "p50 ms beside",
+            "p99 ms beside",
+            "added to p99",
+            "failures",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        for (alone, together) in alone.iter().zip(&together) {
+            table.push(beside_row(alone, together));
+        }
+        let words = format!(
+            "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) asks as fast \
+             as it is answered. The servers have 300 worker threads (`-w 300`). nginx has no slow work, so it \
+             passes these requests on to a `stilling serve --driver uring -w 300` of its own, which costs it a \
+             second hop. Both generators run on the cores that the server runs on, so what is added includes \
+             their own waiting for a core.",
+            slow.shown(SLOW)
+        );
+        Ok(vec![Section { title: "Slow requests beside fast ones".to_owned(), words, table }])
+    }
+}
+
+fn known_row(known: &Known, load: &Load, server: &str, sample: &Sample) -> Vec<String> {
+    vec![
+        known.row.to_owned(),
+        format!("`{}`", load.shown(known.path)),
+        if server == "nginx" { String::new() } else { known.options.join(" ") },
+        known.reported.to_owned(),
+        server.to_owned(),
+        format!("{:.3}", sample.took_s),
+        figures::thousands(sample.rate),
+        sample.p50_ms.map_or_else(figures::unknown, figures::two_places),
+        sample.max_ms.map_or_else(figures::unknown, figures::two_places),
+        sample.refused.to_string(),
+        sample.failures.to_string(),
+    ]
+}
+
+fn beside_row(alone: &Series, together: &Series) -> Vec<String> {
+    let p50 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p50_ms));
+    let p99 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p99_ms));
+    let rounds = alone.samples.iter().zip(&together.samples);
+    let added: Option<Vec<_>> =
+        rounds.map(|(alone, together)| Some(together.p99_ms? - alone.p99_ms?)).collect();
+    let added = added.map_or_else(figures::unknown, |added| format!("{:+.2} ms", figures::median(added)));
+    let both = alone.samples.iter().chain(&together.samples);
+    let failures = both.map(|sample| sample.failures + sample.refused).sum::<u64>();
+    vec![
+        alone.server.to_owned(),
+        p50(alone),
+        p99(alone),
+        p50(together),
+        p99(together),
+        added,
+        failures.to_string(),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fast_requests_add_to_slow_ones_is_taken_within_rounds() {
+        let series = |p99s: [f64; 3]| Series {
+            server: "one",
+            samples: p99s
+                .map(|p99_ms| Sample { p99_ms: Some(p99_ms), failures: 1, ..Sample::default() })
+                .to_vec(),
+        };
+        let row = beside_row(&series([30.0, 31.0, 40.0]), &series([31.0, 33.0, 41.0]));
+        assert_eq!(row[5..], ["+1.00 ms", "6"]);
+    }
+
+    #[test]
+    fn options_are_shown_only_beside_the_server_that_has_them() {
+        let load = Load::Ab { requests: 1, connections: 1, keep: false };
+        assert_eq!(known_row(&KNOWN[4], &load, "nginx", &Sample::default())[2], "");
+        assert_eq!(known_row(&KNOWN[4], &load, "stilling poll", &Sample::default())[2], "-A 10");
+    }
+}

@@ -1,0 +1,26 @@
+//! `cargo xtask ci`: what has to hold before a change is taken.
+
+use crate::Outcome;
+use crate::steps::{Steps, cargo};
+use crate::style;
+use crate::test;
+
+/// Runs everything, cheapest first.
+pub(crate) fn run() -> Outcome {
+    Steps::through(|steps| {
+        steps.act("style", style::run)?;
+        steps.command("format", &mut cargo(["fmt", "--all", "--check"]))?;
+        let strict = ["--", "-D", "warnings"];
+        let mut lints = cargo(["clippy", "--workspace", "--all-targets"]);
+        steps.command("lints", lints.args(strict))?;
+        let mut models = test::variant("loom", "clippy");
+        models.args(["-p", "stilling-ring", "-p", "stilling-workers", "--all-targets"]).args(strict);
+        steps.command("lints of the loom models", &mut models)?;
+        let mut planted = test::variant("stilling_planted", "clippy");
+        planted.args(["-p", "stilling-simulation", "--all-targets"]).args(strict);
+        steps.command("lints of the planted bugs", &mut planted)?;
+        let mut pages = cargo(["doc", "--workspace", "--no-deps"]);
+        steps.command("documentation", pages.env("RUSTDOCFLAGS", "-D warnings"))?;
+        test::stages(steps, false)
+    })
+}

@@ -1,0 +1,168 @@
+//! `cargo xtask limits`: every named maximum, read from the sources, as `docs/limits.md`. The page is made,
+//! never written by hand, and `style` fails when it is not what the sources say.
+
+mod source;
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::tree;
+use source::{Constant, Field, Flag};
+
+/// The page.
+const PAGE: &str = "docs/limits.md";
+
+/// The file with the options of `stilling serve`.
+const OPTIONS: &str = "crates/cli/src/serve.rs";
+
+/// Crates that are not part of the server.
+const NOT_SHIPPED: [&str; 2] = ["crates/bench/", "crates/simulation/"];
+
+const INTRODUCTION: &str = "\
+# Limits
+
+Every queue, pool and table has a maximum, and this page lists them with what happens when one is reached. It is
+made from the sources by `cargo xtask limits --write`, and a test fails when it is not what they say.
+";
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Write docs/limits.md instead of showing it
+    #[arg(long)]
+    write: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Outcome {
+        let page = page()?;
+        if self.write {
+            tree::write(PAGE, &page)
+        } else {
+            print!("{page}");
+            Ok(())
+        }
+    }
+}
+
+/// Row "every queue has a maximum" of the house rules: the page equals what the sources say.
+///
+/// # Errors
+/// If it does not, with the command that makes it so; if a maximum has no words about it.
+pub(crate) fn check() -> Outcome {
+    let expected = page()?;
+    let found = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
+    if expected == found {
+        return Ok(());
+    }
+    let line = expected.lines().zip(found.lines()).take_while(|(expected, found)| expected == found).count();
+    let of = |text: &str| text.lines().nth(line).unwrap_or("the end").to_owned();
+    let (expected, found) = (of(&expected), of(&found));
+    Err(format!(
+        "{PAGE}:{}: the sources say\n    {expected}\nand the page\n    {found}\nrun `cargo xtask limits --write`",
+        line + 1
+    )
+    .into())
+}
+
+/// The page that belongs to the sources of now.
+fn page() -> Outcome<String> {
+    let texts = tree::texts("crates")?;
+    let shipped = texts.iter().filter(|text| {
+        text.path.ends_with(".rs")
+            && text.path.contains("/src/")
+            && !text.path.contains("/tests/")
+            && !NOT_SHIPPED.iter().any(|crate_| text.path.starts_with(crate_))
+    });
+    let (mut constants, mut structures, mut flags) = (String::new(), String::new(), None);
+    let mut last = None;
+    for file in shipped {
+        if file.path == OPTIONS {
+            flags = Some(source::flags(&file.text));
+        }
+        let found = source::constants(&file.text, file.path.ends_with("/limits.rs"));
+        if !found.is_empty() {
+            let crate_ = file.path.split('/').nth(1);
+            if last != crate_ {
+                last = crate_;
+                constants += &format!("\n### {}\n\n", crate_.unwrap_or_default());
+                constants +=
+                    "| constant | value | what it bounds, and what then | where |\n|---|---|---|---|\n";
+            }
+            for constant in found {
+                constants += &constant_row(&constant, &file.path)?;
+            }
+        }
+        for (name, fields) in source::structures(&file.text) {
+            structures += &format!("\n### `{name}` in `{}`\n\n", file.path);
+            structures += "| field | default | what it bounds, and what then |\n|---|---|---|\n";
+            for field in fields {
+                structures += &field_row(&field, &name, &file.path)?;
+            }
+        }
+    }
+    let flags = flags.filter(|flags| !flags.is_empty()).ok_or_else(|| format!("{OPTIONS} has no options"))?;
+    let flags: String = flags.iter().map(flag_row).collect();
+    Ok(format!(
+        "{INTRODUCTION}\n## Options of `stilling serve`\n\n| option | default | range | what it is |\n|---|---|---|---|\n\
+         {flags}\n## Defaults that an embedder can set\n{structures}\n## Constants\n{constants}"
+    ))
+}
+
+fn constant_row(constant: &Constant, path: &str) -> Outcome<String> {
+    let Constant { name, kind, value, words } = constant;
+    said(words, name, path)?;
+    let computed = source::product(value).filter(|_| value.contains('*'));
+    let computed = computed.map(|product| format!(" = {product}")).unwrap_or_default();
+    Ok(format!("| `{name}` | `{value}`{computed} ({kind}) | {} | `{path}` |\n", cell(words)))
+}
+
+fn field_row(field: &Field, structure: &str, path: &str) -> Outcome<String> {
+    let Field { name, default, words } = field;
+    said(words, &format!("{structure}::{name}"), path)?;
+    Ok(format!("| `{name}` | `{default}` | {} |\n", cell(words)))
+}
+
+fn flag_row(flag: &Flag) -> String {
+    let Flag { name, default, range, words } = flag;
+    format!("| `--{name}` | {} | {} | {} |\n", cell(default), cell(range), cell(words))
+}
+
+/// A maximum without a word about it is an error: nobody could tell what happens when it is reached.
+fn said(words: &str, name: &str, path: &str) -> Outcome {
+    if words.is_empty() {
+        Err(format!("{path}: `{name}` does not say what it bounds").into())
+    } else {
+        Ok(())
+    }
+}
+
+/// Text for a cell: no bars, no links that only rustdoc understands.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace("[`", "`").replace("`]", "`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Invariant 4 of the design: the page lists every maximum.
+    #[test]
+    fn the_page_of_limits_is_what_the_sources_say() {
+        if let Err(error) = check() {
+            panic!("{error}");
+        }
+    }
+
+    #[test]
+    fn a_maximum_without_words_is_an_error() {
+        let constant = |words: &str| Constant {
+            name: "A_MAX".to_owned(),
+            kind: "usize".to_owned(),
+            value: "4 * 1024".to_owned(),
+            words: words.to_owned(),
+        };
+        assert!(constant_row(&constant(""), "a.rs").is_err());
+        let row = constant_row(&constant("Bytes | of [`A`]."), "a.rs").expect("it has words");
+        assert_eq!(row, "| `A_MAX` | `4 * 1024` = 4096 (usize) | Bytes \\| of `A`. | `a.rs` |\n");
+    }
+}

@@ -1,0 +1,227 @@
+//! Reads maxima out of Rust sources that rustfmt has laid out: constants, fields with defaults, options.
+//!
+//! The layout is what makes a line reader enough: an item begins on its own line below its `///` words, and
+//! ends where its brackets close.
+
+/// A constant that is a maximum.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Constant {
+    pub(super) name: String,
+    pub(super) kind: String,
+    pub(super) value: String,
+    pub(super) words: String,
+}
+
+/// A field of a structure of bounds, and what `Default` gives it.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Field {
+    pub(super) name: String,
+    pub(super) default: String,
+    pub(super) words: String,
+}
+
+/// An option of the command line.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) struct Flag {
+    pub(super) name: String,
+    pub(super) default: String,
+    pub(super) range: String,
+    pub(super) words: String,
+}
+
+/// Structures whose fields are bounds.
+const STRUCTURES: [&str; 3] = ["Config", "Limits", "Timeouts"];
+
+/// The constants of one file: all of them if the file is for limits, else those with the name of a maximum.
+/// Constants inside functions and tests bound nothing that a user meets.
+pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
+    let mut found = Vec::new();
+    let mut words = Words::default();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let item = without_visibility(line).strip_prefix("const ").and_then(|rest| rest.split_once(": "));
+        if let Some((name, rest)) = item
+            && (all || names_a_maximum(name))
+        {
+            let mut rest = rest.to_owned();
+            while !rest.ends_with(';') {
+                let Some(more) = lines.next() else { break };
+                rest = format!("{rest} {}", more.trim());
+            }
+            if let Some((kind, value)) = rest.trim_end_matches(';').split_once(" =") {
+                found.push(Constant {
+                    name: name.to_owned(),
+                    kind: kind.to_owned(),
+                    value: value.trim().to_owned(),
+                    words: words.take(),
+                });
+            }
+        }
+        words.hear(line);
+    }
+    found
+}
+
+fn names_a_maximum(name: &str) -> bool {
+    ["_MAX", "_LIMIT", "_BATCH"].iter().any(|end| name.ends_with(end)) || name == "BACKLOG"
+}
+
+fn without_visibility(line: &str) -> &str {
+    match line.strip_prefix("pub") {
+        Some(rest) if rest.starts_with('(') => rest.split_once(") ").map_or(rest, |(_, rest)| rest),
+        Some(rest) => rest.trim_start(),
+        None => line,
+    }
+}
+
+/// The structures of bounds in one file, each with those fields that have a default.
+pub(super) fn structures(text: &str) -> Vec<(String, Vec<Field>)> {
+    let mut found = Vec::new();
+    for name in STRUCTURES {
+        let (Some(body), Some(defaults)) = (
+            block(text, &format!("pub struct {name} {{")),
+            block(text, &format!("impl Default for {name} {{")),
+        ) else {
+            continue;
+        };
+        let mut fields = Vec::new();
+        let mut words = Words::default();
+        for line in body.lines() {
+            let field = line.trim().strip_prefix("pub ").and_then(|rest| rest.split_once(": "));
+            if let Some((field, _)) = field {
+                let said = words.take();
+                let default = default_of(field, defaults);
+                fields.extend(default.map(|default| Field { name: field.to_owned(), default, words: said }));
+            }
+            words.hear(line);
+        }
+        found.push((name.to_owned(), fields));
+    }
+    found
+}
+
+/// What follows `head` at the beginning of a line, up to the bracket that closes it in the same column.
+fn block<'a>(text: &'a str, head: &str) -> Option<&'a str> {
+    let start = if text.starts_with(head) { 0 } else { text.find(&format!("\n{head}"))? + 1 } + head.len();
+    let end = text[start..].find("\n}")?;
+    Some(&text[start..start + end])
+}
+
+/// The value of one field in the body of `Default`, on a line of its own or in a line with others.
+fn default_of(field: &str, defaults: &str) -> Option<String> {
+    let label = format!("{field}: ");
+    let at = defaults.match_indices(&label).map(|(at, _)| at).find(|at| {
+        let before = defaults[..*at].chars().next_back();
+        before.is_some_and(char::is_whitespace)
+    })?;
+    let value = &defaults[at + label.len()..];
+    let mut depth = 0_i32;
+    let end = value.find(|letter| {
+        match letter {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            _ => {}
+        }
+        depth < 0 || (depth == 0 && letter == ',')
+    })?;
+    Some(value[..end].trim().to_owned())
+}
+
+/// The options of one file that have a default or a range.
+pub(super) fn flags(text: &str) -> Vec<Flag> {
+    let mut found = Vec::new();
+    let mut words = Words::default();
+    let mut attribute = String::new();
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if trimmed.starts_with("#[arg(") || is_open(&attribute) {
+            attribute += trimmed;
+            continue;
+        }
+        if !attribute.is_empty()
+            && let Some((field, kind)) = trimmed.split_once(": ")
+        {
+            let said = words.take();
+            let (said, told) = match said.split_once(" [default: ") {
+                Some((said, told)) => (said.to_owned(), told.trim_end_matches(']').to_owned()),
+                None => (said, String::new()),
+            };
+            let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
+            let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
+            let is_flag = kind.trim_end_matches(',') == "bool";
+            if !is_flag && (!default.is_empty() || range.is_some()) {
+                let name =
+                    field.trim_start_matches("pub(crate) ").trim_start_matches("pub ").replace('_', "-");
+                found.push(Flag { name, default, range: range.unwrap_or_default(), words: said });
+            }
+        }
+        attribute.clear();
+        words.hear(line);
+    }
+    found
+}
+
+fn is_open(attribute: &str) -> bool {
+    attribute.matches(['(', '[']).count() > attribute.matches([')', ']']).count()
+}
+
+/// The value of `name = value` in an attribute, up to the comma or bracket that ends it.
+fn argument(attribute: &str, name: &str) -> Option<String> {
+    let defaults = format!(" {}", &attribute[attribute.find(name)?..]);
+    default_of_assignment(&defaults, name)
+}
+
+fn default_of_assignment(text: &str, name: &str) -> Option<String> {
+    let as_field = text.replacen(name, "value: ", 1);
+    default_of("value", &as_field)
+}
+
+/// A default as a user types it: no digit separators, no path before a variant.
+fn plain(value: &str) -> String {
+    match value.rsplit_once("::") {
+        Some((_, variant)) => variant.to_lowercase(),
+        None => value.replace('_', ""),
+    }
+}
+
+/// The range that a parser accepts: its own, or that of the function in this file that makes it.
+fn range_of(parser: &str, text: &str) -> Option<String> {
+    let maker = parser.strip_suffix("()").and_then(|name| block(text, &format!("fn {name}() ")));
+    let body = maker.unwrap_or(parser);
+    let dots = body.find("..")?;
+    let start = body[..dots].rfind('(')? + 1;
+    let end = dots + body[dots..].find(')')?;
+    Some(body[start..end].replace('_', "").replace("..=", " to ").replace("..", " and more"))
+}
+
+/// The value of a product of whole numbers, as far as it is one.
+pub(super) fn product(value: &str) -> Option<u64> {
+    value
+        .split('*')
+        .try_fold(1_u64, |product, factor| product.checked_mul(factor.trim().replace('_', "").parse().ok()?))
+}
+
+/// The `///` words above an item, joined; attributes between them and the item are skipped.
+#[derive(Default)]
+struct Words(String);
+
+impl Words {
+    fn hear(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(words) = line.strip_prefix("///") {
+            if !self.0.is_empty() {
+                self.0.push(' ');
+            }
+            self.0 += words.trim();
+        } else if !line.starts_with("#[") {
+            self.0.clear();
+        }
+    }
+
+    fn take(&mut self) -> String {
+        std::mem::take(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

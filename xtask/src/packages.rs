@@ -1,0 +1,103 @@
+//! Programs that tests and measurements need: the missing ones are installed from Debian's packages.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Outcome;
+use crate::steps;
+
+/// A program and the Debian package that brings it.
+pub(crate) struct Program {
+    name: &'static str,
+    package: &'static str,
+}
+
+const fn program(name: &'static str, package: &'static str) -> Program {
+    Program { name, package }
+}
+
+/// What `cargo xtask test` needs.
+pub(crate) const FOR_TESTS: [Program; 10] = [
+    program("ab", "apache2-utils"),
+    program("chromium", "chromium"),
+    program("curl", "curl"),
+    program("ip", "iproute2"),
+    program("nginx", "nginx-light"),
+    program("prlimit", "util-linux"),
+    program("python3", "python3"),
+    program("ss", "iproute2"),
+    program("strace", "strace"),
+    program("wrk", "wrk"),
+];
+
+/// What `cargo xtask bench http` needs.
+pub(crate) const FOR_BENCH: [Program; 4] = [
+    program("ab", "apache2-utils"),
+    program("nginx", "nginx-light"),
+    program("prlimit", "util-linux"),
+    program("wrk", "wrk"),
+];
+
+/// Installs the packages of those programs that are missing.
+///
+/// # Errors
+/// If there is no apt-get, if the user may not install, or if installing fails; the message says what to do.
+pub(crate) fn install(programs: &[Program]) -> Outcome {
+    let missing = missing(programs, is_there);
+    if missing.is_empty() {
+        println!("all {} programs are there", programs.len());
+        return Ok(());
+    }
+    let by_hand = format!("install by hand: {}", missing.join(" "));
+    if !is_there("apt-get") {
+        return Err(format!("programs are missing and there is no apt-get here; {by_hand}").into());
+    }
+    let is_root = is_root();
+    if !is_root && !is_there("sudo") {
+        return Err(format!("programs are missing, and only root may install; {by_hand}").into());
+    }
+    let apt = |arguments: &[&str]| {
+        // Not asking for a password: a test run must end by itself.
+        let mut command = Command::new(if is_root { "env" } else { "sudo" });
+        if !is_root {
+            command.args(["-n", "env"]);
+        }
+        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-q", "-y"]).args(arguments);
+        steps::run(&mut command).map_err(|error| format!("{error}\n{by_hand}"))
+    };
+    apt(&["update"])?;
+    apt(&[&["install", "--no-install-recommends"][..], &missing].concat())?;
+    Ok(())
+}
+
+/// The packages of the programs that `is_there` does not find, each once.
+fn missing<'a>(programs: &[Program], is_there: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    let mut packages: Vec<_> =
+        programs.iter().filter(|program| !is_there(program.name)).map(|program| program.package).collect();
+    packages.sort_unstable();
+    packages.dedup();
+    packages
+}
+
+/// Whether a program is in the path, or where Debian keeps those for administrators.
+fn is_there(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    places.map(|place| place.join(name)).any(|file| Path::is_file(&file))
+}
+
+fn is_root() -> bool {
+    Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_is_asked_for_once_and_only_when_a_program_of_it_is_missing() {
+        assert_eq!(missing(&FOR_TESTS, |_| true), [""; 0]);
+        assert_eq!(missing(&FOR_TESTS, |name| name != "ip" && name != "ss"), ["iproute2"]);
+        assert_eq!(missing(&FOR_BENCH, |_| false), ["apache2-utils", "nginx-light", "util-linux", "wrk"]);
+    }
+}

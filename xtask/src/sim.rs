@@ -1,0 +1,45 @@
+//! `cargo xtask sim`: the deterministic world, optimised.
+
+use clap::Args;
+
+use crate::Outcome;
+use crate::steps::{cargo, run};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Run so many worlds
+    #[arg(long, value_name = "N", default_value_t = 1000, conflicts_with = "seed")]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "seed")]
+    from: u64,
+    /// Run this one world
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Print what happens, event by event
+    #[arg(long)]
+    verbose: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Outcome {
+        let mut command = cargo([
+            "run",
+            "--quiet",
+            "--release",
+            "-p",
+            "stilling-simulation",
+            "--bin",
+            "stilling-sim",
+            "--",
+        ]);
+        match self.seed {
+            Some(seed) => command.args(["--seed", &seed.to_string()]),
+            None => command.args(["--seeds", &self.seeds.to_string(), "--from", &self.from.to_string()]),
+        };
+        if self.verbose {
+            command.arg("--verbose");
+        }
+        run(&mut command)
+    }
+}

@@ -1,0 +1,115 @@
+//! Steps of a longer command: each is timed, the first that fails ends it with the command that repeats
+//! it, and a table of all durations comes last.
+
+use std::ffi::OsStr;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+use crate::tree;
+
+/// The steps done so far.
+#[derive(Default)]
+pub(crate) struct Steps {
+    done: Vec<Done>,
+}
+
+struct Done {
+    name: String,
+    took: Duration,
+    passed: bool,
+}
+
+impl Steps {
+    /// Runs `stages`, prints the table whatever comes of it, and hands the outcome on.
+    pub(crate) fn through(stages: impl FnOnce(&mut Steps) -> Outcome) -> Outcome {
+        let mut steps = Steps::default();
+        let outcome = stages(&mut steps);
+        println!("\n{}", steps.table());
+        outcome
+    }
+
+    /// A step that is a command of its own.
+    pub(crate) fn command(&mut self, name: &str, command: &mut Command) -> Outcome {
+        self.act(name, || run(command))
+    }
+
+    /// A step that runs inside this process.
+    pub(crate) fn act(&mut self, name: &str, step: impl FnOnce() -> Outcome) -> Outcome {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let outcome = step();
+        self.done.push(Done { name: name.to_owned(), took: start.elapsed(), passed: outcome.is_ok() });
+        outcome.map_err(|error| format!("the step `{name}` failed: {error}").into())
+    }
+
+    fn table(&self) -> String {
+        let width = self.done.iter().map(|done| done.name.chars().count()).max().unwrap_or(0).max(5);
+        let mut table = String::new();
+        for Done { name, took, passed } in &self.done {
+            let verdict = if *passed { "passed" } else { "FAILED" };
+            table += &format!("{name:width$}  {:>7.1} s  {verdict}\n", took.as_secs_f64());
+        }
+        let total: Duration = self.done.iter().map(|done| done.took).sum();
+        table + &format!("{:width$}  {:>7.1} s", "total", total.as_secs_f64())
+    }
+}
+
+/// A cargo command at the root.
+pub(crate) fn cargo<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(tree::root()).args(arguments);
+    command
+}
+
+/// Runs a command to its end and passes its output on.
+///
+/// # Errors
+/// If it cannot be started or does not end with 0; the message has the command to repeat it.
+pub(crate) fn run(command: &mut Command) -> Outcome {
+    let shown = shown(command);
+    println!("$ {shown}");
+    let status = command.status().map_err(|error| format!("`{shown}` does not start: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{status}; repeat it with\n    {shown}").into()) }
+}
+
+/// The command as one would type it at the root.
+pub(crate) fn shown(command: &Command) -> String {
+    let set = command.get_envs().filter_map(|(name, value)| {
+        value.map(|value| format!("{}={}", name.to_string_lossy(), quoted(&value.to_string_lossy())))
+    });
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    set.chain(words.map(|word| quoted(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
+}
+
+fn quoted(word: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:=+,@%".contains(&byte);
+    if !word.is_empty() && word.bytes().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shown_command_can_be_typed() {
+        let mut command = Command::new("cargo");
+        command.env("RUSTFLAGS", "--cfg loom").args(["test", "it's", ""]);
+        assert_eq!(shown(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn a_failed_step_ends_the_command_and_names_the_way_to_repeat_it() {
+        let mut steps = Steps::default();
+        steps.act("first", || Ok(())).expect("nothing fails");
+        let error = steps.command("second", &mut Command::new("false")).expect_err("false fails").to_string();
+        assert!(error.contains("`second`") && error.ends_with("    false"), "{error}");
+        let table = steps.table();
+        let verdicts: Vec<_> = table.lines().map(|line| line.rsplit("  ").next().unwrap_or("")).collect();
+        assert_eq!(verdicts[..2], ["passed", "FAILED"], "{table}");
+    }
+}

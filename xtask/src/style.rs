@@ -1,0 +1,212 @@
+//! `cargo xtask style`: the house rules that no compiler checks. Each rule looks at one file and says what
+//! it found, where.
+
+use std::path::Path;
+
+use crate::Outcome;
+use crate::limits;
+use crate::tree::{self, Text};
+
+/// Lines of a source file. A longer one hides a second idea.
+const LINES_MAX: usize = 700;
+
+/// Where shipped code may be unsafe; in tests the compiler's own lint is the guard.
+const UNSAFE_PLACES: [&str; 3] = ["crates/ring/", "crates/engine/src/driver/", "crates/tcl/"];
+
+/// What marks unfinished work, or hides a test or code that nobody uses. Written in halves, so that this file
+/// passes.
+const UNFINISHED: [&str; 8] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("XX", "X:"),
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
+    concat!("db", "g!("),
+    concat!("#[ig", "nore"),
+    concat!("allow(dead", "_code"),
+];
+
+/// Folders of one machine.
+const MACHINE_PATHS: [&str; 5] = [
+    concat!("/ro", "ot/"),
+    concat!("/ho", "me/"),
+    concat!("/wo", "rk/"),
+    concat!("/tm", "p/"),
+    concat!("/Us", "ers/"),
+];
+
+/// Checks the whole repository.
+///
+/// # Errors
+/// With every finding, one per line.
+pub(crate) fn run() -> Outcome {
+    let texts = tree::texts("")?;
+    let mut findings: Vec<String> = texts.iter().flat_map(findings).collect();
+    findings.extend(crates_without_a_page(&texts));
+    findings.extend(limits::check().err().map(|error| error.to_string()));
+    if findings.is_empty() {
+        println!("{} files keep the house rules", texts.len());
+        Ok(())
+    } else {
+        Err(format!("{} findings\n{}", findings.len(), findings.join("\n")).into())
+    }
+}
+
+/// What is wrong with one file.
+fn findings(Text { path, text }: &Text) -> Vec<String> {
+    let mut findings = Vec::new();
+    let is_licence = path.starts_with("LICENSE");
+    if path.ends_with(".lock") || is_licence {
+        return findings;
+    }
+    for (at, line) in text.lines().enumerate() {
+        let mut find = |what: String| findings.push(format!("{path}:{}: {what}", at + 1));
+        for mark in UNFINISHED.iter().filter(|mark| line.contains(**mark) && !is_for_models(line)) {
+            find(format!("`{mark}`"));
+        }
+        for folder in MACHINE_PATHS.iter().filter(|folder| names_folder(line, folder)) {
+            find(format!("`{folder}` is a folder of one machine"));
+        }
+        if path.ends_with(".rs") && is_shipped(path) && is_unsafe(line) && !may_be_unsafe(path) {
+            find("`unsafe` belongs in the places that CONTRIBUTING.md names".to_owned());
+        }
+    }
+    if path.ends_with(".rs") {
+        let lines = text.lines().count();
+        if lines > LINES_MAX {
+            findings.push(format!("{path}: {lines} lines, at most {LINES_MAX}"));
+        }
+        if !text.starts_with("//!") {
+            findings.push(format!("{path}:1: a file starts with why it exists (`//!`)"));
+        }
+    }
+    if is_crate_root(path)
+        && !may_be_unsafe(path)
+        && !path.starts_with("crates/engine/")
+        && !forbids_unsafe(text)
+    {
+        findings.push(format!("{path}: a crate without unsafe code says `#![forbid(unsafe_code)]`"));
+    }
+    findings
+}
+
+/// Whether a line speaks of builds for the model checker only, which use a part of the code.
+fn is_for_models(line: &str) -> bool {
+    line.contains("cfg_attr(loom, ")
+}
+
+/// Whether an absolute path begins in this line with the folder; a longer path or an address may contain it.
+fn names_folder(line: &str, folder: &str) -> bool {
+    line.match_indices(folder).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|before| before.is_alphanumeric() || "._-*}".contains(before))
+    })
+}
+
+/// Whether the code of a line has the keyword: not in a comment, not as a part of a name.
+fn is_unsafe(line: &str) -> bool {
+    let code = line.split("//").next().unwrap_or("");
+    let in_text = |at: usize| code[..at].matches('"').count() % 2 == 1;
+    code.match_indices("unsafe").any(|(at, word)| {
+        let part =
+            |letter: Option<char>| letter.is_some_and(|letter| letter.is_alphanumeric() || letter == '_');
+        !part(code[..at].chars().next_back()) && !part(code[at + word.len()..].chars().next()) && !in_text(at)
+    })
+}
+
+fn may_be_unsafe(path: &str) -> bool {
+    UNSAFE_PLACES.iter().any(|place| path.starts_with(place))
+}
+
+fn is_shipped(path: &str) -> bool {
+    !path.split('/').any(|folder| matches!(folder, "tests" | "benches" | "examples"))
+}
+
+fn is_crate_root(path: &str) -> bool {
+    let Some((_, file)) = path.rsplit_once("/src/") else { return false };
+    // A package with a library keeps the promise there; its binary is a few lines on top.
+    let library = Path::new(path).with_file_name("lib.rs");
+    file == "lib.rs" || (file == "main.rs" && !tree::root().join(library).is_file())
+}
+
+fn forbids_unsafe(text: &str) -> bool {
+    text.lines().any(|line| line == "#![forbid(unsafe_code)]" || line == "#![deny(unsafe_code)]")
+}
+
+/// A crate without a README, or without a description in its manifest.
+fn crates_without_a_page(texts: &[Text]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for Text { path, text } in texts {
+        let Some(folder) = path.strip_suffix("/Cargo.toml").filter(|folder| *folder != "fuzz") else {
+            continue;
+        };
+        let page = format!("{folder}/README.md");
+        if !texts.iter().any(|text| text.path == page) {
+            findings.push(format!("{page}: every crate says what it is and what it is not"));
+        }
+        let described = text.lines().any(|line| line.starts_with("description = \"") && line.len() > 16);
+        if !described {
+            findings.push(format!("{path}: no description"));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(path: &str, text: &str, expected: &[&str]) {
+        let found = findings(&Text { path: path.to_owned(), text: text.to_owned() });
+        assert_eq!(found.len(), expected.len(), "{path} {text:?}: {found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.contains(expected), "{found} lacks {expected}");
+        }
+    }
+
+    #[test]
+    fn every_rule_finds_what_it_is_for() {
+        check("crates/a/src/b.rs", "//! Why.\nfn b() {}\n", &[]);
+        check("crates/a/src/b.rs", "fn b() {}\n", &["b.rs:1: a file starts with why"]);
+        check("crates/a/src/b.rs", &"//! Long.\n".repeat(701), &["701 lines, at most 700"]);
+        for mark in UNFINISHED {
+            check("docs/a.md", &format!("one\n{mark}\n"), &["docs/a.md:2: `"]);
+        }
+        for folder in MACHINE_PATHS {
+            check("docs/a.md", &format!("`{folder}x`"), &["is a folder of one machine"]);
+            check("docs/a.md", &format!("https://example.invalid{folder}x"), &[]);
+        }
+        check("Cargo.lock", UNFINISHED[0], &[]);
+        check("docs/a.md", &format!("#[cfg_attr(loom, {})]", UNFINISHED[7]), &[]);
+    }
+
+    #[test]
+    fn unsafe_code_is_found_where_it_does_not_belong() {
+        let code = "//! Why.\nlet x = unsafe { y() };\n";
+        check("crates/a/src/b.rs", code, &["b.rs:2: `unsafe`"]);
+        check("crates/a/tests/b.rs", code, &[]);
+        check("crates/ring/src/b.rs", code, &[]);
+        check("crates/engine/src/driver/b.rs", code, &[]);
+        check("crates/engine/src/b.rs", code, &["b.rs:2: `unsafe`"]);
+        for harmless in ["// unsafe is not used", "#![forbid(unsafe_code)]", "let x = \"unsafe text\";"] {
+            check("crates/a/src/b.rs", &format!("//! Why.\n{harmless}\n"), &[]);
+        }
+    }
+
+    #[test]
+    fn a_crate_forbids_unsafe_code_unless_it_is_the_place_for_it() {
+        check("crates/a/src/lib.rs", "//! Why.\n", &["forbid(unsafe_code)"]);
+        check("crates/a/src/lib.rs", "//! Why.\n#![forbid(unsafe_code)]\n", &[]);
+        check("crates/ring/src/lib.rs", "//! Why.\n", &[]);
+        check("crates/engine/src/lib.rs", "//! Why.\n", &[]);
+    }
+
+    #[test]
+    fn a_crate_has_a_page_and_a_description() {
+        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let whole = [text("a/Cargo.toml", "description = \"Something\"\n"), text("a/README.md", "# a\n")];
+        assert_eq!(crates_without_a_page(&whole), [""; 0]);
+        assert_eq!(crates_without_a_page(&[text("a/Cargo.toml", "description = \"\"\n")]).len(), 2);
+    }
+}

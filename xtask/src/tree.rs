@@ -1,0 +1,72 @@
+//! The repository as files: where it is, what is in it, where its builds go.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Outcome;
+
+/// Folders that hold what tools made.
+const MADE_BY_TOOLS: [&str; 5] = ["target", ".git", "corpus", "artifacts", "coverage"];
+
+/// The repository's root.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask is a folder of the repository").to_owned()
+}
+
+/// Where cargo builds, as cargo decides it.
+pub(crate) fn target() -> PathBuf {
+    let chosen = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from);
+    root().join(chosen)
+}
+
+/// One file: its path from the root, with `/`, and its text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Text {
+    pub(crate) path: String,
+    pub(crate) text: String,
+}
+
+/// All text files below `folder` of the root, in order of their paths; what is not UTF-8 is left out.
+pub(crate) fn texts(folder: &str) -> Outcome<Vec<Text>> {
+    let mut found = Vec::new();
+    collect(&root().join(folder), &mut found)?;
+    found.sort();
+    let root = root();
+    let mut texts = Vec::with_capacity(found.len());
+    for file in found {
+        let Ok(text) = String::from_utf8(fs::read(&file).map_err(|error| at(&file, &error))?) else {
+            continue;
+        };
+        let path =
+            file.strip_prefix(&root).expect("found below the root").to_string_lossy().replace('\\', "/");
+        texts.push(Text { path, text });
+    }
+    Ok(texts)
+}
+
+fn collect(folder: &Path, found: &mut Vec<PathBuf>) -> Outcome {
+    for entry in fs::read_dir(folder).map_err(|error| at(folder, &error))? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let name = entry.file_name();
+        if kind.is_file() {
+            found.push(entry.path());
+        } else if kind.is_dir() && !MADE_BY_TOOLS.iter().any(|made| name == *made) {
+            collect(&entry.path(), found)?;
+        }
+    }
+    Ok(())
+}
+
+fn at(path: &Path, error: &std::io::Error) -> String {
+    format!("{}: {error}", path.display())
+}
+
+/// Writes a file of the repository, given by its path from the root.
+pub(crate) fn write(path: &str, text: &str) -> Outcome {
+    let file = root().join(path);
+    fs::write(&file, text).map_err(|error| at(&file, &error))?;
+    println!("wrote {path}");
+    Ok(())
+}

@@ -302,7 +302,8 @@ pub trait Driver: Sized {
 
     /// A descriptor that polls readable when the system has news for `turn` (intents that were just
     /// made are not news: they take effect in the next turn), for a shard that lives in
-    /// a foreign event loop; `None` where the driver has none.
+    /// a foreign event loop; `None` where the driver has none. It may poll readable once more for
+    /// news that a turn has taken already.
     fn waitable(&mut self) -> Option<i32>;
 
     /// What the driver counted so far.

@@ -57,6 +57,8 @@ impl Server {
     pub(crate) fn spawn(mut command: Command) -> Server {
         let mut child = command
             .arg("--verbose")
+            // Panics on purpose are part of some tests; their backtraces would hide what fails.
+            .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

@@ -6,6 +6,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use stilling::http::Routes;
 use stilling::{DriverChoice, ServeConfig, Server};
 use stilling_bench::http::{self, Length, Plan, Url};
 
@@ -54,7 +55,7 @@ fn more_requests_need_no_more_memory() {
             driver,
             ..ServeConfig::default()
         };
-        let server = Server::bind(config).and_then(Server::start).expect("a server starts");
+        let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("a server starts");
         let url = Url::parse(&format!("http://{}/test/fast", server.addresses()[0])).expect("a URL");
         let modes: [fn(&mut Plan); 4] = [
             |_| {},

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
-use stilling::http::Timeouts;
+use stilling::http::{Routes, Timeouts};
 use stilling::{DriverChoice, ServeConfig, Server};
 
 /// The options of `serve`. Those with a capital short name are named as in server-demo.
@@ -154,7 +154,7 @@ impl Arguments {
         if verbose {
             writeln!(std::io::stdout(), "{config:#?}")?;
         }
-        let server = Server::bind(config)?;
+        let server = Server::bind(config, Routes::new())?;
         // Before the banner: who has read it may send a signal.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();

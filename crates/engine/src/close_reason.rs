@@ -36,11 +36,13 @@ pub enum CloseReason {
     DrainTimeout,
     /// The operating system failed us in some other way.
     SystemError,
+    /// The source of an answer failed when its beginning had been sent.
+    AnswerBroken,
 }
 
 impl CloseReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [CloseReason; 16] = [
+    pub const ALL: [CloseReason; 17] = [
         CloseReason::Done,
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
@@ -57,6 +59,7 @@ impl CloseReason {
         CloseReason::Drained,
         CloseReason::DrainTimeout,
         CloseReason::SystemError,
+        CloseReason::AnswerBroken,
     ];
 
     /// The name used in metrics and logs.
@@ -78,6 +81,7 @@ impl CloseReason {
             CloseReason::Drained => "drained",
             CloseReason::DrainTimeout => "drain_timeout",
             CloseReason::SystemError => "system_error",
+            CloseReason::AnswerBroken => "answer_broken",
         }
     }
 

@@ -13,6 +13,11 @@ use crate::driver::DriverCounters;
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Zero.
+    pub const fn new() -> Self {
+        Counter(AtomicU64::new(0))
+    }
+
     /// Adds `n`. Only the owning thread may call this.
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

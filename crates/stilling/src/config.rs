@@ -32,8 +32,11 @@ pub struct ServeConfig {
     pub driver: DriverChoice,
     /// Keep each shard on a core of its own. Default: no; it costs where others use the cores too.
     pub pin: bool,
-    /// Answer `/test/*` on listeners that are not loopback, too.
+    /// Answer `/test/*` on listeners that are not loopback, too, and beside routes.
     pub demo: bool,
+    /// Bytes of requests, per shard, that may wait for their bodies or for workers, for handlers; more
+    /// are answered 503. Default: 64 MiB.
+    pub requests_held_max: usize,
     /// What the HTTP decoder accepts.
     pub limits: Limits,
     /// How long clients may take.
@@ -60,6 +63,7 @@ impl Default for ServeConfig {
             driver: DriverChoice::Auto,
             pin: false,
             demo: false,
+            requests_held_max: 64 * 1024 * 1024,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             engine: EngineConfig::default(),

@@ -1,17 +1,29 @@
 //! Stilling: the server that stays calm when everyone talks at once.
 //!
-//! This crate puts the parts together: HTTP sessions on the engine, slow work in the worker pool, the
-//! life of the process, the pages about itself.
+//! A server of your own is a table of routes. A handler is a plain function: `inline` ones answer in the
+//! shard and must be quick; `worker` ones run in a bounded pool and may block.
 //!
 //! ```no_run
-//! use stilling::{ServeConfig, Server};
+//! use stilling::http::{Method, Response, Routes, Status};
+//! use stilling::{ServeConfig, ServeError};
 //!
-//! let server = Server::bind(ServeConfig { worker_threads: 4, ..ServeConfig::default() })?;
-//! println!("serving on {:?}", server.addresses());
-//! server.watch_signals()?;
-//! server.run()?;
-//! # Ok::<(), stilling::ServeError>(())
+//! fn main() -> Result<(), ServeError> {
+//!     let routes = Routes::new()
+//!         .inline(Method::Get, "/hello", |_| "Hello\n")
+//!         .worker(Method::Get, "/report/{day}", |request| {
+//!             let day = request.param("day").ok_or(Status::BadRequest)?;
+//!             let file = std::fs::File::open(format!("reports/{}", day.parse::<u32>().map_err(|_| Status::BadRequest)?));
+//!             file.map(|file| Response::stream("text/csv", file)).map_err(|_| Status::NotFound)
+//!         });
+//!     stilling::serve(ServeConfig::default(), routes)
+//! }
 //! ```
+//!
+//! `examples/` has more: slow work, a JSON API, a socket handed to a worker, and protocols of your own on
+//! the [`engine`]'s sessions and datagrams.
+//!
+//! Beside the routes every server answers `/status`, `/metrics`, `/livez` and `/readyz`, drains on SIGTERM
+//! and SIGINT, and bounds whatever a client can make it hold (`docs/limits.md`).
 #![forbid(unsafe_code)]
 
 mod config;
@@ -26,4 +38,20 @@ pub use lifecycle::{Calendar, Lifecycle, Phase};
 pub use metrics::render as render_metrics;
 pub use overview::Overview;
 pub use server::{RunningServer, Server};
+pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
+
+use std::io::Write;
+
+/// Serves `routes` until SIGTERM or SIGINT, says on standard output where it listens, and drains at the end.
+/// [`Server`] is the same in steps.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(config: ServeConfig, routes: http::Routes) -> Result<(), ServeError> {
+    let server = Server::bind(config, routes)?;
+    server.watch_signals()?;
+    // Nobody may be there to read it.
+    let _ = writeln!(std::io::stdout(), "{}", server.banner().join("\n"));
+    server.run().map(drop)
+}

@@ -10,7 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use stilling_engine::CloseReason;
 
-use crate::http::COUNTED;
+use crate::http::Status;
 use crate::overview::Overview;
 
 /// The media type of what [`render`] returns.
@@ -53,6 +53,20 @@ impl Collector for Everything {
         counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
         counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;
         self.encode_answers(to)?;
+        let held = see.http(|c| &c.requests_held);
+        gauge(to, "http_requests_held_bytes", "Requests that wait for bodies or workers", held)?;
+        counter(
+            to,
+            "http_requests_shed",
+            "Requests refused for want of memory",
+            see.http(|c| &c.requests_shed),
+        )?;
+        counter(
+            to,
+            "http_handler_panics",
+            "Handlers that panicked in a shard",
+            see.http(|c| &c.handler_panics),
+        )?;
         self.encode_jobs(to)
     }
 }
@@ -105,10 +119,9 @@ impl Everything {
 
     fn encode_answers(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         // "HTTP/1.1 200 OK": the code stands at a fixed place.
-        let code = |status: stilling_wire::http1::Status| {
-            std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("")
-        };
-        let answers = COUNTED.map(|status| (code(status), self.0.http(|c| c.answers(status))));
+        let code =
+            |status: Status| std::str::from_utf8(&status.line()["HTTP/1.1 ".len()..][..3]).unwrap_or("");
+        let answers = Status::ALL.iter().map(|status| (code(*status), self.0.http(|c| c.answers(*status))));
         family(to, "http_answers", "HTTP answers, by status", "status", answers)
     }
 
@@ -132,9 +145,16 @@ impl Everything {
             ("panicked", pool.panicked),
             ("expired", pool.expired),
             ("refused", pool.refused),
-            ("late", self.0.http(|c| &c.late_results)),
         ];
-        family(to, "jobs", "Jobs, by what became of them", "outcome", outcomes)
+        family(to, "jobs", "Jobs, by what became of them in the pool", "outcome", outcomes)?;
+        let unanswered = [
+            ("queue_full", self.0.http(|c| &c.jobs_refused)),
+            ("queue_timeout", self.0.http(|c| &c.jobs_expired)),
+            ("work_timeout", self.0.http(|c| &c.jobs_overdue)),
+        ];
+        family(to, "http_jobs_shed", "Requests for workers answered 503, by reason", "reason", unanswered)?;
+        let late = self.0.http(|c| &c.late_results);
+        counter(to, "http_results_late", "Results for requests that were answered 503 before", late)
     }
 }
 

@@ -22,7 +22,7 @@ use stilling_ring::{Clock, Wake};
 use stilling_workers::{Lane, Limits as PoolLimits, Pool};
 
 use crate::config::{ServeConfig, ServeError};
-use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome};
+use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle};
 use crate::overview::Overview;
 
@@ -49,11 +49,11 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the listeners. No thread is started, so the process may still fork.
+    /// Opens the listeners of a server that answers `routes` and its own pages. No thread is started, so the process may still fork.
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub fn bind(mut config: ServeConfig) -> Result<Self, ServeError> {
+    pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
         let driver = config.driver.resolve().map_err(ServeError::Driver)?;
         let reduced = fit_capacity(&mut config)?;
         let (addresses, listeners) = open_listeners(&config)?;
@@ -84,7 +84,13 @@ impl Server {
             slow_duration: config.slow_duration,
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
-            demo: addresses.iter().map(|address| config.demo || address.ip().is_loopback()).collect(),
+            // Who has routes has no use for the demonstration, unless asked for.
+            demo: addresses
+                .iter()
+                .map(|address| config.demo || routes.is_empty() && address.ip().is_loopback())
+                .collect(),
+            routes: Arc::new(routes),
+            requests_held_max: config.requests_held_max,
         };
         let engine = EngineConfig { capacity: config.capacity, ..config.engine };
         let seats = (lanes.into_iter().zip(listeners).zip(handles).enumerate())

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use stilling::http::Routes;
 use stilling::{DriverChoice, ServeConfig, Server};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -123,7 +124,7 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
         driver,
         ..ServeConfig::default()
     };
-    let server = Server::bind(config).expect("a free port and the driver");
+    let server = Server::bind(config, Routes::new()).expect("a free port and the driver");
     let address = server.addresses()[0];
     // It serves until the process ends.
     thread::spawn(move || server.run().map(drop));

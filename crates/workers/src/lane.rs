@@ -111,6 +111,12 @@ impl<R> Lane<R> {
         Ok(position)
     }
 
+    /// Whether the queue would refuse a job now, as far as this lane can see: another one may take the last place.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.outstanding >= self.outstanding_max || self.core.queued() >= self.core.queue_max
+    }
+
     /// Makes everything submitted since the last call visible, and wakes as many idle workers as that needs. Call
     /// it once per turn.
     pub fn publish(&mut self) {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use stilling::http::Timeouts;
+use stilling::http::{Routes, Timeouts};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
 use stilling_bench::http::{self, Length, Plan, Report};
 use stilling_wire::http1::Status;
@@ -21,7 +21,7 @@ fn serve(driver: DriverChoice) -> RunningServer {
         timeouts: Timeouts::default(),
         ..ServeConfig::default()
     };
-    Server::bind(config).and_then(Server::start).expect("a server starts")
+    Server::bind(config, Routes::new()).and_then(Server::start).expect("a server starts")
 }
 
 /// Loads a fresh server, ends it, and compares the books of both sides.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use stilling::http::JobOutcome;
 use stilling::{Lifecycle, Overview};
 use stilling_ring::Time;
 use stilling_workers::{Finished, JobContext, Pool};
@@ -32,9 +33,9 @@ pub(super) struct Outside {
     address: Address,
     clients: Vec<Client>,
     pub(super) second: Option<HttpShard>,
-    pub(super) pool: Pool<()>,
+    pub(super) pool: Pool<JobOutcome>,
     /// Jobs that have run and whose answers leave at a point in time.
-    working: Vec<(Time, Finished<()>)>,
+    working: Vec<(Time, Finished<JobOutcome>)>,
     lifecycle: Arc<Lifecycle>,
     pub(super) overview: Arc<Overview>,
     draining: bool,
@@ -55,7 +56,7 @@ impl Outside {
         address: Address,
         clients: Vec<Client>,
         second: Option<HttpShard>,
-        pool: Pool<()>,
+        pool: Pool<JobOutcome>,
         lifecycle: Arc<Lifecycle>,
         overview: Arc<Overview>,
     ) -> Self {

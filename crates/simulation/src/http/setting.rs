@@ -88,6 +88,8 @@ impl Setting {
             has_workers: threads > 0,
             queue_age_max,
             demo: vec![true],
+            routes: Arc::default(),
+            requests_held_max: 1 << 20,
         };
         let queue_max = random.between(1, 16) as usize;
         let faults_until_ms = random.between(200, 1500);

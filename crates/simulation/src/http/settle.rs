@@ -98,6 +98,7 @@ fn check_jobs(outside: &Outside) -> Result<(), String> {
         format!("{} jobs waited, {} may", pool.queued_max, outside.queue_max())
     })?;
     let late = overview.http(|counters| &counters.late_results);
-    let given_up = overview.http(|counters| &counters.jobs_expired);
+    let given_up =
+        overview.http(|counters| &counters.jobs_expired) + overview.http(|counters| &counters.jobs_overdue);
     check(late <= given_up, || format!("{late} answers came late, but only {given_up} jobs were given up"))
 }

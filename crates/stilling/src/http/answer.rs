@@ -1,10 +1,13 @@
 //! How one request is to be answered: what its head said that matters when the answer is written.
 
 use stilling_engine::Io;
-use stilling_wire::http1::{Connection, Date, Method, OK_CLOSE, Reply, RequestHead, Status};
+use stilling_wire::http1::{Connection, Date, Method, OK_CLOSE, Reply, RequestHead, Status, Version};
 
+use super::methods::Methods;
+use super::response::{Body, Response, TEXT};
 use super::route::Route;
 use super::service::HttpService;
+use super::stream::Framing;
 
 /// The most bytes that one answer may have. Longer: 500 instead.
 pub(super) const ANSWER_SIZE_MAX: usize = 32 * 1024;
@@ -12,9 +15,9 @@ pub(super) const ANSWER_SIZE_MAX: usize = 32 * 1024;
 /// Seconds after which a shed client may try again.
 const RETRY_AFTER: &str = "1";
 
-/// A request that is being read or worked on.
+/// On which terms a request is to be answered.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct Terms {
     pub(super) route: Route,
     /// The connection may go on after the answer, as far as the request is concerned.
     pub(super) persistent: bool,
@@ -22,37 +25,41 @@ pub(super) struct Request {
     keep_alive_10: bool,
     /// The answer has no body.
     is_head: bool,
+    /// The client understands chunks (RFC 9112 §7.1): it speaks HTTP/1.1.
+    takes_chunks: bool,
 }
 
-impl Request {
-    pub(super) fn of(head: &RequestHead<'_>, demo: bool) -> Self {
-        Request {
-            route: Route::of(head, demo),
+impl Terms {
+    pub(super) fn of(head: &RequestHead<'_>, route: Route) -> Self {
+        Terms {
+            route,
             persistent: head.persistent,
             keep_alive_10: head.keep_alive_asked_10,
             is_head: head.method == Method::Head,
+            takes_chunks: head.version == Version::Http11,
         }
     }
 
-    /// The stand-in for a request that could not be read.
+    /// The terms for a request that could not be read.
     pub(super) fn unreadable() -> Self {
-        Request {
+        Terms {
             route: Route::Refused(Status::BadRequest),
             persistent: false,
             keep_alive_10: false,
             is_head: false,
+            takes_chunks: false,
         }
     }
 }
 
 /// Sends the answer of the demo routes. Returns whether the connection persists.
-pub(super) fn send_ok(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
-    io.service.counters.answers(Status::Ok).add(1);
-    let persistent = request.persistent && !io.service.is_draining();
+pub(super) fn send_ok(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
+    io.service.counters.count_answer(Status::Ok);
+    let persistent = terms.persistent && !io.service.is_draining();
     // The caller has made sure that there is room.
     let _ = if persistent {
         let now = io.now();
-        let ready = *io.service.ready_answer(now, request.keep_alive_10);
+        let ready = *io.service.ready_answer(now, terms.keep_alive_10);
         io.send(ready.bytes())
     } else {
         io.send(OK_CLOSE)
@@ -62,24 +69,30 @@ pub(super) fn send_ok(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
 
 /// Sends an answer with a body. Returns whether the connection persists.
 pub(super) fn send(
-    request: &Request,
+    terms: &Terms,
     status: Status,
     content_type: &str,
     body: &[u8],
     io: &mut Io<'_, HttpService>,
 ) -> bool {
     if body.len() > ANSWER_SIZE_MAX / 2 {
-        return send(request, Status::InternalServerError, TEXT, b"500: the page is too long\n", io);
+        return send(terms, Status::InternalServerError, TEXT, b"500: the page is too long\n", io);
     }
-    io.service.counters.answers(status).add(1);
-    let persistent = request.persistent && !io.service.is_draining();
+    io.service.counters.count_answer(status);
+    let persistent = terms.persistent && !io.service.is_draining();
     let date = io.service.date(io.now());
+    let allowed = match terms.route {
+        Route::OtherMethods(methods) => methods,
+        _ => Methods::default(),
+    };
+    let (list, allow);
     let extra: &[(&str, &str)] = match status {
         // RFC 9110 §15.5.6: the methods that the target answers.
-        Status::MethodNotAllowed => match request.route {
-            Route::OtherMethods { post: true } => &[("Allow", "GET, HEAD, POST")],
-            _ => &[("Allow", "GET, HEAD")],
-        },
+        Status::MethodNotAllowed => {
+            list = allowed.list();
+            allow = [("Allow", list.as_str())];
+            &allow
+        }
         Status::ServiceUnavailable => &[("Retry-After", RETRY_AFTER)],
         Status::Ok => &[("Cache-Control", "no-store")],
         _ => &[],
@@ -87,12 +100,12 @@ pub(super) fn send(
     let reply = Reply {
         status,
         date: Some(date.as_bytes()),
-        connection: connection(persistent, request.keep_alive_10),
+        connection: connection(persistent, terms.keep_alive_10),
         content_length: Some(body.len() as u64),
         content_type: Some(content_type),
         extra,
     };
-    let is_head = request.is_head;
+    let is_head = terms.is_head;
     // All fields are ours, so the encoder finds nothing to refuse; the caller has made room.
     let _ = io.send_with(|out| {
         let encoded = reply.encode(out);
@@ -104,18 +117,73 @@ pub(super) fn send(
     persistent
 }
 
-/// The media type of short explanations.
-pub(super) const TEXT: &str = "text/plain; charset=utf-8";
-
 /// Sends a status with a line of explanation. Returns whether the connection persists.
-pub(super) fn send_status(request: &Request, status: Status, io: &mut Io<'_, HttpService>) -> bool {
+pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_, HttpService>) -> bool {
     // "HTTP/1.1 404 Not Found\r\n": the code and reason make the body.
     let line = &status.line()["HTTP/1.1 ".len()..];
     let mut body = [0; 64];
     let len = line.len() - 1;
     body[..len - 1].copy_from_slice(&line[..len - 1]);
     body[len - 1] = b'\n';
-    send(request, status, TEXT, &body[..len], io)
+    send(terms, status, TEXT, &body[..len], io)
+}
+
+/// Sends the head of a handler's answer and decides the framing of its body. Returns whether the
+/// connection persists, and the body that is to follow.
+pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpService>) -> (bool, Body) {
+    let length = response.length();
+    let Response { status, content_type, fields, body } = response;
+    // RFC 9112 §6.3: without a length and without chunks only the connection's end tells the body's.
+    let framed = length.is_some() || terms.takes_chunks;
+    let persistent = terms.persistent && framed && !io.service.is_draining();
+    let mut extra: Vec<(&str, &str)> = Vec::with_capacity(fields.len() + 1);
+    extra.extend(fields.iter().map(|(name, value)| (&**name, &**value)));
+    let framing = if length.is_none() && terms.takes_chunks { Framing::Chunked } else { Framing::Plain };
+    if framing == Framing::Chunked {
+        extra.push(("Transfer-Encoding", "chunked"));
+    }
+    if status == Status::ServiceUnavailable && !fields.iter().any(|(name, _)| is_retry_after(name)) {
+        extra.push(("Retry-After", RETRY_AFTER));
+    }
+    let has_body = !terms.is_head && !forbids_body(status);
+    let date = io.service.date(io.now());
+    let reply = Reply {
+        status,
+        date: Some(date.as_bytes()),
+        connection: connection(persistent, terms.keep_alive_10),
+        content_length: length.filter(|_| status != Status::NotModified),
+        content_type: content_type.as_deref(),
+        extra: &extra,
+    };
+    let size: usize = extra.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let mut written = false;
+    if size <= ANSWER_SIZE_MAX / 2 {
+        // The caller has made room for a whole short answer.
+        let _ = io.send_with(|out| written = reply.encode(out).is_ok());
+    }
+    if !written {
+        let persistent = send_status(terms, Status::InternalServerError, io);
+        return (persistent, Body::Static(b""));
+    }
+    io.service.counters.count_answer(status);
+    let body = match body {
+        _ if !has_body => Body::Static(b""),
+        Body::Stream(mut stream) => {
+            stream.begin(framing);
+            Body::Stream(stream)
+        }
+        body => body,
+    };
+    (persistent, body)
+}
+
+fn is_retry_after(name: &str) -> bool {
+    name.eq_ignore_ascii_case("retry-after")
+}
+
+/// RFC 9112 §6.3: these have no body, whatever the fields say.
+fn forbids_body(status: Status) -> bool {
+    status.forbids_length() || status == Status::NotModified
 }
 
 fn connection(persistent: bool, keep_alive_10: bool) -> Connection {

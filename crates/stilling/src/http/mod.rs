@@ -1,8 +1,8 @@
 //! HTTP/1.1 on the engine: routes, sessions, and what they share per shard.
 //!
 //! ```text
-//!  bytes ─► RequestDecoder ─► Route ─┬─► answered at once (fast, pages)
-//!                                    └─► job for a worker ─► mail ─► answered (slow)
+//!  bytes ─► RequestDecoder ─► Route ─┬─► answered at once (fast, pages, inline handlers)
+//!                                    └─► job for a worker ─► mail ─► answered (slow, worker handlers)
 //! ```
 //!
 //! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
@@ -10,11 +10,22 @@
 
 mod answer;
 mod counters;
+mod files;
+mod methods;
 mod pages;
+mod request;
+mod response;
 mod route;
+mod routes;
+mod sending;
 mod service;
 mod session;
+mod stream;
 
-pub use counters::{COUNTED, HttpCounters};
+pub use counters::HttpCounters;
+pub use request::Request;
+pub use response::Response;
+pub use routes::Routes;
 pub use service::{HttpConfig, HttpService, JobOutcome, Timeouts};
 pub use session::HttpSession;
+pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};

@@ -5,23 +5,22 @@ use std::fmt::Write;
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
 
-use super::answer::{self, Request};
-use super::counters::COUNTED;
+use super::answer::{self, Terms};
 use super::service::HttpService;
 use crate::metrics;
 use crate::overview::Overview;
 
 /// `/metrics`.
-pub(super) fn metrics(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
+pub(super) fn metrics(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     let text = metrics::render(&io.service.overview);
-    answer::send(request, Status::Ok, metrics::MEDIA_TYPE, text.as_bytes(), io)
+    answer::send(terms, Status::Ok, metrics::MEDIA_TYPE, text.as_bytes(), io)
 }
 
 /// `/status`.
-pub(super) fn status(request: &Request, io: &mut Io<'_, HttpService>) -> bool {
+pub(super) fn status(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     let ready = io.service.is_ready();
     let page = status_page(&io.service.overview, ready);
-    answer::send(request, Status::Ok, "text/html; charset=utf-8", page.as_bytes(), io)
+    answer::send(terms, Status::Ok, "text/html; charset=utf-8", page.as_bytes(), io)
 }
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem;\
@@ -74,7 +73,8 @@ fn status_page(see: &Overview, ready: bool) -> String {
             ("panicked", pool.panicked),
         ],
     );
-    let answers = COUNTED.map(|status| (status.reason(), see.http(|c| c.answers(status))));
+    let answers: Vec<_> =
+        Status::ALL.iter().map(|status| (status.reason(), see.http(|c| c.answers(*status)))).collect();
     table(&mut page, "Answers", &answers);
     let closed = CloseReason::ALL.map(|reason| (reason.name(), see.engine(|c| c.closed(reason))));
     table(&mut page, "Closed connections", &closed);

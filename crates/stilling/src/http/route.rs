@@ -2,6 +2,9 @@
 
 use stilling_wire::http1::{Method, RequestHead, Status};
 
+use super::methods::Methods;
+use super::routes::{Found, Routes};
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
@@ -21,16 +24,24 @@ pub(super) enum Route {
     Ready,
     /// Nothing is there, or nobody can answer it.
     Refused(Status),
-    /// Something is there, but not for this method.
-    OtherMethods {
-        /// `POST` is among those that it answers.
-        post: bool,
-    },
+    /// Something is there, but for these methods only.
+    OtherMethods(Methods),
+    /// The handler with this number.
+    Handler(u16),
 }
 
 impl Route {
-    /// The route of a request; `demo` says whether `/test/*` is answered on this listener.
-    pub(super) fn of(head: &RequestHead<'_>, demo: bool) -> Route {
+    /// The route of a request: a handler's, else one of the server's own; `demo` says whether `/test/*` is
+    /// answered on this listener.
+    pub(super) fn of(head: &RequestHead<'_>, routes: &Routes, demo: bool) -> Route {
+        match routes.find(head) {
+            Found::Handler(number) => Route::Handler(number),
+            Found::OtherMethods(methods) => Route::OtherMethods(methods),
+            Found::Nothing => Route::own(head, demo),
+        }
+    }
+
+    fn own(head: &RequestHead<'_>, demo: bool) -> Route {
         let route = match head.target.path {
             b"/test/fast" if demo => Route::Fast,
             b"/test/slow" if demo => Route::Slow,
@@ -47,7 +58,8 @@ impl Route {
             Method::Post if matches!(route, Route::Fast | Route::Slow) => route,
             Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
             _ if matches!(route, Route::Refused(_)) => route,
-            _ => Route::OtherMethods { post: matches!(route, Route::Fast | Route::Slow) },
+            _ if matches!(route, Route::Fast | Route::Slow) => Route::OtherMethods(Methods::GET_AND_POST),
+            _ => Route::OtherMethods(Methods::GET),
         }
     }
 }

@@ -10,7 +10,10 @@ use stilling_workers::{Completed, Lane, Outcome};
 
 use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
+use super::response::Response;
+use super::routes::Routes;
 use super::session::HttpSession;
+use super::stream::Stream;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::overview::Overview;
 
@@ -62,6 +65,10 @@ pub struct HttpConfig {
     pub queue_age_max: Duration,
     /// For each listener, whether it answers `/test/*`.
     pub demo: Vec<bool>,
+    /// What is answered beside the server's own pages.
+    pub routes: Arc<Routes>,
+    /// Bytes of requests that may wait for their bodies or for workers, for handlers; then 503.
+    pub requests_held_max: usize,
 }
 
 /// How far the date may lag behind, so that not every request asks for the time.
@@ -70,8 +77,20 @@ const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 /// How long after cutting connections off the service looks for more of them.
 const ABORT_AGAIN: Duration = Duration::from_millis(10);
 
-/// What a worker returns: nothing, for the demo routes.
-pub type JobOutcome = ();
+/// What a worker returns.
+#[derive(Debug)]
+pub struct JobOutcome(pub(super) Work);
+
+/// What a worker has done.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// The demo routes' pretended work.
+    Demo,
+    /// A handler's answer.
+    Answer(Box<Response>),
+    /// The next piece of an answer.
+    Piece(Box<Stream>),
+}
 
 /// The shared part of one shard's HTTP sessions.
 pub struct HttpService {
@@ -88,7 +107,10 @@ pub struct HttpService {
     /// When the calendar is to be asked again.
     date_until: Time,
     ready: [ReadyAnswer; 2],
-    scratch: Vec<u8>,
+    /// Memory for short texts, kept so that nobody has to allocate any.
+    pub(super) scratch: Vec<u8>,
+    /// Bytes of requests that wait for their bodies or for workers.
+    requests_held: usize,
 }
 
 impl HttpService {
@@ -117,7 +139,24 @@ impl HttpService {
             date_until: Time::ZERO,
             ready,
             scratch,
+            requests_held: 0,
         }
+    }
+
+    /// Makes room for so many bytes of waiting requests, if there is any.
+    pub(super) fn hold(&mut self, bytes: usize) -> bool {
+        let fits = self.requests_held + bytes <= self.config.requests_held_max;
+        if fits {
+            self.requests_held += bytes;
+            self.counters.requests_held.set(self.requests_held as u64);
+        }
+        fits
+    }
+
+    /// Gives room back.
+    pub(super) fn let_go(&mut self, bytes: usize) {
+        self.requests_held -= bytes;
+        self.counters.requests_held.set(self.requests_held as u64);
     }
 
     pub(super) fn is_draining(&self) -> bool {

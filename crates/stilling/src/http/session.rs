@@ -1,5 +1,8 @@
 //! One HTTP connection: reads requests in order, answers each, keeps the deadlines.
 
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io, Session};
@@ -7,10 +10,15 @@ use stilling_ring::Time;
 use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDecoder, RequestHead, Status};
 use stilling_workers::{JobContext, Outcome, Position, Refused};
 
-use super::answer::{self, ANSWER_SIZE_MAX, Request};
+use super::answer::{self, ANSWER_SIZE_MAX, Terms};
 use super::pages;
+use super::request::{KeptRequest, Request};
+use super::response::{Body, Response, TEXT};
 use super::route::Route;
-use super::service::{HttpService, JobOutcome};
+use super::routes::Handler;
+use super::sending::{Next, Sending};
+use super::service::{HttpService, JobOutcome, Work};
+use super::stream::Stream;
 
 /// What the connection is waiting for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +33,22 @@ enum Waiting {
     NextRequest,
     /// A worker to take the job, or to finish it.
     Worker { position: Position },
+    /// A worker to read the next piece of an answer that has begun.
+    Piece { position: Position },
+    /// Room in the workers' queue for that.
+    QueueRoom,
+    /// The client to take what was sent, so that the answer can go on.
+    Room,
+}
+
+/// What the connection keeps for a handler's request, outside of its slot.
+#[derive(Debug)]
+enum Kept {
+    Nothing,
+    /// A request whose body is on the way.
+    Request(Box<KeptRequest>),
+    /// An answer that goes out bit by bit.
+    Answer(Box<Sending>),
 }
 
 /// The state of one HTTP connection.
@@ -32,110 +56,283 @@ enum Waiting {
 pub struct HttpSession {
     decoder: RequestDecoder,
     waiting: Waiting,
-    request: Request,
+    terms: Terms,
+    kept: Kept,
     /// When the body began, or the job was submitted.
     since: Time,
     /// Bytes of the body so far.
     body_received: u64,
+    /// Bytes of the present request that count as held.
+    held: u32,
     /// Which of the connection's jobs is the present one; a result with another number is late.
     job: u8,
     demo: bool,
 }
 
-const _: () = assert!(size_of::<HttpSession>() <= 104, "the HTTP session has grown");
+const _: () = assert!(size_of::<HttpSession>() <= 128, "the HTTP session has grown");
 
 impl HttpSession {
     pub(super) fn new(demo: bool) -> Self {
         HttpSession {
             decoder: RequestDecoder::default(),
             waiting: Waiting::FirstByte,
-            request: Request::unreadable(),
+            terms: Terms::unreadable(),
+            kept: Kept::Nothing,
             since: Time::ZERO,
             body_received: 0,
+            held: 0,
             job: 0,
             demo,
         }
     }
 
-    fn head(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) {
-        self.request = Request::of(head, self.demo);
+    /// A head is complete; `raw` are its bytes.
+    fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
+        let routes = Arc::clone(&io.service.config.routes);
+        self.terms = Terms::of(head, Route::of(head, &routes, self.demo));
         if head.body == BodyLength::None {
-            return self.answer(io);
+            return match self.terms.route {
+                Route::Handler(number) => match routes.handler(number) {
+                    Handler::Inline(answer) => {
+                        let request = Request::new(*head, b"", &routes);
+                        self.respond(answer_inline(&**answer, &request, io), io);
+                    }
+                    Handler::Worker(_) => {
+                        if self.keep(raw, io) {
+                            self.answer(io);
+                        }
+                    }
+                },
+                _ => self.answer(io),
+            };
         }
         if head.expect_continue {
-            let refused = match self.request.route {
+            let refused = match self.terms.route {
                 Route::Refused(status) => Some(status),
-                Route::OtherMethods { .. } => Some(Status::MethodNotAllowed),
+                Route::OtherMethods(_) => Some(Status::MethodNotAllowed),
                 _ => None,
             };
             if let Some(status) = refused {
                 // RFC 9110 §10.1.1: the final answer instead of 100; whether the body comes is unknown.
-                self.request.persistent = false;
-                answer::send_status(&self.request, status, io);
+                self.terms.persistent = false;
+                answer::send_status(&self.terms, status, io);
                 return io.finish_lingering(CloseReason::Done);
             }
             // The loop in `received` keeps room for more than this.
             let _ = io.send(CONTINUE);
-            io.service.counters.answers(Status::Continue).add(1);
+            io.service.counters.count_answer(Status::Continue);
+        }
+        if matches!(self.terms.route, Route::Handler(_)) && !self.keep(raw, io) {
+            return;
         }
         self.waiting = Waiting::Body;
         self.since = io.now();
         self.body_received = 0;
     }
 
+    /// Keeps the request for its handler. False: there is no room, and the client has been told.
+    fn keep(&mut self, head: &[u8], io: &mut Io<'_, HttpService>) -> bool {
+        let has_room = self.hold(head.len(), io);
+        if has_room {
+            self.kept = Kept::Request(KeptRequest::new(head));
+        }
+        has_room
+    }
+
+    fn hold(&mut self, bytes: usize, io: &mut Io<'_, HttpService>) -> bool {
+        if io.service.hold(bytes) {
+            self.held += bytes as u32;
+            return true;
+        }
+        io.service.counters.requests_shed.add(1);
+        self.terms.persistent = false;
+        self.release(io.service);
+        answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+        io.finish_lingering(CloseReason::Done);
+        false
+    }
+
+    /// Whatever was kept of the present request is not needed any more.
+    fn release(&mut self, service: &mut HttpService) {
+        self.kept = Kept::Nothing;
+        service.let_go(std::mem::take(&mut self.held) as usize);
+    }
+
+    fn body(&mut self, piece: &[u8], io: &mut Io<'_, HttpService>) {
+        self.body_received += piece.len() as u64;
+        if matches!(self.kept, Kept::Request(_))
+            && self.hold(piece.len(), io)
+            && let Kept::Request(request) = &mut self.kept
+        {
+            request.push(piece);
+        }
+    }
+
     /// Answers the request that is complete.
     fn answer(&mut self, io: &mut Io<'_, HttpService>) {
-        let request = self.request;
-        let persistent = match request.route {
-            Route::Slow | Route::Panic if io.service.config.has_workers => return self.submit(io),
-            Route::Fast | Route::Slow => answer::send_ok(&request, io),
-            Route::Panic => answer::send_status(&request, Status::InternalServerError, io),
-            Route::Status => pages::status(&request, io),
-            Route::Metrics => pages::metrics(&request, io),
-            Route::Live => answer::send(&request, Status::Ok, answer::TEXT, b"alive\n", io),
-            Route::Ready if io.service.is_ready() => {
-                answer::send(&request, Status::Ok, answer::TEXT, b"ready\n", io)
+        let terms = self.terms;
+        let persistent = match terms.route {
+            Route::Handler(number) => return self.handle(number, io),
+            Route::Slow | Route::Panic if io.service.config.has_workers => {
+                let (panics, span) = (terms.route == Route::Panic, io.service.config.slow_duration);
+                return self.submit(io, move |context| {
+                    assert!(!panics, "the demonstration of a panic in a job");
+                    context.sleep(span);
+                    JobOutcome(Work::Demo)
+                });
             }
-            Route::Ready => answer::send_status(&request, Status::ServiceUnavailable, io),
-            Route::Refused(status) => answer::send_status(&request, status, io),
-            Route::OtherMethods { .. } => answer::send_status(&request, Status::MethodNotAllowed, io),
+            Route::Fast | Route::Slow => answer::send_ok(&terms, io),
+            Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
+            Route::Status => pages::status(&terms, io),
+            Route::Metrics => pages::metrics(&terms, io),
+            Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
+            Route::Ready if io.service.is_ready() => answer::send(&terms, Status::Ok, TEXT, b"ready\n", io),
+            Route::Ready => answer::send_status(&terms, Status::ServiceUnavailable, io),
+            Route::Refused(status) => answer::send_status(&terms, status, io),
+            Route::OtherMethods(_) => answer::send_status(&terms, Status::MethodNotAllowed, io),
         };
         self.answered(persistent, io);
     }
 
+    /// Gives the kept request to its handler.
+    fn handle(&mut self, number: u16, io: &mut Io<'_, HttpService>) {
+        let Kept::Request(request) = std::mem::replace(&mut self.kept, Kept::Nothing) else {
+            unreachable!("a handler's request is kept from its head on")
+        };
+        let config = &io.service.config;
+        let (routes, limits) = (Arc::clone(&config.routes), config.limits);
+        match routes.handler(number).clone() {
+            Handler::Worker(answer) if config.has_workers => self.submit(io, move |_| {
+                let response = answer(&request.view(&limits, &routes));
+                JobOutcome(Work::Answer(Box::new(response.read_ahead())))
+            }),
+            Handler::Inline(answer) | Handler::Worker(answer) => {
+                let response = answer_inline(&*answer, &request.view(&limits, &routes), io);
+                self.respond(response, io);
+            }
+        }
+    }
+
+    /// Sends a handler's answer, as far as it goes now.
+    fn respond(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
+        self.release(io.service);
+        let (persistent, body) = answer::send_head(&self.terms, response, io);
+        self.terms.persistent = persistent;
+        match body {
+            Body::Stream(stream) if !stream.has_piece() => self.read_on(stream, io),
+            body => {
+                self.kept = Kept::Answer(Sending::new(body));
+                self.go_on(io);
+            }
+        }
+    }
+
+    /// Sends what there is room for; the rest when that has gone.
+    fn go_on(&mut self, io: &mut Io<'_, HttpService>) {
+        let Kept::Answer(sending) = &mut self.kept else { return };
+        let rest = sending.rest();
+        let count = rest.len().min(io.room());
+        let complete = count == rest.len();
+        if count > 0 {
+            // There is room for as much.
+            let _ = io.send(&rest[..count]);
+            sending.advance(count);
+        }
+        if !complete {
+            self.waiting = Waiting::Room;
+            // Time is kept by the engine: what the client does not take is subject to the write timeout.
+            io.set_deadline(None);
+            return io.again();
+        }
+        let Kept::Answer(sending) = std::mem::replace(&mut self.kept, Kept::Nothing) else { return };
+        match sending.next() {
+            Next::Done => self.answered(self.terms.persistent, io),
+            Next::Piece(stream) => self.read_on(stream, io),
+            Next::Broken => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
+    /// Has the next piece of the answer read.
+    fn read_on(&mut self, mut stream: Box<Stream>, io: &mut Io<'_, HttpService>) {
+        if !io.service.config.has_workers {
+            stream.next_piece();
+            self.kept = Kept::Answer(Sending::new(Body::Stream(stream)));
+            self.waiting = Waiting::Room;
+            io.set_deadline(None);
+            return io.again();
+        }
+        if io.service.lane.is_full() {
+            // The answer has begun, so it is not refused: it goes on a little later.
+            self.kept = Kept::Answer(Sending::unread(stream));
+            self.waiting = Waiting::QueueRoom;
+            let deadline = io.now().after(QUEUE_ROOM_AGAIN);
+            io.set_deadline(Some(deadline));
+            return io.pause();
+        }
+        let submitted = self.give(io, move |_| {
+            stream.next_piece();
+            JobOutcome(Work::Piece(stream))
+        });
+        match submitted {
+            Some(position) => {
+                self.waiting = Waiting::Piece { position };
+                let deadline = self.since.after(io.service.config.timeouts.work);
+                io.set_deadline(Some(deadline));
+            }
+            None => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
     /// What comes after an answer: the next request, or the end.
     fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
+        self.release(io.service);
         self.waiting = Waiting::NextRequest;
         if persistent {
-            let deadline = io.now().after(io.service.config.timeouts.idle);
+            // An answer that began before the server drains may have said that the connection persists.
+            let draining = io.service.is_draining();
+            let patience = if draining { DRAIN_FIRST_BYTE } else { io.service.config.timeouts.idle };
+            let deadline = io.now().after(patience);
             io.set_deadline(Some(deadline));
         } else {
             io.finish(CloseReason::Done);
         }
     }
 
-    /// Gives the request to a worker and stops reading until it is answered.
-    fn submit(&mut self, io: &mut Io<'_, HttpService>) {
+    /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
+    fn give<F>(&mut self, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
+    where
+        F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
+    {
         io.service.counters.jobs.add(1);
         self.job = self.job.wrapping_add(1);
         let ticket = io.token().bits() | u64::from(self.job) << 56;
-        let (panics, span) = (self.request.route == Route::Panic, io.service.config.slow_duration);
-        let job = move |context: &mut JobContext| -> JobOutcome {
-            assert!(!panics, "the demonstration of a panic in a job");
-            context.sleep(span);
-        };
         match io.service.lane.submit(ticket, job) {
             Ok(position) => {
-                self.waiting = Waiting::Worker { position };
                 self.since = io.now();
-                let config = &io.service.config;
-                let deadline = self.since.after(config.queue_age_max.min(config.timeouts.work));
-                io.set_deadline(Some(deadline));
                 io.pause();
+                Some(position)
             }
             Err(Refused::Full(_) | Refused::Closed(_)) => {
                 io.service.counters.jobs_refused.add(1);
-                let persistent = answer::send_status(&self.request, Status::ServiceUnavailable, io);
+                None
+            }
+        }
+    }
+
+    /// Gives the request to a worker.
+    fn submit<F>(&mut self, io: &mut Io<'_, HttpService>, job: F)
+    where
+        F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
+    {
+        match self.give(io, job) {
+            Some(position) => {
+                self.waiting = Waiting::Worker { position };
+                let config = &io.service.config;
+                let deadline = self.since.after(config.queue_age_max.min(config.timeouts.work));
+                io.set_deadline(Some(deadline));
+            }
+            None => {
+                let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
                 self.answered(persistent, io);
             }
         }
@@ -151,34 +348,69 @@ impl HttpSession {
         }
         // Whatever becomes of the job, its result is late from now on.
         self.job = self.job.wrapping_add(1);
-        io.service.counters.jobs_expired.add(1);
         if waits {
+            io.service.counters.jobs_expired.add(1);
             return self.after_work(Status::ServiceUnavailable, io);
         }
-        self.request.persistent = false;
-        answer::send_status(&self.request, Status::ServiceUnavailable, io);
+        io.service.counters.jobs_overdue.add(1);
+        self.terms.persistent = false;
+        answer::send_status(&self.terms, Status::ServiceUnavailable, io);
         io.finish_lingering(CloseReason::WorkTimeout);
     }
 
     /// Answers a request that a worker had, and goes on reading.
     fn after_work(&mut self, status: Status, io: &mut Io<'_, HttpService>) {
-        let request = self.request;
+        let terms = self.terms;
         let persistent = match status {
-            Status::Ok => answer::send_ok(&request, io),
-            _ => answer::send_status(&request, status, io),
+            Status::Ok => answer::send_ok(&terms, io),
+            _ => answer::send_status(&terms, status, io),
         };
         self.answered(persistent, io);
         io.resume();
     }
 
+    /// The result of the job that the request waits for.
+    fn work_is_done(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
+        match outcome {
+            Outcome::Done(JobOutcome(Work::Demo)) => self.after_work(Status::Ok, io),
+            Outcome::Done(JobOutcome(Work::Answer(response))) => {
+                io.resume();
+                self.respond(*response, io);
+            }
+            Outcome::Done(JobOutcome(Work::Piece(_))) => unreachable!("a piece comes when one is waited for"),
+            Outcome::Panicked => self.after_work(Status::InternalServerError, io),
+            Outcome::Expired => {
+                io.service.counters.jobs_expired.add(1);
+                self.after_work(Status::ServiceUnavailable, io);
+            }
+        }
+    }
+
+    /// The result of the job that an answer waits for to go on.
+    fn piece_is_read(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
+        match outcome {
+            Outcome::Done(JobOutcome(Work::Piece(stream))) => {
+                self.kept = Kept::Answer(Sending::new(Body::Stream(stream)));
+                io.resume();
+                self.go_on(io);
+            }
+            // The source is gone with the job: what is missing cannot be sent any more.
+            _ => io.abort(CloseReason::AnswerBroken),
+        }
+    }
+
     fn reject(&mut self, error: &DecodeError, io: &mut Io<'_, HttpService>) {
-        let text = format!("{error}\n");
-        answer::send(&Request::unreadable(), error.status(), answer::TEXT, text.as_bytes(), io);
+        // In the service's own memory: a flood of garbage must not become a flood of allocations.
+        let mut text = std::mem::take(&mut io.service.scratch);
+        text.clear();
+        let _ = writeln!(text, "{error}");
+        answer::send(&Terms::unreadable(), error.status(), TEXT, &text, io);
+        io.service.scratch = text;
         io.finish_lingering(CloseReason::ProtocolError);
     }
 
     fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_, HttpService>) {
-        answer::send_status(&Request::unreadable(), Status::RequestTimeout, io);
+        answer::send_status(&Terms::unreadable(), Status::RequestTimeout, io);
         io.finish_lingering(reason);
     }
 
@@ -197,6 +429,22 @@ impl HttpSession {
     }
 }
 
+/// How soon an answer that found the workers' queue full asks for its next piece again.
+const QUEUE_ROOM_AGAIN: Duration = Duration::from_millis(5);
+
+/// Runs a handler in the shard; its panic costs its answer only.
+fn answer_inline(
+    answer: &(dyn Fn(&Request<'_>) -> Response + Send + Sync),
+    request: &Request<'_>,
+    io: &mut Io<'_, HttpService>,
+) -> Response {
+    // What it may leave half-done is its own; the shard lends it nothing but the request.
+    catch_unwind(AssertUnwindSafe(|| answer(request))).unwrap_or_else(|_| {
+        io.service.counters.handler_panics.add(1);
+        Response::status_line(Status::InternalServerError)
+    })
+}
+
 impl Session for HttpSession {
     type Service = HttpService;
 
@@ -208,6 +456,12 @@ impl Session for HttpSession {
     }
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
+        if self.waiting == Waiting::Room {
+            self.go_on(io);
+            if self.is_busy(io) {
+                return 0;
+            }
+        }
         let limits = io.service.config.limits;
         let mut consumed = 0;
         // The end of a body is an event of its own, behind its last byte.
@@ -216,19 +470,20 @@ impl Session for HttpSession {
                 io.again();
                 break;
             }
-            match self.decoder.decode(&limits, &bytes[consumed..]) {
+            let input = &bytes[consumed..];
+            match self.decoder.decode(&limits, input) {
                 Ok(step) => {
                     consumed += step.consumed;
                     match step.event {
                         Event::NeedMore => break,
-                        Event::Head(head) => self.head(&head, io),
-                        Event::Body(piece) => self.body_received += piece.len() as u64,
+                        Event::Head(head) => self.head(&head, &input[..step.consumed], io),
+                        Event::Body(piece) => self.body(piece, io),
                         Event::End => self.answer(io),
                     }
                 }
                 Err(error) => self.reject(&error, io),
             }
-            if io.is_finishing() || io.is_paused() {
+            if self.is_busy(io) {
                 return consumed;
             }
         }
@@ -239,7 +494,7 @@ impl Session for HttpSession {
     fn ended(&mut self, io: &mut Io<'_, HttpService>) {
         if self.decoder.in_head() || self.decoder.in_body() {
             // The rest will never come, but the peer may still read.
-            answer::send_status(&Request::unreadable(), Status::BadRequest, io);
+            answer::send_status(&Terms::unreadable(), Status::BadRequest, io);
             io.finish(CloseReason::ProtocolError);
         } else {
             io.finish(CloseReason::PeerClosed);
@@ -249,12 +504,16 @@ impl Session for HttpSession {
     fn drained(&mut self, io: &mut Io<'_, HttpService>) {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
-            Waiting::Worker { .. } => {}
+            Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}
             Waiting::Head => {
                 let deadline = io.now().after(io.service.config.timeouts.head);
                 io.set_deadline(Some(deadline));
             }
-            Waiting::Body => self.keep_deadline(io),
+            Waiting::Body => {
+                self.since = io.now();
+                self.body_received = 0;
+                self.keep_deadline(io);
+            }
             Waiting::NextRequest if io.service.is_draining() && !io.has_unread() => {
                 io.finish(CloseReason::Drained);
             }
@@ -266,34 +525,40 @@ impl Session for HttpSession {
     }
 
     fn delivered(&mut self, (job, outcome): (u8, Outcome<JobOutcome>), io: &mut Io<'_, HttpService>) {
-        if job != self.job || !matches!(self.waiting, Waiting::Worker { .. }) {
-            return io.service.counters.late_results.add(1);
+        match self.waiting {
+            _ if job != self.job => io.service.counters.late_results.add(1),
+            Waiting::Worker { .. } => self.work_is_done(outcome, io),
+            Waiting::Piece { .. } => self.piece_is_read(outcome, io),
+            _ => io.service.counters.late_results.add(1),
         }
-        let status = match outcome {
-            Outcome::Done(()) => Status::Ok,
-            Outcome::Panicked => Status::InternalServerError,
-            Outcome::Expired => {
-                io.service.counters.jobs_expired.add(1);
-                Status::ServiceUnavailable
-            }
-        };
-        self.after_work(status, io);
     }
 
     fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
         match self.waiting {
             Waiting::FirstByte => io.abort(CloseReason::FirstByteTimeout),
+            Waiting::NextRequest if io.service.is_draining() => io.finish(CloseReason::Drained),
             Waiting::NextRequest => io.finish(CloseReason::IdleTimeout),
             Waiting::Head => self.time_out(CloseReason::HeadTimeout, io),
             Waiting::Body => self.time_out(CloseReason::BodyTimeout, io),
             Waiting::Worker { position } => self.work_is_late(position, io),
+            Waiting::Piece { .. } => {
+                self.job = self.job.wrapping_add(1);
+                io.service.counters.jobs_overdue.add(1);
+                io.abort(CloseReason::WorkTimeout);
+            }
+            Waiting::QueueRoom => {
+                io.resume();
+                self.go_on(io);
+            }
+            Waiting::Room => {}
         }
     }
 
     fn draining(&mut self, io: &mut Io<'_, HttpService>) {
         match self.waiting {
-            // With answers held up or requests unread it goes on: `drained`, or the next answer, ends it.
-            Waiting::NextRequest if self.decoder.is_idle() && !io.has_unsent() && !io.has_unread() => {
+            // With requests unread it goes on: the next answer ends it. Answers that have not gone yet go
+            // before the end.
+            Waiting::NextRequest if self.decoder.is_idle() && !io.has_unread() => {
                 io.finish(CloseReason::Drained);
             }
             // Its request may be on the way: a short wait for it, then the end.
@@ -305,7 +570,19 @@ impl Session for HttpSession {
             _ => {}
         }
     }
+
+    fn closed(&mut self, _reason: CloseReason, service: &mut HttpService) {
+        self.release(service);
+    }
 }
 
-/// How long a draining server waits for the first byte of a connection it has accepted.
+impl HttpSession {
+    /// Whether the next request has to wait for the present one's answer.
+    fn is_busy(&self, io: &Io<'_, HttpService>) -> bool {
+        io.is_finishing() || io.is_paused() || self.waiting == Waiting::Room
+    }
+}
+
+/// How long a draining server waits for the first byte of a connection it has accepted, and for the next
+/// request of one that it has told to persist.
 const DRAIN_FIRST_BYTE: Duration = Duration::from_secs(1);

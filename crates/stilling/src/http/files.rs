@@ -1,0 +1,262 @@
+//! Files as answers: a directory below a path, conditional requests, byte ranges.
+//!
+//! A worker opens the file relative to the directory's own descriptor and forbids the kernel to leave it
+//! (openat2(2), RESOLVE_BENEATH): no check of the path's text could be as good, since links may change
+//! between check and use.
+
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use stilling_wire::http1::Status;
+
+use super::request::Request;
+use super::response::Response;
+
+/// What is served for a directory.
+const INDEX: &str = "index.html";
+
+/// A directory whose files are answers.
+pub(super) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    pub(super) fn new(path: PathBuf) -> Self {
+        Directory { path }
+    }
+
+    /// Answers with the file that the placeholder `path` names.
+    pub(super) fn answer(&self, request: &Request<'_>) -> Response {
+        let name = match request.param("path") {
+            Some(name) => name,
+            None if request.path().ends_with(b"/") => "".into(),
+            // The placeholder is there and is not text.
+            None => return Response::status_line(Status::NotFound),
+        };
+        let wanted =
+            if name.is_empty() || name.ends_with('/') { format!("{name}{INDEX}") } else { name.into() };
+        match self.open(&wanted) {
+            Ok(file) => Response::file(request, file, &content_type(&wanted)),
+            Err(status) => Response::status_line(status),
+        }
+    }
+
+    fn open(&self, name: &str) -> Result<File, Status> {
+        let is_hidden = |segment: &str| segment.starts_with('.') && segment != ".well-known";
+        if name.split('/').any(|segment| segment.is_empty() || is_hidden(segment)) || name.contains('\0') {
+            return Err(Status::NotFound);
+        }
+        let directory = open_directory(&self.path).map_err(status_of)?;
+        // Non-blocking: opening a pipe must not hold the worker until somebody writes into it.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let file = rustix::fs::openat2(&directory, name, flags, Mode::empty(), resolve).map_err(status_of)?;
+        Ok(file.into())
+    }
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn status_of(error: Errno) -> Status {
+    match error {
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG | Errno::ILSEQ => {
+            Status::NotFound
+        }
+        Errno::ACCESS | Errno::PERM => Status::Forbidden,
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Status::ServiceUnavailable,
+        _ => Status::InternalServerError,
+    }
+}
+
+/// The media type by the name's extension; text is said to be UTF-8.
+fn content_type(name: &str) -> String {
+    let guess = mime_guess::from_path(name).first_or_octet_stream();
+    match guess.type_().as_str() {
+        "text" => format!("{guess}; charset=utf-8"),
+        _ => guess.to_string(),
+    }
+}
+
+impl Response {
+    /// A file, or the part of it that the request asks for: 200, 206, 304, 412 or 416 (RFC 9110 §13, §14).
+    /// For worker handlers: it asks the system about the file. What is no regular file is answered 404.
+    pub fn file(request: &Request<'_>, file: File, content_type: &str) -> Response {
+        let metadata = match file.metadata() {
+            Ok(metadata) if metadata.is_file() => metadata,
+            Ok(_) => return Response::status_line(Status::NotFound),
+            Err(_) => return Response::status_line(Status::InternalServerError),
+        };
+        let seen = Version {
+            etag: format!("\"{:x}-{:x}-{:x}\"", metadata.mtime(), metadata.mtime_nsec(), metadata.len()),
+            modified: whole_seconds(metadata.modified().unwrap_or(UNIX_EPOCH)),
+        };
+        let described = |response: Response| {
+            let response = response.with_header("ETag", seen.etag.clone());
+            response.with_header("Last-Modified", httpdate::fmt_http_date(seen.modified))
+        };
+        match seen.conditions(request) {
+            Condition::Fails => return Response::status_line(Status::PreconditionFailed),
+            Condition::NotModified => return described(Response::new(Status::NotModified)),
+            Condition::Holds => {}
+        }
+        let length = metadata.len();
+        let range = request.header("range").filter(|_| seen.is_in_range(request));
+        let (start, end, status) = match range.map_or(Range::Whole, |range| Range::parse(range, length)) {
+            Range::Whole => (0, length, Status::Ok),
+            Range::Part { start, end } => (start, end, Status::PartialContent),
+            Range::Unsatisfiable => {
+                let response = Response::status_line(Status::RangeNotSatisfiable);
+                return response.with_header("Content-Range", format!("bytes */{length}"));
+            }
+        };
+        let mut file = file;
+        if start > 0 && file.seek(SeekFrom::Start(start)).is_err() {
+            return Response::status_line(Status::InternalServerError);
+        }
+        let response = Response::stream_sized(content_type.to_owned(), end - start, file).with_status(status);
+        let response = described(response).with_header("Accept-Ranges", "bytes");
+        match status {
+            Status::PartialContent => {
+                response.with_header("Content-Range", format!("bytes {start}-{}/{length}", end - 1))
+            }
+            _ => response,
+        }
+    }
+}
+
+/// HTTP dates have no fractions (RFC 9110 §5.6.7).
+fn whole_seconds(time: SystemTime) -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+}
+
+/// What tells one state of a file from another.
+struct Version {
+    etag: String,
+    modified: SystemTime,
+}
+
+enum Condition {
+    Holds,
+    NotModified,
+    Fails,
+}
+
+impl Version {
+    /// RFC 9110 §13.2.2, in its order.
+    fn conditions(&self, request: &Request<'_>) -> Condition {
+        if let Some(wanted) = request.header("if-match") {
+            if !self.is_listed(wanted) {
+                return Condition::Fails;
+            }
+        } else if let Some(date) = request.header("if-unmodified-since").and_then(parse_date)
+            && self.modified > date
+        {
+            return Condition::Fails;
+        }
+        if let Some(known) = request.header("if-none-match") {
+            if self.is_listed(known) {
+                return Condition::NotModified;
+            }
+        } else if let Some(date) = request.header("if-modified-since").and_then(parse_date)
+            && self.modified <= date
+        {
+            return Condition::NotModified;
+        }
+        Condition::Holds
+    }
+
+    fn is_listed(&self, tags: &[u8]) -> bool {
+        let tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        // RFC 9110 §8.8.3.2, weak comparison: ours are strong, so only the mark of theirs is dropped.
+        tags.map(|tag| tag.strip_prefix(b"W/").unwrap_or(tag))
+            .any(|tag| tag == b"*" || tag == self.etag.as_bytes())
+    }
+
+    /// RFC 9110 §13.1.5: a range of another state of the file is of no use.
+    fn is_in_range(&self, request: &Request<'_>) -> bool {
+        match request.header("if-range") {
+            None => true,
+            Some(value) if value.starts_with(b"\"") => value == self.etag.as_bytes(),
+            Some(value) => parse_date(value) == Some(self.modified),
+        }
+    }
+}
+
+fn parse_date(value: &[u8]) -> Option<SystemTime> {
+    httpdate::parse_http_date(std::str::from_utf8(value).ok()?).ok()
+}
+
+/// What a `Range` field asks for; `end` is exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Range {
+    Whole,
+    Part { start: u64, end: u64 },
+    Unsatisfiable,
+}
+
+impl Range {
+    /// RFC 9110 §14.1.2. Several ranges, other units and what cannot be read get the whole file, as
+    /// §14.2 allows.
+    fn parse(value: &[u8], length: u64) -> Range {
+        let of = |text: &str| text.parse::<u64>().ok().filter(|_| text.bytes().all(|b| b.is_ascii_digit()));
+        let Some(spec) = std::str::from_utf8(value).ok().and_then(|text| text.strip_prefix("bytes=")) else {
+            return Range::Whole;
+        };
+        let Some((first, last)) = spec.trim().split_once('-') else { return Range::Whole };
+        match (first.is_empty(), of(first), last.is_empty(), of(last)) {
+            (true, _, false, Some(0)) => Range::Unsatisfiable,
+            (true, _, false, Some(_)) if length == 0 => Range::Unsatisfiable,
+            (true, _, false, Some(suffix)) => {
+                Range::Part { start: length.saturating_sub(suffix), end: length }
+            }
+            (false, Some(start), true, _) if start < length => Range::Part { start, end: length },
+            (false, Some(start), false, Some(last)) if start <= last && start < length => {
+                Range::Part { start, end: length.min(last.saturating_add(1)) }
+            }
+            (false, Some(start), false, Some(last)) if start > last => Range::Whole,
+            (false, Some(_), true, _) | (false, Some(_), false, Some(_)) => Range::Unsatisfiable,
+            _ => Range::Whole,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_what_the_rfc_says() {
+        let part = |start, end| Range::Part { start, end };
+        for (value, length, expected) in [
+            ("bytes=0-0", 10, part(0, 1)),
+            ("bytes=2-5", 10, part(2, 6)),
+            ("bytes=2-", 10, part(2, 10)),
+            ("bytes=-3", 10, part(7, 10)),
+            ("bytes=-30", 10, part(0, 10)),
+            ("bytes=5-99", 10, part(5, 10)),
+            ("bytes=9-18446744073709551615", 10, part(9, 10)),
+            ("bytes=10-", 10, Range::Unsatisfiable),
+            ("bytes=10-12", 10, Range::Unsatisfiable),
+            ("bytes=-0", 10, Range::Unsatisfiable),
+            ("bytes=-1", 0, Range::Unsatisfiable),
+            ("bytes=0-", 0, Range::Unsatisfiable),
+            ("bytes=5-2", 10, Range::Whole),
+            ("bytes=0-1,3-4", 10, Range::Whole),
+            ("bytes=+1-2", 10, Range::Whole),
+            ("bytes=", 10, Range::Whole),
+            ("bytes=-", 10, Range::Whole),
+            ("lines=1-2", 10, Range::Whole),
+            ("bytes=99999999999999999999-", 10, Range::Whole),
+        ] {
+            assert_eq!(Range::parse(value.as_bytes(), length), expected, "{value} of {length}");
+        }
+    }
+}

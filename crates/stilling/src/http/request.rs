@@ -1,0 +1,118 @@
+//! A request as a handler sees it, and how one is kept until a worker has it.
+//!
+//! A handler in the shard looks at the receive buffer itself. Whoever waits, for a body or for a worker,
+//! is copied once: the head as it came, the body as it comes. The worker reads the head again, which
+//! costs it less than keeping the parts of it beside its bytes would cost the shard.
+
+use std::borrow::Cow;
+
+use stilling_wire::http1::{Event, Fields, Limits, Method, RequestDecoder, RequestHead};
+
+use super::routes::Routes;
+
+/// A request: head and, where there is one, whole body.
+#[derive(Clone, Copy)]
+pub struct Request<'a> {
+    head: RequestHead<'a>,
+    body: &'a [u8],
+    routes: &'a Routes,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn new(head: RequestHead<'a>, body: &'a [u8], routes: &'a Routes) -> Self {
+        Request { head, body, routes }
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method<'a> {
+        self.head.method
+    }
+
+    /// The path as sent, at least `/`; not decoded.
+    pub fn path(&self) -> &'a [u8] {
+        self.head.target.path
+    }
+
+    /// What the placeholder `name` of the route's pattern stands for in this path, percent-decoded
+    /// (RFC 3986 §2.1). `None`: the pattern has no such placeholder, or the text is not UTF-8.
+    pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
+        let raw = self.routes.param(self.path(), name)?;
+        percent_encoding::percent_decode_str(raw).decode_utf8().ok()
+    }
+
+    /// The first value of `name` in the query, decoded as HTML forms are; what is not UTF-8 is replaced.
+    pub fn query(&self, name: &str) -> Option<Cow<'a, str>> {
+        self.queries().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// All names and values of the query, in their order, decoded as HTML forms are.
+    pub fn queries(&self) -> impl Iterator<Item = (Cow<'a, str>, Cow<'a, str>)> + use<'a> {
+        form_urlencoded::parse(self.head.target.query.unwrap_or_default())
+    }
+
+    /// The first value of the field `name`, compared without case.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.head.header(name)
+    }
+
+    /// All fields, in the order sent.
+    pub fn headers(&self) -> Fields<'a> {
+        self.head.headers()
+    }
+
+    /// The host that the client asked for, with its port if it named one.
+    pub fn host(&self) -> Option<&'a [u8]> {
+        self.head.host
+    }
+
+    /// The body; empty without one. At most `Limits::body_size_max` bytes.
+    pub fn body(&self) -> &'a [u8] {
+        self.body
+    }
+
+    /// The whole head, for those who need what has no name here.
+    pub fn head(&self) -> &RequestHead<'a> {
+        &self.head
+    }
+}
+
+impl std::fmt::Debug for Request<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let RequestHead { method, target, .. } = &self.head;
+        let (method, target) = (method.as_bytes().escape_ascii(), target.raw.escape_ascii());
+        write!(f, "{method} {target} with {} bytes of body", self.body.len())
+    }
+}
+
+/// A request that has left the receive buffer.
+#[derive(Debug)]
+pub(super) struct KeptRequest {
+    head: Vec<u8>,
+    body: Vec<u8>,
+}
+
+impl KeptRequest {
+    /// Keeps a head as it came: what the decoder has just consumed.
+    pub(super) fn new(head: &[u8]) -> Box<Self> {
+        Box::new(KeptRequest { head: head.to_vec(), body: Vec::new() })
+    }
+
+    /// Adds a piece of the body.
+    pub(super) fn push(&mut self, piece: &[u8]) {
+        self.body.extend_from_slice(piece);
+    }
+
+    /// The request.
+    pub(super) fn view<'a>(&'a self, limits: &Limits, routes: &'a Routes) -> Request<'a> {
+        let mut decoder = RequestDecoder::default();
+        let mut rest = &self.head[..];
+        loop {
+            // The shard's decoder has accepted these very bytes under these limits.
+            let step = decoder.decode(limits, rest).expect("the head was accepted before");
+            rest = &rest[step.consumed..];
+            if let Event::Head(head) = step.event {
+                return Request::new(head, &self.body, routes);
+            }
+        }
+    }
+}

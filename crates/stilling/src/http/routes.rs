@@ -1,0 +1,185 @@
+//! Which handler answers which request.
+//!
+//! A table of patterns, each with a handler per method. It is made once, before the server starts, and
+//! shared by all shards and workers.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stilling_wire::http1::{Method, RequestHead};
+
+use super::files::Directory;
+use super::methods::Methods;
+use super::request::Request;
+use super::response::Response;
+
+/// A handler as it is kept. It runs on any thread, many at once.
+type Answer = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
+
+/// Where a handler runs.
+#[derive(Clone)]
+pub(super) enum Handler {
+    /// In the shard, between two events: it must not block.
+    Inline(Answer),
+    /// In a worker, where it may take its time.
+    Worker(Answer),
+}
+
+/// The routes of a server.
+///
+/// ```
+/// use stilling::http::{Method, Response, Routes, Status};
+///
+/// let routes = Routes::new()
+///     .inline(Method::Get, "/hello", |_| "Hello\n")
+///     .inline(Method::Get, "/hello/{name}", |request| {
+///         let name = request.param("name").ok_or(Status::BadRequest)?;
+///         Ok::<_, Status>(format!("Hello {name}\n"))
+///     })
+///     .worker(Method::Post, "/count", |request| format!("{} bytes\n", request.body().len()))
+///     .files("/static", "public");
+/// # let _ = routes;
+/// ```
+///
+/// A pattern is a path with placeholders: `{name}` is one segment, `{*rest}` all that follows. The more
+/// exact pattern wins. A `GET` handler answers `HEAD` too, unless there is one for it. A path with
+/// handlers but none for the method is answered 405, one without 404, or by the server's own pages
+/// (`/status`, `/metrics`, `/livez`, `/readyz`).
+#[derive(Clone, Default)]
+pub struct Routes {
+    /// From a path to a place in `paths`.
+    patterns: matchit::Router<usize>,
+    /// The same from the pattern's own text.
+    places: BTreeMap<String, usize>,
+    /// For each pattern its handlers: numbers of `handlers`.
+    paths: Vec<Vec<(Method<'static>, u16)>>,
+    handlers: Vec<Handler>,
+}
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Routes({} patterns, {} handlers)", self.paths.len(), self.handlers.len())
+    }
+}
+
+/// What the table says about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The number of a handler.
+    Handler(u16),
+    /// The path has handlers, for these methods.
+    OtherMethods(Methods),
+    Nothing,
+}
+
+impl Routes {
+    /// No routes: the server answers with its own pages only.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Answers in the shard, between two events of all its connections. For what is in memory and quick:
+    /// a handler that blocks makes everybody wait. A panic costs this request's answer (500).
+    ///
+    /// # Panics
+    /// The pattern is malformed, collides with another, or has a handler for this method already.
+    #[must_use]
+    pub fn inline<R: Into<Response>>(
+        self,
+        method: Method<'static>,
+        pattern: &str,
+        handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.with(method, pattern, Handler::Inline(Arc::new(move |request| handler(request).into())))
+    }
+
+    /// Answers in a worker, where the handler may block. Requests wait for a worker in the order in which
+    /// they came; when too many wait, or one waits for too long, it is answered 503 with `Retry-After`.
+    ///
+    /// # Panics
+    /// As [`inline`](Self::inline).
+    #[must_use]
+    pub fn worker<R: Into<Response>>(
+        self,
+        method: Method<'static>,
+        pattern: &str,
+        handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.with(method, pattern, Handler::Worker(Arc::new(move |request| handler(request).into())))
+    }
+
+    /// Answers `GET` and `HEAD` below `prefix` with the files of a directory, read by workers: media type
+    /// by extension, `Last-Modified` and `ETag` with conditional requests, single byte ranges,
+    /// `index.html` for a directory. Nothing outside the directory is reached (links that lead out are not
+    /// followed), and nothing whose name begins with a dot.
+    ///
+    /// # Panics
+    /// As [`inline`](Self::inline).
+    #[must_use]
+    pub fn files(self, prefix: &str, directory: impl Into<PathBuf>) -> Self {
+        let prefix = prefix.trim_end_matches('/');
+        let directory = Arc::new(Directory::new(directory.into()));
+        let of = |pattern: &'static str, routes: Self| {
+            let directory = Arc::clone(&directory);
+            let answer = move |request: &Request<'_>| directory.answer(request);
+            routes.worker(Method::Get, &format!("{prefix}/{pattern}"), answer)
+        };
+        of("{*path}", of("", self))
+    }
+
+    fn with(mut self, method: Method<'static>, pattern: &str, handler: Handler) -> Self {
+        let number = u16::try_from(self.handlers.len()).expect("a server has at most 65,536 handlers");
+        let new = self.paths.len();
+        let place = *self.places.entry(pattern.to_owned()).or_insert(new);
+        if place == new {
+            if let Err(error) = self.patterns.insert(pattern, place) {
+                panic!("the route {pattern:?} cannot be added: {error}");
+            }
+            self.paths.push(Vec::new());
+        }
+        let methods = &mut self.paths[place];
+        let name = method.as_bytes().escape_ascii().to_string();
+        assert!(
+            methods.iter().all(|(present, _)| *present != method),
+            "the route {pattern:?} has two handlers for {name}"
+        );
+        methods.push((method, number));
+        self.handlers.push(handler);
+        self
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.handlers.is_empty()
+    }
+
+    pub(super) fn handler(&self, number: u16) -> &Handler {
+        &self.handlers[usize::from(number)]
+    }
+
+    pub(super) fn find(&self, head: &RequestHead<'_>) -> Found {
+        if self.is_empty() {
+            return Found::Nothing;
+        }
+        let Ok(path) = std::str::from_utf8(head.target.path) else { return Found::Nothing };
+        let Ok(found) = self.patterns.at(path) else { return Found::Nothing };
+        let methods = &self.paths[*found.value];
+        let of = |wanted: Method<'_>| methods.iter().find(|(method, _)| *method == wanted);
+        let handler = match head.method {
+            Method::Head => of(Method::Head).or_else(|| of(Method::Get)),
+            method => of(method),
+        };
+        match handler {
+            Some((_, number)) => Found::Handler(*number),
+            None => Found::OtherMethods(methods.iter().map(|(method, _)| *method).collect()),
+        }
+    }
+
+    /// What the placeholder `name` stands for in `path`.
+    pub(super) fn param<'a>(&'a self, path: &'a [u8], name: &str) -> Option<&'a str> {
+        let path = std::str::from_utf8(path).ok()?;
+        self.patterns.at(path).ok()?.params.get(name)
+    }
+}

@@ -1,0 +1,167 @@
+//! A body that is read while it is sent.
+//!
+//! ```text
+//!   worker: fill ──piece──► session ──room──► client
+//!      ▲                      │ the piece is with the system
+//!      └────── stream ────────┘
+//! ```
+//!
+//! The stream, its source and its buffer travel together between session and workers: whoever has it may
+//! touch it, so there is nothing to lock. A piece lies in the buffer as it is sent, framed if it has to be.
+
+use std::io::{self, Read, Write};
+
+/// Bytes of body in one piece: with its frame it fits into what one call of a session may send.
+pub(super) const PIECE_SIZE: usize = 32 * 1024;
+
+/// The frame of a chunk: eight hex digits and CRLF before it, CRLF behind it (RFC 9112 §7.1). Leading
+/// zeros are legal, so the frame's size does not depend on the chunk's.
+const CHUNK_HEAD: usize = 10;
+/// The last chunk and the empty trailer section.
+const CHUNK_END: &[u8] = b"0\r\n\r\n";
+
+/// How the end of the body is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Framing {
+    /// By its length, told beforehand, or by the end of the connection.
+    Plain,
+    /// By chunks.
+    Chunked,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    More,
+    Ended,
+    /// The source failed or was shorter than it said.
+    Failed,
+}
+
+/// A source of bytes on its way to a client.
+pub(super) struct Stream {
+    source: Box<dyn Read + Send>,
+    length: Option<u64>,
+    read: u64,
+    buffer: Vec<u8>,
+    framing: Framing,
+    /// Where what is to be sent begins in the buffer: behind room for a frame that is not there.
+    start: usize,
+    state: State,
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Stream({} bytes of {:?}, {:?})", self.read, self.length, self.state)
+    }
+}
+
+impl Stream {
+    pub(super) fn new(source: Box<dyn Read + Send>, length: Option<u64>) -> Box<Self> {
+        let state = if length == Some(0) { State::Ended } else { State::More };
+        Box::new(Stream {
+            source,
+            length,
+            read: 0,
+            buffer: Vec::new(),
+            framing: Framing::Plain,
+            start: 0,
+            state,
+        })
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.state == State::Failed
+    }
+
+    /// Reads the next piece into the buffer, unframed, in place of the one before. May block.
+    pub(super) fn fill(&mut self) {
+        self.buffer.resize(CHUNK_HEAD, b'0');
+        let left = self.length.map_or(u64::MAX, |length| length - self.read);
+        let wanted = PIECE_SIZE.min(usize::try_from(left).unwrap_or(usize::MAX));
+        // A source of unknown length may be one that has a little now and more later: it is taken at
+        // once. Only where the length is known is it worth filling the piece.
+        while self.state == State::More && self.has() < wanted {
+            let at = self.buffer.len();
+            self.buffer.resize(CHUNK_HEAD + wanted, 0);
+            let read = self.source.read(&mut self.buffer[at..]);
+            self.buffer.truncate(at + read.as_ref().map_or(0, |read| *read));
+            match read {
+                Ok(0) => self.state = if self.length.is_some() { State::Failed } else { State::Ended },
+                Ok(_) if self.length.is_none() => break,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.state = State::Failed,
+            }
+        }
+        self.read += self.has() as u64;
+        if self.length == Some(self.read) {
+            self.state = State::Ended;
+        }
+    }
+
+    fn has(&self) -> usize {
+        self.buffer.len() - CHUNK_HEAD
+    }
+
+    /// The whole body, if that is what the first piece has turned out to be.
+    pub(super) fn into_short(mut self: Box<Self>) -> Result<Vec<u8>, Box<Self>> {
+        if self.state == State::More && self.length.is_none() && self.has() < PIECE_SIZE / 2 {
+            return Err(self);
+        }
+        if self.state == State::Ended && self.read == self.has() as u64 {
+            self.buffer.drain(..CHUNK_HEAD);
+            return Ok(std::mem::take(&mut self.buffer));
+        }
+        Err(self)
+    }
+
+    /// Decides the framing, before the first piece is sent. What has been read already is framed now.
+    pub(super) fn begin(&mut self, framing: Framing) {
+        self.framing = framing;
+        if self.has_piece() {
+            self.frame();
+        }
+    }
+
+    /// Reads and frames the next piece. May block.
+    pub(super) fn next_piece(&mut self) {
+        self.fill();
+        self.frame();
+    }
+
+    /// Whether a piece was read, if only an empty one.
+    pub(super) fn has_piece(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+
+    fn frame(&mut self) {
+        let size = self.has();
+        self.start = CHUNK_HEAD;
+        if self.framing == Framing::Plain {
+            return;
+        }
+        if size > 0 {
+            // Ten bytes: the piece is shorter than eight hex digits can say.
+            let _ = write!(&mut self.buffer[..CHUNK_HEAD], "{size:08x}\r\n");
+            self.buffer.extend_from_slice(b"\r\n");
+            self.start = 0;
+        }
+        if self.state == State::Ended {
+            self.buffer.extend_from_slice(CHUNK_END);
+        }
+    }
+
+    /// What was framed.
+    pub(super) fn framed(&self) -> &[u8] {
+        &self.buffer[self.start..]
+    }
+
+    /// Whether nothing comes behind this piece.
+    pub(super) fn is_last(&self) -> bool {
+        self.state != State::More
+    }
+}

@@ -15,16 +15,24 @@ use super::methods::Methods;
 use super::request::Request;
 use super::response::Response;
 
-/// A handler as it is kept. It runs on any thread, many at once.
-type Answer = Arc<dyn Fn(&Request<'_>) -> Response + Send + Sync>;
+/// A handler's function. It runs on any thread, many times at once.
+pub(super) type Answer = dyn Fn(&Request<'_>) -> Response + Send + Sync;
 
-/// Where a handler runs.
+/// A handler, by where it runs.
 #[derive(Clone)]
 pub(super) enum Handler {
     /// In the shard, between two events: it must not block.
-    Inline(Answer),
+    Inline(Arc<Answer>),
     /// In a worker, where it may take its time.
-    Worker(Answer),
+    Worker(Arc<Answer>),
+}
+
+impl Handler {
+    pub(super) fn answer(&self) -> &Arc<Answer> {
+        match self {
+            Handler::Inline(answer) | Handler::Worker(answer) => answer,
+        }
+    }
 }
 
 /// The routes of a server.

@@ -15,7 +15,7 @@ use super::pages;
 use super::request::{KeptRequest, Request};
 use super::response::{Body, Response, TEXT};
 use super::route::Route;
-use super::routes::Handler;
+use super::routes::{Answer, Handler};
 use super::sending::{Next, Sending};
 use super::service::{HttpService, JobOutcome, Work};
 use super::stream::Stream;
@@ -88,23 +88,9 @@ impl HttpSession {
 
     /// A head is complete; `raw` are its bytes.
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        let routes = Arc::clone(&io.service.config.routes);
-        self.terms = Terms::of(head, Route::of(head, &routes, self.demo));
+        self.terms = Terms::of(head, Route::of(head, &io.service.config.routes, self.demo));
         if head.body == BodyLength::None {
-            return match self.terms.route {
-                Route::Handler(number) => match routes.handler(number) {
-                    Handler::Inline(answer) => {
-                        let request = Request::new(*head, b"", &routes);
-                        self.respond(answer_inline(&**answer, &request, io), io);
-                    }
-                    Handler::Worker(_) => {
-                        if self.keep(raw, io) {
-                            self.answer(io);
-                        }
-                    }
-                },
-                _ => self.answer(io),
-            };
+            return self.answer_without_body(head, raw, io);
         }
         if head.expect_continue {
             let refused = match self.terms.route {
@@ -128,6 +114,20 @@ impl HttpSession {
         self.waiting = Waiting::Body;
         self.since = io.now();
         self.body_received = 0;
+    }
+
+    fn answer_without_body(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
+        if let Route::Handler(number) = self.terms.route {
+            let routes = &io.service.config.routes;
+            if let Handler::Inline(answer) = routes.handler(number) {
+                let response = contained(&**answer, &Request::new(*head, b"", routes));
+                return self.respond_inline(response, io);
+            }
+            if !self.keep(raw, io) {
+                return;
+            }
+        }
+        self.answer(io);
     }
 
     /// Keeps the request for its handler. False: there is no room, and the client has been told.
@@ -200,17 +200,30 @@ impl HttpSession {
             unreachable!("a handler's request is kept from its head on")
         };
         let config = &io.service.config;
-        let (routes, limits) = (Arc::clone(&config.routes), config.limits);
-        match routes.handler(number).clone() {
-            Handler::Worker(answer) if config.has_workers => self.submit(io, move |_| {
-                let response = answer(&request.view(&limits, &routes));
-                JobOutcome(Work::Answer(Box::new(response.read_ahead())))
-            }),
-            Handler::Inline(answer) | Handler::Worker(answer) => {
-                let response = answer_inline(&*answer, &request.view(&limits, &routes), io);
-                self.respond(response, io);
+        let (routes, limits) = (&config.routes, config.limits);
+        match routes.handler(number) {
+            Handler::Worker(_) if config.has_workers => {
+                let routes = Arc::clone(routes);
+                self.submit(io, move |_| {
+                    let answer = routes.handler(number).answer();
+                    let response = answer(&request.view(&limits, &routes));
+                    JobOutcome(Work::Answer(Box::new(response.read_ahead())))
+                });
+            }
+            handler => {
+                let response = contained(&**handler.answer(), &request.view(&limits, routes));
+                self.respond_inline(response, io);
             }
         }
+    }
+
+    /// Sends the answer of a handler that ran in the shard; `None`: it panicked.
+    fn respond_inline(&mut self, response: Option<Response>, io: &mut Io<'_, HttpService>) {
+        let response = response.unwrap_or_else(|| {
+            io.service.counters.handler_panics.add(1);
+            Response::status_line(Status::InternalServerError)
+        });
+        self.respond(response, io);
     }
 
     /// Sends a handler's answer, as far as it goes now.
@@ -433,16 +446,9 @@ impl HttpSession {
 const QUEUE_ROOM_AGAIN: Duration = Duration::from_millis(5);
 
 /// Runs a handler in the shard; its panic costs its answer only.
-fn answer_inline(
-    answer: &(dyn Fn(&Request<'_>) -> Response + Send + Sync),
-    request: &Request<'_>,
-    io: &mut Io<'_, HttpService>,
-) -> Response {
+fn contained(answer: &Answer, request: &Request<'_>) -> Option<Response> {
     // What it may leave half-done is its own; the shard lends it nothing but the request.
-    catch_unwind(AssertUnwindSafe(|| answer(request))).unwrap_or_else(|_| {
-        io.service.counters.handler_panics.add(1);
-        Response::status_line(Status::InternalServerError)
-    })
+    catch_unwind(AssertUnwindSafe(|| answer(request))).ok()
 }
 
 impl Session for HttpSession {

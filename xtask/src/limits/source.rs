@@ -32,7 +32,8 @@ pub(super) struct Flag {
 /// Structures whose fields are bounds.
 const STRUCTURES: [&str; 3] = ["Config", "Limits", "Timeouts"];
 
-/// The constants of one file: all of them if the file is for limits, else those with the name of a maximum.
+/// The constants of one file: all of them if the file is for limits, else spans of time and those with the name
+/// of a bound.
 /// Constants inside functions and tests bound nothing that a user meets.
 pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
     let mut found = Vec::new();
@@ -41,7 +42,7 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
     while let Some(line) = lines.next() {
         let item = without_visibility(line).strip_prefix("const ").and_then(|rest| rest.split_once(": "));
         if let Some((name, rest)) = item
-            && (all || names_a_maximum(name))
+            && (all || names_a_bound(name) || rest.starts_with("Duration"))
         {
             let mut rest = rest.to_owned();
             while !rest.ends_with(';') {
@@ -62,8 +63,12 @@ pub(super) fn constants(text: &str, all: bool) -> Vec<Constant> {
     found
 }
 
-fn names_a_maximum(name: &str) -> bool {
-    ["_MAX", "_LIMIT", "_BATCH"].iter().any(|end| name.ends_with(end)) || name == "BACKLOG"
+/// What the name of a bound ends with.
+const BOUNDS: [&str; 8] =
+    ["_MAX", "_LIMIT", "_BATCH", "_PER_TURN", "_PER_SHARD", "_SECONDS", "_KEPT", "PIECE_SIZE"];
+
+fn names_a_bound(name: &str) -> bool {
+    BOUNDS.iter().any(|end| name.ends_with(end)) || name == "BACKLOG"
 }
 
 fn without_visibility(line: &str) -> &str {

@@ -38,11 +38,13 @@ pub enum CloseReason {
     SystemError,
     /// The source of an answer failed when its beginning had been sent.
     AnswerBroken,
+    /// The connection left the shard with its socket open, to be served elsewhere.
+    Detached,
 }
 
 impl CloseReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [CloseReason; 17] = [
+    pub const ALL: [CloseReason; 18] = [
         CloseReason::Done,
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
@@ -60,6 +62,7 @@ impl CloseReason {
         CloseReason::DrainTimeout,
         CloseReason::SystemError,
         CloseReason::AnswerBroken,
+        CloseReason::Detached,
     ];
 
     /// The name used in metrics and logs.
@@ -82,6 +85,7 @@ impl CloseReason {
             CloseReason::DrainTimeout => "drain_timeout",
             CloseReason::SystemError => "system_error",
             CloseReason::AnswerBroken => "answer_broken",
+            CloseReason::Detached => "detached",
         }
     }
 

@@ -49,6 +49,8 @@ pub struct Counters {
     pub accepted: Counter,
     /// Connections that we opened ourselves.
     pub connected: Counter,
+    /// Open connections that came from elsewhere in this process.
+    pub adopted: Counter,
     /// Connections open now.
     pub open: Counter,
     /// The most connections that were open at once.

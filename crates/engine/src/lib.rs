@@ -11,6 +11,7 @@
 pub mod close_reason;
 pub mod cores;
 pub mod counters;
+pub mod detached;
 pub mod driver;
 pub mod limits;
 pub mod net;
@@ -21,6 +22,7 @@ pub mod token;
 pub mod wheel;
 
 pub use close_reason::CloseReason;
+pub use detached::{Detached, Refusal, Refused};
 pub use session::{Control, Service, Session};
 pub use shard::{Config, Full, Io, Shard};
 pub use token::Token;

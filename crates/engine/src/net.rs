@@ -166,6 +166,15 @@ pub fn outgoing_socket(to: &Destination) -> io::Result<(OwnedFd, SockAddr)> {
     Ok((socket.into(), address))
 }
 
+/// Makes a socket block: for a thread that serves a detached connection synchronously, because a driver's
+/// sockets may be non-blocking. A shard may adopt it again as it is.
+///
+/// # Errors
+/// What the system says; none is known for an open socket.
+pub fn set_blocking(socket: &impl AsFd) -> io::Result<()> {
+    SockRef::from(socket).set_nonblocking(false)
+}
+
 /// Raises the soft limit of open descriptors to the hard one, and returns both as they are
 /// afterwards; `u64::MAX` means unlimited. A refusal changes nothing and shows in the result.
 pub fn raise_descriptor_limit() -> (u64, u64) {

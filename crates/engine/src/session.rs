@@ -9,7 +9,8 @@ use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
 use crate::driver::Destination;
-use crate::shard::Io;
+use crate::shard::{Adopting, Io};
+use crate::store::Stash;
 use crate::token::Token;
 
 /// What the sessions of one shard share: configuration, lanes to workers, counters.
@@ -75,7 +76,8 @@ pub trait Session: Sized {
         io.finish(CloseReason::Drained);
     }
 
-    /// The connection is gone. Called once, last.
+    /// The connection is gone. Called once, last; with `Detached` the session moves on to whoever takes
+    /// the socket.
     fn closed(&mut self, reason: CloseReason, service: &mut Self::Service) {
         let _ = (reason, service);
     }
@@ -90,11 +92,14 @@ pub struct Control<'a, V: Service> {
     /// Connections that are accepted but have no slot yet, and listeners that are not closed.
     pub(crate) coming: usize,
     pub(crate) requests: &'a mut Vec<Request<V>>,
+    pub(crate) adopting: Adopting<'a>,
 }
 
 /// Something for the shard to do at the end of a turn.
 pub(crate) enum Request<V: Service> {
     Connect(Destination, V::Session),
+    /// The next socket is this session's, with bytes that it has not read.
+    Adopt(V::Session, Stash),
     CloseListeners,
     Drain,
     AbortAll(CloseReason),
@@ -109,6 +114,7 @@ impl<V: Service> Control<'_, V> {
 
     /// Opens a connection; the session hears `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
+        self.adopting.slots = self.adopting.slots.saturating_sub(1);
         self.requests.push(Request::Connect(to, session));
     }
 

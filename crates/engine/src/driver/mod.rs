@@ -14,10 +14,12 @@
 //! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`,
 //!   `ReceiveCancelled`; `readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
 //!   `writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
-//!   after which the token is free. The exception is `accept`, which goes on until `AcceptStopped`.
+//!   after which the token is free; `detach` one `Detached`, likewise. The exception is `accept`, which
+//!   goes on until `AcceptStopped`.
 //! - **No stale news.** After `close(token)` no later turn's event but `Closed` carries that token,
 //!   and `Closed` comes only when nothing of it is in flight. (News of the same turn may lie behind
-//!   the event that made the shard close.)
+//!   the event that made the shard close.) The same holds for `detach` and `Detached`, but the news of
+//!   what was armed may come in between, because bytes that were received must not be lost.
 //! - **Buffers come back.** A `Received` buffer belongs to the shard until `release`. When all are
 //!   lent out, receives wait inside the driver, counted, and go on as buffers are released.
 //!
@@ -146,6 +148,14 @@ pub enum Event<S> {
         /// The former source.
         token: Token,
     },
+    /// The source is the driver's no more, nothing of it is in flight, the token is free. Bytes that
+    /// had been received came before; what had not been received is still in the socket.
+    Detached {
+        /// The former source.
+        token: Token,
+        /// Its socket, open as it was. Dropping it closes it.
+        socket: S,
+    },
     /// Somebody called the wake handle.
     Woken,
 }
@@ -212,7 +222,7 @@ pub struct DriverCounters {
 /// The operating system as a shard sees it. See the module page for what every driver promises.
 pub trait Driver: Sized {
     /// An owned descriptor; dropping it closes it.
-    type Socket;
+    type Socket: 'static;
 
     /// The name for banners and metrics: `uring`, `poll`, `sim`.
     fn name(&self) -> &'static str;
@@ -270,6 +280,11 @@ pub trait Driver: Sized {
 
     /// Closes a source of any kind, taking back whatever is armed. Ends in one `Closed`.
     fn close(&mut self, token: Token);
+
+    /// Gives a stream back with its socket open, taking back whatever is armed. Ends in one `Detached`.
+    /// Until then nothing else may be asked of it, not even `close`, and all that was sent has gone in
+    /// earlier turns.
+    fn detach(&mut self, token: Token);
 
     /// The bytes of a lent receive buffer, from its start to its capacity.
     fn buffer(&self, buffer: BufferId) -> &[u8];

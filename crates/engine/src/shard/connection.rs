@@ -25,6 +25,8 @@ pub(super) enum State {
     Lingering,
     /// The driver closes it; waiting for `Closed`.
     Closing,
+    /// The driver gives its socket back; waiting for `Detached`.
+    Detaching,
 }
 
 /// How a connection that has said everything is to be closed.
@@ -36,6 +38,8 @@ pub(super) enum Finish {
     Close,
     /// Shut down when all output is sent, then linger.
     Linger,
+    /// Let go of the open socket when all output is sent.
+    Detach,
     /// Close now, whatever is unsent.
     Abort,
 }

@@ -84,7 +84,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.counters.open_max.raise_to(open);
     }
 
-    fn close_gate(&mut self) {
+    pub(super) fn close_gate(&mut self) {
         let mut was_open = false;
         for number in 0..self.listeners.len() {
             let listener = &mut self.listeners[number];

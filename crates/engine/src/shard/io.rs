@@ -120,6 +120,15 @@ impl<V: Service> Io<'_, V> {
         self.end(Finish::Linger, reason);
     }
 
+    /// Asks for the socket, which leaves the shard with all unconsumed input when all output is sent:
+    /// see [`Shard::on_detached`](super::Shard::on_detached). The session hears nothing more of the peer;
+    /// it is told `closed` with `Detached` when that has happened. Whatever ends the connection before
+    /// then (a failure, the write timeout, [`abort`](Self::abort)) ends it with that reason instead; once
+    /// the end was asked for, asking for the socket does nothing.
+    pub fn detach(&mut self) {
+        self.end(Finish::Detach, CloseReason::Detached);
+    }
+
     /// Closes at once; unsent output is dropped.
     pub fn abort(&mut self, reason: CloseReason) {
         if self.connection.finish != Finish::Abort {
@@ -138,7 +147,7 @@ impl<V: Service> Io<'_, V> {
         !self.connection.input.is_empty()
     }
 
-    /// Whether the session has asked for the end.
+    /// Whether the session has asked for the end, or for its socket.
     pub fn is_finishing(&self) -> bool {
         self.connection.finish != Finish::No
     }

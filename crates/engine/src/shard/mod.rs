@@ -16,6 +16,7 @@
 //! does the next thing, until there is nothing left to do for it now.
 
 mod connection;
+mod detach;
 mod gate;
 mod io;
 mod output;
@@ -29,8 +30,10 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
+pub(crate) use self::detach::Adopting;
 pub use self::io::{Full, Io};
 
+use self::detach::Taker;
 use self::gate::Listener;
 use self::output::Output;
 use self::slots::Slots;
@@ -110,6 +113,10 @@ pub struct Shard<D: Driver, V: Service> {
     listeners: Vec<Listener>,
     /// Accepted, but all slots are taken.
     waiting: VecDeque<(u32, D::Socket)>,
+    /// Who is given the connections that leave with their socket open.
+    taker: Option<Taker<V, D::Socket>>,
+    /// Sockets that the service has its shard adopt, in the order of their requests.
+    adopted: VecDeque<D::Socket>,
     /// When the service wants its turn at the latest.
     service_deadline: Option<Time>,
     wake: Arc<Wake>,
@@ -154,6 +161,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             requests: Vec::new(),
             listeners: Vec::new(),
             waiting: VecDeque::new(),
+            taker: None,
+            adopted: VecDeque::new(),
             service_deadline: None,
             wake,
             counters,

@@ -23,7 +23,7 @@ impl Connection {
     /// the session's own doing.
     pub(super) fn has_a_future(&self) -> bool {
         match self.state {
-            State::Connecting | State::Closing | State::Free => true,
+            State::Connecting | State::Closing | State::Detaching | State::Free => true,
             State::Lingering => self.reading != Reading::Nothing,
             State::Open => {
                 self.reading != Reading::Nothing
@@ -48,7 +48,7 @@ impl Connection {
     /// When the wheel must look at this connection.
     fn earliest_deadline(&self) -> Time {
         match self.state {
-            State::Free | State::Closing => NEVER,
+            State::Free | State::Closing | State::Detaching => NEVER,
             // While output is held up, only its own timeout counts.
             _ if self.blocked => self.engine_deadline,
             _ => self.engine_deadline.min(self.deadline),
@@ -81,11 +81,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
         method(session, &mut io);
     }
 
-    /// Shows bytes that came in a receive buffer, then does what the session asks for.
+    /// Shows bytes that came in a receive buffer, or keeps them for whoever may see them, then does what
+    /// the session asks for.
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if connection.input.is_empty() && !connection.paused && !connection.blocked {
+        let held_up = connection.paused || connection.blocked || connection.finish != Finish::No;
+        if connection.input.is_empty() && !held_up {
             self.show(token, Input::Buffer(buffer, len));
         } else {
             let bytes = &self.driver.buffer(buffer)[..len];
@@ -127,7 +129,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 true
             }
             // Nobody will read what comes after the last answer.
-            Input::Buffer(..) if connection.finish != Finish::No => {
+            Input::Buffer(..) if !matches!(connection.finish, Finish::No | Finish::Detach) => {
                 connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
                 true
             }
@@ -166,6 +168,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Finish::No => {}
             Finish::Abort => {
                 self.begin_close(token);
+                return false;
+            }
+            Finish::Detach => {
+                self.detach_when_sent(token);
                 return false;
             }
             Finish::Close | Finish::Linger => {
@@ -237,6 +243,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn begin_close(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
+        if connection.state == State::Detaching {
+            // The driver owes the socket, which is closed when it comes.
+            connection.finish = Finish::Abort;
+            return;
+        }
         connection.state = State::Closing;
         let link = std::mem::replace(&mut connection.link, NO_ITEM);
         if link != NO_ITEM {

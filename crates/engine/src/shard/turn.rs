@@ -4,10 +4,10 @@ use std::io;
 
 use stilling_ring::Time;
 
-use super::Shard;
 use super::connection::{Connection, Finish, NEVER, NO_ITEM, Reading, State};
 use super::gate::Accepting;
 use super::output::{After, Item, Place};
+use super::{Adopting, Shard};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver, Event, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
@@ -202,6 +202,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             Event::Accepted { listener, socket } => self.on_accepted(listener.index(), socket),
             Event::Closed { token } => self.on_closed(token),
+            Event::Detached { token, socket } => self.on_detached_event(token, socket),
             Event::Ended { token } => self.on_ended(token),
             Event::Failed { token, error } => self.on_failed(token, &error),
             Event::Writable { token } => {
@@ -248,9 +249,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let emptied = (len as usize) < RECEIVE_BUFFER_SIZE;
         connection.quiet_turn = emptied.then_some(self.turn_number);
         match connection.state {
-            State::Open if connection.finish == Finish::No => {
+            State::Open if matches!(connection.finish, Finish::No | Finish::Detach) => {
                 self.receive_buffer(token, buffer, len as usize);
             }
+            State::Detaching => self.receive_buffer(token, buffer, len as usize),
             State::Open | State::Lingering => self.discard(token, len),
             State::Free | State::Connecting | State::Closing => {}
         }
@@ -299,7 +301,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         match connection.state {
             State::Lingering => self.begin_close(token),
             State::Open => self.pump(token),
-            State::Free | State::Connecting | State::Closing => {}
+            State::Free | State::Connecting | State::Closing | State::Detaching => {}
         }
     }
 
@@ -311,29 +313,35 @@ impl<D: Driver, V: Service> Shard<D, V> {
             State::Connecting => connection.reason = CloseReason::ConnectFailed,
             // The session had its reason before the peer went away.
             State::Lingering => {}
-            State::Open => connection.reason = CloseReason::of_error(error),
+            State::Open | State::Detaching => connection.reason = CloseReason::of_error(error),
             State::Free | State::Closing => return,
         }
         self.begin_close(token);
     }
 
-    fn on_closed(&mut self, token: Token) {
+    pub(super) fn on_closed(&mut self, token: Token) {
         if token.index() < LISTENERS_MAX {
             self.listeners[token.index() as usize].accepting = Accepting::Closed;
             return;
         }
-        let Some(slot) = self.slots.get(token) else { return };
+        if self.forget(token).is_some() {
+            self.accept_again();
+        }
+    }
+
+    /// Frees the slot of a connection that the driver is done with. Its session has heard the reason.
+    pub(super) fn forget(&mut self, token: Token) -> Option<V::Session> {
+        let slot = self.slots.get(token)?;
         let Connection { input, output, reason, .. } = &mut slot.connection;
         input.clear(&mut self.held_input);
         output.clear(&mut self.held_output);
         let reason = *reason;
         self.wheel.clear(token.index());
-        if let Some(mut session) = self.slots.remove(token) {
-            session.closed(reason, &mut self.service);
-        }
+        let mut session = self.slots.remove(token)?;
+        session.closed(reason, &mut self.service);
         self.counters.closed(reason).add(1);
         self.note_open();
-        self.accept_again();
+        Some(session)
     }
 
     /// A connection that never reached the driver.
@@ -392,7 +400,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     connection.reading = Reading::Parking;
                     self.driver.cancel_receive(token);
                 }
-                State::Open | State::Closing | State::Free => {}
+                State::Open | State::Closing | State::Detaching | State::Free => {}
             }
         }
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
@@ -407,8 +415,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     fn take_service_turn(&mut self) {
         let coming = self.coming();
-        let mut control =
-            Control { now: self.now, open: self.slots.open(), coming, requests: &mut self.requests };
+        let open = self.slots.open();
+        let adopting = Adopting {
+            sockets: &mut self.adopted,
+            store: &mut self.held_input,
+            slots: self.config.capacity - open,
+        };
+        let mut control = Control { now: self.now, open, coming, requests: &mut self.requests, adopting };
         self.service_deadline = self.service.turn(&mut control);
         if self.requests.is_empty() {
             return;
@@ -418,6 +431,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         for request in requests.drain(..) {
             match request {
                 Request::Connect(to, session) => self.dial(&to, session),
+                Request::Adopt(session, input) => {
+                    let socket = self.adopted.pop_front().expect("one for each request");
+                    self.settle_in(socket, session, input);
+                }
                 Request::CloseListeners => self.close_listeners(),
                 Request::Drain => self.for_each_tenant(|shard, token| {
                     if shard.is_in(token, State::Open) {

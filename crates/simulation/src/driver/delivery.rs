@@ -98,7 +98,9 @@ impl SimDriver {
             };
             if !phantom && let Some(source) = self.sources.of(token) {
                 source.in_flight -= 1;
-                if source.closing && source.in_flight == 0 && !matches!(event, Event::Closed { .. }) {
+                let waits = source.closing || source.detaching;
+                let last = matches!(event, Event::Closed { .. } | Event::Detached { .. });
+                if waits && source.in_flight == 0 && !last {
                     self.mark(token.index());
                 }
             }
@@ -133,7 +135,7 @@ impl SimDriver {
         if let Some(buffer) = buffer_of(&event) {
             self.buffers.lend(buffer);
         }
-        if let Event::Closed { token } = event {
+        if let Event::Closed { token } | Event::Detached { token, .. } = event {
             self.sources.remove(token);
         }
         let (name, detail) = description(&event);
@@ -185,7 +187,8 @@ fn token_of(event: &Event<SimSocket>) -> Option<Token> {
         | Event::Writable { token }
         | Event::ReceiveCancelled { token }
         | Event::Datagram { token, .. }
-        | Event::Closed { token } => Some(*token),
+        | Event::Closed { token }
+        | Event::Detached { token, .. } => Some(*token),
         Event::Woken => None,
     }
 }
@@ -225,6 +228,7 @@ fn description(event: &Event<SimSocket>) -> (&'static str, u64) {
         Event::ReceiveCancelled { .. } => ("ReceiveCancelled", 0),
         Event::Datagram { .. } => ("Datagram", 0),
         Event::Closed { .. } => ("Closed", 0),
+        Event::Detached { .. } => ("Detached", 0),
         Event::Woken => ("Woken", 0),
     }
 }

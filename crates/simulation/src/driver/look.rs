@@ -44,6 +44,10 @@ impl SimDriver {
             self.finish_close(token, events);
             return;
         }
+        if source.detaching {
+            self.finish_detach(token, events);
+            return;
+        }
         match source.what {
             What::Listener { accepting, stopping } => {
                 self.look_at_listener(token, accepting, stopping, events);
@@ -66,6 +70,23 @@ impl SimDriver {
         if self.sources.of(token).is_some_and(|source| source.in_flight == 0) {
             self.complete(Event::Closed { token }, events);
         }
+    }
+
+    fn finish_detach(&mut self, token: Token, events: &mut Events) {
+        let Some(source) = self.sources.of(token).filter(|source| !source.is_released()) else { return };
+        let end = source.socket_kind().end();
+        let armed = std::mem::replace(&mut source.armed, Armed::No);
+        source.writable = false;
+        // What was armed is taken back, which may come too late. Without a buffer it certainly does not.
+        let ready = armed == Armed::Receive && self.network.state().is_readable(end);
+        if ready && self.network.state().random.chance(500) {
+            self.receive_from(token, end, true, events);
+        }
+        let Some(source) = self.sources.of(token).filter(|source| source.in_flight == 0) else { return };
+        let last = source.armed_last;
+        let Some(socket) = source.take_socket() else { return };
+        self.leave_something_stale(token, last, false);
+        self.complete(Event::Detached { token, socket }, events);
     }
 
     fn look_at_listener(&mut self, token: Token, accepting: bool, stopping: bool, events: &mut Events) {

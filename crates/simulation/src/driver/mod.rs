@@ -301,6 +301,12 @@ impl Driver for SimDriver {
         self.begin_close(token, "close it");
     }
 
+    fn detach(&mut self, token: Token) {
+        self.note("detach", token, 0);
+        self.sources.live(token, "detach it").begin_detach();
+        self.mark(token.index());
+    }
+
     fn buffer(&self, buffer: BufferId) -> &[u8] {
         self.buffers.bytes(buffer)
     }

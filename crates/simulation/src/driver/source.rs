@@ -54,7 +54,9 @@ pub(super) struct Source {
     pub(super) starving: bool,
     /// The shard has closed it; only `Closed` may follow.
     pub(super) closing: bool,
-    /// Completions of it that are held back. `Closed` waits for them.
+    /// The shard wants its socket back; nothing may be asked of it any more.
+    pub(super) detaching: bool,
+    /// Completions of it that are held back. `Closed` and `Detached` wait for them.
     pub(super) in_flight: u32,
     /// The last turn in which something was sent.
     sent_in: u64,
@@ -81,6 +83,7 @@ impl Source {
             writable: false,
             starving: false,
             closing: false,
+            detaching: false,
             in_flight: 0,
             sent_in: 0,
         }
@@ -91,9 +94,16 @@ impl Source {
         self.socket.as_ref().expect("a source that is looked at still has its socket").kind()
     }
 
-    /// Whether the socket has been closed already.
+    /// Whether the socket has been closed or given away already.
     pub(super) fn is_released(&self) -> bool {
         self.socket.is_none()
+    }
+
+    /// Gives the socket out of hand, so that nobody is told of its news.
+    pub(super) fn take_socket(&mut self) -> Option<SimSocket> {
+        let socket = self.socket.take()?;
+        socket.set_owner(Owner::Nobody);
+        Some(socket)
     }
 
     /// Closes the socket itself.
@@ -114,6 +124,13 @@ impl Source {
         if std::mem::replace(&mut self.writable, true) {
             violated(self.token, "writable asked for twice");
         }
+    }
+
+    pub(super) fn begin_detach(&mut self) {
+        if !matches!(self.what, What::Stream { connecting: false }) {
+            violated(self.token, "detach what is no connected stream");
+        }
+        self.detaching = true;
     }
 
     pub(super) fn check_recv_now(&self) {
@@ -189,10 +206,11 @@ impl Sources {
         }
     }
 
-    /// The source that the shard names, which must be alive and not closing.
+    /// The source that the shard names, which must be alive and neither closing nor detaching.
     pub(super) fn live(&mut self, token: Token, what: &str) -> &mut Source {
         match self.of(token) {
-            Some(source) if !source.closing => {}
+            Some(source) if !source.closing && !source.detaching => {}
+            Some(source) if source.detaching => violated(token, &format!("{what} after detaching it")),
             Some(_) => violated(token, &format!("{what} after closing it")),
             None => violated(token, &format!("{what} although it is not attached")),
         }

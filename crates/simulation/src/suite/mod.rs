@@ -13,6 +13,7 @@ mod accepting;
 mod closing;
 mod connecting;
 mod datagrams;
+mod detaching;
 mod pipes;
 mod receiving;
 mod sending;
@@ -35,6 +36,7 @@ pub mod promises {
     pub use super::closing::*;
     pub use super::connecting::*;
     pub use super::datagrams::*;
+    pub use super::detaching::*;
     pub use super::pipes::*;
     pub use super::receiving::*;
     pub use super::sending::*;
@@ -161,6 +163,15 @@ macro_rules! every_promise {
             close_while_news_is_waiting_hides_the_news,
             a_starved_receive_can_be_closed,
             a_close_without_another_turn_reaches_the_peer,
+            a_detached_socket_carries_on,
+            detaching_what_is_idle_ends_a_wait,
+            detach_takes_back_what_is_armed,
+            a_detach_that_races_with_data_loses_nothing,
+            a_reset_while_detaching_is_told_once,
+            a_half_closed_connection_can_be_detached,
+            a_starved_receive_can_be_detached,
+            a_detached_socket_is_its_owners_alone,
+            many_detach_in_one_turn,
             a_connect_succeeds_and_carries_bytes,
             a_connect_to_a_unix_socket_succeeds,
             a_connect_to_nobody_fails,

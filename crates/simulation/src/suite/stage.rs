@@ -101,7 +101,7 @@ impl<R: Rig> Stage<R> {
         }
     }
 
-    /// The next event as news; not for accepted connections and datagrams.
+    /// The next event as news; not for accepted connections, datagrams and sockets.
     pub fn news(&mut self) -> News {
         match self.next_event() {
             Event::Connected { token } => News::Connected(token),
@@ -120,7 +120,9 @@ impl<R: Rig> Stage<R> {
                 News::AcceptStopped(listener, error.is_some(), refused)
             }
             Event::Woken => News::Woken,
-            event @ (Event::Accepted { .. } | Event::Datagram { .. }) => panic!("unexpected: {event:?}"),
+            event @ (Event::Accepted { .. } | Event::Datagram { .. } | Event::Detached { .. }) => {
+                panic!("unexpected: {event:?}")
+            }
         }
     }
 

@@ -8,7 +8,7 @@
 //! A turn, in this order (see `turn.rs`):
 //!
 //! ```text
-//!  1  sends, then shutdowns, then closes         ──► stops, Closed
+//!  1  sends, then shutdowns, closes, detaches     ──► stops, Closed, Detached
 //!  2  what the shard asked for since last turn   ──► whatever is ready already
 //!  3  epoll: at once if there is news, else as long as the shard allows
 //!  4  what epoll told: accept, receive           ──► news
@@ -63,6 +63,7 @@ pub struct Poll {
     asked: Vec<Token>,
     shutdowns: Vec<Token>,
     closes: Vec<Token>,
+    detaches: Vec<Token>,
     /// Receives that found no buffer, in the order in which they did.
     starved: Vec<Token>,
     /// Connects that failed at once.
@@ -90,6 +91,7 @@ impl Poll {
             asked: Vec::with_capacity(TURN_LIST),
             shutdowns: Vec::with_capacity(TURN_LIST),
             closes: Vec::with_capacity(TURN_LIST),
+            detaches: Vec::new(),
             starved: Vec::with_capacity(TURN_LIST),
             refused: Vec::new(),
             reserve: reserve_descriptor(),
@@ -219,6 +221,10 @@ impl Driver for Poll {
             source.facts.set(Facts::CLOSING);
             self.closes.push(token);
         }
+    }
+
+    fn detach(&mut self, token: Token) {
+        self.detaches.push(token);
     }
 
     fn buffer(&self, buffer: BufferId) -> &[u8] {

@@ -18,7 +18,7 @@ use crate::token::Token;
 type Events = Vec<Event<OwnedFd>>;
 
 impl Poll {
-    /// Shutdowns and closes; after this no closed source is looked at again.
+    /// Shutdowns, closes and detaches; after this no source that is gone is looked at again.
     pub(super) fn end_what_was_asked(&mut self, events: &mut Events) {
         for token in self.shutdowns.drain(..) {
             if let Some(source) = self.sources.get_mut(token) {
@@ -31,6 +31,12 @@ impl Poll {
             self.close_now(self.closes[at], events);
         }
         self.closes.clear();
+        for token in self.detaches.drain(..) {
+            let Some(mut source) = self.sources.remove(token) else { continue };
+            // It stays open, so epoll would go on telling of it.
+            source.unwatch(self.poll.registry());
+            events.push(Event::Detached { token, socket: source.fd });
+        }
     }
 
     pub(super) fn close_now(&mut self, token: Token, events: &mut Events) {

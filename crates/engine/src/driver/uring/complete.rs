@@ -110,6 +110,7 @@ impl Uring {
         let source = self.sources.get_mut(token).expect("it is alive");
         let datagrams = source.role == Role::Datagram;
         source.expects_data = cqueue::sock_nonempty(completion.flags);
+        let detaching = source.detaching;
         let mut rearm = datagrams && !more;
         match (completion.result, buffer) {
             (len, Some(buffer)) if len > 0 => {
@@ -124,12 +125,12 @@ impl Uring {
                     self.buffers.release(buffer);
                 }
                 match -result {
-                    libc::ENOBUFS => {
+                    libc::ENOBUFS if !detaching => {
                         self.counters.starved += 1;
                         self.starved.push(token);
                         rearm = false;
                     }
-                    libc::ECANCELED => {
+                    libc::ECANCELED | libc::ENOBUFS => {
                         events.push(Event::ReceiveCancelled { token });
                         rearm = false;
                     }
@@ -141,7 +142,7 @@ impl Uring {
                 }
             }
         }
-        if rearm {
+        if rearm && !detaching {
             self.arm_receive(token);
         }
     }

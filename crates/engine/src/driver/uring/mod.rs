@@ -69,6 +69,8 @@ pub struct Uring {
     close_after: Vec<(u32, Token)>,
     /// Sends of this turn with a close linked behind them.
     linked: Vec<(u32, Token)>,
+    /// Sources to be given back once nothing of them is in flight.
+    detaching: Vec<Token>,
     completions: Vec<Completion>,
     wake: Arc<OwnedFd>,
     wake_count: Box<u64>,
@@ -97,6 +99,7 @@ impl Uring {
             addresses: Vec::with_capacity(SUBMISSIONS as usize),
             close_after: Vec::with_capacity(TURN_LIST),
             linked: Vec::with_capacity(TURN_LIST),
+            detaching: Vec::new(),
             completions: Vec::with_capacity(COMPLETIONS as usize),
             wake,
             wake_count: Box::new(0),
@@ -191,6 +194,14 @@ impl Uring {
         self.submit(&entry);
     }
 
+    fn cancel_all(&mut self, fd: types::Fd) {
+        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all())
+            .build()
+            .flags(squeue::Flags::SKIP_SUCCESS)
+            .user_data(Op::Ignore.bits());
+        self.submit(&entry);
+    }
+
     /// Queues the send of one outgoing item.
     fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
         let Some(source) = self.sources.get_mut(out.token) else {
@@ -267,6 +278,32 @@ impl Uring {
             }
         }
         self.close_after.clear();
+    }
+
+    /// Whether a source can be given back without any further completion.
+    fn can_detach(&mut self) -> bool {
+        self.detaching
+            .iter()
+            .any(|token| self.sources.get_mut(*token).is_none_or(|source| source.in_flight == 0))
+    }
+
+    /// Gives back the sources of which nothing is in flight any more, behind all their other news.
+    fn give_detached(&mut self, events: &mut Vec<Event<OwnedFd>>) {
+        if self.detaching.is_empty() {
+            return;
+        }
+        let sources = &mut self.sources;
+        self.detaching.retain(|token| {
+            let Some(source) = sources.get_mut(*token) else { return false };
+            if source.in_flight > 0 {
+                return true;
+            }
+            // SAFETY: the descriptor is the source's own, which is forgotten right after.
+            let socket = unsafe { OwnedFd::from_raw_fd(source.fd) };
+            sources.free(*token);
+            events.push(Event::Detached { token: *token, socket });
+            false
+        });
     }
 
     fn rearm_starved(&mut self) {
@@ -392,14 +429,21 @@ impl Driver for Uring {
         source.arm(Armed::CLOSE);
         self.starved.retain(|starved| *starved != token);
         if armed {
-            let entry = opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all())
-                .build()
-                .flags(squeue::Flags::SKIP_SUCCESS)
-                .user_data(Op::Ignore.bits());
-            self.submit(&entry);
+            self.cancel_all(fd);
         }
         let entry = opcode::Close::new(fd).build().user_data(Op::Close.with(token));
         self.submit(&entry);
+    }
+
+    fn detach(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        source.detaching = true;
+        let (fd, armed) = (types::Fd(source.fd), source.in_flight > 0);
+        self.starved.retain(|starved| *starved != token);
+        self.detaching.push(token);
+        if armed {
+            self.cancel_all(fd);
+        }
     }
 
     fn buffer(&self, buffer: BufferId) -> &[u8] {
@@ -437,8 +481,9 @@ impl Driver for Uring {
             self.push_send(position as u32, &out, stops);
             sending = true;
         }
-        // A stop (of a pipe) or a close still to come is news that must not wait.
-        let wait = if stops.is_empty() && self.close_after.is_empty() { wait } else { Wait::No };
+        // A stop (of a pipe), or a close or socket still to come, is news that must not wait.
+        let news = !stops.is_empty() || !self.close_after.is_empty() || self.can_detach();
+        let wait = if news { Wait::No } else { wait };
         self.counters.enters += u64::from(self.queue.enter(now, wait)?);
         self.addresses.clear();
         loop {
@@ -452,6 +497,7 @@ impl Driver for Uring {
         }
         self.unlink_stopped(stops);
         self.close_finished(stops);
+        self.give_detached(events);
         if events.is_empty() && self.queue.has_queued() {
             // Without news the shard need not turn again, so what came up meanwhile goes out now.
             self.flush();

@@ -54,6 +54,8 @@ pub(super) struct Source {
     pub(super) in_flight: u8,
     /// `close` was asked for: no event but `Closed` may follow.
     pub(super) closing: bool,
+    /// `detach` was asked for: nothing may be armed any more.
+    pub(super) detaching: bool,
     /// The next receive probably finds bytes, so it is tried before waiting.
     pub(super) expects_data: bool,
     /// A listener is to accept; false while its accept is being cancelled.
@@ -70,6 +72,7 @@ impl Source {
         armed: Armed(0),
         in_flight: 0,
         closing: false,
+        detaching: false,
         expects_data: false,
         accepting: false,
     };

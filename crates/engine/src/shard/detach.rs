@@ -1,0 +1,142 @@
+//! Connections that leave with their socket open, and connections that come so.
+//!
+//! Leaving takes three steps: the output goes (as for a close), the driver lets go of the socket, the
+//! session is told `closed` and handed over. From the second step on the driver owes one `Detached`, so a
+//! connection that has to end meanwhile only notes it: its socket is closed when it comes.
+
+use std::any::Any;
+use std::collections::VecDeque;
+
+use super::Shard;
+use super::connection::{Finish, NEVER, State};
+use super::output::After;
+use crate::detached::{Detached, Refusal, Refused};
+use crate::driver::{Driver, Kind};
+use crate::session::{Control, Request, Service, Session};
+use crate::store::{Stash, Store};
+use crate::token::Token;
+
+/// Who is given the connections that leave.
+pub(super) type Taker<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
+
+/// What a service may have its shard adopt in this turn.
+pub(crate) struct Adopting<'a> {
+    /// A `VecDeque` of the driver's sockets, which the service knows by their type only.
+    pub(crate) sockets: &'a mut dyn Any,
+    pub(crate) store: &'a mut Store,
+    /// Slots that nobody has been promised yet.
+    pub(crate) slots: u32,
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Names who takes the connections whose sessions have asked for their socket with
+    /// [`Io::detach`](super::Io::detach). It is called on the shard's thread and must not block: it
+    /// hands the connection on. Without it, their sockets are closed.
+    pub fn on_detached(&mut self, taker: impl FnMut(&mut V, Detached<D::Socket, V::Session>) + 'static) {
+        self.taker = Some(Box::new(taker));
+    }
+
+    /// Makes an open stream socket a connection of this shard. Its session is told `opened`, then shown
+    /// the unread bytes; or, if the driver cannot take the socket, `closed`. To be followed by a turn.
+    ///
+    /// # Errors
+    /// There is no room; the connection comes back.
+    pub fn adopt(
+        &mut self,
+        connection: Detached<D::Socket, V::Session>,
+    ) -> Result<Token, Refused<D::Socket, V::Session>> {
+        let refused = |refusal, connection| Err(Refused { refusal, connection });
+        if self.slots.is_full() {
+            return refused(Refusal::Slots, connection);
+        }
+        if !self.output.has_room() {
+            return refused(Refusal::Output, connection);
+        }
+        let mut input = Stash::default();
+        if !input.append(&mut self.held_input, &connection.unread) {
+            return refused(Refusal::Input, connection);
+        }
+        // The last turn may be long ago, and the session sets its deadlines from now.
+        self.now = self.clock.now();
+        self.acted = true;
+        Ok(self.settle_in(connection.socket, connection.session, input))
+    }
+
+    /// Gives a connection the slot that is free for it.
+    pub(super) fn settle_in(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
+        let token = self.slots.insert(session).expect("the caller keeps a slot free");
+        let connection = &mut self.slots.get(token).expect("just inserted").connection;
+        connection.fresh = !input.is_empty();
+        connection.input = input;
+        self.counters.adopted.add(1);
+        self.note_open();
+        if self.slots.is_full() {
+            self.close_gate();
+        }
+        match self.driver.attach(token, socket, Kind::Stream, false) {
+            Ok(()) => self.call(token, Session::opened),
+            Err(_) => self.forget_unattached(token),
+        }
+        token
+    }
+
+    /// The session wants its socket: the driver is asked for it as soon as the output has gone.
+    pub(super) fn detach_when_sent(&mut self, token: Token) {
+        let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
+        if connection.blocked {
+            return;
+        }
+        if let Some(item) = self.output.items.get_mut(connection.link as usize) {
+            item.after = After::LookAgain;
+            return;
+        }
+        connection.state = State::Detaching;
+        (connection.deadline, connection.engine_deadline) = (NEVER, NEVER);
+        self.driver.detach(token);
+    }
+
+    pub(super) fn on_detached_event(&mut self, token: Token, socket: D::Socket) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &slot.connection;
+        if connection.finish == Finish::Abort {
+            drop(socket);
+            return self.on_closed(token);
+        }
+        let unread = connection.input.bytes(&self.held_input).to_vec();
+        let session = self.forget(token).expect("it has a slot");
+        if let Some(taker) = &mut self.taker {
+            taker(&mut self.service, Detached { session, socket, unread });
+        }
+        self.accept_again();
+    }
+}
+
+impl<V: Service> Control<'_, V> {
+    /// Makes an open stream socket, of the type that the shard's driver uses, a connection at the end of
+    /// this turn. Its session is told `opened`, then shown the unread bytes; or, if the driver cannot
+    /// take the socket, `closed`.
+    ///
+    /// # Errors
+    /// There is no room; the connection comes back. A service that keeps it for later must not count it
+    /// in `has_mail`, or the shard would not sleep until a slot is free.
+    pub fn adopt<S: 'static>(
+        &mut self,
+        connection: Detached<S, V::Session>,
+    ) -> Result<(), Refused<S, V::Session>> {
+        let refused = |refusal, connection| Err(Refused { refusal, connection });
+        let Some(sockets) = self.adopting.sockets.downcast_mut::<VecDeque<S>>() else {
+            return refused(Refusal::Foreign, connection);
+        };
+        if self.adopting.slots == 0 {
+            return refused(Refusal::Slots, connection);
+        }
+        let mut input = Stash::default();
+        if !input.append(self.adopting.store, &connection.unread) {
+            return refused(Refusal::Input, connection);
+        }
+        self.adopting.slots -= 1;
+        sockets.push_back(connection.socket);
+        self.requests.push(Request::Adopt(connection.session, input));
+        Ok(())
+    }
+}

@@ -17,13 +17,13 @@ use crate::{SimDriver, SplitMix64};
 
 const LISTENER: Token = Token::new(0, 0);
 /// A message of this byte is echoed, and then the server hangs up while it waits for more.
-const HANG_UP: u8 = 0xff;
+pub(crate) const HANG_UP: u8 = 0xff;
 /// Clients of one world.
-const CLIENTS: usize = 20;
+pub(crate) const CLIENTS: usize = 20;
 /// From here on the network is kind, and everybody has to finish.
-const FAULTS_STOP: Time = Time::from_nanos(40_000_000);
+pub(crate) const FAULTS_STOP: Time = Time::from_nanos(40_000_000);
 /// Who is not finished by now waits for ever.
-const WORLD_ENDS: Time = Time::from_nanos(120_000_000_000);
+pub(crate) const WORLD_ENDS: Time = Time::from_nanos(120_000_000_000);
 
 struct Connection {
     token: Token,
@@ -182,7 +182,7 @@ impl Echo {
     }
 }
 
-struct Client {
+pub(crate) struct Client {
     peer: Option<Peer>,
     message: Vec<u8>,
     written: usize,
@@ -191,7 +191,7 @@ struct Client {
 }
 
 impl Client {
-    fn new(network: &Network, to: Address, random: &mut SplitMix64) -> Self {
+    pub(crate) fn new(network: &Network, to: Address, random: &mut SplitMix64) -> Self {
         let rude = random.chance(300);
         let longest = if random.chance(200) { 40_000 } else { 300 };
         let len = random.between(1, longest);
@@ -204,7 +204,7 @@ impl Client {
     }
 
     /// Does what it can; true when it is finished.
-    fn step(&mut self, random: &mut SplitMix64) -> Result<bool, String> {
+    pub(crate) fn step(&mut self, random: &mut SplitMix64) -> Result<bool, String> {
         let Some(peer) = &mut self.peer else { return Ok(true) };
         match peer.connected() {
             Ok(true) => {}

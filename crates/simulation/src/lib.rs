@@ -34,6 +34,7 @@ pub mod driver;
 pub mod echo;
 pub mod faults;
 pub mod http;
+pub mod moving;
 pub mod network;
 pub mod random;
 pub mod report;

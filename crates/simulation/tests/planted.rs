@@ -5,7 +5,7 @@
 use std::panic;
 
 use stilling_ring::planted;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http};
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
@@ -17,10 +17,17 @@ const BUGS: [&str; 6] =
 /// Bugs of the driver, which the echo world sees as well: it has no server that might cover them up.
 const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lost completion"];
 
+/// Bugs that show where connections move between shards, beside those of the driver.
+const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
+
 type World = fn(u64) -> Option<Failure>;
 
 fn echo_world(seed: u64) -> Option<Failure> {
     echo::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
+}
+
+fn moving_world(seed: u64) -> Option<Failure> {
+    moving::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
 }
 
 fn http_world(seed: u64) -> Option<Failure> {
@@ -40,9 +47,11 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let found = |bug, world| first_failure(Some(bug), world).is_some();
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
-    let without = (first_failure(None, http_world), first_failure(None, echo_world));
+    let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
+    let without = [http_world, echo_world, moving_world].map(|world: World| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
-    assert_eq!(without, (None, None));
+    assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
+    assert_eq!(without, [None, None, None]);
 }

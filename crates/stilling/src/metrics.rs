@@ -37,6 +37,7 @@ impl Collector for Everything {
         gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
         self.encode_accepted(to)?;
         counter(to, "connected", "Connections opened by this side", see.engine(|c| &c.connected))?;
+        counter(to, "adopted", "Connections that came open from elsewhere", see.engine(|c| &c.adopted))?;
         self.encode_closed(to)?;
         self.encode_refused(to)?;
         counter(to, "accept_gate_closed", "Pauses of accepting at capacity", see.engine(|c| &c.gate_closed))?;

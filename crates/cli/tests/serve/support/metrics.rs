@@ -51,7 +51,8 @@ impl Metrics {
 
     /// Every connection is open or has exactly one reason for its end; says what is not so.
     pub(crate) fn balance(&self) -> Result<(), String> {
-        let come = self.value("accepted_total") + self.value("connected_total");
+        let come = ["accepted_total", "connected_total", "adopted_total"].map(|name| self.value(name));
+        let come: u64 = come.iter().sum();
         let gone = self.value("closed_total") + self.value("refused_total{reason=\"capacity\"}");
         let open = self.value("connections");
         if come == gone + open { Ok(()) } else { Err(format!("{come} came, {gone} went, {open} are open")) }

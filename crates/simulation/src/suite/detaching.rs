@@ -2,7 +2,7 @@
 //! said about it afterwards.
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Event, Kind, Wait};
+use stilling_engine::driver::{Driver, Event, Kind};
 
 use super::receiving::keep_all_buffers;
 use super::{News, Peer, Place, Rig, Socket, Stage, pattern};
@@ -75,16 +75,6 @@ pub fn a_detached_socket_carries_on<R: Rig>() {
     assert_eq!(stage.receive_bytes(token, 6), b"unread");
     let parting = part(&mut stage, token);
     carries_on(&mut stage, parting.socket, &mut peer);
-}
-
-/// Rows 4.4, 4.5: letting go needs no news from the peer, so it does not wait for any.
-pub fn detaching_what_is_idle_ends_a_wait<R: Rig>() {
-    let mut stage = Stage::<R>::new();
-    let (token, _peer) = stage.connection();
-    stage.driver.detach(token);
-    stage.turn(Wait::Forever, &[]);
-    let events: Vec<_> = stage.events.drain(..).collect();
-    assert!(matches!(events[..], [Event::Detached { token: of, .. }] if of == token), "{events:?}");
 }
 
 /// Rows 4.4, 4.34: letting go while a receive or a wait is armed.

@@ -164,7 +164,6 @@ macro_rules! every_promise {
             a_starved_receive_can_be_closed,
             a_close_without_another_turn_reaches_the_peer,
             a_detached_socket_carries_on,
-            detaching_what_is_idle_ends_a_wait,
             detach_takes_back_what_is_armed,
             a_detach_that_races_with_data_loses_nothing,
             a_reset_while_detaching_is_told_once,
@@ -200,6 +199,7 @@ macro_rules! every_system_promise {
             a_wake_ends_a_wait_without_limit,
             no_wake_is_lost,
             a_timed_wait_is_never_early,
+            a_socket_asked_for_ends_a_wait_without_limit,
             the_waitable_is_readable_when_there_is_work,
         }
     };

@@ -293,6 +293,31 @@ pub fn no_wake_is_lost<D: SystemDriver>() {
     waker.join().expect("the other thread ends well");
 }
 
+/// Rows 4.4, 4.5: letting go of a socket needs no news from its peer, so it does not wait for any.
+pub fn a_socket_asked_for_ends_a_wait_without_limit<D: SystemDriver>() {
+    let _guard = guard();
+    let mut stage = Stage::<System<D>>::new();
+    for armed in [false, true] {
+        let (token, _peer) = stage.connection();
+        if armed {
+            stage.driver.receive(token);
+            stage.expect_silence();
+        }
+        stage.driver.detach(token);
+        loop {
+            while stage.events.is_empty() {
+                stage.turn(Wait::Forever, &[]);
+            }
+            match stage.next_event() {
+                Event::Detached { token: of, .. } if of == token => break,
+                Event::ReceiveCancelled { token: of } if of == token => {}
+                event => panic!("unexpected: {event:?}"),
+            }
+        }
+        assert!(stage.events.is_empty(), "{:?}", stage.events);
+    }
+}
+
 /// Row 0.9: a wait ends at its time, not before, also for times that are no whole milliseconds.
 pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
     let mut stage = Stage::<System<D>>::new();

@@ -26,3 +26,5 @@ pub use detached::{Detached, Refusal, Refused};
 pub use session::{Control, Service, Session};
 pub use shard::{Config, Full, Io, Shard};
 pub use token::Token;
+
+pub use stilling_ring::{Clock, Time, Wake};

@@ -91,6 +91,7 @@ impl Server {
                 .collect(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
+            write_timeout: config.engine.write_timeout,
         };
         let engine = EngineConfig { capacity: config.capacity, ..config.engine };
         let seats = (lanes.into_iter().zip(listeners).zip(handles).enumerate())
@@ -353,6 +354,7 @@ impl Seat {
         let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
         let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
+        shard.on_detached(HttpService::delegate);
         for listener in self.listeners {
             shard.listen(listener, true)?;
         }

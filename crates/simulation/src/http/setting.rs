@@ -90,6 +90,7 @@ impl Setting {
             demo: vec![true],
             routes: Arc::default(),
             requests_held_max: 1 << 20,
+            write_timeout: engine.write_timeout,
         };
         let queue_max = random.between(1, 16) as usize;
         let faults_until_ms = random.between(200, 1500);

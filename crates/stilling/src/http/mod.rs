@@ -10,6 +10,7 @@
 
 mod answer;
 mod counters;
+mod delegated;
 mod files;
 mod methods;
 mod pages;
@@ -23,6 +24,7 @@ mod session;
 mod stream;
 
 pub use counters::HttpCounters;
+pub use delegated::Delegated;
 pub use request::Request;
 pub use response::Response;
 pub use routes::Routes;

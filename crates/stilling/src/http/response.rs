@@ -9,6 +9,7 @@ use std::io::Read;
 
 use stilling_wire::http1::Status;
 
+use super::delegated::Delegate;
 use super::stream::Stream;
 
 /// An answer: status, fields, body.
@@ -32,6 +33,8 @@ pub(super) enum Body {
     Static(&'static [u8]),
     Bytes(Vec<u8>),
     Stream(Box<Stream>),
+    /// The connection itself goes to a worker.
+    Delegate(Delegate),
 }
 
 impl Response {
@@ -137,6 +140,7 @@ impl Response {
             Body::Static(bytes) => Some(bytes.len() as u64),
             Body::Bytes(bytes) => Some(bytes.len() as u64),
             Body::Stream(stream) => stream.length(),
+            Body::Delegate(_) => Some(0),
         }
     }
 

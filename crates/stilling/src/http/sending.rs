@@ -37,6 +37,7 @@ impl Sending {
             Body::Static(bytes) => bytes,
             Body::Bytes(bytes) => &bytes[..],
             Body::Stream(stream) => stream.framed(),
+            Body::Delegate(_) => &[],
         };
         &bytes[self.sent..]
     }
@@ -51,7 +52,7 @@ impl Sending {
         match self.body {
             Body::Stream(stream) if stream.has_failed() => Next::Broken,
             Body::Stream(stream) if !stream.is_last() => Next::Piece(stream),
-            Body::Stream(_) | Body::Static(_) | Body::Bytes(_) => Next::Done,
+            Body::Stream(_) | Body::Static(_) | Body::Bytes(_) | Body::Delegate(_) => Next::Done,
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct HttpConfig {
     pub demo: Vec<bool>,
     /// What is answered beside the server's own pages.
     pub routes: Arc<Routes>,
+    /// How long a client that a worker serves may take none of its bytes.
+    pub write_timeout: Duration,
     /// Bytes of requests that may wait for their bodies or for workers, for handlers; then 503.
     pub requests_held_max: usize,
 }
@@ -90,6 +92,8 @@ pub(super) enum Work {
     Answer(Box<Response>),
     /// The next piece of an answer.
     Piece(Box<Stream>),
+    /// A connection was served that the shard does not have any more.
+    Delegated,
 }
 
 /// The shared part of one shard's HTTP sessions.

@@ -11,6 +11,7 @@ use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDeco
 use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_SIZE_MAX, Terms};
+use super::delegated::Delegate;
 use super::pages;
 use super::request::{KeptRequest, Request};
 use super::response::{Body, Response, TEXT};
@@ -49,6 +50,8 @@ enum Kept {
     Request(Box<KeptRequest>),
     /// An answer that goes out bit by bit.
     Answer(Box<Sending>),
+    /// What a worker is to do with the connection.
+    Delegate(Delegate),
 }
 
 /// The state of one HTTP connection.
@@ -229,6 +232,9 @@ impl HttpSession {
     /// Sends a handler's answer, as far as it goes now.
     fn respond(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
         self.release(io.service);
+        if let Response { body: Body::Delegate(delegate), .. } = response {
+            return self.leave(delegate, io);
+        }
         let (persistent, body) = answer::send_head(&self.terms, response, io);
         self.terms.persistent = persistent;
         match body {
@@ -237,6 +243,25 @@ impl HttpSession {
                 self.kept = Kept::Answer(Sending::new(body));
                 self.go_on(io);
             }
+        }
+    }
+
+    /// The connection goes to a worker.
+    fn leave(&mut self, delegate: Delegate, io: &mut Io<'_, HttpService>) {
+        if !io.service.can_delegate() {
+            io.service.counters.jobs_refused.add(1);
+            let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+            return self.answered(persistent, io);
+        }
+        self.kept = Kept::Delegate(delegate);
+        io.detach();
+    }
+
+    /// What is to be done with the socket of a connection that has left.
+    pub(super) fn into_delegate(self) -> Option<Delegate> {
+        match self.kept {
+            Kept::Delegate(delegate) => Some(delegate),
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) => None,
         }
     }
 
@@ -390,7 +415,9 @@ impl HttpSession {
                 io.resume();
                 self.respond(*response, io);
             }
-            Outcome::Done(JobOutcome(Work::Piece(_))) => unreachable!("a piece comes when one is waited for"),
+            Outcome::Done(JobOutcome(Work::Piece(_) | Work::Delegated)) => {
+                unreachable!("a piece comes when one is waited for, and nobody waits for a delegate")
+            }
             Outcome::Panicked => self.after_work(Status::InternalServerError, io),
             Outcome::Expired => {
                 io.service.counters.jobs_expired.add(1);
@@ -577,8 +604,11 @@ impl Session for HttpSession {
         }
     }
 
-    fn closed(&mut self, _reason: CloseReason, service: &mut HttpService) {
-        self.release(service);
+    fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        // One that leaves keeps what its worker is to do.
+        if reason != CloseReason::Detached {
+            self.release(service);
+        }
     }
 }
 

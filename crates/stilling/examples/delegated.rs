@@ -1,0 +1,98 @@
+//! A connection in a worker's hands: served synchronously, or with an event loop of its own.
+//!
+//! ```text
+//! cargo run -p stilling --example delegated
+//! curl -N telnet://127.0.0.1:9000        # then: GET /shout HTTP/1.1, Host: a, an empty line, words
+//! ```
+//!
+//! `/shout` answers every line in capitals from an ordinary blocking loop in a worker. `/echo` gives the
+//! socket to a shard that the worker makes for it alone.
+
+use std::io::{BufRead, BufReader, Write};
+use std::sync::Arc;
+
+use stilling::engine::driver::Driver;
+use stilling::engine::driver::poll::Poll;
+use stilling::engine::{
+    Clock, CloseReason, Config, Control, Detached, Io, Service, Session, Shard, Time, Token, Wake,
+};
+use stilling::http::{Delegated, Method, Response, Routes};
+use stilling::{ServeConfig, ServeError};
+
+const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: lines\r\n\r\n";
+
+/// Row 4.4: a worker reads and writes as if nobody else were there.
+fn shout(mut client: Delegated) -> std::io::Result<()> {
+    client.write_all(SWITCH)?;
+    let mut client = BufReader::new(client);
+    let mut line = String::new();
+    while client.read_line(&mut line)? > 0 {
+        client.get_mut().write_all(line.to_uppercase().as_bytes())?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Row 4.5: a worker runs an event loop for one connection.
+fn echo(mut client: Delegated) -> std::io::Result<()> {
+    client.write_all(SWITCH)?;
+    let (socket, unread) = client.into_parts();
+    let driver = Poll::new()?;
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let config = Config { capacity: 1, ..Config::default() };
+    let mut shard = Shard::new(driver, Alone, config, Clock::real(), wake, Arc::default());
+    let connection = Detached { session: Echo, socket, unread };
+    // There is one slot, and it is free.
+    shard.adopt(connection).map_err(|refused| std::io::Error::other(format!("{:?}", refused.refusal)))?;
+    shard.run()
+}
+
+/// The service of a shard with one connection: it ends with it.
+struct Alone;
+
+struct Echo;
+
+impl Service for Alone {
+    type Session = Echo;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Echo {
+        Echo
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        if control.is_empty() {
+            control.stop();
+        }
+        None
+    }
+}
+
+impl Session for Echo {
+    type Service = Alone;
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Alone>) -> usize {
+        if io.send(bytes).is_err() {
+            io.abort(CloseReason::OutputFull);
+        }
+        bytes.len()
+    }
+}
+
+fn main() -> Result<(), ServeError> {
+    let listen = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    let listen = vec![listen.unwrap_or(([127, 0, 0, 1], 9000).into())];
+    let routes = Routes::new()
+        .inline(Method::Get, "/shout", |_| Response::delegate(|client| drop(shout(client))))
+        .inline(Method::Get, "/echo", |_| Response::delegate(|client| drop(echo(client))));
+    stilling::serve(ServeConfig { listen, ..ServeConfig::default() }, routes)
+}

@@ -63,6 +63,12 @@ pub struct Counters {
     pub gate_closed: Counter,
     /// Times accepting paused because of an error such as missing descriptors.
     pub accept_errors: Counter,
+    /// Datagrams received.
+    pub datagrams_received: Counter,
+    /// Datagrams that were to be sent, dropped ones among them.
+    pub datagrams_sent: Counter,
+    /// Datagrams that the system did not take: full send buffer, or an error.
+    pub datagrams_dropped: Counter,
     /// Bytes received.
     pub received_bytes: Counter,
     /// Bytes handed to the system for sending.

@@ -24,7 +24,7 @@ pub mod wheel;
 pub use close_reason::CloseReason;
 pub use detached::{Detached, Refusal, Refused};
 pub use session::{Control, Service, Session};
-pub use shard::{Config, Full, Io, Shard};
+pub use shard::{Config, DatagramIo, Full, Io, Shard};
 pub use token::Token;
 
 pub use stilling_ring::{Clock, Time, Wake};

@@ -8,8 +8,8 @@
 use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
-use crate::driver::Destination;
-use crate::shard::{Adopting, Io};
+use crate::driver::{Datagram, Destination};
+use crate::shard::{Adopting, DatagramIo, Io};
 use crate::store::Stash;
 use crate::token::Token;
 
@@ -29,6 +29,12 @@ pub trait Service: Sized {
 
     /// Whether mail is waiting; asked after the shard has announced that it is about to sleep.
     fn has_mail(&self) -> bool;
+
+    /// A datagram came in by a socket given to
+    /// [`Shard::receive_datagrams`](crate::Shard::receive_datagrams).
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let _ = (datagram, io);
+    }
 
     /// Called once per turn, after all events: the place to publish batches and to steer the shard.
     /// Returns when it wants to be called again at the latest.

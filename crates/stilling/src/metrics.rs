@@ -44,6 +44,11 @@ impl Collector for Everything {
         counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))?;
         counter_of(to, "received", "Bytes received", &Unit::Bytes, see.engine(|c| &c.received_bytes))?;
         counter_of(to, "sent", "Bytes sent", &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
+        let received = see.engine(|c| &c.datagrams_received);
+        counter(to, "datagrams_received", "Datagrams received", received)?;
+        counter(to, "datagrams_sent", "Datagrams to be sent", see.engine(|c| &c.datagrams_sent))?;
+        let dropped = see.engine(|c| &c.datagrams_dropped);
+        counter(to, "datagrams_dropped", "Datagrams that the system did not take", dropped)?;
         counter(to, "blocked_sends", "Sends taken only in part", see.engine(|c| &c.blocked_sends))?;
         counter(to, "parked", "Idle connections parked", see.engine(|c| &c.parked))?;
         gauge(to, "input_held_bytes", "Unfinished input held", see.engine(|c| &c.input_held))?;

@@ -18,6 +18,8 @@ pub(super) enum Accepting {
     Yes,
     /// All slots are taken, or an accept failed a moment ago.
     Paused,
+    /// It is no listener: datagrams come.
+    Datagrams,
     /// Accepting is being stopped, for good.
     Stopping,
     /// The driver closes the listener.
@@ -99,6 +101,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
+    /// Whatever had failed is tried again.
+    pub(super) fn rest_is_over(&mut self, number: u32) {
+        let listener = &mut self.listeners[number as usize];
+        if listener.accepting == Accepting::Datagrams {
+            listener.armed = true;
+            self.driver.receive(Token::new(number, 0));
+        } else {
+            self.accept_again();
+        }
+    }
+
     /// A slot or a descriptor has become free, or a rest is over.
     pub(super) fn accept_again(&mut self) {
         while !self.slots.is_full() {
@@ -148,12 +161,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn close_listeners(&mut self) {
         for number in 0..self.listeners.len() {
             let listener = &mut self.listeners[number];
-            if !matches!(listener.accepting, Accepting::Yes | Accepting::Paused) {
+            if !matches!(listener.accepting, Accepting::Yes | Accepting::Paused | Accepting::Datagrams) {
                 continue;
             }
             self.wheel.clear(number as u32);
             let token = Token::new(number as u32, 0);
-            if listener.armed {
+            if listener.armed && listener.accepting != Accepting::Datagrams {
                 listener.accepting = Accepting::Stopping;
                 self.driver.pause_accept(token);
             } else {

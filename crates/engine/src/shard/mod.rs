@@ -16,6 +16,7 @@
 //! does the next thing, until there is nothing left to do for it now.
 
 mod connection;
+mod datagrams;
 mod detach;
 mod gate;
 mod io;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
+pub use self::datagrams::DatagramIo;
 pub(crate) use self::detach::Adopting;
 pub use self::io::{Full, Io};
 

@@ -8,6 +8,8 @@
 //!  items     0: (7, arena)  1: (12, arena)   2: (3, arena)  3: (9, stash)
 //! ```
 
+use std::net::SocketAddr;
+
 use crate::limits::{ARENA_SIZE, SEND_MAX, TURN_LIST};
 use crate::token::Token;
 
@@ -39,16 +41,47 @@ pub(super) struct Item {
     pub(super) after: After,
 }
 
+/// A datagram: bytes of the arena that go out as one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DatagramItem {
+    pub(super) token: Token,
+    pub(super) to: SocketAddr,
+    start: usize,
+    len: usize,
+}
+
 /// The output of one turn.
 pub(super) struct Output {
     pub(super) arena: Vec<u8>,
     pub(super) items: Vec<Item>,
+    /// They are sent behind the items.
+    pub(super) datagrams: Vec<DatagramItem>,
 }
 
 impl Output {
     pub(super) fn new() -> Self {
         // Room beyond the nominal size, so that the last call of a turn still finds its maximum.
-        Output { arena: Vec::with_capacity(ARENA_SIZE + SEND_MAX), items: Vec::with_capacity(TURN_LIST) }
+        Output {
+            arena: Vec::with_capacity(ARENA_SIZE + SEND_MAX),
+            items: Vec::with_capacity(TURN_LIST),
+            datagrams: Vec::new(),
+        }
+    }
+
+    pub(super) fn push_datagram(&mut self, token: Token, to: SocketAddr, payload: &[u8]) {
+        let start = self.arena.len();
+        self.arena.extend_from_slice(payload);
+        self.datagrams.push(DatagramItem { token, to, start, len: payload.len() });
+    }
+
+    /// The payload of a datagram.
+    pub(super) fn payload(&self, item: &DatagramItem) -> &[u8] {
+        &self.arena[item.start..][..item.len]
+    }
+
+    /// Whether there is nothing to send.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.datagrams.is_empty()
     }
 
     /// Whether one more call of a session finds room for its maximum, and so does what it moves.
@@ -97,5 +130,6 @@ impl Output {
     pub(super) fn clear(&mut self) {
         self.arena.clear();
         self.items.clear();
+        self.datagrams.clear();
     }
 }

@@ -42,7 +42,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// calls `turn(false)`. `Wait::No`: turn again now. Any other answer counts as asleep for those who
     /// send mail, until the next turn.
     pub fn prepare_to_wait(&mut self) -> Wait {
-        if self.acted || !self.output.items.is_empty() {
+        if self.acted || !self.output.is_empty() {
             return Wait::No;
         }
         self.announce_wait()
@@ -80,7 +80,15 @@ impl<D: Driver, V: Service> Shard<D, V> {
             to: None,
             close: item.after == After::Close,
         });
+        let datagrams = output.datagrams.iter().map(|item| Outgoing {
+            token: item.token,
+            bytes: output.payload(item),
+            to: Some(item.to),
+            close: false,
+        });
+        let outgoing = outgoing.chain(datagrams);
         self.driver.turn(self.now, wait, outgoing, &mut self.stops, &mut self.events)?;
+        self.counters.datagrams_sent.add(self.output.datagrams.len() as u64);
         let mut sent = 0;
         for at in 0..self.stops.len() {
             let stop = std::mem::replace(&mut self.stops[at], SendStop { position: 0, sent: 0, error: None });
@@ -98,6 +106,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// A send stopped short: what is left is kept until the connection is writable.
     fn stopped(&mut self, stop: SendStop) {
+        if stop.position as usize >= self.output.items.len() {
+            return self.counters.datagrams_dropped.add(1);
+        }
         let item = &mut self.output.items[stop.position as usize];
         let Item { token, place, .. } = *item;
         // What follows a complete send does not follow now.
@@ -226,7 +237,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Event::AcceptStopped { listener, error, refused } => {
                 self.on_accept_stopped(listener.index(), error.as_ref(), refused);
             }
-            Event::Datagram { buffer, .. } => self.driver.release(buffer),
+            Event::Datagram { token, buffer } => self.on_datagram(token, buffer),
             Event::Woken => {}
         }
     }
@@ -306,6 +317,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn on_failed(&mut self, token: Token, error: &io::Error) {
+        if token.index() < LISTENERS_MAX {
+            return self.on_datagrams_failed(token.index());
+        }
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         connection.reading = Reading::Nothing;
@@ -372,7 +386,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 // These come first in the next turn.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
-                self.accept_again();
+                self.rest_is_over(id);
             } else {
                 self.expire_connection(id);
             }

@@ -1,0 +1,105 @@
+//! Datagram sockets: no connections, no slots; every datagram is shown to the service, which may answer at
+//! once to whomever it likes.
+//!
+//! Nothing is kept of what the system does not take at once: a datagram that finds the socket's send
+//! buffer full is dropped and counted, as any router on the way might have dropped it.
+
+use std::io;
+use std::net::SocketAddr;
+
+use stilling_ring::Time;
+
+use super::Shard;
+use super::gate::{Accepting, Listener};
+use super::io::Full;
+use super::output::Output;
+use crate::driver::{BufferId, Driver, Kind};
+use crate::limits::{LISTENERS_MAX, SEND_MAX};
+use crate::session::Service;
+use crate::token::Token;
+
+/// What a service may do while it is shown a datagram.
+pub struct DatagramIo<'a> {
+    now: Time,
+    token: Token,
+    from: SocketAddr,
+    output: &'a mut Output,
+    /// Bytes that this call may still send.
+    room: usize,
+}
+
+impl DatagramIo<'_> {
+    /// The time of this turn.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The socket that the datagram came in by: its number in the order in which listeners and datagram
+    /// sockets were added to the shard.
+    pub fn socket(&self) -> u32 {
+        self.token.index()
+    }
+
+    /// Answers whoever sent the datagram, from the same socket.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn reply(&mut self, payload: &[u8]) -> Result<(), Full> {
+        self.send(self.from, payload)
+    }
+
+    /// Sends a datagram to `to` from the same socket.
+    ///
+    /// # Errors
+    /// [`Full`]: this call has sent 64 KiB; nothing of this one is sent.
+    pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
+        self.room = self.room.checked_sub(payload.len()).ok_or(Full)?;
+        self.output.push_datagram(self.token, to, payload);
+        Ok(())
+    }
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Adds a bound datagram socket, whose datagrams are shown to
+    /// [`Service::datagram`](crate::Service::datagram). Returns its number among listeners and datagram
+    /// sockets.
+    ///
+    /// # Errors
+    /// There are [`LISTENERS_MAX`] already, or the driver cannot take the socket.
+    pub fn receive_datagrams(&mut self, socket: D::Socket) -> io::Result<u32> {
+        let number = self.listeners.len() as u32;
+        if number == LISTENERS_MAX {
+            return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
+        }
+        let token = Token::new(number, 0);
+        self.driver.attach(token, socket, Kind::Datagram, false)?;
+        self.listeners.push(Listener { accepting: Accepting::Datagrams, armed: true, defers: false });
+        self.acted = true;
+        self.driver.receive(token);
+        Ok(number)
+    }
+
+    pub(super) fn on_datagram(&mut self, token: Token, buffer: BufferId) {
+        let datagram = self.driver.datagram(buffer);
+        self.counters.datagrams_received.add(1);
+        let mut io = DatagramIo {
+            now: self.now,
+            token,
+            from: datagram.from,
+            output: &mut self.output,
+            room: SEND_MAX,
+        };
+        self.service.datagram(&datagram, &mut io);
+        self.driver.release(buffer);
+    }
+
+    /// Receiving failed; it is tried again after a rest, because the socket may outlive its trouble.
+    pub(super) fn on_datagrams_failed(&mut self, number: u32) {
+        let listener = &mut self.listeners[number as usize];
+        if listener.accepting == Accepting::Datagrams {
+            listener.armed = false;
+            self.counters.accept_errors.add(1);
+            self.wheel.set(number, self.now.after(self.config.accept_retry));
+        }
+    }
+}

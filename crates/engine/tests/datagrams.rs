@@ -1,0 +1,170 @@
+//! A shard with a datagram socket on the real drivers: a protocol of one's own over UDP.
+#![cfg(target_os = "linux")]
+
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
+use stilling_engine::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
+use stilling_engine::{
+    Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Token, Wake, net,
+};
+
+/// Only so long may one receive take before the test counts as hanging.
+const HANG: Duration = Duration::from_secs(20);
+
+/// Answers every datagram with its length and its first bytes; `twice` is answered twice.
+struct Lengths {
+    over: Arc<AtomicBool>,
+}
+
+struct Never;
+
+impl Service for Lengths {
+    type Session = Never;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Never {
+        Never
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let start = &datagram.payload[..datagram.payload.len().min(8)];
+        let cut = if datagram.truncated { " cut" } else { "" };
+        let answer = format!("{}{cut} {}", datagram.payload.len(), start.escape_ascii());
+        let times = if start == b"twice" { 2 } else { 1 };
+        for _ in 0..times {
+            io.reply(answer.as_bytes()).expect("there is room for a short answer");
+        }
+    }
+
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        if self.over.load(Ordering::Acquire) {
+            control.close_listeners();
+            if control.is_empty() {
+                control.stop();
+            }
+        }
+        None
+    }
+}
+
+impl Session for Never {
+    type Service = Lengths;
+
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_, Lengths>) -> usize {
+        bytes.len()
+    }
+}
+
+/// A shard on a thread of its own while `talk` talks to it.
+fn with_shard<D: Driver<Socket = OwnedFd>>(
+    make: impl FnOnce() -> D + Send + 'static,
+    talk: impl FnOnce(SocketAddr, &Counters),
+) {
+    let socket = net::bind_udp("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let address = net::local_addr(&socket).expect("it is bound");
+    let (over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
+    let service = Lengths { over: Arc::clone(&over) };
+    let (told, wakes) = std::sync::mpsc::channel();
+    let counts = Arc::clone(&counters);
+    let shard = thread::spawn(move || {
+        let driver = make();
+        let handle = driver.wake_handle();
+        let wake = Arc::new(Wake::new(move || handle.wake()));
+        told.send(Arc::clone(&wake)).expect("the test waits for it");
+        let config = Config { capacity: 1, ..Config::default() };
+        let mut shard = Shard::new(driver, service, config, Clock::real(), wake, counts);
+        assert_eq!(shard.receive_datagrams(socket).expect("the driver takes it"), 0);
+        shard.run().expect("the driver works");
+    });
+    talk(address, &counters);
+    over.store(true, Ordering::Release);
+    wakes.recv().expect("the shard runs").force();
+    shard.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+fn client(server: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    socket.connect(server).expect("an address");
+    socket.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    socket
+}
+
+fn hear(socket: &UdpSocket) -> String {
+    let mut bytes = [0; 200];
+    let count = socket.recv(&mut bytes).expect("an answer");
+    String::from_utf8(bytes[..count].to_vec()).expect("answers are text")
+}
+
+fn everybody_is_answered(server: SocketAddr, counters: &Counters) {
+    let clients: Vec<UdpSocket> = (0..3).map(|_| client(server)).collect();
+    // More than one turn takes.
+    for round in 0..DATAGRAMS_PER_TURN {
+        for (number, socket) in clients.iter().enumerate() {
+            socket.send(format!("{number}-{round}").as_bytes()).expect("it is sent");
+        }
+    }
+    for (number, socket) in clients.iter().enumerate() {
+        for round in 0..DATAGRAMS_PER_TURN {
+            let said = format!("{number}-{round}");
+            assert_eq!(hear(socket), format!("{} {said}", said.len()));
+        }
+    }
+    let [first, ..] = &clients[..] else { unreachable!("there are three") };
+    first.send(b"").expect("it is sent");
+    assert_eq!(hear(first), "0 ");
+    first.send(b"twice").expect("it is sent");
+    assert_eq!([hear(first), hear(first)], ["5 twice", "5 twice"]);
+    first.send(&vec![b'x'; DATAGRAM_SIZE_MAX]).expect("it is sent");
+    assert_eq!(hear(first), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
+    first.send(&vec![b'x'; DATAGRAM_SIZE_MAX + 1]).expect("it is sent");
+    assert_eq!(hear(first), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
+    assert_eq!(counters.datagrams_received.get(), 3 * DATAGRAMS_PER_TURN as u64 + 4);
+}
+
+/// A client that is gone makes the system report an error on the socket (ICMP port unreachable).
+fn who_is_gone_takes_nobody_along(server: SocketAddr, _counters: &Counters) {
+    for _ in 0..20 {
+        let gone = client(server);
+        gone.send(b"bye").expect("it is sent");
+        drop(gone);
+        let here = client(server);
+        here.send(b"hello").expect("it is sent");
+        assert_eq!(hear(&here), "5 hello");
+    }
+}
+
+/// Row 5.1: datagrams in and out, on both drivers.
+#[test]
+fn everybody_is_answered_on_uring() {
+    with_shard(|| Uring::new().expect("the system grants io_uring"), everybody_is_answered);
+}
+
+#[test]
+fn everybody_is_answered_on_poll() {
+    with_shard(|| Poll::new().expect("the system has epoll"), everybody_is_answered);
+}
+
+#[test]
+fn who_is_gone_takes_nobody_along_on_uring() {
+    with_shard(|| Uring::new().expect("the system grants io_uring"), who_is_gone_takes_nobody_along);
+}
+
+#[test]
+fn who_is_gone_takes_nobody_along_on_poll() {
+    with_shard(|| Poll::new().expect("the system has epoll"), who_is_gone_takes_nobody_along);
+}

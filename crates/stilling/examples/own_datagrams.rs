@@ -1,0 +1,82 @@
+//! A UDP protocol of your own: a counter that anybody may raise and read.
+//!
+//! ```text
+//! cargo run -p stilling --example own_datagrams
+//! echo add 5 | socat - udp:127.0.0.1:9000        # answers "5"
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use stilling::engine::driver::poll::Poll;
+use stilling::engine::driver::{Datagram, Driver};
+use stilling::engine::{
+    Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Token, Wake, net,
+};
+
+/// The state of the protocol. One shard owns it, so there is nothing to lock.
+struct Tally {
+    total: u64,
+}
+
+impl Service for Tally {
+    type Session = NoConnections;
+    type Mail = ();
+
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let text = std::str::from_utf8(datagram.payload).unwrap_or_default();
+        let answer = match text.split_whitespace().collect::<Vec<_>>()[..] {
+            ["add", number] => match number.parse::<u64>() {
+                Ok(number) => {
+                    self.total = self.total.saturating_add(number);
+                    self.total.to_string()
+                }
+                Err(error) => format!("`{number}`: {error}"),
+            },
+            ["read"] => self.total.to_string(),
+            _ => "say `add NUMBER` or `read`".to_owned(),
+        };
+        // No longer than the longest answer above, so there is room; and a datagram may be lost anyway.
+        let _ = io.reply(answer.as_bytes());
+    }
+
+    fn accepted(&mut self, _listener: u32) -> NoConnections {
+        NoConnections
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+/// There is no listener, so there are no connections.
+struct NoConnections;
+
+impl Session for NoConnections {
+    type Service = Tally;
+
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_, Tally>) -> usize {
+        bytes.len()
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let address: Option<SocketAddr> = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    let socket = net::bind_udp(address.unwrap_or(([127, 0, 0, 1], 9000).into()))?;
+    println!("counting on {}", net::local_addr(&socket)?);
+    let driver = Poll::new()?;
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let config = Config { capacity: 1, ..Config::default() };
+    let mut shard = Shard::new(driver, Tally { total: 0 }, config, Clock::real(), wake, Arc::default());
+    shard.receive_datagrams(socket)?;
+    shard.run()
+}

@@ -1,0 +1,87 @@
+//! A protocol of your own on the engine's sessions: an echo server on every core.
+//!
+//! ```text
+//! cargo run -p stilling --example own_protocol
+//! curl telnet://127.0.0.1:9000
+//! ```
+//!
+//! One shard per core, each on a thread of its own with its own listener on the same port; nothing is shared.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use stilling::engine::driver::Driver;
+use stilling::engine::driver::poll::Poll;
+use stilling::engine::driver::uring::Uring;
+use stilling::engine::net::{self, ListenOptions};
+use stilling::engine::{Clock, CloseReason, Config, Control, Io, Service, Session, Shard, Time, Token, Wake};
+
+/// What the sessions of one shard share: nothing.
+struct Echoes;
+
+/// The state of one connection: none.
+struct Echo;
+
+impl Service for Echoes {
+    type Session = Echo;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Echo {
+        Echo
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+impl Session for Echo {
+    type Service = Echoes;
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+        // A client that sends without reading is paused: no more than there is room for is taken.
+        let count = bytes.len().min(io.room());
+        if io.send(&bytes[..count]).is_err() {
+            io.abort(CloseReason::OutputFull);
+        }
+        if count < bytes.len() {
+            io.again();
+        }
+        count
+    }
+}
+
+fn serve<D: Driver<Socket = std::os::fd::OwnedFd>>(driver: D, address: SocketAddr) -> std::io::Result<()> {
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let mut shard = Shard::new(driver, Echoes, Config::default(), Clock::real(), wake, Arc::default());
+    shard.listen(net::listen_tcp(address, &ListenOptions::default())?, false)?;
+    shard.run()
+}
+
+fn main() -> std::io::Result<()> {
+    let address = std::env::args().nth(1).and_then(|text| text.parse().ok());
+    let address = address.unwrap_or(([127, 0, 0, 1], 9000).into());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let shards: Vec<_> = (0..cores)
+        .map(|_| {
+            std::thread::spawn(move || match Uring::new() {
+                Ok(driver) => serve(driver, address),
+                Err(_) => serve(Poll::new()?, address),
+            })
+        })
+        .collect();
+    println!("echoing on {address}");
+    for shard in shards {
+        shard.join().expect("a shard does not panic")?;
+    }
+    Ok(())
+}

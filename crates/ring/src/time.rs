@@ -68,6 +68,12 @@ impl Clock {
         (Clock(Source::Manual(Arc::clone(&nanos))), ManualTime(nanos))
     }
 
+    /// Whether somebody moves this clock by hand: in a simulator or a test, where nothing may really wait.
+    #[must_use]
+    pub fn is_manual(&self) -> bool {
+        matches!(self.0, Source::Manual(_))
+    }
+
     /// The time now; never earlier than an answer given before.
     #[must_use]
     #[inline]
@@ -123,6 +129,7 @@ mod tests {
     fn a_manual_clock_moves_only_when_told_and_only_forward() {
         let (clock, hand) = Clock::manual();
         let copy = clock.clone();
+        assert!(copy.is_manual() && !Clock::real().is_manual());
         assert_eq!(clock.now(), Time::ZERO);
         hand.advance(Duration::from_secs(2));
         hand.set(Time::from_nanos(5));

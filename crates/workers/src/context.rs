@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use stilling_ring::Clock;
+
 /// The world as a running job sees it.
 #[derive(Debug)]
 pub struct JobContext {
@@ -30,6 +32,11 @@ impl JobContext {
     #[must_use]
     pub fn simulated() -> JobContext {
         JobContext { sleeps: Sleeps::Virtually, slept: Duration::ZERO }
+    }
+
+    /// For a job of a pool on this clock: it really sleeps unless somebody moves the clock by hand.
+    pub(crate) fn on(clock: &Clock) -> JobContext {
+        if clock.is_manual() { JobContext::simulated() } else { JobContext::real() }
     }
 
     /// Waits for `span`.

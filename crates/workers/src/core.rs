@@ -8,6 +8,10 @@
 //! that a lane has not published yet. Workers leave when the pool is closed and `queued` is zero. A lane counts
 //! first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards, each with a
 //! fence between: so no worker leaves while a job was accepted that nobody would run.
+//!
+//! **Leaving a pool that shrinks.** A worker looks for a job once more after it has stopped counting as a sleeper,
+//! with a fence between: what it does not see there is published so late that the lane wakes another. The rest of
+//! growing and shrinking is the business of `strength` and `keeper`.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,8 +20,10 @@ use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Orderin
 use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
 
 use crate::context::JobContext;
-use crate::counters::{Tally, count};
-use crate::running::{Completed, Outcome, Running};
+use crate::counters::{Counters, Tally, count};
+use crate::pool::Limits;
+use crate::running::{Completed, Outcome, Running, contain};
+use crate::strength::Strength;
 
 /// A job in the queue: two cache lines.
 pub(crate) struct Job<R> {
@@ -30,11 +36,14 @@ pub(crate) struct Job<R> {
 const _: () = assert!(size_of::<Job<()>>() == 128);
 
 pub(crate) struct Core<R> {
-    pub(crate) queue_max: u64,
-    pub(crate) age_max: std::time::Duration,
+    pub(crate) limits: Limits,
     pub(crate) clock: Clock,
     pub(crate) idle: EventCount,
     pub(crate) tally: Tally,
+    /// Only of a pool that may grow.
+    pub(crate) strength: Option<Strength>,
+    /// Lanes that run a job in their own thread now.
+    inline: AtomicU64,
     queued: AtomicU64,
     closed: AtomicBool,
     /// The job mailboxes of all lanes. Only workers lock.
@@ -57,18 +66,20 @@ pub(crate) enum Admission {
 
 impl<R> Core<R> {
     pub(crate) fn new(
-        queue_max: u64,
-        age_max: std::time::Duration,
+        limits: Limits,
         clock: Clock,
         intake: Vec<Receiver<Job<R>>>,
         outlets: Vec<Outlet<R>>,
     ) -> Core<R> {
+        let strength =
+            limits.growth.is_enabled().then(|| Strength::new(limits.growth, limits.threads as u64));
         Core {
-            queue_max,
-            age_max,
+            limits,
             clock,
             idle: EventCount::new(),
             tally: Tally::default(),
+            strength,
+            inline: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             intake: Mutex::new(intake),
@@ -84,7 +95,7 @@ impl<R> Core<R> {
         if self.is_closed() {
             self.leave_queue();
             Admission::Closed
-        } else if before >= self.queue_max {
+        } else if before >= self.limits.queue_max as u64 {
             self.leave_queue();
             Admission::Full
         } else {
@@ -110,6 +121,9 @@ impl<R> Core<R> {
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.idle.notify_all();
+        if let Some(strength) = &self.strength {
+            strength.ring();
+        }
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -134,18 +148,31 @@ impl<R> Core<R> {
         };
         let taken = count(&core.tally.taken);
         core.leave_queue();
+        if let Some(strength) = &core.strength {
+            strength.took();
+        }
         let waited = core.clock.now().since(job.enqueued);
         let wait_nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         core.tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
         let lost = planted!("lost job") && taken.is_multiple_of(16);
-        Some(Running::new(Arc::clone(core), lane, job, waited > core.age_max, lost))
+        Some(Running::new(Arc::clone(core), lane, job, waited > core.limits.age_max, lost))
     }
 
-    /// A worker's life: runs jobs until the pool is closed and its queue is empty.
+    /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.
     pub(crate) fn work(core: &Arc<Core<R>>, context: &mut JobContext) {
         loop {
             while let Some(running) = Core::take(core) {
                 running.run(context).deliver();
+            }
+            if core.has_surplus() {
+                fence(Ordering::SeqCst);
+                if let Some(running) = Core::take(core) {
+                    running.run(context).deliver();
+                    continue;
+                }
+                if core.retire() {
+                    return;
+                }
             }
             let ticket = core.idle.listen();
             if let Some(running) = Core::take(core) {
@@ -153,20 +180,57 @@ impl<R> Core<R> {
                 running.run(context).deliver();
             } else if core.is_finished() {
                 return core.idle.cancel(ticket);
+            } else if core.has_surplus() {
+                core.idle.cancel(ticket);
             } else {
                 core.idle.wait(ticket);
             }
         }
     }
 
+    fn has_surplus(&self) -> bool {
+        self.strength.as_ref().is_some_and(Strength::has_surplus)
+    }
+
+    /// Counts a worker out that found nothing to do, if the pool is to shrink.
+    pub(crate) fn retire(&self) -> bool {
+        let leaves = self.strength.as_ref().is_some_and(Strength::leave);
+        if leaves {
+            count(&self.tally.threads_ended);
+        }
+        leaves
+    }
+
+    /// Runs a job in the calling thread, unless as many do already as may.
+    pub(crate) fn run_inline<F>(&self, job: F) -> Result<Outcome<R>, F>
+    where
+        F: FnOnce(&mut JobContext) -> R,
+    {
+        let seats = self.limits.inline_max as u64;
+        let one_more = |inline: u64| (inline < seats).then_some(inline + 1);
+        if self.is_closed()
+            || self.inline.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).is_err()
+        {
+            return Err(job);
+        }
+        count(&self.tally.taken);
+        count(&self.tally.inline);
+        let mut context = JobContext::on(&self.clock);
+        let outcome = contain(|| job(&mut context)).map_or(Outcome::Panicked, Outcome::Done);
+        self.inline.fetch_sub(1, Ordering::AcqRel);
+        count(self.tally.answers(&outcome));
+        Ok(outcome)
+    }
+
+    /// The counters at about this moment.
+    pub(crate) fn counters(&self) -> Counters {
+        let threads = self.strength.as_ref().map_or(self.limits.threads as u64, Strength::threads);
+        self.tally.snapshot(self.queued(), threads)
+    }
+
     /// Puts the answer for one taken job into its lane's results and wakes its shard.
     pub(crate) fn deliver(&self, lane: usize, ticket: u64, outcome: Outcome<R>) {
-        let answers = match outcome {
-            Outcome::Done(_) => &self.tally.done,
-            Outcome::Panicked => &self.tally.panicked,
-            Outcome::Expired => &self.tally.expired,
-        };
-        let answered = count(answers);
+        let answered = count(self.tally.answers(&outcome));
         let outlet = &self.outlets[lane];
         {
             let mut results = lock(&outlet.results);

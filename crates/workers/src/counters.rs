@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::running::Outcome;
+
 /// A snapshot of the pool's counters. Everything not called "now" counts since the pool was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
@@ -23,6 +25,17 @@ pub struct Counters {
     pub expired: u64,
     /// Jobs that panicked, or were given up by whoever played the worker.
     pub panicked: u64,
+    /// Jobs that a lane ran in its own thread; they are among those done and panicked.
+    pub inline: u64,
+    /// Worker threads now: those the pool began with, and those it has started and not ended since. The end of
+    /// the pool does not change it.
+    pub threads: u64,
+    /// Worker threads that were started, the first ones included.
+    pub threads_started: u64,
+    /// Worker threads that left because the pool needed fewer.
+    pub threads_ended: u64,
+    /// Worker threads that the system refused to start.
+    pub threads_failed: u64,
     /// Time that all taken jobs together spent in the queue.
     pub waited: Duration,
 }
@@ -35,12 +48,25 @@ pub(crate) struct Tally {
     pub(crate) refused: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) panicked: AtomicU64,
+    pub(crate) inline: AtomicU64,
+    pub(crate) threads_started: AtomicU64,
+    pub(crate) threads_ended: AtomicU64,
+    pub(crate) threads_failed: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) wait_nanos: AtomicU64,
 }
 
 impl Tally {
-    pub(crate) fn snapshot(&self, queued: u64) -> Counters {
+    /// The counter of jobs that ended so.
+    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> &AtomicU64 {
+        match outcome {
+            Outcome::Done(_) => &self.done,
+            Outcome::Panicked => &self.panicked,
+            Outcome::Expired => &self.expired,
+        }
+    }
+
+    pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> Counters {
         // Answers are read before `taken`: an answer follows its taking, so the difference is never negative.
         let (done, expired, panicked) =
             (self.done.load(Relaxed), self.expired.load(Relaxed), self.panicked.load(Relaxed));
@@ -53,6 +79,11 @@ impl Tally {
             refused: self.refused.load(Relaxed),
             expired,
             panicked,
+            inline: self.inline.load(Relaxed),
+            threads,
+            threads_started: self.threads_started.load(Relaxed),
+            threads_ended: self.threads_ended.load(Relaxed),
+            threads_failed: self.threads_failed.load(Relaxed),
             waited: Duration::from_nanos(self.wait_nanos.load(Relaxed)),
         }
     }

@@ -12,7 +12,7 @@ use stilling_ring::{InlineFn, Receiver, Sender};
 use crate::context::JobContext;
 use crate::core::{Admission, Core, Job};
 use crate::counters::count;
-use crate::running::Completed;
+use crate::running::{Completed, Outcome};
 
 /// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
@@ -22,6 +22,8 @@ pub struct Lane<R> {
     outstanding: usize,
     outstanding_max: usize,
     batch: usize,
+    /// Jobs run in the lane's own thread since the last `publish`: never more than one.
+    ran_inline: bool,
 }
 
 /// Where in its lane's queue a job was put.
@@ -73,7 +75,7 @@ impl<R> Lane<R> {
         core: Arc<Core<R>>,
         outstanding_max: usize,
     ) -> Lane<R> {
-        Lane { jobs, results, core, outstanding: 0, outstanding_max, batch: 0 }
+        Lane { jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
     }
 
     /// Queues `job`, which a worker will see after [`publish`](Lane::publish). Its answer carries `ticket`, which
@@ -114,12 +116,31 @@ impl<R> Lane<R> {
     /// Whether the queue would refuse a job now, as far as this lane can see: another one may take the last place.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.outstanding >= self.outstanding_max || self.core.queued() >= self.core.queue_max
+        self.outstanding >= self.outstanding_max || self.core.queued() >= self.core.limits.queue_max as u64
+    }
+
+    /// Runs `job` here and now, in the calling thread, and returns what became of it; or returns the job to be
+    /// submitted, because [`Limits::inline_max`](crate::Limits::inline_max) lanes do so already, or because this
+    /// one has since it last published. While the job runs, its shard does nothing else.
+    ///
+    /// # Errors
+    /// The closure, if it is not to run here.
+    pub fn run_inline<F>(&mut self, job: F) -> Result<Outcome<R>, F>
+    where
+        F: FnOnce(&mut JobContext) -> R,
+    {
+        if self.ran_inline {
+            return Err(job);
+        }
+        let outcome = self.core.run_inline(job);
+        self.ran_inline = outcome.is_ok();
+        outcome
     }
 
     /// Makes everything submitted since the last call visible, and wakes as many idle workers as that needs. Call
     /// it once per turn.
     pub fn publish(&mut self) {
+        self.ran_inline = false;
         if self.jobs.publish() {
             self.core.idle.notify(std::mem::take(&mut self.batch));
         }

@@ -12,6 +12,9 @@
 //! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run). A panic
 //! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
 //!
+//! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`Keeper`] starts more when
+//! too few are free, and lets them go when they have not been needed for a while. Shards have no part in that.
+//!
 //! ```
 //! use std::sync::Arc;
 //! use std::thread;
@@ -81,13 +84,18 @@
 mod context;
 mod core;
 mod counters;
+mod growth;
+mod keeper;
 mod lane;
 mod pool;
 mod running;
+mod strength;
 mod threads;
 
 pub use context::JobContext;
 pub use counters::Counters;
+pub use growth::Growth;
+pub use keeper::Keeper;
 pub use lane::{Lane, Position, Refused};
 pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
 pub use running::{Completed, Finished, Outcome, Running};

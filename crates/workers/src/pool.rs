@@ -1,5 +1,6 @@
 //! The pool as its owner sees it: made, started, closed and joined; or played by a simulator.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use stilling_ring::sync::{Arc, Mutex};
@@ -8,6 +9,8 @@ use stilling_ring::{CAPACITY_MAX, Clock, Wake, mailbox};
 use crate::context::JobContext;
 use crate::core::{Core, Outlet};
 use crate::counters::Counters;
+use crate::growth::Growth;
+use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::running::Running;
 use crate::threads::Threads;
@@ -18,20 +21,32 @@ pub const QUEUE_MAX_LIMIT: usize = CAPACITY_MAX / 4;
 /// What bounds a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// How many threads run jobs. Zero is legal: then nobody takes jobs, and the caller runs them inline instead.
+    /// How many threads run jobs from the start. Zero is legal: then nobody takes jobs, and the caller runs them
+    /// inline instead.
     pub threads: usize,
     /// How many jobs may wait in the whole pool, 1 to [`QUEUE_MAX_LIMIT`]; beyond that they are refused.
     /// Default 4096.
     pub queue_max: usize,
     /// How long a job may wait; one that a worker takes later than that is not run. Default 30 s.
     pub age_max: Duration,
+    /// How the number of threads follows the work. By default it does not.
+    pub growth: Growth,
+    /// How many lanes may run a job in their own thread at the same time, instead of handing it over; the others
+    /// submit theirs. Default 0.
+    pub inline_max: usize,
 }
 
 impl Default for Limits {
     /// One thread per processor that the process may use, 4096 jobs, 30 s.
     fn default() -> Limits {
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Limits { threads, queue_max: 4096, age_max: Duration::from_secs(30) }
+        Limits {
+            threads,
+            queue_max: 4096,
+            age_max: Duration::from_secs(30),
+            growth: Growth::default(),
+            inline_max: 0,
+        }
     }
 }
 
@@ -57,13 +72,15 @@ impl<R> Pool<R> {
     /// If a limit is out of its range.
     #[must_use]
     pub fn new(limits: Limits, clock: Clock, wakes: Vec<Arc<Wake>>) -> (Pool<R>, Vec<Lane<R>>) {
-        let Limits { threads, queue_max, age_max } = limits;
+        let Limits { threads, queue_max, growth, .. } = limits;
+        let threads_max = if growth.is_enabled() { growth.threads_max } else { threads };
         assert!(
-            (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads <= QUEUE_MAX_LIMIT,
+            (1..=QUEUE_MAX_LIMIT).contains(&queue_max) && threads_max <= QUEUE_MAX_LIMIT,
             "a pool queues 1 to {QUEUE_MAX_LIMIT} jobs and has at most as many threads, asked for {limits:?}"
         );
+        assert!(growth.fits(threads), "a pool of {threads} threads cannot grow by {growth:?}");
         // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
-        let outstanding_max = 2 * (queue_max + threads);
+        let outstanding_max = 2 * (queue_max + threads_max);
         let mut intake = Vec::with_capacity(wakes.len());
         let mut outlets = Vec::with_capacity(wakes.len());
         let mut ends = Vec::with_capacity(wakes.len());
@@ -74,12 +91,16 @@ impl<R> Pool<R> {
             outlets.push(Outlet { results: Mutex::new(results), wake });
             ends.push((jobs, fetched));
         }
-        let core = Arc::new(Core::new(queue_max as u64, age_max, clock, intake, outlets));
+        let core = Arc::new(Core::new(limits, clock, intake, outlets));
         let lanes = ends
             .into_iter()
             .map(|(jobs, fetched)| Lane::new(jobs, fetched, Arc::clone(&core), outstanding_max))
             .collect();
-        let closing = Closing { core: Arc::clone(&core), threads: Threads::new(threads) };
+        let closing = Closing {
+            core: Arc::clone(&core),
+            threads: Threads::new(threads),
+            is_kept: AtomicBool::new(!growth.is_enabled()),
+        };
         (Pool { core, threads: std::sync::Arc::new(closing) }, lanes)
     }
 
@@ -93,6 +114,22 @@ impl<R> Pool<R> {
     /// Makes the calling thread a worker until the pool is closed and its queue is empty.
     pub fn work(&self, context: &mut JobContext) {
         Core::work(&self.core, context);
+    }
+
+    /// Counts a worker out that found nothing to do, if the pool has more than it is to have; for a simulator that
+    /// plays the workers. A thread does it in [`work`](Pool::work).
+    #[must_use]
+    pub fn retire(&self) -> bool {
+        self.core.retire()
+    }
+
+    /// Whoever starts the threads of a pool that grows, to be played by a simulator or a test. There is one;
+    /// [`start`](Pool::start) takes it too. A pool that does not grow has none.
+    #[must_use]
+    pub fn keeper(&self) -> Option<Keeper<R>> {
+        let strength = self.core.strength.as_ref()?;
+        let first = !self.threads.is_kept.swap(true, Relaxed);
+        first.then(|| Keeper::new(Arc::clone(&self.core), strength))
     }
 
     /// Refuses new jobs from now on. Jobs accepted before still run and are answered; then the workers end.
@@ -109,19 +146,20 @@ impl<R> Pool<R> {
     /// The pool's counters at about this moment.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.core.tally.snapshot(self.core.queued())
+        self.core.counters()
     }
 }
 
 #[cfg(not(loom))]
 impl<R: Send + 'static> Pool<R> {
-    /// Creates all threads of the pool, now and never later; a pool of zero threads creates none.
+    /// Creates all threads of the pool, now and never later, unless it may grow; then also the keeper's, which
+    /// creates more when there is need. A pool of zero threads creates none.
     ///
     /// # Errors
     /// What the operating system says when it will not create a thread; the pool is closed then. Starting twice
     /// is [`AlreadyExists`](std::io::ErrorKind::AlreadyExists).
     pub fn start(&self) -> std::io::Result<()> {
-        let started = self.threads.threads.start(&self.core);
+        let started = self.threads.threads.start(&self.core, self.keeper());
         if started.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
             self.close();
         }
@@ -143,6 +181,7 @@ struct Closing<R> {
     core: Arc<Core<R>>,
     #[cfg_attr(loom, allow(dead_code))]
     threads: Threads,
+    is_kept: AtomicBool,
 }
 
 impl<R> Drop for Closing<R> {

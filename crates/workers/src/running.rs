@@ -110,6 +110,9 @@ struct Duty<R> {
 
 impl<R> Drop for Duty<R> {
     fn drop(&mut self) {
+        if let Some(strength) = &self.core.strength {
+            strength.answered();
+        }
         if self.lost {
             count(&self.core.tally.lost);
         } else if let Some(outcome) = self.outcome.take() {
@@ -119,7 +122,7 @@ impl<R> Drop for Duty<R> {
 }
 
 /// Runs foreign code; a panic in it, or in the dropping of what it panicked with, goes no further.
-fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn contain<T>(run: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(value) => Some(value),
         Err(payload) => {

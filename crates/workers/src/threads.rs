@@ -1,4 +1,4 @@
-//! The pool's threads: all created at once, waited for with a deadline.
+//! The pool's threads: created at the start, or later by the keeper; waited for with a deadline.
 //!
 //! Threads do not exist in the model checker, which plays the workers with `Pool::work`; hence plain std here.
 #![cfg_attr(loom, allow(dead_code, unused_imports))]
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use crate::context::JobContext;
 use crate::core::Core;
+use crate::counters::count;
+use crate::keeper::Keeper;
 
 /// Worker threads were still running at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,12 +44,45 @@ struct Crew {
 struct Roster {
     started: bool,
     alive: usize,
+    /// The next worker's, for its name.
+    number: u64,
     handles: Vec<JoinHandle<()>>,
 }
 
 impl Crew {
     fn roster(&self) -> MutexGuard<'_, Roster> {
         self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cfg(not(loom))]
+    fn start_worker<R: Send + 'static>(self: &Arc<Self>, core: &Arc<Core<R>>) -> io::Result<()> {
+        let mut roster = self.roster();
+        let name = format!("worker-{}", roster.number);
+        let core = Arc::clone(core);
+        self.enlist(&mut roster, name, move || Core::work(&core, &mut JobContext::real()))?;
+        roster.number += 1;
+        Ok(())
+    }
+
+    /// Creates one thread and counts it as alive until it has ended.
+    #[cfg(not(loom))]
+    fn enlist(
+        self: &Arc<Self>,
+        roster: &mut Roster,
+        name: String,
+        life: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let leaving = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name);
+        let handle = thread.spawn(move || {
+            let _leaving = Leaving(leaving);
+            life();
+        })?;
+        roster.alive += 1;
+        // Those who left a pool that shrank need nobody to wait for them.
+        roster.handles.retain(|handle| !handle.is_finished());
+        roster.handles.push(handle);
+        Ok(())
     }
 }
 
@@ -57,22 +92,23 @@ impl Threads {
     }
 
     #[cfg(not(loom))]
-    pub(crate) fn start<R: Send + 'static>(&self, core: &Arc<Core<R>>) -> io::Result<()> {
-        let mut roster = self.crew.roster();
-        if roster.started {
+    pub(crate) fn start<R: Send + 'static>(
+        &self,
+        core: &Arc<Core<R>>,
+        keeper: Option<Keeper<R>>,
+    ) -> io::Result<()> {
+        if std::mem::replace(&mut self.crew.roster().started, true) {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the worker pool was started before"));
         }
-        roster.started = true;
-        for number in 0..self.count {
-            let (core, crew) = (Arc::clone(core), Arc::clone(&self.crew));
-            let handle = std::thread::Builder::new().name(format!("worker-{number}")).spawn(move || {
-                let _leaving = Leaving(crew);
-                Core::work(&core, &mut JobContext::real());
-            })?;
-            roster.alive += 1;
-            roster.handles.push(handle);
+        for _ in 0..self.count {
+            self.crew.start_worker(core)?;
+            count(&core.tally.threads_started);
         }
-        Ok(())
+        let Some(keeper) = keeper else { return Ok(()) };
+        let (crew, core) = (Arc::clone(&self.crew), Arc::clone(core));
+        self.crew.enlist(&mut self.crew.roster(), "keeper".to_owned(), move || {
+            keeper.keep(|| crew.start_worker(&core));
+        })
     }
 
     pub(crate) fn join(&self, timeout: Duration) -> Result<(), Unfinished> {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use loom::thread;
 use stilling_ring::sync::{Arc, Condvar, Mutex};
-use stilling_ring::{Clock, Wake};
-use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, Refused};
+use stilling_ring::{Clock, ManualTime, Wake};
+use stilling_workers::{Completed, Growth, JobContext, Keeper, Lane, Limits, Outcome, Pool, Refused};
 
 fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -65,7 +65,7 @@ impl Bed {
 fn pool(beds: &[&Bed]) -> (Pool<u64>, Vec<Lane<u64>>) {
     let (clock, _) = Clock::manual();
     let wakes = beds.iter().map(|bed| Arc::clone(&bed.wake)).collect();
-    Pool::new(Limits { threads: 1, queue_max: 2, age_max: Duration::MAX }, clock, wakes)
+    Pool::new(Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, ..Limits::default() }, clock, wakes)
 }
 
 fn worker(pool: &Pool<u64>) -> thread::JoinHandle<()> {
@@ -184,5 +184,120 @@ fn closing_races_with_a_submission() {
         }
         closer.join().unwrap();
         worker.join().unwrap();
+    });
+}
+
+/// After this long without need a thread of an elastic pool may go.
+const SHRINK_AFTER: Duration = Duration::from_secs(1);
+
+/// A pool of one thread that becomes two when that one is busy.
+fn elastic(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>, ManualTime) {
+    let (clock, hand) = Clock::manual();
+    let growth =
+        Growth { free_threshold: 50, threads_max: 2, shrink_after: SHRINK_AFTER, ..Growth::default() };
+    let limits = Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, inline_max: 0 };
+    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::clone(&bed.wake)]);
+    let keeper = pool.keeper().unwrap();
+    (pool, lanes.remove(0), keeper, hand)
+}
+
+/// The same, grown to two, which may shrink at its next look.
+fn grown(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>) {
+    let (pool, mut lane, mut keeper, hand) = elastic(bed);
+    lane.submit(9, |_| 9).unwrap();
+    lane.publish();
+    let running = pool.take().unwrap();
+    keeper.look(|| Ok(()));
+    assert_eq!(pool.counters().threads, 2);
+    running.run(&mut JobContext::simulated()).deliver();
+    assert!(lane.next_result().is_some());
+    // The first span had the job in it.
+    hand.advance(SHRINK_AFTER);
+    keeper.look(|| Ok(()));
+    hand.advance(SHRINK_AFTER);
+    (pool, lane, keeper)
+}
+
+/// Rows 4.31 and 4.38: a worker that takes a job and finds the pool short wakes the keeper, be it asleep or about to
+/// sleep; two that find it so at once call it at least once.
+#[test]
+fn a_call_for_more_threads_is_never_lost() {
+    model(2, || {
+        let bed = Bed::new();
+        let (pool, mut lane, keeper, _) = elastic(&bed);
+        let grown = Arc::new((Mutex::new(false), Condvar::new()));
+        let keeper = thread::spawn({
+            let grown = Arc::clone(&grown);
+            move || {
+                keeper.keep(|| {
+                    *grown.0.lock().unwrap() = true;
+                    grown.1.notify_all();
+                    Ok(())
+                });
+            }
+        });
+        for ticket in 0..2 {
+            lane.submit(ticket, move |_| ticket).unwrap();
+        }
+        lane.publish();
+        let take = {
+            let pool = pool.clone();
+            move || pool.take().unwrap()
+        };
+        let other = thread::spawn(take.clone());
+        let here = take();
+        let mut seen = grown.0.lock().unwrap();
+        while !*seen {
+            seen = grown.1.wait(seen).unwrap();
+        }
+        drop(seen);
+        for running in [here, other.join().unwrap()] {
+            running.run(&mut JobContext::simulated()).deliver();
+        }
+        pool.close();
+        keeper.join().unwrap();
+    });
+}
+
+/// Rows 4.31 and 4.38: one of two idle workers leaves while a job comes in; the other takes it, or the one who was
+/// about to go.
+#[test]
+fn a_worker_that_leaves_leaves_no_job_behind() {
+    model(2, || {
+        let bed = Bed::new();
+        let (pool, mut lane, mut keeper) = grown(&bed);
+        let workers = [worker(&pool), worker(&pool)];
+        keeper.look(|| Ok(()));
+        lane.submit(1, |_| 1).unwrap();
+        lane.publish();
+        assert_eq!(bed.next(&mut lane).ticket, 1);
+        pool.close();
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}
+
+/// Row 4.31: a worker that takes a job while the pool shrinks is seen by the keeper, or calls it.
+#[test]
+fn a_pool_that_shrinks_is_not_short_unnoticed() {
+    model(3, || {
+        let bed = Bed::new();
+        let (pool, mut lane, mut keeper) = grown(&bed);
+        lane.submit(1, |_| 1).unwrap();
+        lane.publish();
+        let looking = thread::spawn(move || {
+            keeper.look(|| Ok(()));
+            keeper
+        });
+        let running = pool.take().unwrap();
+        let mut keeper = looking.join().unwrap();
+        if keeper.is_called() {
+            keeper.look(|| Ok(()));
+        }
+        // Whoever the smaller pool would have dismissed stays.
+        assert!(!pool.retire());
+        assert_eq!(pool.counters().threads, 2);
+        running.run(&mut JobContext::simulated()).deliver();
     });
 }

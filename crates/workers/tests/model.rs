@@ -57,7 +57,12 @@ proptest! {
     fn the_pool_keeps_every_promise(queue_max in 1_usize..6, ops in prop::collection::vec(op(), 0..150)) {
         let (clock, hand) = Clock::manual();
         let wakes = (0..LANES).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let limits = Limits { threads: THREADS, queue_max, age_max: Duration::from_nanos(AGE_MAX) };
+        let limits = Limits {
+            threads: THREADS,
+            queue_max,
+            age_max: Duration::from_nanos(AGE_MAX),
+            ..Limits::default()
+        };
         let (pool, mut lanes) = Pool::<u64>::new(limits, clock, wakes);
         let outstanding_max = 2 * (queue_max + THREADS);
 

@@ -20,7 +20,7 @@ fn no_thread_is_created_after_start() {
     const THREADS: usize = 4;
     let shard = thread::current();
     let wake = Arc::new(Wake::new(move || shard.unpark()));
-    let limits = Limits { threads: THREADS, queue_max: 1024, age_max: Duration::MAX };
+    let limits = Limits { threads: THREADS, queue_max: 1024, age_max: Duration::MAX, ..Limits::default() };
     let before = threads();
     let (pool, mut lanes) = Pool::<()>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     assert_eq!(threads(), before, "a pool that is not started has no threads");

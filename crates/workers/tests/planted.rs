@@ -12,7 +12,7 @@ use stilling_workers::{JobContext, Limits, Pool};
 fn answers_are_doubled_or_lost_only_when_chosen() {
     let answers = |bug| {
         planted::choose(bug);
-        let limits = Limits { threads: 1, queue_max: 32, age_max: Duration::MAX };
+        let limits = Limits { threads: 1, queue_max: 32, age_max: Duration::MAX, ..Limits::default() };
         let wake = Arc::new(Wake::new(|| ()));
         let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![wake]);
         for ticket in 0..32 {

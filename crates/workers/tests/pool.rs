@@ -18,7 +18,8 @@ struct World {
 fn world(lanes: usize, queue_max: usize, age_max: Duration) -> World {
     let (clock, hand) = Clock::manual();
     let wakes: Vec<_> = (0..lanes).map(|_| Arc::new(Wake::new(|| ()))).collect();
-    let (pool, lanes) = Pool::new(Limits { threads: 1, queue_max, age_max }, clock, wakes.clone());
+    let (pool, lanes) =
+        Pool::new(Limits { threads: 1, queue_max, age_max, ..Limits::default() }, clock, wakes.clone());
     World { pool, lanes, hand, wakes }
 }
 

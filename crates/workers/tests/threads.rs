@@ -79,7 +79,7 @@ fn every_ticket_is_answered_exactly_once() {
         .unzip();
     let wakes = lane_givers.iter().map(|(_, wake)| Arc::clone(wake)).collect();
     let clock = Clock::real();
-    let limits = Limits { threads: 4, queue_max: 256, age_max: Duration::MAX };
+    let limits = Limits { threads: 4, queue_max: 256, age_max: Duration::MAX, ..Limits::default() };
     let (pool, lanes) = Pool::new(limits, clock.clone(), wakes);
     pool.start().unwrap();
     for (lane, (give_lane, wake)) in lanes.into_iter().zip(lane_givers) {
@@ -99,7 +99,7 @@ fn every_ticket_is_answered_exactly_once() {
 #[test]
 fn workers_survive_the_panics_of_their_jobs() {
     let wake = wake_for(thread::current());
-    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX };
+    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     let lane = &mut lanes[0];
@@ -120,7 +120,7 @@ fn workers_survive_the_panics_of_their_jobs() {
 fn joining_says_how_many_still_run() {
     let wake = wake_for(thread::current());
     let clock = Clock::real();
-    let limits = Limits { threads: 3, queue_max: 64, age_max: Duration::MAX };
+    let limits = Limits { threads: 3, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     // Two workers are inside a job for sure; the third has ended or will.
@@ -151,7 +151,7 @@ fn joining_says_how_many_still_run() {
 #[test]
 fn dropping_the_last_handle_ends_the_threads() {
     let wake = wake_for(thread::current());
-    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX };
+    let limits = Limits { threads: 2, queue_max: 64, age_max: Duration::MAX, ..Limits::default() };
     let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().unwrap();
     let copy = pool.clone();

@@ -103,7 +103,12 @@ impl Setting {
             defers: random.chance(300),
             engine,
             http,
-            pool: stilling_workers::Limits { threads, queue_max, age_max: queue_age_max },
+            pool: stilling_workers::Limits {
+                threads,
+                queue_max,
+                age_max: queue_age_max,
+                ..stilling_workers::Limits::default()
+            },
             stuck_rate: if random.chance(150) { 50 } else { 0 },
             cramped,
             faults_until: Time::ZERO.after(Duration::from_millis(faults_until_ms)),

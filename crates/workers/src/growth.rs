@@ -1,0 +1,261 @@
+//! When the pool grows and shrinks, and by how much: arithmetic alone, no thread and no clock.
+//!
+//! ```text
+//!   threads ▲        ┌──────┐ shrink_after without need
+//!   max ────│─ ─ ─ ─ ┤ hunk ├──────┐
+//!           │   ┌────┘      └──────┤ a hunk at a time,
+//!           │ ┌─┘ hunks             └──────┐ never below what
+//!   base ───┴─┘ until enough are free      └───────── was needed
+//! ```
+//!
+//! *Growing.* A pool is short of threads when fewer than [`free_threshold`](Growth::free_threshold) per cent of
+//! them are free. Then hunks are added until it is not, or until [`threads_max`](Growth::threads_max).
+//!
+//! *Shrinking* is slower, or a load at the edge would start and end threads all the time. A whole
+//! [`shrink_after`](Growth::shrink_after) has to pass without growth; the busiest moment of that span, and half
+//! as much again, must not leave the smaller pool short; and one hunk goes at most, then the next span begins.
+
+use std::time::Duration;
+
+/// The whole, in the unit in which hunks are reckoned: millionths, so that many small steps keep their value.
+const WHOLE: u64 = 1_000_000;
+
+/// The largest [`Growth::free_threshold`] and [`Growth::spawn_hunk`], in per cent.
+const HALF_MAX: u8 = 50;
+
+/// The largest [`Growth::spawn_factor`], in per cent.
+const SPAWN_FACTOR_MAX: u8 = 90;
+
+/// How a pool's number of threads follows its work. By default it does not: all are there from the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Growth {
+    /// Per cent of the threads that are to be free, 0 to 50. Fewer: the pool grows. 0: it never does.
+    pub free_threshold: u8,
+    /// How many threads are added at a time, in per cent of those that are there, 1 to 50; at least one thread.
+    pub spawn_hunk: u8,
+    /// By how many per cent each hunk is smaller than the one before, 0 to 90, until the pool is back at its
+    /// first size. 0: every hunk is the same share.
+    pub spawn_factor: u8,
+    /// The most threads the pool ever has. Reached: jobs wait in the queue, within its own limits.
+    pub threads_max: usize,
+    /// How long the pool has to be larger than it needs before it gives up a hunk.
+    pub shrink_after: Duration,
+}
+
+impl Default for Growth {
+    fn default() -> Growth {
+        Growth {
+            free_threshold: 0,
+            spawn_hunk: 50,
+            spawn_factor: 0,
+            threads_max: 1000,
+            shrink_after: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Growth {
+    /// Whether the pool ever grows.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.free_threshold > 0
+    }
+
+    /// Whether every field is in its range for a pool that begins with `threads`.
+    #[must_use]
+    pub fn fits(&self, threads: usize) -> bool {
+        !self.is_enabled()
+            || (self.free_threshold <= HALF_MAX
+                && (1..=HALF_MAX).contains(&self.spawn_hunk)
+                && self.spawn_factor <= SPAWN_FACTOR_MAX
+                && (1..=self.threads_max).contains(&threads))
+    }
+
+    /// Whether too few of `threads` are free while `busy` run a job.
+    pub(crate) fn is_short(&self, threads: u64, busy: u64) -> bool {
+        threads.saturating_sub(busy) * 100 < u64::from(self.free_threshold) * threads
+    }
+
+    /// The smallest pool in which `busy` jobs, and half as many again, leave enough threads free.
+    fn enough_for(&self, busy: u64) -> u64 {
+        ((busy + busy.div_ceil(2)) * 100).div_ceil(u64::from(100 - self.free_threshold))
+    }
+}
+
+/// The part of the decisions that depends on those before.
+#[derive(Debug)]
+pub(crate) struct Course {
+    growth: Growth,
+    base: u64,
+    /// What share of the pool the next hunk is, in millionths.
+    share: u64,
+}
+
+impl Course {
+    pub(crate) fn new(growth: Growth, base: u64) -> Course {
+        Course { growth, base, share: full_share(&growth) }
+    }
+
+    /// How many threads a pool of `threads` is to have while `busy` run a job: one hunk more, if it is short.
+    pub(crate) fn grown(&mut self, threads: u64, busy: u64) -> Option<u64> {
+        let threads_max = self.growth.threads_max as u64;
+        if threads >= threads_max || !self.growth.is_short(threads, busy) {
+            return None;
+        }
+        let hunk = hunk(threads, self.share);
+        self.share = self.share * u64::from(100 - self.growth.spawn_factor) / 100;
+        Some((threads + hunk).min(threads_max))
+    }
+
+    /// How many threads a pool of `threads` is to have, of which never more than `busy_max` were busy at once for
+    /// long enough: one hunk less, if it does not need them.
+    pub(crate) fn shrunk(&mut self, threads: u64, busy_max: u64) -> Option<u64> {
+        let enough = self.growth.enough_for(busy_max).max(self.base);
+        let hunk = hunk(threads, full_share(&self.growth));
+        let shrunk = threads.saturating_sub(hunk).max(enough);
+        if shrunk >= threads {
+            return None;
+        }
+        if shrunk == self.base {
+            self.share = full_share(&self.growth);
+        }
+        Some(shrunk)
+    }
+}
+
+fn full_share(growth: &Growth) -> u64 {
+    u64::from(growth.spawn_hunk) * WHOLE / 100
+}
+
+fn hunk(threads: u64, share: u64) -> u64 {
+    (threads * share).div_ceil(WHOLE).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ON: Growth = Growth {
+        free_threshold: 20,
+        spawn_hunk: 50,
+        spawn_factor: 0,
+        threads_max: 1000,
+        shrink_after: Duration::ZERO,
+    };
+
+    /// The sizes that a pool takes when all of its threads are busy again after each hunk.
+    fn sizes(growth: Growth, base: u64, hunks: usize) -> Vec<u64> {
+        let mut course = Course::new(growth, base);
+        let mut size = base;
+        let next = || {
+            size = course.grown(size, size)?;
+            Some(size)
+        };
+        std::iter::from_fn(next).take(hunks).collect()
+    }
+
+    /// Row 4.31, `--free-threshold`: the pool is short below that share of free threads, and never at 0.
+    #[test]
+    fn a_pool_is_short_when_fewer_than_the_threshold_are_free() {
+        for (free_threshold, threads, busy, short) in [
+            (0, 4, 4, false),
+            (1, 1, 0, false),
+            (1, 1, 1, true),
+            (25, 4, 3, false),
+            (25, 4, 4, true),
+            (20, 10, 8, false),
+            (20, 10, 9, true),
+            (50, 7, 3, false),
+            (50, 7, 4, true),
+            // More may be busy than the pool is to have while it shrinks.
+            (1, 2, 5, true),
+        ] {
+            let growth = Growth { free_threshold, ..ON };
+            assert_eq!(growth.is_short(threads, busy), short, "{free_threshold} % of {threads}, {busy} busy");
+        }
+    }
+
+    /// Row 4.31, `--spawn-hunk` and `--spawn-factor`: what is added is a share of what is there, rounded up.
+    #[test]
+    fn hunks_are_shares_that_may_get_smaller() {
+        for (spawn_hunk, spawn_factor, base, expected) in [
+            (50, 0, 1, [2, 3, 5, 8, 12]),
+            (50, 0, 10, [15, 23, 35, 53, 80]),
+            (10, 0, 10, [11, 13, 15, 17, 19]),
+            (1, 0, 10, [11, 12, 13, 14, 15]),
+            // Shares of 50, 25, 12.5, 6.25, 3.125 per cent.
+            (50, 50, 100, [150, 188, 212, 226, 234]),
+            // And of 50, 5, 0.5, 0.05, 0.005: at least one thread each.
+            (50, 90, 100, [150, 158, 159, 160, 161]),
+        ] {
+            let growth = Growth { spawn_hunk, spawn_factor, ..ON };
+            assert_eq!(sizes(growth, base, 5), expected, "{spawn_hunk} %, less {spawn_factor} %");
+        }
+    }
+
+    /// Row 4.31, `--worker-limit`: the last hunk is cut, and then there is none.
+    #[test]
+    fn a_pool_never_passes_its_limit() {
+        assert_eq!(sizes(Growth { threads_max: 20, ..ON }, 10, 5), [15, 20]);
+        assert!(sizes(Growth { threads_max: 10, ..ON }, 10, 5).is_empty());
+    }
+
+    /// Row 4.31: hunks are full again once the pool is back at its first size, and not before.
+    #[test]
+    fn the_first_size_makes_hunks_full_again() {
+        let mut course = Course::new(Growth { spawn_factor: 90, ..ON }, 10);
+        assert_eq!((course.grown(10, 10), course.grown(15, 15)), (Some(15), Some(16)));
+        assert_eq!(course.shrunk(16, 8), Some(15));
+        assert_eq!(course.grown(15, 15), Some(16));
+        assert_eq!(course.shrunk(16, 0), Some(10));
+        assert_eq!(course.grown(10, 10), Some(15));
+    }
+
+    /// Row 4.31: a hunk goes at most, and only what the busiest moment and half as much again leave over.
+    #[test]
+    fn a_pool_keeps_what_its_busiest_moment_needs() {
+        for (threads, busy_max, expected) in [
+            (100, 0, Some(50)),
+            (60, 0, Some(30)),
+            (11, 0, Some(10)),
+            (10, 0, None),
+            (100, 40, Some(75)),
+            (76, 40, Some(75)),
+            (75, 40, None),
+            (100, 53, None),
+            (100, 100, None),
+        ] {
+            let shrunk = Course::new(ON, 10).shrunk(threads, busy_max);
+            assert_eq!(shrunk, expected, "{threads} threads, at most {busy_max} busy");
+        }
+    }
+
+    /// Row 4.31: what a pool keeps when it shrinks does not make it grow again under the same load.
+    #[test]
+    fn a_shrunk_pool_is_not_short_under_the_load_it_had() {
+        for free_threshold in 1..=HALF_MAX {
+            let growth = Growth { free_threshold, ..ON };
+            for (threads, busy) in (2..200).flat_map(|threads| (0..threads).map(move |busy| (threads, busy)))
+            {
+                if let Some(shrunk) = Course::new(growth, 1).shrunk(threads, busy) {
+                    assert!(shrunk < threads && !growth.is_short(shrunk, busy + busy / 2));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_are_checked_only_for_a_pool_that_grows() {
+        assert!(ON.fits(1) && ON.fits(1000));
+        assert!(!ON.fits(0) && !ON.fits(1001));
+        for wrong in [
+            Growth { free_threshold: 51, ..ON },
+            Growth { spawn_hunk: 0, ..ON },
+            Growth { spawn_hunk: 51, ..ON },
+            Growth { spawn_factor: 91, ..ON },
+        ] {
+            assert!(!wrong.fits(10), "{wrong:?}");
+        }
+        assert!(Growth::default().fits(0) && Growth::default().fits(5000));
+    }
+}

@@ -6,9 +6,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::error::ErrorKind;
+use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 use stilling::http::{Routes, Timeouts};
-use stilling::{DriverChoice, ServeConfig, Server};
+use stilling::{DriverChoice, Growth, ServeConfig, Server};
+
+use crate::WrongUsage;
 
 /// The options of `serve`. Those with a capital short name are named as in server-demo.
 #[derive(Args)]
@@ -49,12 +52,51 @@ pub(crate) struct Arguments {
     #[arg(long)]
     demo: bool,
     #[command(flatten)]
+    elastic: Elastic,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     timeouts: Seconds,
     /// Print help
     #[arg(short = '?', long, action = ArgAction::Help)]
     help: Option<bool>,
+}
+
+/// How the number of worker threads follows the work; by default all are started at once and no more.
+#[derive(Args)]
+#[command(next_help_heading = "Elastic workers")]
+struct Elastic {
+    /// Accept threads that may do slow work themselves at the same time, one job each; a busy one serves nobody
+    /// else until it is done
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16_000_000))]
+    accept_workers: u32,
+    /// Per cent of the worker threads that are to be free; when fewer are, more are started; 0: never
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=50))]
+    free_threshold: u8,
+    /// How many worker threads are started at a time, in per cent of those that are there
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=50))]
+    spawn_hunk: u8,
+    /// By how many per cent each hunk is smaller than the one before, until the first size is reached again
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    spawn_factor: u8,
+    /// Most worker threads that there ever are; then jobs wait in the queue
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    worker_limit: u32,
+    /// Seconds that the workers have to be more than needed before a hunk of them ends
+    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
+    shrink_after: f64,
+}
+
+impl Elastic {
+    fn growth(&self) -> Growth {
+        Growth {
+            free_threshold: self.free_threshold,
+            spawn_hunk: self.spawn_hunk,
+            spawn_factor: self.spawn_factor,
+            threads_max: self.worker_limit as usize,
+            shrink_after: Duration::from_secs_f64(self.shrink_after),
+        }
+    }
 }
 
 /// What is accepted at most.
@@ -146,11 +188,32 @@ fn seconds() -> impl TypedValueParser<Value = f64> {
     })
 }
 
+/// A pool that grows begins with at least one thread, and not above its limit.
+fn contradiction(config: &ServeConfig) -> Option<String> {
+    let (threads, growth) = (config.worker_threads, config.growth);
+    let Growth { free_threshold, threads_max, .. } = growth;
+    if growth.fits(threads) {
+        None
+    } else if threads == 0 {
+        Some(format!("--free-threshold {free_threshold} needs worker threads, and --worker-threads is 0"))
+    } else {
+        Some(format!(
+            "--free-threshold {free_threshold} cannot add worker threads: there are {threads}, and --worker-limit is {threads_max}"
+        ))
+    }
+}
+
 impl Arguments {
     /// Serves until the end.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
         let config = self.config();
+        if let Some(contradiction) = contradiction(&config) {
+            // The same end as for options that clap itself refuses.
+            let mut command = crate::Cli::command();
+            command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
+            return Err(Box::new(WrongUsage));
+        }
         if verbose {
             writeln!(std::io::stdout(), "{config:#?}")?;
         }
@@ -189,6 +252,8 @@ impl Arguments {
             shards,
             capacity: self.accept_capacity,
             worker_threads: self.worker_threads.map_or(shards, |threads| threads as usize),
+            growth: self.elastic.growth(),
+            accept_workers: self.elastic.accept_workers as usize,
             queue_max: limits.max_queue as usize,
             queue_age_max: span(timeouts.queue_timeout),
             slow_duration: Duration::from_millis(self.slow_duration.into()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use stilling_engine::Config as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
+use stilling_workers::Growth;
 
 use crate::http::Timeouts;
 
@@ -22,6 +23,10 @@ pub struct ServeConfig {
     pub capacity: u32,
     /// Worker threads; 0: slow work runs in the shard. Default: as many as shards.
     pub worker_threads: usize,
+    /// How the number of worker threads follows the work. Default: it does not.
+    pub growth: Growth,
+    /// How many shards may do slow work themselves at the same time, and nothing else meanwhile. Default: none.
+    pub accept_workers: usize,
     /// Jobs that may wait for a worker. Default: 4096.
     pub queue_max: usize,
     /// How long a job may wait. Default: 30 s.
@@ -57,6 +62,8 @@ impl Default for ServeConfig {
             shards: cores,
             capacity: 100_000,
             worker_threads: cores,
+            growth: Growth::default(),
+            accept_workers: 0,
             queue_max: 4096,
             queue_age_max: Duration::from_secs(30),
             slow_duration: Duration::from_millis(30),

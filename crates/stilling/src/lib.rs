@@ -40,6 +40,7 @@ pub use overview::Overview;
 pub use server::{RunningServer, Server};
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
+pub use stilling_workers::Growth;
 
 use std::io::Write;
 

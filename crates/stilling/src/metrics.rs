@@ -133,10 +133,16 @@ impl Everything {
 
     fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let pool = self.0.pool.counters();
-        gauge(to, "worker_threads", "Worker threads", self.0.workers as u64)?;
+        gauge(to, "worker_threads", "Worker threads now; at the end, those there were", pool.threads)?;
+        let (started, ended) = (pool.threads_started, pool.threads_ended);
+        counter(to, "worker_threads_started", "Worker threads started", started)?;
+        counter(to, "worker_threads_ended", "Worker threads ended because fewer were needed", ended)?;
+        let failed = pool.threads_failed;
+        counter(to, "worker_threads_failed", "Worker threads that the system refused to start", failed)?;
         gauge(to, "jobs_queued", "Jobs that wait for a worker now", pool.queued)?;
         gauge(to, "jobs_queued_max", "Most jobs that ever waited at once", pool.queued_max)?;
         gauge(to, "jobs_running", "Jobs that run now", pool.busy)?;
+        counter(to, "jobs_inline", "Jobs that accept threads ran themselves", pool.inline)?;
         let waited = pool.waited.as_secs_f64();
         let total = ConstCounter::new(waited);
         let help = "Time that jobs spent in the queue";

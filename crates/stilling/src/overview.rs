@@ -17,7 +17,7 @@ pub struct Overview {
     pub listeners: Vec<String>,
     /// Connections each shard may have.
     pub capacity: u32,
-    /// Worker threads.
+    /// Worker threads at the start.
     pub workers: usize,
     /// Each shard's engine.
     pub engines: Vec<Arc<Counters>>,

@@ -1,7 +1,8 @@
 //! `serve`: listeners, shards and workers put together, from configuration to the last answer.
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get threads of their own, all
-//! at the start. So A shards and W workers make A + W − 1 new threads.
+//! at the start. So A shards and W workers make A + W − 1 new threads; only a pool that may grow has one thread
+//! more, its keeper, which starts others later.
 
 use std::io;
 use std::net::SocketAddr;
@@ -65,6 +66,8 @@ impl Server {
             threads: config.worker_threads,
             queue_max: config.queue_max,
             age_max: config.queue_age_max,
+            growth: config.growth,
+            inline_max: config.accept_workers,
         };
         let (pool, lanes) = Pool::new(limits, clock.clone(), wakes.clone());
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), Calendar::System));
@@ -255,8 +258,12 @@ fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduc
         None => format!("driver {}", driver.kind),
     });
     let reduced = if reduced { " (limited by open files)" } else { "" };
+    let up_to = match config.growth {
+        growth if growth.is_enabled() => format!(" to {}", growth.threads_max),
+        _ => String::new(),
+    };
     lines.push(format!(
-        "shards {}, worker threads {}, capacity {} connections per shard{reduced}",
+        "shards {}, worker threads {}{up_to}, capacity {} connections per shard{reduced}",
         config.shards, config.worker_threads, config.capacity
     ));
     lines

@@ -80,13 +80,14 @@ impl<R> Keeper<R> {
             if self.core.is_closed() {
                 return false;
             }
+            // Counted first: it may take a job before `start` has returned.
+            strength.starts();
             if start().is_err() {
                 count(&self.core.tally.threads_failed);
-                strength.aim_at_present();
+                strength.start_failed();
                 self.rest_until = Some(now.after(START_RETRY));
                 return false;
             }
-            strength.started();
             count(&self.core.tally.threads_started);
         }
         true

@@ -100,20 +100,20 @@ impl Strength {
     }
 
     /// Keeper: there are to be `aim` threads. What is missing, the caller starts, counting each with
-    /// [`started`](Strength::started); what is too much, leaves.
+    /// [`starts`](Strength::starts); what is too much, leaves.
     pub(crate) fn aim_at(&self, aim: u64) {
         self.change(|word| aim << 32 | threads_of(word));
         fence(Ordering::SeqCst);
     }
 
-    /// Keeper: there is one thread more.
-    pub(crate) fn started(&self) {
+    /// Keeper: starts one thread more.
+    pub(crate) fn starts(&self) {
         self.change(|word| word + 1);
     }
 
-    /// Keeper: no more threads come than there are.
-    pub(crate) fn aim_at_present(&self) {
-        self.change(|word| threads_of(word) << 32 | threads_of(word));
+    /// Keeper: the thread did not start, and no other is to come.
+    pub(crate) fn start_failed(&self) {
+        self.change(|word| (threads_of(word) - 1) << 32 | (threads_of(word) - 1));
     }
 
     fn change(&self, change: impl Fn(u64) -> u64) {

@@ -268,9 +268,20 @@ fn a_worker_that_leaves_leaves_no_job_behind() {
         let (pool, mut lane, mut keeper) = grown(&bed);
         let workers = [worker(&pool), worker(&pool)];
         keeper.look(|| Ok(()));
-        lane.submit(1, |_| 1).unwrap();
+        let ran = Arc::new((Mutex::new(false), Condvar::new()));
+        let tell = Arc::clone(&ran);
+        lane.submit(1, move |_| {
+            *tell.0.lock().unwrap() = true;
+            tell.1.notify_one();
+            1
+        })
+        .unwrap();
         lane.publish();
-        assert_eq!(bed.next(&mut lane).ticket, 1);
+        let mut seen = ran.0.lock().unwrap();
+        while !*seen {
+            seen = ran.1.wait(seen).unwrap();
+        }
+        drop(seen);
         pool.close();
         for worker in workers {
             worker.join().unwrap();

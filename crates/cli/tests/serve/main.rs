@@ -27,6 +27,7 @@ mod answers;
 mod capacity;
 mod clients;
 mod deadlines;
+mod elastic;
 mod fallback;
 mod faults;
 mod last_words;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stilling::http::JobOutcome;
 use stilling::{Lifecycle, Overview};
 use stilling_ring::Time;
-use stilling_workers::{Finished, JobContext, Pool};
+use stilling_workers::{Finished, JobContext, Keeper, Pool};
 
 use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
@@ -17,6 +17,9 @@ use crate::network::{Address, Network, PeerKey};
 
 /// Everybody has to be finished this long after the network became kind.
 const PATIENCE: Duration = Duration::from_secs(200);
+
+/// Threads that the system refuses to start, in a thousand.
+const THREAD_REFUSED_RATE: u16 = 100;
 
 /// How long stuck work takes.
 const STUCK: Duration = Duration::from_secs(3);
@@ -36,6 +39,10 @@ pub(super) struct Outside {
     pub(super) pool: Pool<JobOutcome>,
     /// Jobs that have run and whose answers leave at a point in time.
     working: Vec<(Time, Finished<JobOutcome>)>,
+    /// Who makes the pool larger and smaller, if it may be.
+    keeper: Option<Keeper<JobOutcome>>,
+    /// When the keeper looks again, if nobody calls it.
+    keeper_at: Option<Time>,
     lifecycle: Arc<Lifecycle>,
     pub(super) overview: Arc<Overview>,
     draining: bool,
@@ -60,7 +67,10 @@ impl Outside {
         lifecycle: Arc<Lifecycle>,
         overview: Arc<Overview>,
     ) -> Self {
+        let keeper = pool.keeper();
         Outside {
+            keeper,
+            keeper_at: None,
             setting,
             network,
             address,
@@ -86,6 +96,11 @@ impl Outside {
 
     pub(super) fn queue_max(&self) -> usize {
         self.setting.pool.queue_max
+    }
+
+    pub(super) fn threads_max(&self) -> usize {
+        let pool = &self.setting.pool;
+        if pool.growth.is_enabled() { pool.growth.threads_max } else { pool.threads }
     }
 
     /// The first shard sleeps: the time moves to the next moment, at most to `limit`, and that moment is played.
@@ -125,8 +140,12 @@ impl Outside {
         let clients = self.clients.iter().filter_map(Client::wake_at);
         let work = self.working.iter().map(|(at, _)| *at);
         let second = self.second.as_ref().filter(|shard| !shard.is_stopped());
-        let others =
-            [self.network.next_event(), second.and_then(HttpShard::next_deadline), self.operator_at()];
+        let others = [
+            self.network.next_event(),
+            second.and_then(HttpShard::next_deadline),
+            self.operator_at(),
+            self.keeper_at,
+        ];
         let next = clients.chain(work).chain(others.into_iter().flatten()).min()?;
         Some(next.max(self.network.now()))
     }
@@ -216,7 +235,11 @@ impl Outside {
             finished.deliver();
             any = true;
         }
-        while self.working.len() < self.setting.pool.threads {
+        loop {
+            any |= self.keep(now);
+            if self.working.len() as u64 >= self.pool.counters().threads {
+                break;
+            }
             let Some(job) = self.pool.take() else { break };
             let mut context = JobContext::simulated();
             let finished = job.run(&mut context);
@@ -229,7 +252,23 @@ impl Outside {
             self.working.push((now.after(slept + extra), finished));
             any = true;
         }
+        // Whoever runs no job may go, if the pool has more workers than it is to have.
+        while self.pool.counters().threads > self.working.len() as u64 && self.pool.retire() {}
         any
+    }
+
+    /// Plays the keeper, whom the system sometimes refuses a thread; says whether it had anything to do.
+    fn keep(&mut self, now: Time) -> bool {
+        let Some(keeper) = &mut self.keeper else { return false };
+        if !keeper.is_called() && self.keeper_at.is_none_or(|at| at > now) {
+            return false;
+        }
+        let random = &mut self.setting.random;
+        self.keeper_at = keeper.look(|| match random.chance(THREAD_REFUSED_RATE) {
+            true => Err(std::io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
+        });
+        true
     }
 
     pub(super) fn unfinished(&self) -> String {

@@ -12,7 +12,7 @@ use stilling_engine::driver::Driver as _;
 use stilling_engine::{Config, Shard};
 use stilling_ring::{Time, Wake};
 use stilling_wire::http1::Limits;
-use stilling_workers::Pool;
+use stilling_workers::{Growth, Pool};
 
 use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
@@ -48,6 +48,23 @@ pub(super) struct Setting {
 
 fn millis(random: &mut SplitMix64, low: u64, high: u64) -> Duration {
     Duration::from_millis(random.between(low, high))
+}
+
+/// In some worlds the pool grows and shrinks, and in some the shards do some of the work themselves.
+fn elastic(mut pool: stilling_workers::Limits, random: &mut SplitMix64) -> stilling_workers::Limits {
+    if pool.threads > 0 && random.chance(400) {
+        pool.growth = Growth {
+            free_threshold: random.between(1, 50) as u8,
+            spawn_hunk: random.between(1, 50) as u8,
+            spawn_factor: random.between(0, 90) as u8,
+            threads_max: pool.threads + random.below(8) as usize,
+            shrink_after: millis(random, 1, 200),
+        };
+    }
+    if random.chance(100) {
+        pool.inline_max = 1;
+    }
+    pool
 }
 
 impl Setting {
@@ -93,6 +110,9 @@ impl Setting {
             write_timeout: engine.write_timeout,
         };
         let queue_max = random.between(1, 16) as usize;
+        let limits = stilling_workers::Limits::default();
+        let pool = stilling_workers::Limits { threads, queue_max, age_max: queue_age_max, ..limits };
+        let pool = elastic(pool, &mut random.fork());
         let faults_until_ms = random.between(200, 1500);
         let early_end = random.chance(150).then(|| Time::ZERO.after(millis(random, 1, ARRIVALS_MS + 100)));
         Setting {
@@ -103,12 +123,7 @@ impl Setting {
             defers: random.chance(300),
             engine,
             http,
-            pool: stilling_workers::Limits {
-                threads,
-                queue_max,
-                age_max: queue_age_max,
-                ..stilling_workers::Limits::default()
-            },
+            pool,
             stuck_rate: if random.chance(150) { 50 } else { 0 },
             cramped,
             faults_until: Time::ZERO.after(Duration::from_millis(faults_until_ms)),

@@ -94,6 +94,10 @@ fn check_jobs(outside: &Outside) -> Result<(), String> {
     check(submitted == answered && pool.busy == 0, || {
         format!("{submitted} jobs accepted, {answered} answered: {pool:?}")
     })?;
+    let threads_max = outside.threads_max() as u64;
+    check((1..=threads_max).contains(&pool.threads) || pool.threads == threads_max, || {
+        format!("{} worker threads at the end, {threads_max} may be", pool.threads)
+    })?;
     check(pool.queued_max <= outside.queue_max() as u64, || {
         format!("{} jobs waited, {} may", pool.queued_max, outside.queue_max())
     })?;

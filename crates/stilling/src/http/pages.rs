@@ -71,6 +71,11 @@ fn status_page(see: &Overview, ready: bool) -> String {
             ("refused, queue full", pool.refused),
             ("expired in the queue", pool.expired),
             ("panicked", pool.panicked),
+            ("run by accept threads", pool.inline),
+            ("worker threads now", pool.threads),
+            ("worker threads started", pool.threads_started),
+            ("worker threads ended, not needed", pool.threads_ended),
+            ("worker threads refused by the system", pool.threads_failed),
         ],
     );
     let answers: Vec<_> =

@@ -357,11 +357,18 @@ impl HttpSession {
         }
     }
 
-    /// Gives the request to a worker.
+    /// Gives the request to a worker; or the shard does the work itself, if it may.
     fn submit<F>(&mut self, io: &mut Io<'_, HttpService>, job: F)
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
+        let job = match io.service.lane.run_inline(job) {
+            Ok(outcome) => {
+                io.service.counters.jobs.add(1);
+                return self.work_is_done(outcome, io);
+            }
+            Err(job) => job,
+        };
         match self.give(io, job) {
             Some(position) => {
                 self.waiting = Waiting::Worker { position };

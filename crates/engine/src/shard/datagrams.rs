@@ -61,7 +61,7 @@ impl DatagramIo<'_> {
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a bound datagram socket, whose datagrams are shown to
-    /// [`Service::datagram`](crate::Service::datagram). Returns its number among listeners and datagram
+    /// [`Service::datagram`]. Returns its number among listeners and datagram
     /// sockets.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ struct Elastic {
     /// By how many per cent each hunk is smaller than the one before, until the first size is reached again
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
     spawn_factor: u8,
-    /// Most worker threads that --free-threshold leads to; then jobs wait in the queue
+    /// Most worker threads that a pool ever grows to; then jobs wait in the queue
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     worker_limit: u32,
     /// Seconds that the workers have to be more than needed before a hunk of them ends

@@ -25,7 +25,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Serve HTTP: fast answers in the I/O threads, slow ones in workers
-    Serve(serve::Arguments),
+    Serve(Box<serve::Arguments>),
     /// Generate load and check what comes back
     Bench(bench::Arguments),
 }

@@ -3,11 +3,13 @@
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
+use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::{DriverChoice, Growth, ServeConfig, Server};
 
@@ -23,13 +25,17 @@ pub(crate) struct Arguments {
     /// Detach from the terminal and run in the background
     #[arg(short, long)]
     daemonize: bool,
-    /// Listen on this port of 127.0.0.1
-    #[arg(short, long, value_name = "PORT", default_value_t = 9000, conflicts_with = "listen",
+    /// Listen on this port of 127.0.0.1 [default: 9000]
+    #[arg(short, long, value_name = "PORT", conflicts_with = "listen",
           value_parser = clap::value_parser!(u16).range(1..))]
-    port: u16,
+    port: Option<u16>,
     /// Listen on this address, such as 0.0.0.0:80 or [::]:9000; port 0 takes a free one; repeatable
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
+    /// Take over from the server whose control socket this is, without losing a connection; then listen there
+    /// for the next
+    #[arg(long, value_name = "PATH")]
+    take_over: Option<PathBuf>,
     /// Accept threads, each with listeners of its own [default: number of cores]
     #[arg(short = 'A', long, value_name = "N", value_parser = at_least_one())]
     accept_threads: Option<u32>,
@@ -207,7 +213,7 @@ impl Arguments {
     /// Serves until the end.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
-        let config = self.config();
+        let config = self.config()?;
         if let Some(contradiction) = contradiction(&config) {
             // The same end as for options that clap itself refuses.
             let mut command = crate::Cli::command();
@@ -237,13 +243,14 @@ impl Arguments {
         Ok(())
     }
 
-    fn config(self) -> ServeConfig {
+    fn config(self) -> Result<ServeConfig, Box<dyn Error>> {
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
-        let listen = if self.listen.is_empty() {
-            vec![SocketAddr::from(([127, 0, 0, 1], self.port))]
-        } else {
-            self.listen
+        let listen = match self.port {
+            Some(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
+            // A parent that passes listeners has chosen where to listen.
+            None if self.listen.is_empty() && !are_listeners_passed()? => defaults.listen,
+            None => self.listen,
         };
         let (limits, timeouts) = (self.limits, self.timeouts);
         let span = Duration::from_secs_f64;
@@ -275,6 +282,8 @@ impl Arguments {
             },
             send_buffer: limits.send_buffer.map(|size| size as usize),
             congestion: limits.congestion,
+            take_over: self.take_over.map(|path| TakeOver { path, tell }),
+            passed_listeners: true,
             ..defaults
         };
         config.limits.head_size_max = limits.max_head_size;
@@ -283,6 +292,12 @@ impl Arguments {
         config.engine.input_bytes_max = limits.max_input_held as usize;
         config.engine.output_bytes_max = limits.max_output_held as usize;
         config.engine.write_timeout = span(timeouts.write_timeout);
-        config
+        Ok(config)
     }
+}
+
+/// What becomes of a hand-over, for the log.
+fn tell(line: &str) {
+    // Without anybody to tell it to, the server serves on.
+    let _ = writeln!(std::io::stderr(), "stilling: {line}");
 }

@@ -27,8 +27,9 @@ pub const ACCEPTS_PER_TURN: usize = 128;
 /// its list longer, once.
 pub const TURN_LIST: usize = 4096;
 
-/// Listeners per shard. More: an error at start.
-pub const LISTENERS_MAX: u32 = 16;
+/// Listeners per shard: enough for a server of one shard to take over from one of sixty. More: an error at
+/// start.
+pub const LISTENERS_MAX: u32 = 64;
 
 /// Bytes that one turn may send from the shard's arena. Full: the shard sends before it goes on.
 pub const ARENA_SIZE: usize = 512 * 1024;

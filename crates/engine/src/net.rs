@@ -71,6 +71,30 @@ pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Ow
     if address.is_ipv6() {
         socket.set_only_v6(options.only_v6)?;
     }
+    set_what_connections_inherit(&socket, options)?;
+    socket.bind(&address.into())?;
+    socket.listen(options.backlog)?;
+    finish_listener(&socket, options)?;
+    Ok(socket.into())
+}
+
+/// Makes a listener that somebody else has opened behave like one of [`listen_tcp`], as far as an open one
+/// can be changed. The settings are those of the socket: whoever else holds it shares them.
+///
+/// # Errors
+/// `InvalidInput` if it is no listening TCP socket; else what the system says.
+pub fn adopt_listener(listener: &OwnedFd, options: &ListenOptions) -> io::Result<SocketAddr> {
+    let socket = SockRef::from(listener);
+    let address = local_addr(listener)?;
+    if socket.r#type()? != Type::STREAM || !socket.is_listener()? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    set_what_connections_inherit(&socket, options)?;
+    finish_listener(&socket, options)?;
+    Ok(address)
+}
+
+fn set_what_connections_inherit(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     socket.set_tcp_nodelay(options.nodelay)?;
     if let Some(size) = options.send_buffer {
         socket.set_send_buffer_size(size)?;
@@ -78,13 +102,14 @@ pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Ow
     if let Some(name) = &options.congestion {
         socket.set_tcp_congestion(name.as_bytes())?;
     }
-    socket.bind(&address.into())?;
-    socket.listen(options.backlog)?;
+    Ok(())
+}
+
+fn finish_listener(socket: &Socket, options: &ListenOptions) -> io::Result<()> {
     if let Some(seconds) = options.defer_accept {
-        sockopt::set_defer_accept(&socket, seconds)?;
+        sockopt::set_defer_accept(socket, seconds)?;
     }
-    socket.set_nonblocking(true)?;
-    Ok(socket.into())
+    socket.set_nonblocking(true)
 }
 
 /// Listens on a Unix stream socket. A socket file that nobody listens on any more, as a crash leaves
@@ -227,6 +252,24 @@ mod tests {
         assert_eq!(accepted.send_buffer_size().unwrap(), 2 * 16 * 1024);
         let congestion = accepted.tcp_congestion().unwrap();
         assert_eq!(congestion.split(|byte| *byte == 0).next(), Some(&b"reno"[..]));
+    }
+
+    /// Row 4.37: a listener that comes from elsewhere behaves like one of ours, and nothing else passes for one.
+    #[test]
+    fn a_foreign_listener_is_adopted_with_our_options_and_nothing_else_is() {
+        let foreign = std::net::TcpListener::bind(any_v4()).unwrap();
+        let address = foreign.local_addr().unwrap();
+        let foreign = OwnedFd::from(foreign);
+        let options = ListenOptions { defer_accept: Some(30), ..ListenOptions::default() };
+        assert_eq!(adopt_listener(&foreign, &options).unwrap(), address);
+        let _silent = std::net::TcpStream::connect(address).unwrap();
+        assert_eq!(rustix::net::accept(&foreign).unwrap_err(), Errno::AGAIN);
+        let unconnected = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let datagrams = std::net::UdpSocket::bind(any_v4()).unwrap();
+        let (unix, _other) = UnixStream::pair().unwrap();
+        for wrong in [OwnedFd::from(unconnected), datagrams.into(), unix.into()] {
+            assert_eq!(adopt_listener(&wrong, &options).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
     }
 
     #[test]

@@ -10,6 +10,7 @@ use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
 use stilling_workers::Growth;
 
+use crate::hand_over::{ActivationError, HandOverError, TakeOver};
 use crate::http::Timeouts;
 
 /// Everything that can be chosen about a server.
@@ -52,6 +53,10 @@ pub struct ServeConfig {
     pub send_buffer: Option<usize>,
     /// TCP congestion control of accepted connections; `None`: the system's.
     pub congestion: Option<String>,
+    /// Succeed the server at a control socket, and be succeeded there. Default: no.
+    pub take_over: Option<TakeOver>,
+    /// Accept from the listeners that the parent process passes (sd_listen_fds(3)), too. Default: no.
+    pub passed_listeners: bool,
 }
 
 impl Default for ServeConfig {
@@ -76,6 +81,8 @@ impl Default for ServeConfig {
             engine: EngineConfig::default(),
             send_buffer: None,
             congestion: None,
+            take_over: None,
+            passed_listeners: false,
         }
     }
 }
@@ -89,6 +96,16 @@ pub enum ServeError {
     Driver(io::Error),
     /// The descriptor limit leaves no room for a single connection per shard.
     Descriptors(u64),
+    /// A shard would have so many listeners, and the most that it can have.
+    Listeners(usize, u32),
+    /// The parent process passed something wrong.
+    Activation(ActivationError),
+    /// The parent process passed a descriptor that cannot be listened on: its name and why.
+    Passed(String, io::Error),
+    /// The listeners could not be copied for a successor.
+    Copies(io::Error),
+    /// The server before did not hand over, or not to this one.
+    HandOver(HandOverError),
     /// A thread could not be started.
     Threads(io::Error),
     /// A shard failed.
@@ -112,6 +129,16 @@ impl fmt::Display for ServeError {
                 f,
                 "the limit of {limit} open files leaves no room for connections; raise it (ulimit -n) or use fewer accept threads"
             ),
+            ServeError::Listeners(listeners, most) => write!(
+                f,
+                "{listeners} listeners for one accept thread are more than the {most} it can have; use more accept threads"
+            ),
+            ServeError::Activation(error) => error.fmt(f),
+            ServeError::Passed(name, error) => {
+                write!(f, "the parent process passed `{name}`, which is no listening TCP socket ({error})")
+            }
+            ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
+            ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
         }

@@ -27,8 +27,10 @@
 #![forbid(unsafe_code)]
 
 mod config;
+pub mod hand_over;
 pub mod http;
 mod lifecycle;
+mod listeners;
 mod metrics;
 mod overview;
 mod server;

@@ -1,7 +1,7 @@
 //! The life of the process: running, draining, stopping; and what time it is for people.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stilling_ring::{Time, Wake};
@@ -31,6 +31,13 @@ pub enum Calendar {
 pub struct Lifecycle {
     /// Requests to end so far: the first drains, the second stops.
     requests: Arc<AtomicU32>,
+    /// Another server has taken over. It drains like the first request, and is none: whoever asks for the end
+    /// of a server that hands over asks for what is happening.
+    handed_over: AtomicBool,
+    /// Shards that accept.
+    began: AtomicUsize,
+    /// Calls of `look_again`, wrapping.
+    looks: AtomicU32,
     wakes: Vec<Arc<Wake>>,
     calendar: Calendar,
 }
@@ -38,14 +45,21 @@ pub struct Lifecycle {
 impl Lifecycle {
     /// A running process whose shards hear of changes through `wakes`.
     pub fn new(wakes: Vec<Arc<Wake>>, calendar: Calendar) -> Self {
-        Lifecycle { requests: Arc::default(), wakes, calendar }
+        Lifecycle {
+            requests: Arc::default(),
+            handed_over: AtomicBool::new(false),
+            began: AtomicUsize::new(0),
+            looks: AtomicU32::new(0),
+            wakes,
+            calendar,
+        }
     }
 
     /// The phase.
     pub fn phase(&self) -> Phase {
         match self.requests.load(Ordering::Acquire) {
-            0 => Phase::Running,
-            1 => Phase::Draining,
+            0 if !self.handed_over.load(Ordering::Acquire) => Phase::Running,
+            0 | 1 => Phase::Draining,
             _ => Phase::Stopping,
         }
     }
@@ -58,6 +72,38 @@ impl Lifecycle {
     /// Asks for the end: politely the first time. Safe in a signal handler.
     pub fn end(&self) {
         self.requests.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    /// Another server has taken over: drains.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// A shard accepts from now on.
+    pub(crate) fn shard_began(&self) {
+        self.began.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    /// Shards that accept.
+    pub(crate) fn began(&self) -> usize {
+        self.began.load(Ordering::Acquire)
+    }
+
+    /// Has every shard look into the queues of its listeners once more.
+    pub(crate) fn look_again(&self) {
+        self.looks.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    /// How often that has been asked for.
+    pub(crate) fn looks(&self) -> u32 {
+        self.looks.load(Ordering::Acquire)
+    }
+
+    fn wake_all(&self) {
         for wake in &self.wakes {
             wake.force();
         }
@@ -71,5 +117,23 @@ impl Lifecycle {
             }
             Calendar::From(start) => start + now.as_nanos() / 1_000_000_000,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 4.37: a supervisor that ends the server which it has just succeeded cuts nobody off.
+    #[test]
+    fn a_request_to_end_after_a_hand_over_changes_nothing_and_a_second_cuts_off() {
+        let life = Lifecycle::new(Vec::new(), Calendar::System);
+        assert_eq!(life.phase(), Phase::Running);
+        life.hand_over();
+        assert_eq!(life.phase(), Phase::Draining);
+        life.end();
+        assert_eq!(life.phase(), Phase::Draining);
+        life.end();
+        assert_eq!(life.phase(), Phase::Stopping);
     }
 }

@@ -17,24 +17,22 @@ use stilling_engine::driver::choice::{Chosen, DriverKind};
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
-use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
 use stilling_workers::{Lane, Limits as PoolLimits, Pool};
 
 use crate::config::{ServeConfig, ServeError};
+use crate::hand_over::{self, Arrival, Bell, HandOverError, Keeper};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle};
+use crate::listeners::{Listener, Listeners};
 use crate::overview::Overview;
 
 /// Descriptors that are not for connections: standard streams, rings, epoll, wakes, listeners, files.
 const DESCRIPTORS_KEPT: u64 = 64;
 /// The same, for each shard.
 const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
-
-/// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
-/// timeout begins when it lets go.
-const DEFER_ACCEPT_SECONDS: u32 = 1;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -47,18 +45,35 @@ pub struct Server {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
+    keeper: Option<Keeper>,
 }
 
 impl Server {
-    /// Opens the listeners of a server that answers `routes` and its own pages. No thread is started, so the process may still fork.
+    /// Opens the listeners of a server that answers `routes` and its own pages, those first that another server
+    /// or the parent process hands to this one. No thread is started, so the process may still fork.
     ///
     /// # Errors
     /// See [`ServeError`].
     pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
         let driver = config.driver.resolve().map_err(ServeError::Driver)?;
-        let reduced = fit_capacity(&mut config)?;
-        let (addresses, listeners) = open_listeners(&config)?;
-        let banner = banner(&config, &driver, &addresses, reduced);
+        let (arrival, old) = match config.take_over.take() {
+            Some(take_over) => {
+                let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
+                (Some(arrival), old)
+            }
+            None => (None, Vec::new()),
+        };
+        let passed = if config.passed_listeners {
+            hand_over::take_passed().map_err(ServeError::Activation)?
+        } else {
+            Vec::new()
+        };
+        let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
+        let reduced = fit_capacity(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
+        let listeners = Listeners::open(&config, old, passed)?;
+        let mut banner = banner(&config, &driver, &listeners.addresses, reduced);
+        let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
+        tell_where_from(&mut banner, listeners.kept, predecessor, &names);
         let clock = Clock::real();
         let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..config.shards).map(|_| Arc::default()).collect();
         let wakes: Vec<Arc<Wake>> = handles.iter().map(wake_through).collect();
@@ -70,7 +85,18 @@ impl Server {
             inline_max: config.accept_workers,
         };
         let (pool, lanes) = Pool::new(limits, clock.clone(), wakes.clone());
-        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), Calendar::System));
+        let mut told = wakes.clone();
+        told.extend(arrival.as_ref().map(Arrival::wake));
+        let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
+        let keeper = match arrival {
+            Some(arrival) => {
+                let copies = listeners.copies().map_err(ServeError::Copies)?;
+                let waiting = arrival.settle().map_err(ServeError::HandOver)?;
+                Some(Keeper::new(waiting, Arc::clone(&lifecycle), copies, config.shards))
+            }
+            None => None,
+        };
+        let Listeners { addresses, of_shards, .. } = listeners;
         let overview = Arc::new(Overview {
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback,
@@ -81,38 +107,53 @@ impl Server {
             http: (0..config.shards).map(|_| Arc::default()).collect(),
             pool: pool.clone(),
         });
+        // Who has routes has no use for the demonstration, unless asked for.
+        let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
         let http = HttpConfig {
             limits: config.limits,
             timeouts: config.timeouts,
             slow_duration: config.slow_duration,
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
-            // Who has routes has no use for the demonstration, unless asked for.
-            demo: addresses
-                .iter()
-                .map(|address| config.demo || routes.is_empty() && address.ip().is_loopback())
-                .collect(),
+            demo: Vec::new(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
             write_timeout: config.engine.write_timeout,
         };
         let engine = EngineConfig { capacity: config.capacity, ..config.engine };
-        let seats = (lanes.into_iter().zip(listeners).zip(handles).enumerate())
+        let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,
                 kind: driver.kind,
                 lane,
+                http: HttpConfig {
+                    demo: listeners
+                        .iter()
+                        .map(|listener| demo || demo_on_loopback && listener.address.ip().is_loopback())
+                        .collect(),
+                    ..http.clone()
+                },
                 listeners,
                 handle,
                 wake: Arc::clone(&wakes[number]),
                 clock: clock.clone(),
-                http: http.clone(),
                 engine: engine.clone(),
                 overview: Arc::clone(&overview),
                 lifecycle: Arc::clone(&lifecycle),
             })
             .collect();
-        Ok(Server { addresses, banner, seats, pin: config.pin, wakes, pool, overview, lifecycle, clock })
+        Ok(Server {
+            addresses,
+            banner,
+            seats,
+            pin: config.pin,
+            wakes: told,
+            pool,
+            overview,
+            lifecycle,
+            clock,
+            keeper,
+        })
     }
 
     /// Where the server listens, ports filled in.
@@ -154,11 +195,12 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { seats, pin, pool, overview, lifecycle, clock, .. } = self;
+        let Server { seats, pin, pool, overview, lifecycle, clock, keeper, .. } = self;
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         pool.start().map_err(ServeError::Threads)?;
+        let keeper = keeper.map(|keeper| keep(keeper, &lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
         let first = seats.next().expect("there is at least one shard");
@@ -178,6 +220,11 @@ impl Server {
         for thread in threads {
             let other = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             outcome = outcome.and(other);
+        }
+        if let Some((bell, thread)) = keeper {
+            bell.ring_the_end();
+            let kept = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            outcome = outcome.and(kept.map_err(ServeError::HandOver));
         }
         pool.close();
         // Jobs of connections that are gone need not hold up the exit for long.
@@ -218,11 +265,15 @@ impl RunningServer {
 }
 
 /// Lowers the capacity to what the descriptor limit allows. Returns whether it did.
-fn fit_capacity(config: &mut ServeConfig) -> Result<bool, ServeError> {
+///
+/// `received` listeners are there already; each takes a second descriptor if this server is to be succeeded.
+fn fit_capacity(config: &mut ServeConfig, received: u64, succeeded: bool) -> Result<bool, ServeError> {
     let (limit, _) = net::raise_descriptor_limit();
     config.shards = config.shards.max(1);
     let shards = config.shards as u64;
-    let kept = DESCRIPTORS_KEPT + shards * (DESCRIPTORS_KEPT_PER_SHARD + config.listen.len() as u64);
+    let listeners = shards * config.listen.len() as u64 + received;
+    let copies = if succeeded { listeners } else { 0 };
+    let kept = DESCRIPTORS_KEPT + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
     let available = u32::try_from(limit.saturating_sub(kept) / shards).unwrap_or(u32::MAX);
     if available == 0 {
         return Err(ServeError::Descriptors(limit));
@@ -230,24 +281,6 @@ fn fit_capacity(config: &mut ServeConfig) -> Result<bool, ServeError> {
     let reduced = config.capacity > available;
     config.capacity = config.capacity.min(available);
     Ok(reduced)
-}
-
-/// For each shard, one listener per address; and the addresses with their ports.
-fn open_listeners(config: &ServeConfig) -> Result<(Vec<SocketAddr>, Vec<Vec<OwnedFd>>), ServeError> {
-    let options = ListenOptions {
-        defer_accept: Some(DEFER_ACCEPT_SECONDS),
-        send_buffer: config.send_buffer,
-        congestion: config.congestion.clone(),
-        ..ListenOptions::default()
-    };
-    let mut listeners: Vec<Vec<OwnedFd>> = (0..config.shards).map(|_| Vec::new()).collect();
-    let mut addresses = Vec::new();
-    for wanted in &config.listen {
-        let address = bind_group(*wanted, &options, &mut listeners)
-            .map_err(|error| ServeError::Listen(*wanted, error))?;
-        addresses.push(address);
-    }
-    Ok((addresses, listeners))
 }
 
 fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduced: bool) -> Vec<String> {
@@ -269,6 +302,39 @@ fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduc
     lines
 }
 
+/// Before the last line, whose listeners these are.
+fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<i32>, names: &[String]) {
+    let mut lines = Vec::new();
+    if let Some(process) = predecessor {
+        lines.push(format!("taking over from process {process}"));
+    }
+    if !names.is_empty() {
+        lines.push(format!("passed by the parent: {}", names.join(", ")));
+    }
+    if !lines.is_empty() {
+        lines.push(format!("kept {kept} listeners"));
+    }
+    let last = banner.len() - 1;
+    banner.splice(last..last, lines);
+}
+
+/// Starts the keeper on a thread of its own. If it fails the server must not go on.
+fn keep(keeper: Keeper, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, KeeperThread), ServeError> {
+    let (bell, lifecycle) = (keeper.bell(), Arc::clone(lifecycle));
+    let keep = move || {
+        let kept = keeper.keep();
+        if kept.is_err() {
+            lifecycle.end();
+        }
+        kept
+    };
+    let thread =
+        std::thread::Builder::new().name("keeper".to_owned()).spawn(keep).map_err(ServeError::Threads)?;
+    Ok((bell, thread))
+}
+
+type KeeperThread = std::thread::JoinHandle<Result<(), HandOverError>>;
+
 /// Wakes the driver whose handle will be in `handle`. A shard that has not made its driver yet is not
 /// asleep either.
 fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Arc<Wake> {
@@ -286,25 +352,6 @@ mod libc_signal {
     pub(super) const INT: i32 = rustix::process::Signal::INT.as_raw();
 }
 
-/// One listener per shard on the same address.
-fn bind_group(
-    wanted: SocketAddr,
-    options: &ListenOptions,
-    listeners: &mut [Vec<OwnedFd>],
-) -> io::Result<SocketAddr> {
-    if wanted.port() != 0 {
-        // Shared ports would let a second server start silently beside the first: ask once without.
-        drop(net::listen_tcp(wanted, &ListenOptions { reuse_port: false, ..options.clone() })?);
-    }
-    let mut address = wanted;
-    for of_shard in listeners {
-        let listener = net::listen_tcp(address, options)?;
-        address = net::local_addr(&listener)?;
-        of_shard.push(listener);
-    }
-    Ok(address)
-}
-
 /// How long the process waits for its workers after the last connection has closed.
 const WORKERS_LEAVE: Duration = Duration::from_secs(1);
 
@@ -313,7 +360,7 @@ struct Seat {
     number: usize,
     kind: DriverKind,
     lane: Lane<JobOutcome>,
-    listeners: Vec<OwnedFd>,
+    listeners: Vec<Listener>,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
     clock: Clock,
@@ -359,12 +406,24 @@ impl Seat {
         self.handle.get_or_init(|| driver.wake_handle()).wake();
         let counters: Arc<Counters> = Arc::clone(&self.overview.engines[self.number]);
         let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
+        let lifecycle = Arc::clone(&self.lifecycle);
         let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         for listener in self.listeners {
-            shard.listen(listener, true)?;
+            shard.listen(listener.socket, true)?;
         }
-        shard.run()
+        let mut looks = lifecycle.looks();
+        // The system accepts from here on.
+        shard.turn(false)?;
+        lifecycle.shard_began();
+        while !shard.is_stopped() {
+            shard.turn(true)?;
+            if lifecycle.looks() != looks {
+                looks = lifecycle.looks();
+                shard.accept_anew();
+            }
+        }
+        Ok(())
     }
 }

@@ -51,7 +51,7 @@ fn curl_reaches_ipv6(driver: Driver) {
 }
 
 /// What ab reports: complete, failed, and not answered with 2xx.
-fn ab(arguments: &str, url: &str) -> (u64, u64, u64) {
+pub(crate) fn ab(arguments: &str, url: &str) -> (u64, u64, u64) {
     let report = Tool::new("ab", &format!("-q -s 60 {arguments} {url}")).output();
     let number = |name: &str| {
         let line = report.lines().find_map(|line| line.strip_prefix(name));

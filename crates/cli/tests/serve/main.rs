@@ -30,6 +30,7 @@ mod deadlines;
 mod elastic;
 mod fallback;
 mod faults;
+mod hand_over;
 mod last_words;
 mod life;
 mod options;

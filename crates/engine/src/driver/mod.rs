@@ -31,6 +31,7 @@
 //! a driver is used by the thread that made it alone.
 
 pub mod choice;
+pub mod inherited;
 pub(crate) mod pipes;
 #[cfg(target_os = "linux")]
 pub mod poll;

@@ -132,6 +132,20 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
+    /// Has the system look at every listener's queue once more, by accepting anew. For listeners that another
+    /// process accepts from as well: the system may tell only one of those who wait that somebody came, and
+    /// if that one stops or dies before it takes the connection, nobody else hears of it.
+    pub fn accept_anew(&mut self) {
+        for number in 0..self.listeners.len() {
+            let listener = &mut self.listeners[number];
+            if listener.accepting == Accepting::Yes {
+                // When it has stopped it goes on by itself, as after any pause.
+                listener.accepting = Accepting::Paused;
+                self.driver.pause_accept(Token::new(number as u32, 0));
+            }
+        }
+    }
+
     pub(super) fn on_accept_stopped(&mut self, number: u32, error: Option<&io::Error>, refused: u32) {
         self.counters.refused_descriptors.add(u64::from(refused));
         let listener = &mut self.listeners[number as usize];

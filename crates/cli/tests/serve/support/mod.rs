@@ -3,6 +3,7 @@
 //! Nothing waits for a span of time: it waits for what should happen, and [`HANG`] only decides when
 //! a wait is called a failure.
 
+mod control;
 mod metrics;
 mod peer;
 mod random;
@@ -11,6 +12,7 @@ mod tool;
 
 use std::time::{Duration, Instant};
 
+pub(crate) use control::Control;
 pub(crate) use metrics::{Metrics, Watcher};
 pub(crate) use peer::Peer;
 pub(crate) use random::Random;

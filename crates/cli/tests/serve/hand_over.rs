@@ -1,0 +1,572 @@
+//! One server takes over from another: under load, with other numbers of shards, and with either side dying.
+
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use rustix::process::{Signal, Uid};
+use tempfile::TempDir;
+
+use crate::clients::ab;
+use crate::support::{Control, Driver, Peer, Server, Tool, binary, eventually};
+
+on_both_drivers!(
+    ten_hand_overs_under_load_lose_no_connection,
+    ten_hand_overs_lose_no_request_on_kept_connections,
+    requests_in_flight_are_answered_by_the_old_server,
+    a_supervisor_that_ends_the_old_server_cuts_nobody_off,
+    numbers_of_shards_may_differ,
+    addresses_may_come_and_go,
+    a_successor_that_dies_at_any_step_changes_nothing,
+    an_old_server_that_dies_at_any_step_is_succeeded,
+    servers_that_are_killed_leave_one_that_works,
+    a_successor_that_cannot_start_leaves_the_old_server_alone,
+    only_one_successor_at_a_time,
+    a_draining_server_is_not_taken_over,
+    the_parent_may_pass_listeners,
+);
+
+const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
+const SLOW: &str = "GET /test/slow HTTP/1.1\r\nHost: a\r\n\r\n";
+const NOBODY: u32 = 65_534;
+
+/// A folder with a control socket's path in it.
+struct Place {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+impl Place {
+    fn new() -> Place {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("control");
+        Place { folder, path }
+    }
+
+    fn option(&self) -> String {
+        format!("--take-over {}", self.path.display())
+    }
+
+    /// A server at a free port.
+    fn first(&self, driver: Driver, options: &str) -> Server {
+        Server::start(driver, &format!("{} {options}", self.option()))
+    }
+
+    /// A server at that address, which takes over.
+    fn next(&self, driver: Driver, address: SocketAddr, options: &str) -> Server {
+        Server::listening(driver, &address.to_string(), &format!("{} {options}", self.option()))
+    }
+
+    /// One that is to fail.
+    fn attempt(&self, driver: Driver, options: &str) -> Output {
+        let mut command = binary();
+        command.args(["serve", "--driver", driver.name()]);
+        command.args(options.split_whitespace()).args(self.option().split_whitespace());
+        command.output().expect("the binary starts")
+    }
+
+    /// The socket can be reached, and nothing but it is in the folder.
+    fn is_tidy(&self) -> bool {
+        let files = std::fs::read_dir(self.folder.path()).expect("our folder").count();
+        files == 1 && std::fs::metadata(&self.path).is_ok_and(|file| file.mode() & 0o777 == 0o600)
+    }
+}
+
+#[track_caller]
+fn expect_failure(outcome: &Output, reason: &str) {
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    assert!(said.contains(reason), "{said}");
+}
+
+#[track_caller]
+fn expect_served(address: SocketAddr) {
+    assert_eq!(Peer::connect(address).ask(FAST).status, 200);
+}
+
+/// Has ab load the server while it is succeeded ten times. Returns how many requests were answered.
+fn under_load(driver: Driver, arguments: &str) -> u64 {
+    let place = Place::new();
+    let mut server = place.first(driver, "-A 2");
+    let (address, url) = (server.address(), server.url("/test/fast"));
+    let done = AtomicBool::new(false);
+    let load = || {
+        let mut answered = 0;
+        while !done.load(Ordering::Acquire) {
+            let (complete, failed, not_ok) = ab(arguments, &url);
+            assert_eq!((failed, not_ok), (0, 0), "of {complete}");
+            answered += complete;
+        }
+        answered
+    };
+    let answered = thread::scope(|scope| {
+        let load = scope.spawn(load);
+        for _ in 0..10 {
+            // Loaded before it is succeeded.
+            server.watch().until("somebody is served", |metrics| metrics.answers(200) > 500);
+            let next = place.next(driver, address, "-A 2");
+            server.ends_well();
+            server = next;
+        }
+        done.store(true, Ordering::Release);
+        load.join().expect("ab has nothing to complain of")
+    });
+    assert!(place.is_tidy());
+    server.finish();
+    answered
+}
+
+/// Row 4.37: no connection is refused, reset or forgotten while servers succeed each other.
+fn ten_hand_overs_under_load_lose_no_connection(driver: Driver) {
+    assert!(under_load(driver, "-n 3000 -c 50") > 5000);
+}
+
+/// Row 4.37: the same with kept connections: none is ended in the middle of a request.
+fn ten_hand_overs_lose_no_request_on_kept_connections(driver: Driver) {
+    assert!(under_load(driver, "-k -n 10000 -c 50") > 5000);
+}
+
+/// Row 4.37: what has begun with the old server ends with it, kept connections are told to close, and who comes
+/// now is served by the new one.
+fn requests_in_flight_are_answered_by_the_old_server(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-w 1 -D 300");
+    let mut watcher = old.watch();
+    let mut slow = old.connect();
+    slow.send(SLOW);
+    watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
+    let new = place.next(driver, old.address(), "");
+    assert!(new.banner_line("taking over from process ").parse::<i32>().is_ok());
+    let answer = slow.answer();
+    assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
+    assert_eq!(slow.rest(), b"");
+    old.ends_well();
+    expect_served(new.address());
+    new.finish();
+    assert_eq!(std::fs::read_dir(place.folder.path()).expect("our folder").count(), 0, "the socket is left");
+}
+
+/// Row 4.37: the old server is told to end by the hand-over and by a supervisor, and that is one request.
+fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-w 1 -D 300");
+    let mut watcher = old.watch();
+    let mut slow = old.connect();
+    slow.send(SLOW);
+    watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
+    let mut idle = old.connect();
+    assert_eq!(idle.ask(FAST).status, 200);
+    let new = place.next(driver, old.address(), "");
+    // The old one drains.
+    assert_eq!(idle.rest(), b"");
+    old.signal(Signal::TERM);
+    assert_eq!(slow.answer().status, 200);
+    old.ends_well();
+    new.finish();
+}
+
+/// Row 4.37: more shards open more listeners, fewer accept from several, and no queue is forgotten.
+fn numbers_of_shards_may_differ(driver: Driver) {
+    let place = Place::new();
+    let mut server = place.first(driver, "-A 1");
+    let address = server.address();
+    for (shards, kept) in [(3, 1), (2, 3), (1, 3), (1, 3)] {
+        // They speak only after the old server has gone, so all that came to it are waiting somewhere.
+        server.signal(Signal::STOP);
+        let mut waiting: Vec<Peer> = (0..60).map(|_| Peer::connect(address)).collect();
+        for peer in &mut waiting[..30] {
+            peer.send(FAST);
+        }
+        server.signal(Signal::CONT);
+        let next = place.next(driver, address, &format!("-A {shards}"));
+        assert_eq!(next.banner_line("kept "), format!("{kept} listeners"));
+        for peer in &mut waiting[30..] {
+            peer.send(FAST);
+        }
+        for peer in &mut waiting {
+            assert_eq!(peer.answer().status, 200);
+        }
+        drop(waiting);
+        server.ends_well();
+        server = next;
+        for _ in 0..40 {
+            expect_served(address);
+        }
+    }
+    server.finish();
+}
+
+/// Row 4.37: what only the old one had is drained with it, what only the new one asks for is opened.
+fn addresses_may_come_and_go(driver: Driver) {
+    let place = Place::new();
+    let old = Server::listening(driver, "127.0.0.1:0", &format!("--listen 127.0.0.2:0 {}", place.option()));
+    let [kept, left] = old.addresses()[..] else { panic!("two addresses") };
+    let mut idle = Peer::connect(left);
+    assert_eq!(idle.ask(FAST).status, 200);
+    let new = Server::listening(driver, "127.0.0.3:0", &format!("--listen {kept} {}", place.option()));
+    assert_eq!(idle.rest(), b"");
+    old.ends_well();
+    let addresses = new.addresses();
+    assert_eq!((addresses.len(), addresses[1]), (2, kept));
+    for address in addresses {
+        expect_served(address);
+    }
+    assert!(Peer::try_connect(left).is_err(), "somebody listens still");
+    new.finish();
+}
+
+/// Rows 4.37, 4.9: the successor ends, having said so much and no more. The old server serves on, and can still
+/// be succeeded.
+fn a_successor_that_dies_at_any_step_changes_nothing(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 2");
+    let address = old.address();
+    for step in 0..6 {
+        let successor = Control::knock(&place.path);
+        let mut listeners: Vec<OwnedFd> = Vec::new();
+        match step {
+            0 => {}
+            1 => successor.say("hand-over 1"),
+            2 => listeners = successor.take_offer(2),
+            3 => {
+                listeners = successor.take_offer(2);
+                successor.say("ready");
+            }
+            _ => {
+                listeners = successor.take_offer(2);
+                successor.say("ready");
+                successor.expect("yours");
+            }
+        }
+        if step == 5 {
+            // It has moved in, and dies there.
+            let door = Control::door(&place.path.with_extension("next"));
+            std::fs::rename(place.path.with_extension("next"), &place.path).expect("our folder");
+            drop(door);
+        }
+        let mut waiting = Peer::connect(address);
+        drop((successor, listeners));
+        waiting.send(FAST);
+        assert_eq!(waiting.answer().status, 200, "after step {step}");
+        expect_served(address);
+        eventually("the old server can be succeeded again", || place.is_tidy().then_some(()));
+    }
+    let new = place.next(driver, address, "");
+    old.ends_well();
+    expect_served(address);
+    new.finish();
+}
+
+/// Row 4.37: the old server ends, having said so much and no more. The successor is the server then, with whoever
+/// waited in the queue.
+fn an_old_server_that_dies_at_any_step_is_succeeded(driver: Driver) {
+    for step in 0..6 {
+        let place = Place::new();
+        let door = Control::door(&place.path);
+        let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = queue.local_addr().expect("it is bound");
+        let mut waiting: Vec<Peer> = (0..20).map(|_| Peer::connect(address)).collect();
+        for peer in &mut waiting {
+            peer.send(FAST);
+        }
+        let (new, waiting) = thread::scope(|scope| {
+            let new = scope.spawn(|| place.next(driver, address, "-A 2"));
+            let successor = Control::open(&door);
+            let mut received = true;
+            match step {
+                0 => received = false,
+                1 => {
+                    successor.expect("hand-over 1");
+                    successor.give("listeners http 1", &[std::os::fd::AsFd::as_fd(&queue)]);
+                }
+                2 => successor.make_offer(&queue),
+                3 => {
+                    successor.make_offer(&queue);
+                    successor.expect("ready");
+                }
+                4 => {
+                    successor.make_offer(&queue);
+                    successor.expect("ready");
+                    successor.say("yours");
+                }
+                _ => {
+                    successor.make_offer(&queue);
+                    successor.expect("ready");
+                    successor.say("yours");
+                    successor.expect("taken");
+                }
+            }
+            // All descriptors of the old server close.
+            drop((queue, door, successor));
+            // Who waited when nothing had been handed over yet is lost with the server that died.
+            let waiting = if received { waiting } else { Vec::new() };
+            (new.join().expect("it starts"), waiting)
+        });
+        for mut peer in waiting {
+            assert_eq!(peer.answer().status, 200, "after step {step}");
+        }
+        expect_served(address);
+        eventually("the new server can be succeeded", || place.is_tidy().then_some(()));
+        let last = place.next(driver, address, "");
+        new.ends_well();
+        expect_served(address);
+        last.finish();
+    }
+}
+
+/// Row 4.37: the same with real processes and a real signal, wherever it strikes.
+fn servers_that_are_killed_leave_one_that_works(driver: Driver) {
+    let place = Place::new();
+    let mut server = place.first(driver, "");
+    let address = server.address();
+    for round in 0..6 {
+        let next = place.next(driver, address, "");
+        if round % 2 == 0 {
+            server.signal(Signal::KILL);
+            server.wait();
+            server = next;
+        } else {
+            next.signal(Signal::KILL);
+            next.wait();
+            // It was killed before its last word or after it: the old server goes on, or has gone.
+            let mut another = None;
+            if Peer::try_connect(address).is_ok_and(|mut peer| peer.ask(FAST).status == 200) {
+                another = Some(place.next(driver, address, ""));
+            }
+            server.wait();
+            server = another.unwrap_or_else(|| place.next(driver, address, ""));
+        }
+        expect_served(address);
+        eventually("the server can be succeeded", || place.is_tidy().then_some(()));
+    }
+    server.finish();
+}
+
+/// Row 4.37: an error of the successor is told by the successor; nobody else notices.
+fn a_successor_that_cannot_start_leaves_the_old_server_alone(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 3");
+    let address = old.address();
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = stranger.local_addr().expect("it is bound");
+    let outcome = place.attempt(driver, &format!("--listen {address} --listen {taken}"));
+    expect_failure(&outcome, &format!("cannot listen on {taken}: another process listens there"));
+    let outcome = place.attempt(driver, &format!("--listen {address} --congestion nonsense"));
+    expect_failure(&outcome, &format!("cannot listen on {address}"));
+    expect_served(address);
+    // Without the hand-over it is a server that is started twice by mistake.
+    let outcome = binary().args(["serve", "--listen", &address.to_string()]).output().expect("it starts");
+    expect_failure(&outcome, "another process listens there");
+    let new = place.next(driver, address, "");
+    old.ends_well();
+    new.finish();
+}
+
+/// Row 4.37: whoever comes while another takes over is told so; the one that was first can go on.
+fn only_one_successor_at_a_time(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 1");
+    let address = old.address();
+    let first = Control::knock(&place.path);
+    let listeners = first.take_offer(1);
+    let outcome = place.attempt(driver, &format!("--listen {address}"));
+    expect_failure(&outcome, "the other server refused: another server is taking over at this moment");
+    first.say("ready");
+    first.expect("yours");
+    first.say("taken");
+    first.expect_end();
+    old.ends_well();
+    // The test holds the listener now, so whoever comes waits in it.
+    let queue = TcpListener::from(listeners.into_iter().next().expect("it was offered"));
+    queue.set_nonblocking(false).expect("a listener can be blocking");
+    let mut peer = Peer::connect(address);
+    peer.send(FAST);
+    queue.accept().expect("the queue has survived");
+}
+
+/// Row 4.37: a server that has been told to end hands over nothing: the next one starts by itself.
+fn a_draining_server_is_not_taken_over(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-w 1 -D 300");
+    let mut watcher = old.watch();
+    let mut slow = old.connect();
+    slow.send(SLOW);
+    watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
+    old.signal(Signal::TERM);
+    eventually("the control socket is gone", || (!place.path.exists()).then_some(()));
+    eventually("nobody listens", || Peer::try_connect(old.address()).is_err().then_some(()));
+    let new = place.next(driver, old.address(), "");
+    assert_eq!(slow.answer().status, 200);
+    old.ends_well();
+    expect_served(new.address());
+    new.finish();
+}
+
+/// Row 4.37: another version is told which one this is, whoever speaks nonsense is told that, and the server goes
+/// on.
+#[test]
+fn other_versions_and_nonsense_are_refused_with_their_reason() {
+    let place = Place::new();
+    let server = place.first(Driver::Poll, "");
+    for (line, reason) in [
+        ("hand-over 2", "this server speaks version 1 of the hand-over, the other version 2"),
+        (
+            "hand-over one",
+            "the other side should have said `hand-over` and said \"hand-over one\\n\" with 0 descriptors",
+        ),
+        ("ready", "the other side should have said `hand-over` and said `ready`"),
+        ("refused changed my mind", "the other server refused: changed my mind"),
+    ] {
+        let successor = Control::knock(&place.path);
+        successor.say(line);
+        successor.expect(&format!("refused {reason}"));
+        successor.expect_end();
+        expect_served(server.address());
+    }
+    server.finish();
+}
+
+/// Row 4.37: the new server says what the old one has against it, and ends.
+#[test]
+fn an_old_server_that_refuses_is_quoted() {
+    for (line, reason) in [
+        ("refused this server speaks version 7", "the other server refused: this server speaks version 7"),
+        ("listeners nats 1", "should have said `listeners` and said \"listeners nats 1\\n\""),
+        ("end 1", "should have said `listeners` and said `end 1`"),
+    ] {
+        let place = Place::new();
+        let door = Control::door(&place.path);
+        let outcome = thread::scope(|scope| {
+            let attempt = scope.spawn(|| place.attempt(Driver::Poll, "--listen 127.0.0.1:0"));
+            let successor = Control::open(&door);
+            successor.expect("hand-over 1");
+            successor.say(line);
+            attempt.join().expect("it ends")
+        });
+        expect_failure(&outcome, reason);
+        assert!(place.path.exists(), "it took what is not its own");
+    }
+}
+
+/// Row 4.37: listeners are for processes of the same user alone, even if the socket's mode lets others connect,
+/// and a socket of another user is not asked.
+#[test]
+fn other_users_get_nothing_and_are_given_nothing() {
+    let place = Place::new();
+    let server = place.first(Driver::Poll, "");
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    open(place.folder.path(), 0o755);
+    open(&place.path, 0o666);
+    let other_place = Place::new();
+    open(other_place.folder.path(), 0o1777);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let nobody = Uid::from_raw(NOBODY);
+            // Of this thread alone.
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).expect("these tests run as root");
+            let successor = Control::knock(&place.path);
+            successor
+                .expect("refused the process at the other end runs as user 65534, and this server as user 0");
+            successor.expect_end();
+            Control::door(&other_place.path);
+        });
+    });
+    expect_served(server.address());
+    server.finish();
+    let outcome = other_place.attempt(Driver::Poll, "--listen 127.0.0.1:0");
+    expect_failure(
+        &outcome,
+        "belongs to user 65534, and this server runs as user 0; run it as the same user",
+    );
+}
+
+/// Row 4.37: the path is checked before anything is done: what is dead is replaced, what is not ours is left.
+#[test]
+fn the_path_must_be_a_socket_of_this_user_in_a_safe_folder() {
+    let place = Place::new();
+    drop(UnixListener::bind(&place.path).expect("a dead socket"));
+    drop(UnixListener::bind(place.path.with_extension("next")).expect("another"));
+    let server = place.first(Driver::Poll, "");
+    assert!(place.is_tidy());
+    let address = server.address();
+    server.signal(Signal::KILL);
+    server.wait();
+    let server = place.next(Driver::Poll, address, "");
+    assert!(place.is_tidy());
+    server.finish();
+
+    std::fs::write(&place.path, "precious").expect("our folder");
+    let outcome = place.attempt(Driver::Poll, "--listen 127.0.0.1:0");
+    expect_failure(&outcome, "exists and is no socket; choose another path or remove it");
+    assert_eq!(std::fs::read_to_string(&place.path).expect("it is there"), "precious");
+    std::fs::remove_file(&place.path).expect("our folder");
+    std::fs::set_permissions(place.folder.path(), std::fs::Permissions::from_mode(0o777))
+        .expect("our folder");
+    let outcome = place.attempt(Driver::Poll, "--listen 127.0.0.1:0");
+    expect_failure(&outcome, "others may put sockets into");
+}
+
+/// What a service supervisor does: opens listeners and becomes the server.
+const PARENT: &str = "
+import os, socket, sys
+count, names, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+sockets = []
+for number in range(count):
+    listener = socket.socket()
+    listener.bind(('127.0.0.1', 0))
+    listener.listen(100)
+    sockets.append(listener)
+# Out of the way of the numbers that they are to have.
+spare = [os.dup(listener.fileno()) for listener in sockets for _ in range(5)]
+for number, listener in enumerate(sockets):
+    os.dup2(listener.fileno() if listener.fileno() > 2 + count else spare[-1 - 5 * (count - 1 - number)], 3 + number)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(count), LISTEN_FDNAMES=names)
+os.execv(arguments[0], arguments)
+";
+
+/// Row 4.37: sd_listen_fds(3): the parent's listeners are served instead of the default address, beside what is
+/// asked for by name, and are handed over like any other.
+fn the_parent_may_pass_listeners(driver: Driver) {
+    let place = Place::new();
+    let start = |count: &str, names: &str, options: &str| {
+        let tool = Tool::new("python3", "-c").arg(PARENT).arg(count).arg(names).arg(binary().get_program());
+        let mut command = tool.into_command();
+        command.args(["serve", "--driver", driver.name()]).args(options.split_whitespace());
+        command
+    };
+    let server = Server::spawn(start("2", "web:admin", &format!("-A 3 {}", place.option())));
+    assert_eq!(server.banner_line("passed by the parent: "), "web, admin");
+    assert_eq!(server.banner_line("kept "), "2 listeners");
+    let addresses = server.addresses();
+    assert_eq!(addresses.len(), 2);
+    for address in &addresses {
+        for _ in 0..20 {
+            expect_served(*address);
+        }
+    }
+    let listen = format!("--listen {} {}", addresses[1], place.option());
+    let next = Server::listening(driver, &addresses[0].to_string(), &listen);
+    server.ends_well();
+    assert_eq!(next.banner_line("kept "), "2 listeners");
+    for address in &addresses {
+        expect_served(*address);
+    }
+    next.finish();
+
+    let server = Server::spawn(start("1", "", "--listen 127.0.0.2:0"));
+    assert_eq!(server.addresses().len(), 2);
+    for address in server.addresses() {
+        expect_served(address);
+    }
+    server.finish();
+
+    let outcome = start("1", "a:b", "").output().expect("python runs");
+    expect_failure(&outcome, "the parent process set LISTEN_FDNAMES to \"a:b\"");
+}

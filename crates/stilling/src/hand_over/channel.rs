@@ -1,0 +1,297 @@
+//! One connection between two servers: messages with descriptors, each within a time.
+//!
+//! The one decision: a sequenced-packet socket. The system keeps messages apart and their descriptors with
+//! them, so there is nothing to frame, and nothing to go wrong between two messages. The end of the other
+//! process, however it ends, is the end of the connection: that is how each side knows that it is alone.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, recvmsg,
+    sendmsg, socket_with,
+};
+
+use super::error::HandOverError;
+use super::limits::{DESCRIPTORS_PER_MESSAGE, MESSAGE_SIZE_MAX};
+use super::message::Message;
+
+/// How every socket of a hand-over is made: nothing on this thread may hang, nothing may leak into children.
+pub(super) const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
+/// What came.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A message, with its descriptors.
+    Message(Message, Vec<OwnedFd>),
+    /// The other process has ended, or has left.
+    Ended,
+    /// Nothing yet.
+    Nothing,
+}
+
+/// A connection to the other server.
+#[derive(Debug)]
+pub(super) struct Channel(OwnedFd);
+
+impl Channel {
+    /// The connection that was accepted.
+    pub(super) fn accepted(socket: OwnedFd) -> Channel {
+        Channel(socket)
+    }
+
+    /// Connects to the socket at `path`, waiting for room in its backlog until `deadline`. `None`: nobody
+    /// listens there any more.
+    pub(super) fn connect(path: &Path, deadline: Instant) -> Result<Option<Channel>, HandOverError> {
+        let doing = || format!("connect to {}", path.display());
+        let socket = packet_socket()?;
+        let address = SocketAddrUnix::new(path).map_err(HandOverError::system(doing()))?;
+        loop {
+            match connect(&socket, &address) {
+                Ok(()) => return Ok(Some(Channel(socket))),
+                Err(Errno::CONNREFUSED | Errno::NOENT) => return Ok(None),
+                Err(Errno::INTR) => {}
+                // The backlog is full, and a Unix socket has no way of telling when it is not any more.
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(CONNECT_AGAIN),
+                Err(error) => return Err(HandOverError::system(doing())(error)),
+            }
+        }
+    }
+
+    /// Who is at the other end.
+    pub(super) fn peer(&self) -> Result<UCred, HandOverError> {
+        rustix::net::sockopt::socket_peercred(&self.0)
+            .map_err(HandOverError::system("ask who is at the other end of the control socket"))
+    }
+
+    /// Refuses to speak with a process of another user. Returns the number of the process.
+    pub(super) fn check_peer(&self) -> Result<i32, HandOverError> {
+        let (peer, user) = (self.peer()?, rustix::process::geteuid());
+        if peer.uid != user {
+            return Err(HandOverError::ForeignPeer { peer: peer.uid.as_raw(), user: user.as_raw() });
+        }
+        Ok(peer.pid.as_raw_pid())
+    }
+
+    /// Sends a message with descriptors, at most [`DESCRIPTORS_PER_MESSAGE`], by `deadline`.
+    pub(super) fn send(
+        &self,
+        message: &Message,
+        descriptors: &[BorrowedFd<'_>],
+        deadline: Instant,
+    ) -> Result<(), HandOverError> {
+        let line = message.to_line();
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        loop {
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            let fits = descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors));
+            assert!(fits, "the caller keeps to {DESCRIPTORS_PER_MESSAGE} descriptors");
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.0, &[IoSlice::new(line.as_bytes())], &mut control, flags) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if ready(&self.0, PollFlags::OUT, deadline)? => {}
+                Err(Errno::AGAIN) => {
+                    return Err(HandOverError::System {
+                        doing: format!("say `{message}`"),
+                        error: std::io::ErrorKind::TimedOut.into(),
+                    });
+                }
+                Err(error) => return Err(HandOverError::system(format!("say `{message}`"))(error)),
+            }
+        }
+    }
+
+    /// What has come, without waiting. `expected` is for the error if it cannot be understood.
+    pub(super) fn receive_now(&self, expected: &'static str) -> Result<Incoming, HandOverError> {
+        let mut bytes = [0; MESSAGE_SIZE_MAX];
+        let mut space = [MaybeUninit::uninit(); SPACE];
+        let mut descriptors = Vec::new();
+        let received = loop {
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                Ok(received) => {
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(rights) = message {
+                            descriptors.extend(rights);
+                        }
+                    }
+                    break received;
+                }
+                Err(Errno::AGAIN) => return Ok(Incoming::Nothing),
+                // The other side left without having read everything. It is told once; what it had said before
+                // can still be read, and then the end.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
+                Err(error) => return Err(HandOverError::system("read from the control socket")(error)),
+            }
+        };
+        if received.bytes == 0 && descriptors.is_empty() {
+            return Ok(Incoming::Ended);
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            let error = Errno::MFILE;
+            return Err(HandOverError::system("receive listeners: too few open files are allowed")(error));
+        }
+        let bytes = &bytes[..received.bytes];
+        let expects = |message: &Message| match message {
+            Message::Listeners { count } => *count,
+            _ => 0,
+        };
+        match Message::parse(bytes) {
+            Ok(message)
+                if !received.flags.contains(ReturnFlags::TRUNC) && expects(&message) == descriptors.len() =>
+            {
+                Ok(Incoming::Message(message, descriptors))
+            }
+            _ => {
+                let came = bytes.escape_ascii();
+                let got = format!("\"{came}\" with {} descriptors", descriptors.len());
+                Err(HandOverError::Unexpected { expected, got })
+            }
+        }
+    }
+
+    /// The next message, waiting for it until `deadline`, which is `timeout` after the beginning of the step.
+    pub(super) fn receive(
+        &self,
+        expected: &'static str,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Incoming, HandOverError> {
+        loop {
+            match self.receive_now(expected)? {
+                Incoming::Nothing => {}
+                incoming => return Ok(incoming),
+            }
+            if !ready(&self.0, PollFlags::IN, deadline)? {
+                return Err(HandOverError::Late { expected, after: timeout });
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Between two tries to connect to a server that has many waiting.
+const CONNECT_AGAIN: Duration = Duration::from_millis(5);
+
+/// Bytes of the control data of a message with all its descriptors.
+const SPACE: usize = rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_MESSAGE));
+
+/// A socket for a hand-over.
+pub(super) fn packet_socket() -> Result<OwnedFd, HandOverError> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None)
+        .map_err(HandOverError::system("make a control socket"))
+}
+
+/// Waits for a descriptor until `deadline`; false: it came first.
+fn ready(descriptor: &OwnedFd, flags: PollFlags, deadline: Instant) -> Result<bool, HandOverError> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match poll(&mut [PollFd::new(descriptor, flags)], Some(&timespec(left))) {
+            Ok(0) => return Ok(false),
+            Ok(_) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(HandOverError::system("wait for the control socket")(error)),
+        }
+    }
+}
+
+/// A span as the system wants it.
+pub(super) fn timespec(span: Duration) -> Timespec {
+    // Spans here are seconds; what does not fit is as good as for ever.
+    Timespec::try_from(span).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{recv, send, socketpair};
+
+    use super::*;
+
+    fn pair() -> (Channel, Channel) {
+        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
+        (Channel(one), Channel(other))
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// Row 4.37: descriptors arrive with their message, as many as one may carry.
+    #[test]
+    fn listeners_travel_with_their_message() {
+        let (from, to) = pair();
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let files = vec![file.as_fd(); DESCRIPTORS_PER_MESSAGE];
+        let message = Message::Listeners { count: DESCRIPTORS_PER_MESSAGE };
+        from.send(&message, &files, soon()).unwrap();
+        from.send(&Message::End { total: 64 }, &[], soon()).unwrap();
+        let incoming = to.receive("listeners", soon(), Duration::ZERO).unwrap();
+        let Incoming::Message(came, descriptors) = incoming else { panic!("{incoming:?}") };
+        assert_eq!((came, descriptors.len()), (message, DESCRIPTORS_PER_MESSAGE));
+        let closed_on_exec = rustix::io::fcntl_getfd(&descriptors[0]).unwrap();
+        assert_eq!(closed_on_exec, rustix::io::FdFlags::CLOEXEC);
+        assert!(matches!(to.receive_now("end"), Ok(Incoming::Message(Message::End { total: 64 }, _))));
+        assert!(matches!(to.receive_now("more"), Ok(Incoming::Nothing)));
+    }
+
+    /// Row 4.37: a message and its descriptors must fit each other; a cut message is none.
+    #[test]
+    fn descriptors_too_few_or_too_many_or_a_cut_line_are_refused() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for (line, descriptors) in
+            [("listeners http 2\n", 1), ("listeners http 1\n", 0), ("ready\n", 1), ("end 1\n", 1)]
+        {
+            let (from, to) = pair();
+            let message = Message::parse(line.as_bytes()).unwrap();
+            from.send(&message, &vec![file.as_fd(); descriptors], soon()).unwrap();
+            let error = to.receive_now("something else").unwrap_err();
+            assert!(matches!(error, HandOverError::Unexpected { .. }), "{error}");
+        }
+        let (from, to) = pair();
+        let long = format!("refused {}\n{}", "x".repeat(100), " ".repeat(MESSAGE_SIZE_MAX));
+        send(&from.0, long.as_bytes(), SendFlags::empty()).unwrap();
+        assert!(matches!(to.receive_now("ready"), Err(HandOverError::Unexpected { .. })));
+    }
+
+    /// Row 4.37: whoever left without having read everything has still said what it said.
+    #[test]
+    fn the_last_words_of_one_that_left_are_heard() {
+        let (from, to) = pair();
+        to.send(&Message::Taken, &[], soon()).unwrap();
+        from.send(&Message::Refused("too late".to_owned()), &[], soon()).unwrap();
+        drop(from);
+        let incoming = to.receive("anything", soon(), Duration::ZERO).unwrap();
+        assert!(matches!(incoming, Incoming::Message(Message::Refused(_), _)), "{incoming:?}");
+        assert!(matches!(to.receive_now("anything"), Ok(Incoming::Ended)));
+        assert!(to.send(&Message::Ready, &[], soon()).is_err());
+    }
+
+    /// Row 4.37: one that neither speaks nor reads costs a bounded time.
+    #[test]
+    fn a_silent_peer_is_not_waited_for_for_ever() {
+        let (from, to) = pair();
+        let past = Instant::now();
+        let error = to.receive("ready", past, Duration::from_secs(7)).unwrap_err();
+        assert!(error.to_string().contains("`ready` within 7 seconds"), "{error}");
+        let full = loop {
+            if let Err(error) = from.send(&Message::Ready, &[], past) {
+                break error;
+            }
+        };
+        assert!(full.to_string().starts_with("cannot say `ready`: timed out"), "{full}");
+        assert_eq!(recv(&to.0, &mut [0; 16], RecvFlags::DONTWAIT).unwrap().0, 6);
+    }
+}

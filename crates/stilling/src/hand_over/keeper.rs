@@ -1,0 +1,410 @@
+//! The keeper: one thread beside the shards that finishes a take-over, waits at the path for the next
+//! successor, and hands over to it.
+//!
+//! It holds a copy of every listener, so that it can hand them out without asking a shard. A copy keeps the
+//! queue open, so the keeper lets go of its copies when the server drains.
+//!
+//! Two processes that wait on one listener hazard each other's wake-ups: io_uring has the kernel wake only one
+//! of those who wait for a connection, and when that one stops accepting, or is killed, before it has taken
+//! the connection, the others sleep on beside a queue that is not empty. So as long as the old server lives the
+//! shards are told every [`LOOK_AGAIN_EVERY`] to accept anew, which looks into the queue first, and once more
+//! when it has gone; and the old server does the same when a successor is gone.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+
+use super::channel::{Channel, Incoming, timespec};
+use super::door::Door;
+use super::error::HandOverError;
+use super::limits::{
+    CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_EVERY,
+    MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT,
+};
+use super::message::{Message, VERSION};
+use super::{TakeOver, Waiting};
+use crate::lifecycle::{Lifecycle, Phase};
+
+/// Ends the keeper's wait: when the server's life changes, and when it is over.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    descriptor: OwnedFd,
+    over: AtomicBool,
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Bell, HandOverError> {
+        let descriptor = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(HandOverError::system("make an event for the hand-over"))?;
+        Ok(Bell { descriptor, over: AtomicBool::new(false) })
+    }
+
+    /// Has the keeper look at the lifecycle. Safe in a signal handler.
+    pub(crate) fn ring(&self) {
+        // The counter can only be full when it has been rung already.
+        let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
+    }
+
+    /// All shards have ended: the keeper leaves whatever it is doing.
+    pub(crate) fn ring_the_end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn hush(&self) {
+        let _ = rustix::io::read(&self.descriptor, &mut [0; 8]);
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+}
+
+/// What ended a wait.
+#[derive(Debug, PartialEq, Eq)]
+enum News {
+    /// Something is to be read from the channel that was waited for.
+    Channel,
+    /// Somebody knocks, and nobody else is being served.
+    Knock,
+    /// The bell has rung.
+    Bell,
+    /// The time has come.
+    Deadline,
+}
+
+/// Who has something to say.
+struct Ready {
+    bell: bool,
+    door: bool,
+    old: bool,
+    channel: bool,
+}
+
+/// The thread's state.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    config: TakeOver,
+    door: Door,
+    bell: Arc<Bell>,
+    lifecycle: Arc<Lifecycle>,
+    /// A copy of each.
+    listeners: Vec<OwnedFd>,
+    /// How many shards are to begin before the server counts as ready.
+    shards: usize,
+    /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
+    old: Option<Channel>,
+    /// When the shards are to accept anew, while there is an old server.
+    look_again: Instant,
+}
+
+impl Keeper {
+    /// The keeper of a server that holds these listeners.
+    pub(crate) fn new(
+        waiting: Waiting,
+        lifecycle: Arc<Lifecycle>,
+        listeners: Vec<OwnedFd>,
+        shards: usize,
+    ) -> Keeper {
+        let Waiting { config, old, door, bell } = waiting;
+        let look_again = Instant::now();
+        Keeper { config, door, bell, lifecycle, listeners, shards, old, look_again }
+    }
+
+    /// What ends it.
+    pub(crate) fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    /// Keeps the door until the server ends or has been succeeded.
+    ///
+    /// # Errors
+    /// The take-over failed: the server must not go on, because the old one does.
+    pub(crate) fn keep(self) -> Result<(), HandOverError> {
+        match self.keep_to_the_end() {
+            // Whoever ended this server wanted that.
+            Err(HandOverError::Ending) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn keep_to_the_end(mut self) -> Result<(), HandOverError> {
+        self.await_shards()?;
+        if self.old.is_some() {
+            self.take_over()?;
+        }
+        while self.lifecycle.phase() == Phase::Running && !self.bell.is_over() {
+            if self.wait(None, None)? != News::Knock {
+                continue;
+            }
+            if let Some(successor) = self.serve_successor() {
+                return self.retire(successor);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until every shard accepts.
+    fn await_shards(&mut self) -> Result<(), HandOverError> {
+        while self.lifecycle.began() < self.shards {
+            self.check_life()?;
+            self.wait_for_bell();
+        }
+        self.check_life()
+    }
+
+    /// Takes the old server's place.
+    fn take_over(&mut self) -> Result<(), HandOverError> {
+        const YOURS: &str = "yours";
+        let old = self.old.take().expect("the caller has looked");
+        let process = old.peer()?.pid.as_raw_pid();
+        let deadline = Instant::now() + CONFIRM_TIMEOUT;
+        // An old server that cannot be spoken to has gone: the next look tells.
+        let _ = old.send(&Message::Ready, &[], deadline);
+        match self.await_message(&old, YOURS, deadline, CONFIRM_TIMEOUT)? {
+            Incoming::Message(Message::Yours, _) => {}
+            Incoming::Message(other, _) => return Err(unexpected(YOURS, &other)),
+            Incoming::Ended | Incoming::Nothing => {
+                self.door.move_in()?;
+                self.lifecycle.look_again();
+                self.tell(&format!("process {process} ended while it handed over: went on without it"));
+                return Ok(());
+            }
+        }
+        self.check_life()?;
+        self.door.move_in()?;
+        let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
+        self.tell(&format!("took over from process {process}"));
+        self.old = Some(old);
+        Ok(())
+    }
+
+    /// Speaks with one that knocks. Returns it if it is the server from now on.
+    fn serve_successor(&mut self) -> Option<Channel> {
+        let successor = match self.door.open() {
+            Ok(successor) => successor?,
+            Err(error) => {
+                self.tell(&format!("hand-over: {error}"));
+                return None;
+            }
+        };
+        let mut moved = false;
+        let failure = match self.hand_over(&successor, &mut moved) {
+            Ok(process) => {
+                self.tell(&format!("handed over to process {process}: draining"));
+                return Some(successor);
+            }
+            Err(failure) => failure,
+        };
+        let refusal = Message::Refused(failure.to_string());
+        let _ = successor.send(&refusal, &[], Instant::now() + MOVE_TIMEOUT);
+        drop(successor);
+        self.tell(&format!("hand-over failed, this server goes on: {failure}"));
+        self.lifecycle.look_again();
+        if moved && !self.door.is_at_its_path() {
+            self.move_back();
+        }
+        None
+    }
+
+    /// All steps with one successor. Notes in `moved` when that may have taken the path. Returns the number of
+    /// its process.
+    fn hand_over(&mut self, successor: &Channel, moved: &mut bool) -> Result<i32, HandOverError> {
+        let process = successor.check_peer()?;
+        let version = match self.expect(successor, "hand-over", HELLO_TIMEOUT)? {
+            Message::Hello { version } => version,
+            other => return Err(unexpected("hand-over", &other)),
+        };
+        if version != VERSION {
+            return Err(HandOverError::Version(version));
+        }
+        self.offer(successor)?;
+        match self.expect(successor, "ready", READY_TIMEOUT)? {
+            Message::Ready => {}
+            other => return Err(unexpected("ready", &other)),
+        }
+        successor.send(&Message::Yours, &[], Instant::now() + MOVE_TIMEOUT)?;
+        *moved = true;
+        match self.expect(successor, "taken", MOVE_TIMEOUT)? {
+            Message::Taken => {}
+            other => return Err(unexpected("taken", &other)),
+        }
+        // It may have died since: then this is the last moment to go on instead.
+        match successor.receive_now("nothing")? {
+            Incoming::Nothing => Ok(process),
+            Incoming::Ended => Err(HandOverError::Gone { expected: "nothing" }),
+            Incoming::Message(other, _) => Err(unexpected("nothing", &other)),
+        }
+    }
+
+    /// Hands out all listeners.
+    fn offer(&self, successor: &Channel) -> Result<(), HandOverError> {
+        if self.listeners.len() > LISTENERS_HANDED_MAX {
+            return Err(HandOverError::TooMany(self.listeners.len()));
+        }
+        let deadline = Instant::now() + OFFER_TIMEOUT;
+        for some in self.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
+            let descriptors: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
+            successor.send(&Message::Listeners { count: some.len() }, &descriptors, deadline)?;
+        }
+        successor.send(&Message::End { total: self.listeners.len() }, &[], deadline)
+    }
+
+    /// The successor is gone and may have taken the path: takes it back.
+    fn move_back(&mut self) {
+        let door = Door::beside(self.door.path()).and_then(|door| door.move_in().map(|()| door));
+        match door {
+            Ok(door) => self.door = door,
+            Err(error) => self.tell(&format!("hand-over: no successor can reach this server: {error}")),
+        }
+    }
+
+    /// Has the shards drain. The successor sees by the end of the channel when this process has gone, so it stays
+    /// open.
+    fn retire(mut self, successor: Channel) -> Result<(), HandOverError> {
+        self.listeners.clear();
+        self.lifecycle.hand_over();
+        while !self.bell.is_over() {
+            self.wait_for_bell();
+        }
+        drop(successor);
+        Ok(())
+    }
+
+    /// The next message of a successor.
+    fn expect(
+        &mut self,
+        successor: &Channel,
+        expected: &'static str,
+        timeout: Duration,
+    ) -> Result<Message, HandOverError> {
+        match self.await_message(successor, expected, Instant::now() + timeout, timeout)? {
+            Incoming::Message(message, _) => Ok(message),
+            Incoming::Ended | Incoming::Nothing => Err(HandOverError::Gone { expected }),
+        }
+    }
+
+    /// Waits for a message, and does meanwhile what else the keeper has to do. A refusal is an error. Of the
+    /// server's own drain a hand-over takes no notice: the successor is welcome all the more.
+    fn await_message(
+        &mut self,
+        channel: &Channel,
+        expected: &'static str,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Incoming, HandOverError> {
+        loop {
+            match channel.receive_now(expected)? {
+                Incoming::Message(Message::Refused(reason), _) => return Err(HandOverError::Refused(reason)),
+                Incoming::Nothing => {}
+                incoming => return Ok(incoming),
+            }
+            if self.bell.is_over() {
+                return Err(HandOverError::Ending);
+            }
+            if self.wait(Some(channel), Some(deadline))? == News::Deadline {
+                return Err(HandOverError::Late { expected, after: timeout });
+            }
+        }
+    }
+
+    /// Waits for news. Meanwhile it looks after an old server that has not gone yet, and refuses whoever knocks
+    /// while `channel` is being served.
+    fn wait(&mut self, channel: Option<&Channel>, deadline: Option<Instant>) -> Result<News, HandOverError> {
+        loop {
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Ok(News::Deadline);
+            }
+            if self.old.is_some() && now >= self.look_again {
+                self.lifecycle.look_again();
+                self.look_again = now + LOOK_AGAIN_EVERY;
+            }
+            let until = [deadline, self.old.as_ref().map(|_| self.look_again)].into_iter().flatten().min();
+            let Ready { bell, door, old, channel: spoke } = self.poll(channel, until)?;
+            if bell {
+                self.bell.hush();
+            }
+            if old {
+                self.hear_old()?;
+            }
+            match channel {
+                Some(_) if door => self.refuse_another(),
+                None if door => return Ok(News::Knock),
+                _ => {}
+            }
+            if spoke {
+                return Ok(News::Channel);
+            }
+            if bell {
+                return Ok(News::Bell);
+            }
+        }
+    }
+
+    fn poll(&self, channel: Option<&Channel>, until: Option<Instant>) -> Result<Ready, HandOverError> {
+        let mut asked = vec![
+            PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.door.as_fd(), PollFlags::IN),
+        ];
+        asked.extend(self.old.as_ref().map(|old| PollFd::from_borrowed_fd(old.as_fd(), PollFlags::IN)));
+        asked.extend(channel.map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)));
+        let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
+        match poll(&mut asked, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(HandOverError::system("wait for a successor")(error)),
+        }
+        let mut ready = asked.iter().map(|one| !one.revents().is_empty());
+        let mut next = || ready.next().unwrap_or(false);
+        let (bell, door) = (next(), next());
+        let old = self.old.is_some() && next();
+        Ok(Ready { bell, door, old, channel: channel.is_some() && next() })
+    }
+
+    /// The old server has gone, or has thought better of it.
+    fn hear_old(&mut self) -> Result<(), HandOverError> {
+        let Some(old) = &self.old else { return Ok(()) };
+        match old.receive_now("nothing")? {
+            Incoming::Nothing => Ok(()),
+            Incoming::Ended => {
+                self.old = None;
+                self.lifecycle.look_again();
+                Ok(())
+            }
+            // It had not heard `taken` in time and goes on.
+            Incoming::Message(Message::Refused(reason), _) => Err(HandOverError::Refused(reason)),
+            Incoming::Message(other, _) => Err(unexpected("nothing", &other)),
+        }
+    }
+
+    fn refuse_another(&self) {
+        if let Ok(Some(another)) = self.door.open() {
+            let reason = "another server is taking over at this moment".to_owned();
+            let _ = another.send(&Message::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
+        }
+    }
+
+    fn wait_for_bell(&self) {
+        let bell = PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN);
+        // An interruption is a reason to look as good as any.
+        let _ = poll(&mut [bell], None);
+        self.bell.hush();
+    }
+
+    fn check_life(&self) -> Result<(), HandOverError> {
+        let lives = self.lifecycle.phase() == Phase::Running && !self.bell.is_over();
+        if lives { Ok(()) } else { Err(HandOverError::Ending) }
+    }
+
+    fn tell(&self, line: &str) {
+        (self.config.tell)(line);
+    }
+}
+
+fn unexpected(expected: &'static str, got: &Message) -> HandOverError {
+    HandOverError::Unexpected { expected, got: format!("`{got}`") }
+}

@@ -1,0 +1,43 @@
+//! Every bound of a hand-over in one place, with its unit and what happens when it is reached.
+//!
+//! Each step waits for the other process for at most the time that its name tells. Whoever waits in vain says
+//! so, and the old server goes on: until the last word has come, it has never stopped.
+
+use std::time::Duration;
+
+/// Bytes of the longest message. A longer one is cut by the system, which is noticed: the hand-over fails.
+pub const MESSAGE_SIZE_MAX: usize = 512;
+
+/// Bytes of the longest reason in a refusal. A longer one is cut.
+pub const REASON_SIZE_MAX: usize = 400;
+
+/// Descriptors that travel with one message; the system allows 253. More take several messages.
+pub const DESCRIPTORS_PER_MESSAGE: usize = 64;
+
+/// Listeners that one server hands over or receives. More: the hand-over is refused.
+pub const LISTENERS_HANDED_MAX: usize = 4096;
+
+/// Bytes of the control socket's path: what an address has room for, less the ending of the name under which
+/// a successor waits. Longer: an error at start.
+pub const PATH_SIZE_MAX: usize = 100;
+
+/// Successors that may wait to be heard. More wait in their connect, up to `HELLO_TIMEOUT`.
+pub const CONTROL_BACKLOG: i32 = 16;
+
+/// For a successor to be let in and to say what it wants. Then it is refused.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For the old server to hand out its listeners. Then the successor gives up.
+pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For the successor to accept on all of them: its memory, drivers and threads. Then it is refused.
+pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// For the old server to confirm. Then the successor gives up.
+pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// For the successor to move in at the path. Then it is refused, and the old server moves back.
+pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often a successor looks into its listeners' queues anew while the old server has not gone.
+pub const LOOK_AGAIN_EVERY: Duration = Duration::from_millis(50);

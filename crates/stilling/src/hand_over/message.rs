@@ -1,0 +1,205 @@
+//! What two servers say to each other: one line of text per message, and what it means. No I/O.
+//!
+//! ```text
+//!  successor                              old server
+//!  hand-over 1                     ──►
+//!                                  ◄──    listeners http 2   (+ 2 descriptors), as often as it takes
+//!                                  ◄──    end 2
+//!  ready                           ──►                       it accepts on all of them
+//!                                  ◄──    yours              the path may be taken
+//!  taken                           ──►                       now the old server drains
+//!
+//!  refused why it is not to be: from either side, at any time, and the last word
+//! ```
+//!
+//! The first and the last of these lines are the same in every version, so that two versions that do not
+//! understand each other can say so.
+
+use std::fmt;
+
+use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_MAX, REASON_SIZE_MAX};
+
+/// The version of the conversation that this server speaks.
+pub const VERSION: u32 = 1;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The successor asks for the listeners, in that version of the conversation.
+    Hello {
+        /// The version.
+        version: u32,
+    },
+    /// So many listening descriptors for HTTP come with this message.
+    Listeners {
+        /// How many.
+        count: usize,
+    },
+    /// That were all of them.
+    End {
+        /// How many there were in all.
+        total: usize,
+    },
+    /// The successor accepts on all of them.
+    Ready,
+    /// The successor may take the path.
+    Yours,
+    /// The successor has taken the path: the old server may go.
+    Taken,
+    /// It is not to be, for that reason.
+    Refused(String),
+}
+
+/// A message that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::Hello { version } => write!(f, "hand-over {version}"),
+            Message::Listeners { count } => write!(f, "listeners http {count}"),
+            Message::End { total } => write!(f, "end {total}"),
+            Message::Ready => f.write_str("ready"),
+            Message::Yours => f.write_str("yours"),
+            Message::Taken => f.write_str("taken"),
+            Message::Refused(reason) => write!(f, "refused {}", plain(reason)),
+        }
+    }
+}
+
+impl Message {
+    /// The message as it travels: its line and a line feed.
+    pub fn to_line(&self) -> String {
+        format!("{self}\n")
+    }
+
+    /// Reads one message; `bytes` must be exactly that, as [`to_line`](Self::to_line) writes it.
+    ///
+    /// # Errors
+    /// [`Malformed`] for anything else.
+    pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
+        let text = std::str::from_utf8(bytes).map_err(|_| Malformed)?;
+        let line = text.strip_suffix('\n').ok_or(Malformed)?;
+        if !line.bytes().all(is_plain) {
+            return Err(Malformed);
+        }
+        if let Some(reason) = line.strip_prefix("refused ") {
+            return match reason.len() {
+                1..=REASON_SIZE_MAX => Ok(Message::Refused(reason.to_owned())),
+                _ => Err(Malformed),
+            };
+        }
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["hand-over", version] => Ok(Message::Hello { version: number(version)? }),
+            ["listeners", "http", count] => match number(count)? as usize {
+                count @ 1..=DESCRIPTORS_PER_MESSAGE => Ok(Message::Listeners { count }),
+                _ => Err(Malformed),
+            },
+            ["end", total] => match number(total)? as usize {
+                total @ 0..=LISTENERS_HANDED_MAX => Ok(Message::End { total }),
+                _ => Err(Malformed),
+            },
+            ["ready"] => Ok(Message::Ready),
+            ["yours"] => Ok(Message::Yours),
+            ["taken"] => Ok(Message::Taken),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+/// A number as it is written: digits alone, no zero before others.
+fn number(word: &str) -> Result<u32, Malformed> {
+    let number: u32 = word.parse().map_err(|_| Malformed)?;
+    if number.to_string() == word { Ok(number) } else { Err(Malformed) }
+}
+
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b' '..=b'~')
+}
+
+/// A reason as it may travel: printable, not empty, not too long. Errors may quote anything.
+fn plain(reason: &str) -> String {
+    let letters =
+        reason.chars().map(|letter| if u8::try_from(letter).is_ok_and(is_plain) { letter } else { '?' });
+    let plain: String = letters.take(REASON_SIZE_MAX).collect();
+    if plain.is_empty() { "without a reason".to_owned() } else { plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::limits::MESSAGE_SIZE_MAX;
+    use super::*;
+
+    /// Row 4.37: what one version writes, the same version reads.
+    #[test]
+    fn every_message_is_read_as_it_was_written() {
+        for (message, line) in [
+            (Message::Hello { version: 1 }, "hand-over 1\n"),
+            (Message::Hello { version: u32::MAX }, "hand-over 4294967295\n"),
+            (Message::Listeners { count: 1 }, "listeners http 1\n"),
+            (Message::Listeners { count: DESCRIPTORS_PER_MESSAGE }, "listeners http 64\n"),
+            (Message::End { total: 0 }, "end 0\n"),
+            (Message::End { total: LISTENERS_HANDED_MAX }, "end 4096\n"),
+            (Message::Ready, "ready\n"),
+            (Message::Yours, "yours\n"),
+            (Message::Taken, "taken\n"),
+            (Message::Refused("it is late".to_owned()), "refused it is late\n"),
+        ] {
+            assert_eq!(message.to_line(), line);
+            assert_eq!(Message::parse(line.as_bytes()), Ok(message));
+        }
+    }
+
+    /// Row 4.37: nothing that is only similar passes for a message.
+    #[test]
+    fn whatever_else_comes_is_no_message() {
+        for bytes in [
+            "",
+            "\n",
+            " \n",
+            "ready",
+            "ready\r\n",
+            "ready \n",
+            " ready\n",
+            "ready\nready\n",
+            "READY\n",
+            "ready 1\n",
+            "hand-over\n",
+            "hand-over \n",
+            "hand-over 01\n",
+            "hand-over +1\n",
+            "hand-over -1\n",
+            "hand-over 4294967296\n",
+            "hand-over  1\n",
+            "hand-over 1 2\n",
+            "listeners http 0\n",
+            "listeners http 65\n",
+            "listeners 1\n",
+            "listeners nats 1\n",
+            "end\n",
+            "end 4097\n",
+            "refused\n",
+            "refused \n",
+            "refused a\tb\n",
+            "yours\0\n",
+        ] {
+            assert_eq!(Message::parse(bytes.as_bytes()), Err(Malformed), "{bytes:?}");
+        }
+        assert_eq!(Message::parse(b"refused \xff\n"), Err(Malformed));
+        let long = format!("refused {}\n", "x".repeat(REASON_SIZE_MAX + 1));
+        assert_eq!(Message::parse(long.as_bytes()), Err(Malformed));
+    }
+
+    /// Row 4.37: an error that quotes anything at all is still one line that fits.
+    #[test]
+    fn any_reason_travels_as_one_printable_line() {
+        for reason in ["", "a\nb\0c", "größer", &"x".repeat(2000), "\u{1F600}".repeat(500).as_str()] {
+            let line = Message::Refused(reason.to_owned()).to_line();
+            assert!(line.len() <= MESSAGE_SIZE_MAX, "{line}");
+            assert!(matches!(Message::parse(line.as_bytes()), Ok(Message::Refused(_))), "{line}");
+        }
+        assert_eq!(Message::Refused("a\nb".to_owned()).to_line(), "refused a?b\n");
+    }
+}

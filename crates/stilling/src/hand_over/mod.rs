@@ -1,0 +1,114 @@
+//! One server takes over from another without a connection lost: its listeners change processes, open.
+//!
+//! The queue of a listener belongs to the listener, and closing one resets whoever waits in it. So listeners are
+//! never closed and opened again: the successor receives the old server's descriptors over a Unix socket and
+//! accepts from the very same queues, both of them for a moment, before the old server stops.
+//!
+//! ```text
+//!   old server   ──accepts──────────────────────────────────╴drains, answers, exits╶
+//!                      │ listeners        ▲ ready  │ yours  ▲ taken
+//!   successor    ╶─────▼──accepts─────────┴────────▼────────┴──────────────────────────
+//!                ask                                takes the path
+//! ```
+//!
+//! What holds, whoever dies when (`docs/hand-over.md` goes through all steps):
+//!
+//! - Until `taken` has come the old server has not stopped anything. Whatever happens to the successor before,
+//!   it goes on, and if the path had been taken already it takes it back.
+//! - Once the listeners have come the successor needs nothing more from the old server. If that dies, the
+//!   successor is the server.
+//! - Every listener that a server holds is accepted from, or is also held by somebody who accepts from it.
+//!
+//! | file | what |
+//! |---|---|
+//! | `message.rs` | what is said: lines and their meaning, no I/O |
+//! | `channel.rs` | the connection: messages with descriptors, in bounded time |
+//! | `door.rs` | the path: who may own it, how it changes hands |
+//! | `successor.rs` | asking for the listeners, at the start |
+//! | `keeper.rs` | the thread that finishes a take-over and waits for the next successor |
+//! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
+//!
+//! All of it runs before the shards start, or on the keeper's thread. The shards hear of it as of everything in
+//! the process's life: by a changed number in the `Lifecycle` and a wake.
+
+mod activation;
+mod channel;
+mod door;
+mod error;
+mod keeper;
+pub mod limits;
+pub mod message;
+mod successor;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use stilling_ring::Wake;
+
+pub use activation::{ActivationError, are_listeners_passed};
+pub use error::HandOverError;
+
+pub(crate) use activation::{Passed, take as take_passed};
+pub(crate) use keeper::{Bell, Keeper};
+
+use channel::Channel;
+use door::Door;
+
+/// How a server succeeds another, and is succeeded.
+#[derive(Clone, Debug)]
+pub struct TakeOver {
+    /// The control socket: whoever listens there is succeeded, then this server listens there.
+    pub path: PathBuf,
+    /// Is told in a line what becomes of a hand-over. Runs on a thread of its own.
+    pub tell: fn(&str),
+}
+
+/// The beginning of a take-over: before this server has opened anything.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    config: TakeOver,
+    old: Option<Channel>,
+    bell: Arc<Bell>,
+}
+
+/// A server that is ready to start, and to tell the old one so.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    config: TakeOver,
+    old: Option<Channel>,
+    door: Door,
+    bell: Arc<Bell>,
+}
+
+impl Arrival {
+    /// Asks whoever is at the path; returns what it has handed out.
+    pub(crate) fn ask(mut config: TakeOver) -> Result<(Arrival, Vec<OwnedFd>), HandOverError> {
+        // A process that goes into the background changes its folder.
+        config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
+        let bell = Arc::new(Bell::new()?);
+        let successor::Found { old, listeners } = successor::ask(&config.path)?;
+        Ok((Arrival { config, old, bell }, listeners))
+    }
+
+    /// The number of the process that is succeeded.
+    pub(crate) fn predecessor(&self) -> Option<i32> {
+        Some(self.old.as_ref()?.peer().ok()?.pid.as_raw_pid())
+    }
+
+    /// Wakes the keeper: when the server's life changes.
+    pub(crate) fn wake(&self) -> Arc<Wake> {
+        let bell = Arc::clone(&self.bell);
+        Arc::new(Wake::new(move || bell.ring()))
+    }
+
+    /// All listeners are open: makes the control socket. Without an old server it is at its path at once.
+    pub(crate) fn settle(self) -> Result<Waiting, HandOverError> {
+        let Arrival { config, old, bell } = self;
+        let door = Door::beside(&config.path)?;
+        if old.is_none() {
+            door.move_in()?;
+        }
+        Ok(Waiting { config, old, door, bell })
+    }
+}

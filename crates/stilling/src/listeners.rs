@@ -1,0 +1,319 @@
+//! Where the server listens: listeners that are there already come first, the others are opened.
+//!
+//! A queue belongs to its listener, and one that nobody accepts from swallows its share of the connections: the
+//! kernel spreads them over all listeners of an address, whoever holds them. So every listener that is kept has
+//! a shard that accepts from it, and every shard has one of each address:
+//!
+//! ```text
+//!  3 shards, 2 there already    a  b  +c      the third is opened beside them
+//!  2 shards, 3 there already    a  b  a,c     shared out in turn
+//!  3 shards, 1 that is alone    a  a  a       copies: the parent opened it without SO_REUSEPORT
+//! ```
+//!
+//! Of an old server's listeners those are kept whose address is wanted still. The copies of the others are
+//! closed, which ends nothing: the old server has its own, and serves who waits there until it drains.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+
+use stilling_engine::limits::LISTENERS_MAX;
+use stilling_engine::net::{self, ListenOptions};
+
+use crate::config::{ServeConfig, ServeError};
+use crate::hand_over::{HandOverError, Passed};
+
+/// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
+/// timeout begins when it lets go.
+const DEFER_ACCEPT_SECONDS: u32 = 1;
+
+/// A listener of one shard.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: OwnedFd,
+    pub(crate) address: SocketAddr,
+}
+
+/// All listeners of the server.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// Where it listens, ports filled in.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// For each shard its listeners.
+    pub(crate) of_shards: Vec<Vec<Listener>>,
+    /// How many came from the old server or the parent and are kept.
+    pub(crate) kept: usize,
+}
+
+/// One address with the listeners that there are for it.
+struct Group {
+    wanted: SocketAddr,
+    sockets: Vec<OwnedFd>,
+}
+
+impl Listeners {
+    /// Takes what is there and opens the rest. `old` comes from the server that is succeeded, `passed` from
+    /// the parent process; the same listener may come from both.
+    pub(crate) fn open(
+        config: &ServeConfig,
+        old: Vec<OwnedFd>,
+        passed: Vec<Passed>,
+    ) -> Result<Listeners, ServeError> {
+        let options = ListenOptions {
+            defer_accept: Some(DEFER_ACCEPT_SECONDS),
+            send_buffer: config.send_buffer,
+            congestion: config.congestion.clone(),
+            ..ListenOptions::default()
+        };
+        let groups = group(config, old, passed, &options)?;
+        let kept = groups.iter().map(|group| group.sockets.len()).sum();
+        let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
+        let mut addresses = Vec::new();
+        for (number, group) in groups.into_iter().enumerate() {
+            let wanted = group.wanted;
+            let open = |error| ServeError::Listen(wanted, error);
+            let sockets = complete(group, config.shards, &options).map_err(open)?;
+            let address = net::local_addr(&sockets[0]).map_err(open)?;
+            addresses.push(address);
+            for (at, socket) in sockets.into_iter().enumerate() {
+                // Each address begins with another shard, so that the first does not get all of what is over.
+                of_shards[(number + at) % config.shards].push(Listener { socket, address });
+            }
+        }
+        match of_shards.iter().map(Vec::len).max() {
+            Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
+            _ => Ok(Listeners { addresses, of_shards, kept }),
+        }
+    }
+
+    /// A copy of every listener, each once even if several shards share it.
+    pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut seen = Vec::new();
+        let mut copies = Vec::new();
+        for listener in self.of_shards.iter().flatten() {
+            if is_new(&listener.socket, &mut seen)? {
+                copies.push(listener.socket.try_clone()?);
+            }
+        }
+        Ok(copies)
+    }
+}
+
+/// Sorts what is there by the addresses that are wanted.
+fn group(
+    config: &ServeConfig,
+    old: Vec<OwnedFd>,
+    passed: Vec<Passed>,
+    options: &ListenOptions,
+) -> Result<Vec<Group>, ServeError> {
+    let mut groups: Vec<Group> =
+        config.listen.iter().map(|&wanted| Group { wanted, sockets: Vec::new() }).collect();
+    let mut seen = Vec::new();
+    for Passed { descriptor, name } in passed {
+        let failed = |error| ServeError::Passed(name, error);
+        let address = net::adopt_listener(&descriptor, options);
+        let (address, is_new) =
+            match address.and_then(|address| Ok((address, is_new(&descriptor, &mut seen)?))) {
+                Ok(both) => both,
+                Err(error) => return Err(failed(error)),
+            };
+        if !is_new {
+            continue;
+        }
+        match place_for(address, &groups) {
+            Some(at) => groups[at].sockets.push(descriptor),
+            // The parent decides where this server listens, besides what was asked for by name.
+            None => groups.push(Group { wanted: address, sockets: vec![descriptor] }),
+        }
+        settle_ports(&mut groups);
+    }
+    for socket in old {
+        let doing = || "use a listener of the old server".to_owned();
+        let address = net::local_addr(&socket)
+            .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
+        let Some(at) = place_for(address, &groups) else { continue };
+        let adopted = net::adopt_listener(&socket, options).and_then(|_| is_new(&socket, &mut seen));
+        if adopted.map_err(|error| ServeError::Listen(address, error))? {
+            groups[at].sockets.push(socket);
+            settle_ports(&mut groups);
+        }
+    }
+    Ok(groups)
+}
+
+/// Which of the wanted addresses this is: the same one, or the same host with any port.
+fn place_for(address: SocketAddr, groups: &[Group]) -> Option<usize> {
+    let same = groups.iter().position(|group| group.wanted == address);
+    let any_port =
+        || groups.iter().position(|group| group.wanted.port() == 0 && group.wanted.ip() == address.ip());
+    same.or_else(any_port)
+}
+
+/// Any port has become a certain one when the first listener for it was found.
+fn settle_ports(groups: &mut [Group]) {
+    for group in groups.iter_mut().filter(|group| group.wanted.port() == 0) {
+        if let Some(Ok(address)) = group.sockets.first().map(net::local_addr) {
+            group.wanted = address;
+        }
+    }
+}
+
+/// Whether this listener has not been seen yet: another descriptor of one that was is the same listener.
+fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
+    let file = rustix::fs::fstat(socket)?;
+    let identity = (file.st_dev, file.st_ino);
+    let is_new = !seen.contains(&identity);
+    if is_new {
+        seen.push(identity);
+    }
+    Ok(is_new)
+}
+
+/// At least as many listeners as shards.
+fn complete(group: Group, shards: usize, options: &ListenOptions) -> io::Result<Vec<OwnedFd>> {
+    let Group { wanted, mut sockets } = group;
+    if sockets.is_empty() {
+        if wanted.port() != 0 {
+            // Shared ports would let a second server start silently beside the first: ask once without.
+            drop(net::listen_tcp(wanted, &ListenOptions { reuse_port: false, ..options.clone() })?);
+        }
+        sockets.push(net::listen_tcp(wanted, options)?);
+    }
+    let address = net::local_addr(&sockets[0])?;
+    let shares = |socket: &OwnedFd| Ok::<bool, io::Error>(rustix::net::sockopt::socket_reuseport(socket)?);
+    let there = sockets.len();
+    for at in 0..shards.saturating_sub(there) {
+        // One that another user opened is shared with that user's processes alone.
+        let beside = shares(&sockets[0])?.then(|| net::listen_tcp(address, options).ok()).flatten();
+        let socket = match beside {
+            Some(socket) => socket,
+            None => sockets[at % there].try_clone()?,
+        };
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn config(listen: &[SocketAddr], shards: usize) -> ServeConfig {
+        ServeConfig { listen: listen.to_vec(), shards, ..ServeConfig::default() }
+    }
+
+    fn any_port() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    fn passed(descriptor: impl Into<OwnedFd>) -> Vec<Passed> {
+        vec![Passed { descriptor: descriptor.into(), name: "web".to_owned() }]
+    }
+
+    fn shape(listeners: &Listeners) -> Vec<usize> {
+        listeners.of_shards.iter().map(Vec::len).collect()
+    }
+
+    /// The distinct listeners.
+    fn identities(sockets: &[OwnedFd]) -> BTreeSet<u64> {
+        sockets.iter().map(|socket| rustix::fs::fstat(socket).unwrap().st_ino).collect()
+    }
+
+    /// Row 4.37: from one shard to three to two: no listener is lost on the way, and no shard is without one.
+    #[test]
+    fn every_listener_keeps_a_shard_however_many_there_are() {
+        let first = Listeners::open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let address = first.addresses[0];
+        let mut held = first.copies().unwrap();
+        let mut before = identities(&held);
+        for (shards, kept, expected) in
+            [(3, 1, vec![1, 1, 1]), (2, 3, vec![2, 1]), (1, 3, vec![3]), (4, 3, vec![1; 4])]
+        {
+            let next = Listeners::open(&config(&[address], shards), held, Vec::new()).unwrap();
+            assert_eq!((next.kept, shape(&next), &next.addresses), (kept, expected, &vec![address]));
+            held = next.copies().unwrap();
+            let after = identities(&held);
+            assert!(before.is_subset(&after), "{before:?} {after:?}");
+            before = after;
+        }
+    }
+
+    /// Row 4.37: whoever is in the queue of a listener that changes hands is still in it.
+    #[test]
+    fn a_queue_stays_with_its_listener() {
+        use std::io::Write;
+        let old = Listeners::open(&config(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
+        let clients: Vec<_> = (0..40)
+            .map(|_| {
+                let mut client = std::net::TcpStream::connect(old.addresses[0]).unwrap();
+                client.write_all(b"GET").unwrap();
+                client
+            })
+            .collect();
+        let next = Listeners::open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
+        drop(old);
+        let accept = |listener: &Listener| rustix::net::accept(&listener.socket).ok();
+        let accepted: Vec<_> = next
+            .of_shards
+            .iter()
+            .flatten()
+            .flat_map(|listener| std::iter::from_fn(|| accept(listener)))
+            .collect();
+        assert_eq!(accepted.len(), clients.len());
+    }
+
+    /// Row 4.37: a listener that shares its port with no other is shared among the shards.
+    #[test]
+    fn a_listener_that_is_alone_is_copied_for_every_shard() {
+        let foreign = std::net::TcpListener::bind(any_port()).unwrap();
+        let address = foreign.local_addr().unwrap();
+        let listeners = Listeners::open(&config(&[], 3), Vec::new(), passed(foreign)).unwrap();
+        assert_eq!((listeners.addresses.as_slice(), shape(&listeners)), (&[address][..], vec![1, 1, 1]));
+        assert_eq!(listeners.copies().unwrap().len(), 1);
+    }
+
+    /// Row 4.37: the configuration decides: what it does not ask for is left to the old server, what it asks for
+    /// besides is opened, and a port that was free to choose stays chosen.
+    #[test]
+    fn addresses_come_and_go_as_the_configuration_says() {
+        let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|host| SocketAddr::from((host, 0)));
+        let old = Listeners::open(&config(&[one, other], 1), Vec::new(), Vec::new()).unwrap();
+        let third = SocketAddr::from(([127, 0, 0, 3], 0));
+        let next = Listeners::open(&config(&[third, other], 1), old.copies().unwrap(), Vec::new()).unwrap();
+        assert_eq!((next.kept, next.addresses[1]), (1, old.addresses[1]));
+        assert_eq!(next.addresses[0].ip(), third.ip());
+        assert_eq!(
+            identities(&next.copies().unwrap()).intersection(&identities(&old.copies().unwrap())).count(),
+            1
+        );
+    }
+
+    /// Row 4.37: the same listener from the old server and from the parent is one listener.
+    #[test]
+    fn a_listener_that_comes_twice_counts_once() {
+        let old = Listeners::open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let twice = passed(old.copies().unwrap().pop().unwrap());
+        let next = Listeners::open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
+        assert_eq!((next.kept, shape(&next)), (1, vec![1]));
+    }
+
+    /// Row 4.37: what is passed and cannot be served is an error that names it.
+    #[test]
+    fn what_is_no_listener_is_refused_with_its_name() {
+        let datagrams = std::net::UdpSocket::bind(any_port()).unwrap();
+        let error = Listeners::open(&config(&[], 1), Vec::new(), passed(datagrams)).unwrap_err();
+        assert!(error.to_string().starts_with("the parent process passed `web`"), "{error}");
+    }
+
+    /// Row 4.37: more than a shard can hold is refused before anything has changed hands.
+    #[test]
+    fn too_many_listeners_for_the_shards_are_refused() {
+        let many = LISTENERS_MAX as usize + 1;
+        let old = Listeners::open(&config(&[any_port()], many), Vec::new(), Vec::new()).unwrap();
+        let error =
+            Listeners::open(&config(&old.addresses, 1), old.copies().unwrap(), Vec::new()).unwrap_err();
+        assert!(matches!(error, ServeError::Listeners(65, 64)), "{error}");
+    }
+}

@@ -40,9 +40,13 @@ impl Connection {
     /// ended, when a receive is waiting in vain, or when one of this turn has emptied the socket. (What
     /// arrives between that receive and the close is not known of: a peer that sends behind its last
     /// request takes that risk with any server that does not linger after each.)
+    ///
+    /// A peer that is sent away by a drain between two requests did not know that the last one was the last:
+    /// its next one may be on the way, and must meet an end in good order, not a reset.
     fn must_linger(&self, turn: u32) -> bool {
         let quiet = self.reading != Reading::Nothing || self.quiet_turn == Some(turn);
-        !self.ended && (self.finish == Finish::Linger || !quiet)
+        let unannounced = self.reason == CloseReason::Drained;
+        !self.ended && (self.finish == Finish::Linger || unannounced || !quiet)
     }
 
     /// When the wheel must look at this connection.

@@ -137,15 +137,31 @@ impl Keeper {
         if self.old.is_some() {
             self.take_over()?;
         }
-        while self.lifecycle.phase() == Phase::Running && !self.bell.is_over() {
-            if self.wait(None, None)? != News::Knock {
-                continue;
+        match self.keep_the_door() {
+            // It had not heard `taken` in time and goes on.
+            Err(refused @ HandOverError::Refused(_)) => Err(refused),
+            Err(error) => {
+                self.tell(&format!("hand-over: no successor can reach this server any more: {error}"));
+                Ok(())
             }
-            if let Some(successor) = self.serve_successor() {
-                return self.retire(successor);
+            Ok(Some(successor)) => {
+                self.retire(successor);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+        }
+    }
+
+    /// Waits for successors until one has taken over (it is returned) or the server ends.
+    fn keep_the_door(&mut self) -> Result<Option<Channel>, HandOverError> {
+        while self.lifecycle.phase() == Phase::Running && !self.bell.is_over() {
+            if self.wait(None, None)? == News::Knock
+                && let Some(successor) = self.serve_successor()
+            {
+                return Ok(Some(successor));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Waits until every shard accepts.
@@ -189,6 +205,7 @@ impl Keeper {
             Ok(successor) => successor?,
             Err(error) => {
                 self.tell(&format!("hand-over: {error}"));
+                self.rest();
                 return None;
             }
         };
@@ -265,14 +282,13 @@ impl Keeper {
 
     /// Has the shards drain. The successor sees by the end of the channel when this process has gone, so it stays
     /// open.
-    fn retire(mut self, successor: Channel) -> Result<(), HandOverError> {
+    fn retire(mut self, successor: Channel) {
         self.listeners.clear();
         self.lifecycle.hand_over();
         while !self.bell.is_over() {
             self.wait_for_bell();
         }
         drop(successor);
-        Ok(())
     }
 
     /// The next message of a successor.
@@ -365,27 +381,36 @@ impl Keeper {
         Ok(Ready { bell, door, old, channel: channel.is_some() && next() })
     }
 
-    /// The old server has gone, or has thought better of it.
+    /// The old server has gone, or has thought better of it: that is an error.
     fn hear_old(&mut self) -> Result<(), HandOverError> {
         let Some(old) = &self.old else { return Ok(()) };
-        match old.receive_now("nothing")? {
-            Incoming::Nothing => Ok(()),
-            Incoming::Ended => {
+        match old.receive_now("nothing") {
+            Ok(Incoming::Nothing) => Ok(()),
+            Ok(Incoming::Message(Message::Refused(reason), _)) => Err(HandOverError::Refused(reason)),
+            // Whatever else it says, it has nothing more to say.
+            Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;
                 self.lifecycle.look_again();
                 Ok(())
             }
-            // It had not heard `taken` in time and goes on.
-            Incoming::Message(Message::Refused(reason), _) => Err(HandOverError::Refused(reason)),
-            Incoming::Message(other, _) => Err(unexpected("nothing", &other)),
         }
     }
 
     fn refuse_another(&self) {
-        if let Ok(Some(another)) = self.door.open() {
-            let reason = "another server is taking over at this moment".to_owned();
-            let _ = another.send(&Message::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
+        match self.door.open() {
+            Ok(Some(another)) => {
+                let reason = "another server is taking over at this moment".to_owned();
+                // One that has left already need not hear it.
+                let _ = another.send(&Message::Refused(reason), &[], Instant::now() + MOVE_TIMEOUT);
+            }
+            Ok(None) => {}
+            Err(_) => self.rest(),
         }
+    }
+
+    /// Nobody can be let in, and knocking does not end by that: a pause, so that it does not cost a core.
+    fn rest(&self) {
+        std::thread::sleep(LOOK_AGAIN_EVERY);
     }
 
     fn wait_for_bell(&self) {

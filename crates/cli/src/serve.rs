@@ -298,6 +298,6 @@ impl Arguments {
 
 /// What becomes of a hand-over, for the log.
 fn tell(line: &str) {
-    // Without anybody to tell it to, the server serves on.
-    let _ = writeln!(std::io::stderr(), "stilling: {line}");
+    // One write, so that lines of several processes do not mix. Without anybody to tell it to, the server serves on.
+    let _ = std::io::stderr().write_all(format!("stilling: {line}\n").as_bytes());
 }

@@ -1,5 +1,7 @@
 //! Every bound of the engine in one place, with its unit and what happens when it is reached.
 
+use std::time::Duration;
+
 /// Receive buffers per shard. All lent out: receives wait (counted as starved) until one returns.
 pub const RECEIVE_BUFFERS: u16 = 512;
 
@@ -36,6 +38,10 @@ pub const ARENA_SIZE: usize = 512 * 1024;
 
 /// Bytes that one call of a session may send. Full: `send` refuses, the session yields.
 pub const SEND_MAX: usize = 64 * 1024;
+
+/// How often a shard that is told to accept anew does so. A connection whose wake-up went to somebody who is gone
+/// waits that long at most.
+pub const ACCEPT_ANEW_EVERY: Duration = Duration::from_millis(50);
 
 /// Connections accepted but waiting for a slot. Full: closed at once (counted as refused).
 pub const WAITING_MAX: usize = 4096;

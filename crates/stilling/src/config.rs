@@ -134,8 +134,11 @@ impl fmt::Display for ServeError {
                 "{listeners} listeners for one accept thread are more than the {most} it can have; use more accept threads"
             ),
             ServeError::Activation(error) => error.fmt(f),
+            ServeError::Passed(name, error) if error.kind() == io::ErrorKind::InvalidInput => {
+                write!(f, "the parent process passed `{name}`, which is no listening TCP socket")
+            }
             ServeError::Passed(name, error) => {
-                write!(f, "the parent process passed `{name}`, which is no listening TCP socket ({error})")
+                write!(f, "cannot listen on `{name}`, which the parent process passed: {error}")
             }
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),

@@ -92,7 +92,7 @@ impl Lifecycle {
         self.began.load(Ordering::Acquire)
     }
 
-    /// Has every shard look into the queues of its listeners once more.
+    /// Has every shard look into the queues of its listeners, now and for a while.
     pub(crate) fn look_again(&self) {
         self.looks.fetch_add(1, Ordering::AcqRel);
         self.wake_all();

@@ -1,8 +1,8 @@
 //! `serve`: listeners, shards and workers put together, from configuration to the last answer.
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get threads of their own, all
-//! at the start. So A shards and W workers make A + W − 1 new threads; only a pool that may grow has one thread
-//! more, its keeper, which starts others later.
+//! at the start. So A shards and W workers make A + W − 1 new threads; a pool that may grow has one thread
+//! more, its keeper, which starts others later, and so has a server that is to be succeeded, its porter.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,6 +23,7 @@ use stilling_ring::{Clock, Wake};
 use stilling_workers::{Lane, Limits as PoolLimits, Pool};
 
 use crate::config::{ServeConfig, ServeError};
+use crate::hand_over::limits::LOOK_AGAIN_FOR;
 use crate::hand_over::{self, Arrival, Bell, HandOverError, Keeper};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle};
@@ -96,7 +97,7 @@ impl Server {
             }
             None => None,
         };
-        let Listeners { addresses, of_shards, .. } = listeners;
+        let Listeners { addresses, of_shards, kept } = listeners;
         let overview = Arc::new(Overview {
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback,
@@ -134,6 +135,7 @@ impl Server {
                     ..http.clone()
                 },
                 listeners,
+                shares_listeners: kept > 0,
                 handle,
                 wake: Arc::clone(&wakes[number]),
                 clock: clock.clone(),
@@ -361,6 +363,8 @@ struct Seat {
     kind: DriverKind,
     lane: Lane<JobOutcome>,
     listeners: Vec<Listener>,
+    /// Another process has had its hand in them, or still has.
+    shares_listeners: bool,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
     clock: Clock,
@@ -414,6 +418,9 @@ impl Seat {
             shard.listen(listener.socket, true)?;
         }
         let mut looks = lifecycle.looks();
+        if self.shares_listeners {
+            shard.accept_anew(LOOK_AGAIN_FOR);
+        }
         // The system accepts from here on.
         shard.turn(false)?;
         lifecycle.shard_began();
@@ -421,7 +428,7 @@ impl Seat {
             shard.turn(true)?;
             if lifecycle.looks() != looks {
                 looks = lifecycle.looks();
-                shard.accept_anew();
+                shard.accept_anew(LOOK_AGAIN_FOR);
             }
         }
         Ok(())

@@ -4,11 +4,12 @@
 //! before the pause took effect waits in a short queue. A connection that closes opens the gate.
 
 use std::io;
+use std::time::Duration;
 
 use super::Shard;
 use super::connection::State;
 use crate::driver::{Driver, Kind};
-use crate::limits::{LISTENERS_MAX, WAITING_MAX};
+use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
 use crate::session::{Service, Session};
 use crate::token::Token;
 
@@ -101,17 +102,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Whatever had failed is tried again.
-    pub(super) fn rest_is_over(&mut self, number: u32) {
-        let listener = &mut self.listeners[number as usize];
-        if listener.accepting == Accepting::Datagrams {
-            listener.armed = true;
-            self.driver.receive(Token::new(number, 0));
-        } else {
-            self.accept_again();
-        }
-    }
-
     /// A slot or a descriptor has become free, or a rest is over.
     pub(super) fn accept_again(&mut self) {
         while !self.slots.is_full() {
@@ -126,23 +116,46 @@ impl<D: Driver, V: Service> Shard<D, V> {
             if listener.accepting == Accepting::Paused && !listener.armed {
                 listener.accepting = Accepting::Yes;
                 listener.armed = true;
-                self.wheel.clear(number as u32);
+                if self.now < self.anew_until {
+                    self.wheel.set(number as u32, self.now.after(ACCEPT_ANEW_EVERY));
+                } else {
+                    self.wheel.clear(number as u32);
+                }
                 self.driver.accept(Token::new(number as u32, 0));
             }
         }
     }
 
-    /// Has the system look at every listener's queue once more, by accepting anew. For listeners that another
-    /// process accepts from as well: the system may tell only one of those who wait that somebody came, and
-    /// if that one stops or dies before it takes the connection, nobody else hears of it.
-    pub fn accept_anew(&mut self) {
+    /// Looks into every listener's queue, now and every [`ACCEPT_ANEW_EVERY`] for the given time, by accepting
+    /// anew. For listeners that other processes accept or have accepted from as well: of those who wait for a
+    /// connection the system may wake one only, and if that one stops or dies before it takes the connection,
+    /// nobody else hears of it. (A ring outlives its process for a moment, and goes on to be woken.)
+    pub fn accept_anew(&mut self, span: Duration) {
+        self.anew_until = self.anew_until.max(self.now.after(span));
         for number in 0..self.listeners.len() {
-            let listener = &mut self.listeners[number];
-            if listener.accepting == Accepting::Yes {
-                // When it has stopped it goes on by itself, as after any pause.
-                listener.accepting = Accepting::Paused;
-                self.driver.pause_accept(Token::new(number as u32, 0));
-            }
+            self.pause_to_look(number);
+        }
+    }
+
+    /// Its time has come: it has rested after an error, or its queue is to be looked into.
+    pub(super) fn listener_due(&mut self, number: u32) {
+        let listener = &mut self.listeners[number as usize];
+        if listener.accepting == Accepting::Datagrams {
+            listener.armed = true;
+            self.driver.receive(Token::new(number, 0));
+        } else {
+            self.pause_to_look(number as usize);
+            self.accept_again();
+        }
+    }
+
+    /// Stops accepting; when that is so, the listener goes on by itself, as after any pause.
+    fn pause_to_look(&mut self, number: usize) {
+        if let Some(listener) = self.listeners.get_mut(number)
+            && listener.accepting == Accepting::Yes
+        {
+            listener.accepting = Accepting::Paused;
+            self.driver.pause_accept(Token::new(number as u32, 0));
         }
     }
 

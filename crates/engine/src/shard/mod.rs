@@ -113,6 +113,8 @@ pub struct Shard<D: Driver, V: Service> {
     expired: Vec<u32>,
     requests: Vec<Request<V>>,
     listeners: Vec<Listener>,
+    /// Until then the queues of listeners are looked into from time to time.
+    anew_until: Time,
     /// Accepted, but all slots are taken.
     waiting: VecDeque<(u32, D::Socket)>,
     /// Who is given the connections that leave with their socket open.
@@ -162,6 +164,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             expired: Vec::with_capacity(TURN_LIST),
             requests: Vec::new(),
             listeners: Vec::new(),
+            anew_until: now,
             waiting: VecDeque::new(),
             taker: None,
             adopted: VecDeque::new(),

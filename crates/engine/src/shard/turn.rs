@@ -386,7 +386,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 // These come first in the next turn.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
-                self.rest_is_over(id);
+                self.listener_due(id);
             } else {
                 self.expire_connection(id);
             }

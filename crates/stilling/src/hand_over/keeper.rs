@@ -6,9 +6,10 @@
 //!
 //! Two processes that wait on one listener hazard each other's wake-ups: io_uring has the kernel wake only one
 //! of those who wait for a connection, and when that one stops accepting, or is killed, before it has taken
-//! the connection, the others sleep on beside a queue that is not empty. So as long as the old server lives the
-//! shards are told every [`LOOK_AGAIN_EVERY`] to accept anew, which looks into the queue first, and once more
-//! when it has gone; and the old server does the same when a successor is gone.
+//! the connection, the others sleep on beside a queue that is not empty. A killed process's ring is even woken
+//! for a while after the process has gone. So as long as the old server lives, and for a while after it has
+//! gone, the shards accept anew from time to time, which looks into the queue first; the old server's do the
+//! same when a successor is gone.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -22,8 +23,8 @@ use super::channel::{Channel, Incoming, timespec};
 use super::door::Door;
 use super::error::HandOverError;
 use super::limits::{
-    CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_EVERY,
-    MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT,
+    CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR,
+    MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT, REST,
 };
 use super::message::{Message, VERSION};
 use super::{TakeOver, Waiting};
@@ -98,7 +99,7 @@ pub(crate) struct Keeper {
     shards: usize,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
     old: Option<Channel>,
-    /// When the shards are to accept anew, while there is an old server.
+    /// When the shards are to be told again to look into the queues, while there is an old server.
     look_again: Instant,
 }
 
@@ -338,7 +339,7 @@ impl Keeper {
             }
             if self.old.is_some() && now >= self.look_again {
                 self.lifecycle.look_again();
-                self.look_again = now + LOOK_AGAIN_EVERY;
+                self.look_again = now + LOOK_AGAIN_FOR / 2;
             }
             let until = [deadline, self.old.as_ref().map(|_| self.look_again)].into_iter().flatten().min();
             let Ready { bell, door, old, channel: spoke } = self.poll(channel, until)?;
@@ -410,7 +411,7 @@ impl Keeper {
 
     /// Nobody can be let in, and knocking does not end by that: a pause, so that it does not cost a core.
     fn rest(&self) {
-        std::thread::sleep(LOOK_AGAIN_EVERY);
+        std::thread::sleep(REST);
     }
 
     fn wait_for_bell(&self) {

@@ -39,5 +39,9 @@ pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the successor to move in at the path. Then it is refused, and the old server moves back.
 pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How often a successor looks into its listeners' queues anew while the old server has not gone.
-pub const LOOK_AGAIN_EVERY: Duration = Duration::from_millis(50);
+/// How long the shards look into their listeners' queues from time to time (`ACCEPT_ANEW_EVERY`) after another
+/// process has had a hand in them: long enough for the system to have cleared away what is left of it.
+pub const LOOK_AGAIN_FOR: Duration = Duration::from_secs(10);
+
+/// Before the keeper tries again to let somebody in, after the system refused that.
+pub const REST: Duration = Duration::from_millis(100);

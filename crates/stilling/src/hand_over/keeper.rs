@@ -349,13 +349,14 @@ impl Keeper {
             if old {
                 self.hear_old()?;
             }
+            // First: its news may be that it is gone, and then the other one is welcome.
+            if spoke {
+                return Ok(News::Channel);
+            }
             match channel {
                 Some(_) if door => self.refuse_another(),
                 None if door => return Ok(News::Knock),
                 _ => {}
-            }
-            if spoke {
-                return Ok(News::Channel);
             }
             if bell {
                 return Ok(News::Bell);

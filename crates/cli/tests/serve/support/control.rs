@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
@@ -12,7 +13,7 @@ use rustix::net::{
 };
 use socket2::SockRef;
 
-use super::HANG;
+use super::{HANG, eventually};
 
 /// Descriptors that travel with one message here.
 const SPACE: usize = rustix::cmsg_space!(ScmRights(64));
@@ -32,11 +33,54 @@ impl Control {
     }
 
     /// Knocks at a server.
+    #[track_caller]
     pub(crate) fn knock(path: &Path) -> Control {
+        Self::try_knock(path).expect("the server listens there")
+    }
+
+    /// Knocks, perhaps at nobody's door.
+    fn try_knock(path: &Path) -> Option<Control> {
         let socket = Self::socket();
-        connect(&socket, &SocketAddrUnix::new(path).expect("a short path"))
-            .expect("the server listens there");
-        Self::new(socket)
+        connect(&socket, &SocketAddrUnix::new(path).expect("a short path")).ok()?;
+        Some(Self::new(socket))
+    }
+
+    /// Whether somebody at the path would hand over now.
+    pub(crate) fn is_offered(path: &Path) -> bool {
+        let Some(control) = Self::try_knock(path) else { return false };
+        let offered = control.try_say("hand-over 1") && control.hear().0.starts_with("listeners ");
+        if offered {
+            assert!(control.hear().0.starts_with("end "));
+            control.leave();
+        }
+        offered
+    }
+
+    /// Knocks until the server has noticed that the one before has gone, and takes its offer: so many listeners,
+    /// which all fit into one message. (A copy of the one before's descriptor may live on for a moment in a
+    /// process that another test is starting.)
+    #[track_caller]
+    pub(crate) fn knock_for_offer(path: &Path, count: usize) -> (Control, Vec<OwnedFd>) {
+        eventually("the server has time", || {
+            let control = Self::knock(path);
+            if !control.try_say("hand-over 1") {
+                return None;
+            }
+            let (line, listeners) = control.hear();
+            if line == "refused another server is taking over at this moment\n" {
+                return None;
+            }
+            assert_eq!((line, listeners.len()), (format!("listeners http {count}\n"), count));
+            control.expect(&format!("end {count}"));
+            Some((control, listeners))
+        })
+    }
+
+    /// Leaves, and says so: the server has time for others from here on.
+    pub(crate) fn leave(self) {
+        self.say("refused enough");
+        self.expect("refused the other server refused: enough");
+        self.expect_end();
     }
 
     /// A door of the test's own.
@@ -57,6 +101,11 @@ impl Control {
         self.give(line, &[]);
     }
 
+    /// Says a line to a server that may have refused already.
+    fn try_say(&self, line: &str) -> bool {
+        rustix::net::send(&self.0, format!("{line}\n").as_bytes(), SendFlags::NOSIGNAL).is_ok()
+    }
+
     /// Says a line with descriptors.
     pub(crate) fn give(&self, line: &str, descriptors: &[BorrowedFd<'_>]) {
         let line = format!("{line}\n");
@@ -73,15 +122,22 @@ impl Control {
         let mut bytes = [0; 1024];
         let mut space = [MaybeUninit::uninit(); SPACE];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let received =
+        let mut receive = || {
             recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)
-                .expect("the server speaks, or ends");
+                .map(|received| received.bytes)
+        };
+        // One that left without having read everything is told of first; then what it had said.
+        let received = match receive() {
+            Err(Errno::CONNRESET) => receive(),
+            outcome => outcome,
+        };
+        let received = received.expect("the server speaks, or ends");
         let rights = control.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
             _ => None,
         });
         let descriptors = rights.flatten().collect();
-        (String::from_utf8(bytes[..received.bytes].to_vec()).expect("it is text"), descriptors)
+        (String::from_utf8(bytes[..received].to_vec()).expect("it is text"), descriptors)
     }
 
     /// Demands that exactly this line comes next.
@@ -96,16 +152,6 @@ impl Control {
     #[track_caller]
     pub(crate) fn expect_end(&self) {
         assert_eq!(self.hear().0, "");
-    }
-
-    /// Takes a server's offer of that many listeners, which all fit into one message.
-    #[track_caller]
-    pub(crate) fn take_offer(&self, count: usize) -> Vec<OwnedFd> {
-        self.say("hand-over 1");
-        let listeners = self.expect(&format!("listeners http {count}"));
-        assert_eq!(listeners.len(), count);
-        self.expect(&format!("end {count}"));
-        listeners
     }
 
     /// Makes a server's offer.

@@ -131,6 +131,11 @@ impl Server {
         kill_process(self.pid(), signal).expect("the process takes signals");
     }
 
+    /// Whether the process has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child can be waited for").is_some()
+    }
+
     /// Waits for the end. Returns the status and the last counters.
     #[track_caller]
     pub(crate) fn wait(mut self) -> (ExitStatus, Metrics) {

@@ -1,0 +1,159 @@
+//! Two shards on one listener, as two servers have it while one takes over from the other. Of those who wait for a
+//! connection the system may wake one only, so a shard must not depend on being woken.
+#![cfg(target_os = "linux")]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use stilling_engine::driver::Driver;
+use stilling_engine::driver::poll::Poll;
+use stilling_engine::driver::uring::Uring;
+use stilling_engine::net::{self, ListenOptions};
+use stilling_engine::{Config, Control, Io, Service, Session, Shard, Token};
+use stilling_ring::{Clock, Time, Wake};
+
+/// After this a client that has not been served is taken to wait for ever.
+const HANG: Duration = Duration::from_secs(60);
+
+struct Echoes;
+struct Echo;
+
+impl Service for Echoes {
+    type Session = Echo;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Echo {
+        Echo
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+impl Session for Echo {
+    type Service = Echoes;
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+        io.send(bytes).expect("there is room");
+        bytes.len()
+    }
+}
+
+/// A shard that accepts from a copy of `listener`, and has told the system so; and what wakes it.
+fn shard_on<D: Driver<Socket = OwnedFd>>(driver: D, listener: &OwnedFd) -> (Shard<D, Echoes>, Arc<Wake>) {
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let config = Config { capacity: 100, ..Config::default() };
+    let mut shard = Shard::new(driver, Echoes, config, Clock::real(), Arc::clone(&wake), Arc::default());
+    shard.listen(listener.try_clone().expect("a descriptor"), false).expect("one listener");
+    for _ in 0..3 {
+        shard.turn(false).expect("a turn");
+    }
+    (shard, wake)
+}
+
+/// Runs `act`, and wakes the shard if that takes too long: one that sleeps for ever is then seen to.
+fn watched(wake: &Wake, act: impl FnOnce(Instant)) {
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            if is_done.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+                wake.force();
+            }
+        });
+        act(begun);
+        drop(done);
+    });
+}
+
+/// Turns the shard until the client has its echo.
+fn serve<D: Driver<Socket = OwnedFd>>(shard: &mut Shard<D, Echoes>, wake: &Wake, client: &mut TcpStream) {
+    client.set_nonblocking(true).expect("a socket can be non-blocking");
+    watched(wake, |begun| {
+        loop {
+            match client.read(&mut [0; 16]) {
+                Ok(read) => return assert_eq!(read, 1, "the connection has ended"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}"),
+            }
+            assert!(begun.elapsed() < HANG, "the shard slept beside its client");
+            shard.turn(true).expect("a turn");
+        }
+    });
+}
+
+/// Row 4.37: one of two dies with the wake-up that was meant for both, or with the client already told to it.
+fn whoever_comes_to_one_that_dies_is_served<D: Driver<Socket = OwnedFd>>(driver: fn() -> D) {
+    let options = ListenOptions::default();
+    let listener =
+        net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a free port");
+    let address = net::local_addr(&listener).expect("it is bound");
+    let (mut survivor, wake) = shard_on(driver(), &listener);
+    survivor.accept_anew(HANG);
+    for round in 0..40 {
+        let (dies, _) = shard_on(driver(), &listener);
+        // The survivor looks anew, so the other one has been waiting for longer and is told first.
+        survivor.turn(true).expect("a turn");
+        let (mut client, dies) = if round % 2 == 0 {
+            (TcpStream::connect(address).expect("somebody listens"), Some(dies))
+        } else {
+            drop(dies);
+            (TcpStream::connect(address).expect("somebody listens"), None)
+        };
+        drop(dies);
+        client.write_all(b"x").expect("somebody will read it");
+        serve(&mut survivor, &wake, &mut client);
+    }
+}
+
+/// Row 4.37: as above, on io_uring.
+#[test]
+fn whoever_comes_to_one_that_dies_is_served_on_uring() {
+    whoever_comes_to_one_that_dies_is_served(|| Uring::new().expect("this system grants io_uring"));
+}
+
+/// Row 4.37: as above, on epoll.
+#[test]
+fn whoever_comes_to_one_that_dies_is_served_on_poll() {
+    whoever_comes_to_one_that_dies_is_served(|| Poll::new().expect("descriptors"));
+}
+
+/// Row 4.37: looking into queues ends when its time is over; an idle shard sleeps again.
+#[test]
+fn a_shard_that_has_looked_for_long_enough_sleeps() {
+    let options = ListenOptions::default();
+    let listener =
+        net::listen_tcp("127.0.0.1:0".parse().expect("an address"), &options).expect("a free port");
+    let address = net::local_addr(&listener).expect("it is bound");
+    let (mut shard, wake) = shard_on(Uring::new().expect("this system grants io_uring"), &listener);
+    assert_eq!(shard.next_deadline(), None);
+    shard.accept_anew(Duration::from_millis(1));
+    watched(&wake, |begun| {
+        let mut turns = 0;
+        // The first of them pause, and go on.
+        while turns < 10 || shard.next_deadline().is_some() {
+            shard.turn(false).expect("a turn");
+            turns += 1;
+            assert!(begun.elapsed() < HANG, "it looks for ever");
+        }
+        let mut client = TcpStream::connect(address).expect("it listens");
+        client.write_all(b"x").expect("it reads");
+        while shard.open() == 0 {
+            shard.turn(true).expect("a turn");
+            assert!(begun.elapsed() < HANG, "the shard slept beside its client");
+        }
+    });
+}

@@ -24,7 +24,7 @@ use stilling_workers::{Lane, Limits as PoolLimits, Pool};
 
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::limits::LOOK_AGAIN_FOR;
-use crate::hand_over::{self, Arrival, Bell, HandOverError, Keeper};
+use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle};
 use crate::listeners::{Listener, Listeners};
@@ -46,7 +46,7 @@ pub struct Server {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
-    keeper: Option<Keeper>,
+    porter: Option<Porter>,
 }
 
 impl Server {
@@ -89,11 +89,11 @@ impl Server {
         let mut told = wakes.clone();
         told.extend(arrival.as_ref().map(Arrival::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
-        let keeper = match arrival {
+        let porter = match arrival {
             Some(arrival) => {
                 let copies = listeners.copies().map_err(ServeError::Copies)?;
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
-                Some(Keeper::new(waiting, Arc::clone(&lifecycle), copies, config.shards))
+                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, config.shards))
             }
             None => None,
         };
@@ -154,7 +154,7 @@ impl Server {
             overview,
             lifecycle,
             clock,
-            keeper,
+            porter,
         })
     }
 
@@ -197,12 +197,12 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { seats, pin, pool, overview, lifecycle, clock, keeper, .. } = self;
+        let Server { seats, pin, pool, overview, lifecycle, clock, porter, .. } = self;
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         pool.start().map_err(ServeError::Threads)?;
-        let keeper = keeper.map(|keeper| keep(keeper, &lifecycle)).transpose()?;
+        let porter = porter.map(|porter| keep(porter, &lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
         let first = seats.next().expect("there is at least one shard");
@@ -223,7 +223,7 @@ impl Server {
             let other = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             outcome = outcome.and(other);
         }
-        if let Some((bell, thread)) = keeper {
+        if let Some((bell, thread)) = porter {
             bell.ring_the_end();
             let kept = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             outcome = outcome.and(kept.map_err(ServeError::HandOver));
@@ -320,22 +320,22 @@ fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<i3
     banner.splice(last..last, lines);
 }
 
-/// Starts the keeper on a thread of its own. If it fails the server must not go on.
-fn keep(keeper: Keeper, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, KeeperThread), ServeError> {
-    let (bell, lifecycle) = (keeper.bell(), Arc::clone(lifecycle));
+/// Starts the porter on a thread of its own. If it fails the server must not go on.
+fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, PorterThread), ServeError> {
+    let (bell, lifecycle) = (porter.bell(), Arc::clone(lifecycle));
     let keep = move || {
-        let kept = keeper.keep();
+        let kept = porter.keep();
         if kept.is_err() {
             lifecycle.end();
         }
         kept
     };
     let thread =
-        std::thread::Builder::new().name("keeper".to_owned()).spawn(keep).map_err(ServeError::Threads)?;
+        std::thread::Builder::new().name("porter".to_owned()).spawn(keep).map_err(ServeError::Threads)?;
     Ok((bell, thread))
 }
 
-type KeeperThread = std::thread::JoinHandle<Result<(), HandOverError>>;
+type PorterThread = std::thread::JoinHandle<Result<(), HandOverError>>;
 
 /// Wakes the driver whose handle will be in `handle`. A shard that has not made its driver yet is not
 /// asleep either.

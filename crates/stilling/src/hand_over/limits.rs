@@ -43,5 +43,5 @@ pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// process has had a hand in them: long enough for the system to have cleared away what is left of it.
 pub const LOOK_AGAIN_FOR: Duration = Duration::from_secs(10);
 
-/// Before the keeper tries again to let somebody in, after the system refused that.
+/// Before the porter tries again to let somebody in, after the system refused that.
 pub const REST: Duration = Duration::from_millis(100);

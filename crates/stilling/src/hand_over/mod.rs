@@ -25,19 +25,19 @@
 //! | `channel.rs` | the connection: messages with descriptors, in bounded time |
 //! | `door.rs` | the path: who may own it, how it changes hands |
 //! | `successor.rs` | asking for the listeners, at the start |
-//! | `keeper.rs` | the thread that finishes a take-over and waits for the next successor |
+//! | `porter.rs` | the thread that finishes a take-over and waits for the next successor |
 //! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
 //!
-//! All of it runs before the shards start, or on the keeper's thread. The shards hear of it as of everything in
+//! All of it runs before the shards start, or on the porter's thread. The shards hear of it as of everything in
 //! the process's life: by a changed number in the `Lifecycle` and a wake.
 
 mod activation;
 mod channel;
 mod door;
 mod error;
-mod keeper;
 pub mod limits;
 pub mod message;
+mod porter;
 mod successor;
 
 use std::os::fd::OwnedFd;
@@ -50,7 +50,7 @@ pub use activation::{ActivationError, are_listeners_passed};
 pub use error::HandOverError;
 
 pub(crate) use activation::{Passed, take as take_passed};
-pub(crate) use keeper::{Bell, Keeper};
+pub(crate) use porter::{Bell, Porter};
 
 use channel::Channel;
 use door::Door;
@@ -96,7 +96,7 @@ impl Arrival {
         Some(self.old.as_ref()?.peer().ok()?.pid.as_raw_pid())
     }
 
-    /// Wakes the keeper: when the server's life changes.
+    /// Wakes the porter: when the server's life changes.
     pub(crate) fn wake(&self) -> Arc<Wake> {
         let bell = Arc::clone(&self.bell);
         Arc::new(Wake::new(move || bell.ring()))

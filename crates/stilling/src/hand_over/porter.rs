@@ -1,8 +1,8 @@
-//! The keeper: one thread beside the shards that finishes a take-over, waits at the path for the next
+//! The porter: one thread beside the shards that finishes a take-over, waits at the path for the next
 //! successor, and hands over to it.
 //!
 //! It holds a copy of every listener, so that it can hand them out without asking a shard. A copy keeps the
-//! queue open, so the keeper lets go of its copies when the server drains.
+//! queue open, so the porter lets go of its copies when the server drains.
 //!
 //! Two processes that wait on one listener hazard each other's wake-ups: io_uring has the kernel wake only one
 //! of those who wait for a connection, and when that one stops accepting, or is killed, before it has taken
@@ -30,7 +30,7 @@ use super::message::{Message, VERSION};
 use super::{TakeOver, Waiting};
 use crate::lifecycle::{Lifecycle, Phase};
 
-/// Ends the keeper's wait: when the server's life changes, and when it is over.
+/// Ends the porter's wait: when the server's life changes, and when it is over.
 #[derive(Debug)]
 pub(crate) struct Bell {
     descriptor: OwnedFd,
@@ -44,13 +44,13 @@ impl Bell {
         Ok(Bell { descriptor, over: AtomicBool::new(false) })
     }
 
-    /// Has the keeper look at the lifecycle. Safe in a signal handler.
+    /// Has the porter look at the lifecycle. Safe in a signal handler.
     pub(crate) fn ring(&self) {
         // The counter can only be full when it has been rung already.
         let _ = rustix::io::write(&self.descriptor, &1u64.to_ne_bytes());
     }
 
-    /// All shards have ended: the keeper leaves whatever it is doing.
+    /// All shards have ended: the porter leaves whatever it is doing.
     pub(crate) fn ring_the_end(&self) {
         self.over.store(true, Ordering::Release);
         self.ring();
@@ -88,7 +88,7 @@ struct Ready {
 
 /// The thread's state.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Porter {
     config: TakeOver,
     door: Door,
     bell: Arc<Bell>,
@@ -103,17 +103,17 @@ pub(crate) struct Keeper {
     look_again: Instant,
 }
 
-impl Keeper {
-    /// The keeper of a server that holds these listeners.
+impl Porter {
+    /// The porter of a server that holds these listeners.
     pub(crate) fn new(
         waiting: Waiting,
         lifecycle: Arc<Lifecycle>,
         listeners: Vec<OwnedFd>,
         shards: usize,
-    ) -> Keeper {
+    ) -> Porter {
         let Waiting { config, old, door, bell } = waiting;
         let look_again = Instant::now();
-        Keeper { config, door, bell, lifecycle, listeners, shards, old, look_again }
+        Porter { config, door, bell, lifecycle, listeners, shards, old, look_again }
     }
 
     /// What ends it.
@@ -305,7 +305,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for a message, and does meanwhile what else the keeper has to do. A refusal is an error. Of the
+    /// Waits for a message, and does meanwhile what else the porter has to do. A refusal is an error. Of the
     /// server's own drain a hand-over takes no notice: the successor is welcome all the more.
     fn await_message(
         &mut self,

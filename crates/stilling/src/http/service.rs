@@ -103,7 +103,7 @@ pub struct HttpService {
     pub(super) counters: Arc<HttpCounters>,
     pub(super) overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
-    draining: bool,
+    /// When the drain that has begun here ends.
     drain_deadline: Option<Time>,
     date: Date,
     /// The second for which `date` and the ready answers were made.
@@ -136,7 +136,6 @@ impl HttpService {
             counters,
             overview,
             lifecycle,
-            draining: false,
             drain_deadline: None,
             date,
             second,
@@ -163,8 +162,10 @@ impl HttpService {
         self.counters.requests_held.set(self.requests_held as u64);
     }
 
+    /// Whether the end has been asked for. Answers say so at once, also those of a shard that has not
+    /// begun its drain yet.
     pub(super) fn is_draining(&self) -> bool {
-        self.draining
+        !self.is_ready()
     }
 
     /// The date now.
@@ -204,25 +205,23 @@ impl HttpService {
         if phase == Phase::Running {
             return None;
         }
-        if !self.draining {
-            self.draining = true;
+        let Some(deadline) = self.drain_deadline else {
             self.drain_deadline = Some(control.now.after(self.config.timeouts.drain));
             control.close_listeners();
             control.drain();
             // The listeners' last connections come in with the next turn.
             return Some(control.now);
-        }
-        let late = self.drain_deadline.is_some_and(|deadline| control.now >= deadline);
+        };
         if control.is_empty() {
             control.stop();
             return None;
         }
-        if late || phase == Phase::Stopping {
+        if control.now >= deadline || phase == Phase::Stopping {
             // Again and again until all are gone: some may just have come in.
             control.abort_all(CloseReason::DrainTimeout);
             return Some(control.now.after(ABORT_AGAIN));
         }
-        self.drain_deadline
+        Some(deadline)
     }
 }
 

@@ -135,15 +135,24 @@ fn ten_hand_overs_lose_no_request_on_kept_connections(driver: Driver) {
 /// now is served by the new one.
 fn requests_in_flight_are_answered_by_the_old_server(driver: Driver) {
     let place = Place::new();
-    let old = place.first(driver, "-w 1 -D 300");
+    let old = place.first(driver, "-A 1 -w 1 -D 300");
     let mut watcher = old.watch();
+    let mut idle = old.connect();
+    assert_eq!(idle.ask(FAST).status, 200);
+    let mut half = old.connect();
+    half.send(&FAST[..20]);
     let mut slow = old.connect();
     slow.send(SLOW);
     watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
     let new = place.next(driver, old.address(), "");
     assert!(new.banner_line("taking over from process ").parse::<i32>().is_ok());
-    let answer = slow.answer();
+    // The old one drains.
+    assert_eq!(idle.rest(), b"");
+    half.send(&FAST[20..]);
+    let answer = half.answer();
     assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
+    assert_eq!(half.rest(), b"");
+    assert_eq!(slow.answer().status, 200);
     assert_eq!(slow.rest(), b"");
     old.ends_well();
     expect_served(new.address());

@@ -469,7 +469,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.for_each_tenant(|shard, token| {
             let connection = &mut shard.slots.get(token).expect("a tenant").connection;
             if connection.state != State::Closing {
-                connection.reason = reason;
+                // Whoever is lingered on has been finished for a reason already.
+                if connection.state != State::Lingering {
+                    connection.reason = reason;
+                }
                 shard.begin_close(token);
             }
         });

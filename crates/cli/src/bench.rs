@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use clap::builder::TypedValueParser;
 use clap::{Args, CommandFactory, Subcommand, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use stilling_bench::http::{self, BenchError, Length, Plan, Progress, Report, Sources, Spread, Url};
+use stilling_bench::http::{
+    self, BenchError, Length, Plan, Progress, Report, Sources, Spread, StepFigures, Steps, Url,
+};
 use stilling_engine::driver::choice::DriverChoice;
 
 /// The options of `bench`.
@@ -43,7 +45,7 @@ struct Http {
     #[arg(short, long, value_name = "S", group = "length", value_parser = seconds())]
     duration: Option<Duration>,
     /// Answer one request per connection, then hold all connections idle for so many seconds
-    #[arg(long, value_name = "S", group = "length", conflicts_with_all = ["rate", "close", "pipeline"], value_parser = seconds())]
+    #[arg(long, value_name = "S", group = "length", conflicts_with_all = ["rate", "steps", "close", "pipeline"], value_parser = seconds())]
     hold: Option<Duration>,
     /// A connection for each request; else connections are kept
     #[arg(long)]
@@ -55,8 +57,12 @@ struct Http {
     /// the moment at which a request should have begun
     #[arg(short, long, value_name = "R", value_parser = rate())]
     rate: Option<f64>,
-    /// Requests per thread that may wait for a free connection; more are dropped and counted
-    #[arg(long, value_name = "N", default_value_t = 100_000, requires = "rate", value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// An open loop whose rate changes: requests per second and seconds, such as 400:2,8000:5,400:5; each
+    /// step has figures of its own
+    #[arg(long, value_name = "R:S,…", conflicts_with_all = ["rate", "length", "warmup"])]
+    steps: Option<Steps>,
+    /// Requests per thread that may wait for a free connection in an open loop; more are dropped and counted
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     backlog: u32,
     /// Seconds of requests that are not counted, before those that are
     #[arg(long, value_name = "S", default_value = "0", value_parser = seconds_or_none())]
@@ -161,10 +167,13 @@ impl Http {
 
     fn plan(self) -> Result<Plan, Box<dyn Error>> {
         let defaults = Plan::new(self.url);
+        let steps = self.steps.map_or_else(Vec::new, |Steps(steps)| steps);
+        let stepped = steps.iter().fold(Duration::ZERO, |sum, step| sum.saturating_add(step.span));
         let length = match (self.requests, self.duration, self.hold) {
             (Some(count), _, _) => Length::Requests(count),
             (_, Some(span), _) => Length::For(span),
             (_, _, Some(span)) => Length::Hold(span),
+            (None, None, None) if !steps.is_empty() => Length::For(stepped),
             (None, None, None) => defaults.length,
         };
         Ok(Plan {
@@ -175,6 +184,7 @@ impl Http {
             pipeline: self.pipeline,
             keep_alive: !self.close,
             rate: self.rate,
+            steps,
             backlog_max: self.backlog,
             length,
             warmup: self.warmup,
@@ -285,7 +295,7 @@ fn table(report: &Report) -> String {
         let first = report.evidence.get(kind).map_or("", String::as_str);
         line(&format!("  {}", kind.replace('_', " ")), format!("{count}, first: {first}"));
     }
-    if asked.rate.is_some() || report.dropped.total() > 0 {
+    if report.service_time.is_some() || report.dropped.total() > 0 {
         let dropped = report.dropped;
         line("not sent", dropped.total().to_string());
         line("  backlog full", dropped.backlog_full.to_string());
@@ -306,7 +316,25 @@ fn table(report: &Report) -> String {
     if let Some(service) = &report.service_time {
         line("service time (ms)", spread_row(service));
     }
+    for step in &report.steps {
+        line(&format!("{} requests/s", step.rate), step_row(step));
+        line("  latency (ms)", spread_row(&step.latency));
+    }
     out
+}
+
+/// A step in one line.
+fn step_row(step: &StepFigures) -> String {
+    format!(
+        "{} s: {:.2} right/s; of {} due {} right, {} shed, {} failed, {} not sent",
+        step.span_s,
+        step.goodput_per_s,
+        step.due,
+        step.ok,
+        step.shed,
+        step.failed,
+        step.due.saturating_sub(step.requests)
+    )
 }
 
 fn spread_heading() -> String {

@@ -94,7 +94,7 @@ impl Client {
         let Some(moment) = io.service.seats.end(self.seat) else { return };
         match self.verdict() {
             Verdict::Right => io.service.succeeded(moment, now),
-            Verdict::Shed => io.service.was_shed(moment),
+            Verdict::Shed => io.service.was_shed(moment, now),
             Verdict::Wrong(failure) => io.service.failed(failure, 1, || self.describe(failure)),
         }
         if self.last || !self.task.plan.keep_alive {

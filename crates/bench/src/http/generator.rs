@@ -23,9 +23,10 @@ use super::client::Client;
 use super::limits::CONNECTING_MAX;
 use super::plan::{Length, Plan};
 use super::rendezvous::Rendezvous;
-use super::schedule::{Backlog, Schedule};
+use super::schedule::Backlog;
 use super::seats::{Moment, Seats};
 use super::tally::{Failure, Live, Tally};
+use super::timeline::Timeline;
 
 /// How long a seat rests after its connection was refused.
 const REDIAL_PAUSE: Duration = Duration::from_millis(50);
@@ -138,7 +139,7 @@ impl Generator {
     }
 
     pub(crate) fn is_open_loop(&self) -> bool {
-        self.task.plan.rate.is_some()
+        self.task.plan.is_open_loop()
     }
 
     fn is_limited(&self) -> bool {
@@ -174,6 +175,9 @@ impl Generator {
                 self.budget -= 1;
             }
         }
+        if let Some(timeline) = &mut self.tally.timeline {
+            timeline.began(intended);
+        }
     }
 
     /// An answer was right.
@@ -187,14 +191,20 @@ impl Generator {
         if self.is_open_loop() {
             self.tally.service.saturating_record(now.since(moment.sent).as_nanos() as u64);
         }
+        if let Some(timeline) = &mut self.tally.timeline {
+            timeline.succeeded(moment.intended, now);
+        }
         self.tally.ok += 1;
         self.tally.ok_in_window += u64::from(self.end.is_none_or(|end| now <= end));
         self.tally.last_done = now.since(self.measured_from).as_nanos() as u64;
     }
 
     /// An answer was 503.
-    pub(crate) fn was_shed(&mut self, moment: Moment) {
+    pub(crate) fn was_shed(&mut self, moment: Moment, now: Time) {
         self.live().shed.add(1);
+        if let Some(timeline) = &mut self.tally.timeline {
+            timeline.was_shed(moment.intended, now);
+        }
         self.tally.shed += u64::from(moment.intended >= self.measured_from);
     }
 
@@ -220,6 +230,9 @@ impl Generator {
         while let Some(moment) = self.seats.take_back(seat) {
             let measured = moment.intended >= self.measured_from;
             self.tally.requests -= u64::from(measured);
+            if let Some(timeline) = &mut self.tally.timeline {
+                timeline.taken_back(moment.intended);
+            }
             if self.is_limited() && self.phase == Phase::Finishing {
                 self.phase = Phase::Running;
             }
@@ -296,15 +309,17 @@ impl Generator {
             Length::For(span) => self.end = Some(self.measured_from.after(span)),
             Length::Requests(_) => {}
         }
-        let Some(rate) = plan.rate else { return };
-        let schedule = Schedule::new(rate, self.thread, plan.threads);
+        let Some(schedule) = plan.schedule(self.thread, plan.threads) else { return };
         let count = match plan.length {
             Length::Requests(total) => {
-                let warmup = Schedule::new(rate, 0, 1).count_within(plan.warmup);
+                let warmup = plan.schedule(0, 1).map_or(0, |all| all.count_within(plan.warmup));
                 self.task.share(warmup + total, self.thread)
             }
             Length::For(span) | Length::Hold(span) => schedule.count_within(plan.warmup + span),
         };
+        if !plan.steps.is_empty() {
+            self.tally.timeline = Some(Timeline::new(&plan.steps, start));
+        }
         self.backlog = Some(Backlog::new(schedule, start, count, plan.backlog_max as usize));
     }
 

@@ -12,6 +12,12 @@ pub const THREADS_MAX: u32 = 1024;
 /// Most requests per second that can be scheduled. More: an error at start.
 pub const RATE_MAX: f64 = 1e9;
 
+/// Most steps of an open loop whose rate changes. More: an error at start.
+pub const STEPS_MAX: usize = 16;
+
+/// How long one step may last: each 100 ms of it has a count of its own. Longer: an error at start.
+pub const STEPS_SPAN_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
+
 /// Requests per thread that wait for a connection, unless told otherwise. More: dropped and counted.
 pub const BACKLOG: u32 = 100_000;
 

@@ -28,14 +28,15 @@ mod schedule;
 mod scout;
 mod seats;
 mod tally;
+mod timeline;
 mod url;
 #[cfg(test)]
 mod world;
 
 pub use error::BenchError;
-pub use plan::{BadPlan, Length, Plan, Sources};
-pub use report::{Dropped, Parameters, Report, Spread};
+pub use plan::{BadPlan, Length, Plan, Sources, Steps};
+pub use report::{Dropped, Parameters, Report, Spread, StepFigures, WindowFigures};
 pub use run::{Progress, run, run_watched};
-pub use schedule::{Backlog, Schedule};
+pub use schedule::{Backlog, Schedule, Step};
 pub use tally::Failure;
 pub use url::{BadUrl, Url};

@@ -7,8 +7,11 @@ use std::time::Duration;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_engine::limits::SEND_MAX;
 
-use super::limits::{BACKLOG, CONNECTIONS_MAX, PIPELINE_MAX, RATE_MAX, THREADS_MAX};
+use super::limits::{
+    BACKLOG, CONNECTIONS_MAX, PIPELINE_MAX, RATE_MAX, STEPS_MAX, STEPS_SPAN_MAX, THREADS_MAX,
+};
 use super::request;
+use super::schedule::{Schedule, Step};
 use super::url::Url;
 
 /// When a run ends.
@@ -59,6 +62,25 @@ impl std::str::FromStr for Sources {
     }
 }
 
+/// The steps of an open loop whose rate changes: `400:2,8000:5` is 400 requests per second for two seconds, then
+/// 8,000 for five.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps(pub Vec<Step>);
+
+impl std::str::FromStr for Steps {
+    type Err = BadPlan;
+
+    fn from_str(text: &str) -> Result<Self, BadPlan> {
+        let step = |text: &str| {
+            let (rate, span) = text.split_once(':')?;
+            let (rate, span) = (rate.parse().ok()?, span.parse::<f64>().ok()?);
+            Some(Step { rate, span: Duration::try_from_secs_f64(span).ok()? })
+        };
+        let steps: Option<Vec<Step>> = text.split(',').map(step).collect();
+        steps.map(Steps).ok_or_else(|| BadPlan(format!("`{text}` is not RATE:SECONDS,…, such as 400:2,8000:5")))
+    }
+}
+
 /// Everything that can be chosen about a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -78,6 +100,9 @@ pub struct Plan {
     pub keep_alive: bool,
     /// Requests per second in all, by the clock (open loop); `None`: as fast as answers come.
     pub rate: Option<f64>,
+    /// An open loop whose rate changes; its length is that of all steps together, and it has figures of its own
+    /// for each. Default: none.
+    pub steps: Vec<Step>,
     /// Requests per thread whose time has come and that find no free connection. More are dropped
     /// and counted. Default: [`BACKLOG`]. Open loop only.
     pub backlog_max: u32,
@@ -122,6 +147,7 @@ impl Plan {
             pipeline: 1,
             keep_alive: true,
             rate: None,
+            steps: Vec::new(),
             backlog_max: BACKLOG,
             length: Length::For(Duration::from_secs(10)),
             warmup: Duration::ZERO,
@@ -131,6 +157,42 @@ impl Plan {
             driver: DriverChoice::Auto,
             sources: None,
         }
+    }
+
+    /// Whether requests begin by the clock.
+    pub(crate) fn is_open_loop(&self) -> bool {
+        self.rate.is_some() || !self.steps.is_empty()
+    }
+
+    /// The intended starts of one thread's requests, if the loop is open.
+    pub(crate) fn schedule(&self, thread: u32, threads: u32) -> Option<Schedule> {
+        match self.rate {
+            Some(rate) => Some(Schedule::new(rate, thread, threads)),
+            None if self.steps.is_empty() => None,
+            None => Some(Schedule::stepped(&self.steps, thread, threads)),
+        }
+    }
+
+    fn check_steps(&self) -> Result<(), BadPlan> {
+        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+        if self.steps.is_empty() {
+            return Ok(());
+        }
+        if self.steps.len() > STEPS_MAX {
+            return Err(BadPlan(format!("{} steps are more than {STEPS_MAX}", self.steps.len())));
+        }
+        if self.steps.iter().any(|step| !is_rate(step.rate) || step.span.is_zero()) {
+            return wrong("a step has a rate above 0 and at most 1e9, and lasts longer than nothing");
+        }
+        // The sum cannot overflow after this: each is short, and they are few.
+        if self.steps.iter().any(|step| step.span > STEPS_SPAN_MAX) {
+            return Err(BadPlan(format!("a step lasts at most {} s", STEPS_SPAN_MAX.as_secs())));
+        }
+        let span: Duration = self.steps.iter().map(|step| step.span).sum();
+        if self.rate.is_some() || self.length != Length::For(span) || !self.warmup.is_zero() {
+            return wrong("steps fix the rate and the length of a run, which has no warm-up then");
+        }
+        Ok(())
     }
 
     /// Whether the connections are merely held.
@@ -177,11 +239,10 @@ impl Plan {
         if !(100..=599).contains(&self.expect_status) {
             return wrong("a status has three digits from 100 to 599");
         }
-        if let Some(rate) = self.rate
-            && !(rate > 0.0 && rate <= RATE_MAX)
-        {
+        if self.rate.is_some_and(|rate| !is_rate(rate)) {
             return wrong("a rate is above 0 and at most 1e9 requests per second");
         }
+        self.check_steps()?;
         match self.length {
             Length::Requests(0) => return wrong("no requests at all"),
             Length::For(span) if span.is_zero() => return wrong("a duration must be longer than nothing"),
@@ -203,6 +264,10 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+fn is_rate(rate: f64) -> bool {
+    rate > 0.0 && rate <= RATE_MAX
 }
 
 #[cfg(test)]
@@ -233,6 +298,25 @@ mod tests {
         check(|plan| (plan.length, plan.keep_alive) = (Length::Hold(Duration::ZERO), false), "held");
         check(|plan| plan.body_size = 65_536, "more than 65536");
         check(|plan| plan.expect_status = 99, "three digits");
+    }
+
+    #[test]
+    fn steps_are_read_and_fix_the_length() {
+        let Steps(steps) = "400:0.5,8000:5".parse().unwrap();
+        let millis = |rate, millis| Step { rate, span: Duration::from_millis(millis) };
+        assert_eq!(steps, [millis(400.0, 500), millis(8000.0, 5000)]);
+        for text in ["", "400", "400:", "400:-1", "x:1", "400:1,"] {
+            assert!(text.parse::<Steps>().is_err(), "{text}");
+        }
+        let check = |steps: Vec<Step>, length_ms: u64| {
+            let length = Length::For(Duration::from_millis(length_ms));
+            Plan { steps, length, ..plan() }.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(check(steps.clone(), 5500), Ok(()));
+        assert!(check(steps, 5000).unwrap_err().contains("fix the rate and the length"));
+        assert!(check(vec![millis(0.0, 1000)], 1000).unwrap_err().contains("above 0"));
+        assert!(check(vec![millis(1.0, 3_600_001)], 3_600_001).unwrap_err().contains("at most 3600 s"));
+        assert!(check(vec![millis(1.0, 1); 17], 17).unwrap_err().contains("more than 16"));
     }
 
     #[test]

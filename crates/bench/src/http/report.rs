@@ -9,6 +9,7 @@ use stilling_engine::driver::choice::Chosen;
 
 use super::plan::{Length, Plan};
 use super::tally::{Failure, Tally};
+use super::timeline::{Timeline, WINDOW};
 
 const NANOS_PER_MICRO: f64 = 1e3;
 
@@ -66,6 +67,86 @@ impl Dropped {
     pub fn total(&self) -> u64 {
         self.backlog_full + self.waited_too_long + self.at_end
     }
+}
+
+/// What became of the requests that should have begun in one step of an open loop.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepFigures {
+    /// Requests per second that were asked for.
+    pub rate: f64,
+    /// Seconds.
+    pub span_s: f64,
+    /// Requests that the clock asked for.
+    pub due: u64,
+    /// Those that began.
+    pub requests: u64,
+    /// Those that were answered rightly.
+    pub ok: u64,
+    /// Those that were answered 503.
+    pub shed: u64,
+    /// Those that began and were neither.
+    pub failed: u64,
+    /// Right answers per second that came during the step.
+    pub goodput_per_s: f64,
+    /// From the intended start to the end of a right answer.
+    pub latency: Spread,
+    /// From the intended start to the end of a 503.
+    pub refusal: Spread,
+}
+
+/// What became of the requests that should have begun in a tenth of a second.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WindowFigures {
+    /// When it began, in seconds after the start.
+    pub at_s: f64,
+    /// Requests that the clock asked for.
+    pub due: u64,
+    /// Those that were answered rightly.
+    pub ok: u64,
+    /// Mean latency of these.
+    pub mean_us: f64,
+    /// The longest latency of these.
+    pub max_us: f64,
+}
+
+fn step_figures(plan: &Plan, timeline: &Timeline) -> Vec<StepFigures> {
+    let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
+    let mut end = Duration::ZERO;
+    let figures = plan.steps.iter().zip(&timeline.steps).map(|(step, tally)| {
+        let before = schedule.count_within(end);
+        end += step.span;
+        StepFigures {
+            rate: step.rate,
+            span_s: step.span.as_secs_f64(),
+            due: schedule.count_within(end) - before,
+            requests: tally.begun,
+            ok: tally.ok,
+            shed: tally.shed,
+            failed: tally.begun.saturating_sub(tally.ok + tally.shed),
+            goodput_per_s: tally.ok_meanwhile as f64 / step.span.as_secs_f64(),
+            latency: Spread::of(&tally.latency),
+            refusal: Spread::of(&tally.refusal),
+        }
+    });
+    figures.collect()
+}
+
+fn window_figures(plan: &Plan, timeline: &Timeline) -> Vec<WindowFigures> {
+    let Some(schedule) = plan.schedule(0, 1) else { return Vec::new() };
+    let whole: Duration = plan.steps.iter().map(|step| step.span).sum();
+    let mut start = Duration::ZERO;
+    let figures = timeline.windows.iter().map(|window| {
+        let at = start;
+        start = whole.min(start + WINDOW);
+        WindowFigures {
+            at_s: at.as_secs_f64(),
+            due: schedule.count_within(start) - schedule.count_within(at),
+            ok: window.ok,
+            mean_us: window.latency_nanos as f64 / window.ok.max(1) as f64 / NANOS_PER_MICRO,
+            max_us: window.latency_max_nanos as f64 / NANOS_PER_MICRO,
+        }
+    });
+    figures.collect()
 }
 
 /// What was asked for.
@@ -166,6 +247,10 @@ pub struct Report {
     pub latency: Spread,
     /// From sending to the end of the answer, whatever the schedule said; open loop only.
     pub service_time: Option<Spread>,
+    /// Step by step; empty without steps.
+    pub steps: Vec<StepFigures>,
+    /// Each tenth of a second of the steps; empty without steps.
+    pub windows: Vec<WindowFigures>,
     /// Bytes received, all in all.
     pub bytes_received: u64,
     /// Bytes sent, all in all.
@@ -221,7 +306,9 @@ impl Report {
             dropped,
             statuses: tally.statuses().collect(),
             latency: Spread::of(&tally.latency),
-            service_time: plan.rate.map(|_| Spread::of(&tally.service)),
+            service_time: plan.is_open_loop().then(|| Spread::of(&tally.service)),
+            steps: tally.timeline.as_ref().map_or_else(Vec::new, |line| step_figures(plan, line)),
+            windows: tally.timeline.as_ref().map_or_else(Vec::new, |line| window_figures(plan, line)),
             bytes_received: traffic.received,
             bytes_sent: traffic.sent,
             connected: traffic.connected,

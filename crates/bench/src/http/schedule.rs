@@ -27,30 +27,75 @@ use stilling_ring::Time;
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
+/// A stretch of an open loop: so many requests per second for so long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Requests per second.
+    pub rate: f64,
+    /// For how long.
+    pub span: Duration,
+}
+
 /// The intended starts of one thread's requests, relative to the start of the run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Schedule {
-    rate: f64,
+    /// At least one; the last one goes on for ever.
+    stretches: Vec<Stretch>,
     thread: u64,
     threads: u64,
+}
+
+/// A step with what was before it.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    rate: f64,
+    start: Duration,
+    /// Requests of all threads that begin before it, not rounded.
+    before: f64,
 }
 
 impl Schedule {
     /// The share of thread number `thread` out of `threads` in `rate` requests per second.
     pub fn new(rate: f64, thread: u32, threads: u32) -> Self {
-        Schedule { rate, thread: thread.into(), threads: threads.into() }
+        Schedule::stepped(&[Step { rate, span: Duration::MAX }], thread, threads)
+    }
+
+    /// The share of thread number `thread` out of `threads` in these steps, one after another. The last one's
+    /// rate goes on beyond its end.
+    ///
+    /// # Panics
+    /// Without steps.
+    pub fn stepped(steps: &[Step], thread: u32, threads: u32) -> Self {
+        assert!(!steps.is_empty(), "a schedule has at least one step");
+        let (mut start, mut before) = (Duration::ZERO, 0.0);
+        let stretch = |step: &Step| {
+            let stretch = Stretch { rate: step.rate, start, before };
+            start = start.saturating_add(step.span);
+            before += step.rate * step.span.as_secs_f64();
+            stretch
+        };
+        Schedule {
+            stretches: steps.iter().map(stretch).collect(),
+            thread: thread.into(),
+            threads: threads.into(),
+        }
     }
 
     /// When this thread's request number `k` begins.
     pub fn at(&self, k: u64) -> Duration {
-        let position = k * self.threads + self.thread;
+        let position = (k * self.threads + self.thread) as f64;
+        let begun = self.stretches.partition_point(|stretch| stretch.before <= position);
+        let stretch = &self.stretches[begun.saturating_sub(1)];
         // Exact to the nanosecond for the first hundred days.
-        Duration::from_nanos((position as f64 * NANOS_PER_SECOND / self.rate) as u64)
+        let into = (position - stretch.before) * NANOS_PER_SECOND / stretch.rate;
+        stretch.start + Duration::from_nanos(into as u64)
     }
 
     /// How many of this thread's requests begin before `span` is over.
     pub fn count_within(&self, span: Duration) -> u64 {
-        let positions = span.as_secs_f64() * self.rate;
+        let begun = self.stretches.partition_point(|stretch| stretch.start < span);
+        let stretch = &self.stretches[begun.saturating_sub(1)];
+        let positions = stretch.before + span.saturating_sub(stretch.start).as_secs_f64() * stretch.rate;
         // The division may be off by one in either direction; `at` decides.
         let mut count = (positions / self.threads as f64) as u64;
         while count > 0 && self.at(count - 1) >= span {
@@ -204,6 +249,30 @@ mod tests {
             let count = |thread| Schedule::new(rate, thread, threads).count_within(span);
             assert_eq!((0..threads).map(count).sum::<u64>(), total, "{rate}/s on {threads} threads");
         }
+    }
+
+    #[test]
+    fn steps_follow_each_other_without_a_gap_or_a_burst() {
+        let millis = Duration::from_millis;
+        let steps = [
+            Step { rate: 10.0, span: millis(250) },
+            Step { rate: 1000.0, span: millis(10) },
+            Step { rate: 10.0, span: millis(300) },
+        ];
+        let all = Schedule::stepped(&steps, 0, 1);
+        assert_eq!([0, 1, 2].map(|k| all.at(k)), [millis(0), millis(100), millis(200)]);
+        // Half of the next request's time has passed at the old rate; the other half passes at the new one.
+        assert_eq!([3, 4, 12].map(|k| all.at(k).as_micros()), [250_500, 251_500, 259_500]);
+        assert_eq!([13, 14].map(|k| all.at(k).as_millis()), [310, 410]);
+        assert_eq!([250, 260, 560].map(|end| all.count_within(millis(end))), [3, 13, 16]);
+        let mut shares: Vec<_> = (0..3)
+            .flat_map(|thread| {
+                let share = Schedule::stepped(&steps, thread, 3);
+                (0..share.count_within(millis(560))).map(move |k| share.at(k)).collect::<Vec<_>>()
+            })
+            .collect();
+        shares.sort();
+        assert_eq!(shares, (0..16).map(|k| all.at(k)).collect::<Vec<_>>());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use serde::Serialize;
 use stilling_engine::counters::Counter;
 
 use super::limits::LATENCY_MAX;
+use super::timeline::Timeline;
 
 /// What went wrong with a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -100,6 +101,8 @@ pub(crate) struct Tally {
     pub(crate) held: u64,
     /// When the last answer was complete, in nanoseconds after the warm-up.
     pub(crate) last_done: u64,
+    /// Step by step, if there are any.
+    pub(crate) timeline: Option<Timeline>,
 }
 
 impl Tally {
@@ -118,6 +121,7 @@ impl Tally {
             unsent: 0,
             held: 0,
             last_done: 0,
+            timeline: None,
         }
     }
 
@@ -178,6 +182,11 @@ impl Tally {
         self.unsent += other.unsent;
         self.held += other.held;
         self.last_done = self.last_done.max(other.last_done);
+        match (&mut self.timeline, &other.timeline) {
+            (Some(mine), Some(theirs)) => mine.absorb(theirs),
+            (None, Some(theirs)) => self.timeline = Some(theirs.clone()),
+            (_, None) => {}
+        }
     }
 }
 

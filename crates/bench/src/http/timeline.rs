@@ -1,0 +1,189 @@
+//! What became of the requests of each step, and of each tenth of a second: how a server goes into an overload,
+//! through it and out of it again.
+//!
+//! A request belongs to the step and the window in which it should have begun, whenever it was answered. Only a
+//! step's goodput counts answers by the time at which they came. All memory is taken at the start.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use stilling_ring::Time;
+
+use super::schedule::Step;
+use super::tally::histogram;
+
+/// The length of a window.
+pub(crate) const WINDOW: Duration = Duration::from_millis(100);
+
+/// What one thread counts of a stepped run.
+#[derive(Clone, Debug)]
+pub(crate) struct Timeline {
+    start: Time,
+    /// When each step ends, from the start on.
+    ends: Vec<Duration>,
+    pub(crate) steps: Vec<StepTally>,
+    pub(crate) windows: Vec<WindowTally>,
+}
+
+/// What became of the requests of one step.
+#[derive(Clone, Debug)]
+pub(crate) struct StepTally {
+    pub(crate) begun: u64,
+    pub(crate) ok: u64,
+    pub(crate) shed: u64,
+    /// Right answers that came during the step, whenever they were asked for.
+    pub(crate) ok_meanwhile: u64,
+    /// From the intended start to the end of a right answer.
+    pub(crate) latency: Histogram<u64>,
+    /// From the intended start to the end of a 503.
+    pub(crate) refusal: Histogram<u64>,
+}
+
+/// What became of the requests of one tenth of a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WindowTally {
+    pub(crate) ok: u64,
+    pub(crate) latency_nanos: u64,
+    pub(crate) latency_max_nanos: u64,
+}
+
+impl Timeline {
+    pub(crate) fn new(steps: &[Step], start: Time) -> Timeline {
+        let mut end = Duration::ZERO;
+        let ends = steps.iter().map(|step| {
+            end += step.span;
+            end
+        });
+        let ends: Vec<Duration> = ends.collect();
+        let step = || StepTally {
+            begun: 0,
+            ok: 0,
+            shed: 0,
+            ok_meanwhile: 0,
+            latency: histogram(),
+            refusal: histogram(),
+        };
+        let windows = end.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
+        Timeline {
+            start,
+            steps: ends.iter().map(|_| step()).collect(),
+            ends,
+            windows: vec![WindowTally::default(); windows],
+        }
+    }
+
+    /// The step of a moment; those after the end belong to none.
+    fn step(&mut self, at: Time) -> Option<&mut StepTally> {
+        let since = at.since(self.start);
+        let step = self.ends.partition_point(|end| *end <= since);
+        self.steps.get_mut(step)
+    }
+
+    pub(crate) fn began(&mut self, intended: Time) {
+        if let Some(step) = self.step(intended) {
+            step.begun += 1;
+        }
+    }
+
+    /// A request that began did not get anywhere and begins again.
+    pub(crate) fn taken_back(&mut self, intended: Time) {
+        if let Some(step) = self.step(intended) {
+            step.begun = step.begun.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn succeeded(&mut self, intended: Time, now: Time) {
+        if let Some(step) = self.step(now) {
+            step.ok_meanwhile += 1;
+        }
+        let nanos = now.since(intended).as_nanos() as u64;
+        if let Some(step) = self.step(intended) {
+            step.ok += 1;
+            step.latency.saturating_record(nanos);
+        }
+        let window = (intended.since(self.start).as_nanos() / WINDOW.as_nanos()) as usize;
+        if let Some(window) = self.windows.get_mut(window) {
+            window.ok += 1;
+            window.latency_nanos += nanos;
+            window.latency_max_nanos = window.latency_max_nanos.max(nanos);
+        }
+    }
+
+    pub(crate) fn was_shed(&mut self, intended: Time, now: Time) {
+        if let Some(step) = self.step(intended) {
+            step.shed += 1;
+            step.refusal.saturating_record(now.since(intended).as_nanos() as u64);
+        }
+    }
+
+    /// Adds what another thread counted of the same steps.
+    pub(crate) fn absorb(&mut self, other: &Timeline) {
+        for (mine, theirs) in self.steps.iter_mut().zip(&other.steps) {
+            mine.begun += theirs.begun;
+            mine.ok += theirs.ok;
+            mine.shed += theirs.shed;
+            mine.ok_meanwhile += theirs.ok_meanwhile;
+            // All have the same bounds.
+            let _ = mine.latency.add(&theirs.latency);
+            let _ = mine.refusal.add(&theirs.refusal);
+        }
+        for (mine, theirs) in self.windows.iter_mut().zip(&other.windows) {
+            mine.ok += theirs.ok;
+            mine.latency_nanos += theirs.latency_nanos;
+            mine.latency_max_nanos = mine.latency_max_nanos.max(theirs.latency_max_nanos);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_nanos(7_000);
+
+    fn at(millis: u64) -> Time {
+        START.after(Duration::from_millis(millis))
+    }
+
+    fn timeline() -> Timeline {
+        let step = |millis| Step { rate: 1.0, span: Duration::from_millis(millis) };
+        Timeline::new(&[step(250), step(50)], START)
+    }
+
+    #[test]
+    fn a_request_belongs_to_the_step_in_which_it_should_have_begun() {
+        let mut line = timeline();
+        line.began(at(249));
+        line.began(at(250));
+        line.succeeded(at(249), at(260));
+        line.was_shed(at(250), at(251));
+        let counts = |step: &StepTally| (step.begun, step.ok, step.shed, step.ok_meanwhile);
+        assert_eq!(line.steps.iter().map(counts).collect::<Vec<_>>(), [(1, 1, 0, 0), (1, 0, 1, 1)]);
+        assert_eq!((line.steps[0].latency.len(), line.steps[1].refusal.len()), (1, 1));
+        line.taken_back(at(249));
+        assert_eq!(line.steps[0].begun, 0);
+    }
+
+    #[test]
+    fn windows_are_tenths_of_a_second_and_what_is_beyond_the_end_is_in_none() {
+        let mut line = timeline();
+        assert_eq!(line.windows.len(), 3);
+        line.succeeded(at(199), at(209));
+        line.succeeded(at(100), at(130));
+        line.succeeded(at(300), at(301));
+        let millis = 1_000_000;
+        let second = WindowTally { ok: 2, latency_nanos: 40 * millis, latency_max_nanos: 30 * millis };
+        assert_eq!(line.windows, [WindowTally::default(), second, WindowTally::default()]);
+    }
+
+    #[test]
+    fn threads_add_up() {
+        let (mut one, mut other) = (timeline(), timeline());
+        one.succeeded(at(0), at(1));
+        other.began(at(0));
+        other.succeeded(at(0), at(3));
+        one.absorb(&other);
+        assert_eq!((one.steps[0].begun, one.steps[0].ok, one.steps[0].latency.len()), (1, 2, 2));
+        assert_eq!((one.windows[0].ok, one.windows[0].latency_max_nanos), (2, 3_000_000));
+    }
+}

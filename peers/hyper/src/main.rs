@@ -1,0 +1,95 @@
+//! What hyper makes of Stilling's test pages: the peer that `cargo xtask bench http` measures beside it.
+//!
+//! It is kept as plain as hyper's own examples, so that it stands for what people run: one runtime, a task per
+//! connection, `spawn_blocking` for work that blocks. Its answers have the same fields as the others' (an empty
+//! body with its length, a date).
+#![forbid(unsafe_code)]
+#![allow(clippy::print_stdout, reason = "a program that says where it listens")]
+
+use std::convert::Infallible;
+use std::error::Error;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use socket2::{Domain, Socket, Type};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Connections that may wait to be accepted, as many as the other servers allow.
+const BACKLOG: i32 = 4096;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |name: &str, default: u64| match arguments.next() {
+        None => Ok(default),
+        Some(text) => text.parse().map_err(|_| format!("{name}: `{text}` is not a number")),
+    };
+    let workers = usize::try_from(number("WORKERS", 2)?)?.max(1);
+    let slow = Duration::from_millis(number("SLOW_MS", 30)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(workers).build()?;
+    runtime.block_on(serve(slow))?;
+    // Work that still blocks is not waited for: whoever measured has gone.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+async fn serve(slow: Duration) -> Outcome {
+    let listener = listen()?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    println!("listening http://{}", listener.local_addr()?);
+    std::io::stdout().flush()?;
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = terminate.recv() => return Ok(()),
+        };
+        let Ok((stream, _)) = accepted else {
+            // No descriptors: those that are open have to close first.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        tokio::spawn(async move {
+            // A connection that fails now fails at its first read as well.
+            let _ = stream.set_nodelay(true);
+            let service = service_fn(move |request| answer(request, slow));
+            let mut builder = http1::Builder::new();
+            builder.timer(TokioTimer::new()).pipeline_flush(true);
+            // Clients that leave early are theirs to count.
+            let _ = builder.serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+fn listen() -> Outcome<TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(TcpListener::from_std(socket.into())?)
+}
+
+async fn answer(request: Request<Incoming>, slow: Duration) -> Result<Response<Empty<Bytes>>, Infallible> {
+    let mut response = Response::new(Empty::new());
+    match request.uri().path() {
+        "/test/fast" => {}
+        "/test/slow" => {
+            let worked = tokio::task::spawn_blocking(move || std::thread::sleep(slow)).await;
+            if worked.is_err() {
+                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            }
+        }
+        _ => *response.status_mut() = StatusCode::NOT_FOUND,
+    }
+    Ok(response)
+}

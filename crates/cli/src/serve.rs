@@ -11,7 +11,7 @@ use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
-use stilling::{DriverChoice, Growth, ServeConfig, Server};
+use stilling::{DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::WrongUsage;
 
@@ -160,6 +160,10 @@ struct Seconds {
     /// For a job to wait for a worker; then 503
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     queue_timeout: f64,
+    /// For a job to wait while the queue stands: longer than twice this, 503; auto is as long as jobs take on
+    /// average and at least 5 ms [default: off]
+    #[arg(long, value_name = "S|auto|off", value_parser = queue_target())]
+    queue_target: Option<QueueTargetChoice>,
     /// For a job to be taken and done; then 503, and the connection closes
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     work_timeout: f64,
@@ -207,6 +211,27 @@ fn contradiction(config: &ServeConfig) -> Option<String> {
             "--free-threshold {free_threshold} cannot add worker threads: there are {threads}, and --worker-limit is {threads_max}"
         ))
     }
+}
+
+/// What `--queue-target` says.
+#[derive(Clone, Copy)]
+struct QueueTargetChoice(Option<QueueTarget>);
+
+fn queue_target() -> impl TypedValueParser<Value = QueueTargetChoice> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        let target = match text.as_str() {
+            "off" => None,
+            "auto" => Some(QueueTarget::Service),
+            _ => {
+                let seconds = text.parse().map_err(|_| format!("`{text}` is not auto, off, or seconds"))?;
+                if !(0.001..=31_536_000.0).contains(&seconds) {
+                    return Err("it must be in the range 0.001 to 31536000".to_owned());
+                }
+                Some(QueueTarget::Fixed(Duration::from_secs_f64(seconds)))
+            }
+        };
+        Ok(QueueTargetChoice(target))
+    })
 }
 
 impl Arguments {
@@ -263,6 +288,7 @@ impl Arguments {
             accept_workers: self.elastic.accept_workers as usize,
             queue_max: limits.max_queue as usize,
             queue_age_max: span(timeouts.queue_timeout),
+            queue_target: timeouts.queue_target.and_then(|choice| choice.0),
             slow_duration: Duration::from_millis(self.slow_duration.into()),
             driver: match self.driver {
                 Driver::Auto => DriverChoice::Auto,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stilling_engine::Config as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
-use stilling_workers::Growth;
+use stilling_workers::{Growth, QueueTarget};
 
 use crate::hand_over::{ActivationError, HandOverError, TakeOver};
 use crate::http::Timeouts;
@@ -32,6 +32,8 @@ pub struct ServeConfig {
     pub queue_max: usize,
     /// How long a job may wait. Default: 30 s.
     pub queue_age_max: Duration,
+    /// The wait that a standing queue is cut to; `None`: it is not cut. Default: `None`.
+    pub queue_target: Option<QueueTarget>,
     /// How long slow work takes. Default: 30 ms.
     pub slow_duration: Duration,
     /// Which driver. Default: `auto`.
@@ -71,6 +73,7 @@ impl Default for ServeConfig {
             accept_workers: 0,
             queue_max: 4096,
             queue_age_max: Duration::from_secs(30),
+            queue_target: None,
             slow_duration: Duration::from_millis(30),
             driver: DriverChoice::Auto,
             pin: false,

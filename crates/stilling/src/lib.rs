@@ -42,7 +42,7 @@ pub use overview::Overview;
 pub use server::{RunningServer, Server};
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
-pub use stilling_workers::Growth;
+pub use stilling_workers::{Growth, QueueTarget};
 
 use std::io::Write;
 

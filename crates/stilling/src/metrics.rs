@@ -155,7 +155,8 @@ impl Everything {
         let outcomes = [
             ("done", pool.done),
             ("panicked", pool.panicked),
-            ("expired", pool.expired),
+            ("expired", pool.expired.saturating_sub(pool.shed)),
+            ("shed", pool.shed),
             ("refused", pool.refused),
         ];
         family(to, "jobs", "Jobs, by what became of them in the pool", "outcome", outcomes)?;

@@ -84,6 +84,7 @@ impl Server {
             age_max: config.queue_age_max,
             growth: config.growth,
             inline_max: config.accept_workers,
+            queue_target: config.queue_target,
         };
         let (pool, lanes) = Pool::new(limits, clock.clone(), wakes.clone());
         let mut told = wakes.clone();

@@ -24,6 +24,7 @@ use crate::counters::{Counters, Tally, count};
 use crate::pool::Limits;
 use crate::running::{Completed, Outcome, Running, contain};
 use crate::strength::Strength;
+use crate::target::Standing;
 
 /// A job in the queue: two cache lines.
 pub(crate) struct Job<R> {
@@ -46,9 +47,16 @@ pub(crate) struct Core<R> {
     inline: AtomicU64,
     queued: AtomicU64,
     closed: AtomicBool,
-    /// The job mailboxes of all lanes. Only workers lock.
-    intake: Mutex<Vec<Receiver<Job<R>>>>,
+    intake: Mutex<Intake<R>>,
     outlets: Vec<Outlet<R>>,
+}
+
+/// Where jobs come from. Only workers lock.
+struct Intake<R> {
+    /// The job mailboxes of all lanes.
+    lanes: Vec<Receiver<Job<R>>>,
+    /// Whether the queue stands, if it has a target.
+    standing: Option<Standing>,
 }
 
 /// Where the results of one lane go. Only workers lock.
@@ -82,7 +90,7 @@ impl<R> Core<R> {
             inline: AtomicU64::new(0),
             queued: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-            intake: Mutex::new(intake),
+            intake: Mutex::new(Intake { lanes: intake, standing: limits.queue_target.map(Standing::new) }),
             outlets,
         }
     }
@@ -140,22 +148,31 @@ impl<R> Core<R> {
 
     /// Takes the job that was submitted first among all that are published.
     pub(crate) fn take(core: &Arc<Core<R>>) -> Option<Running<R>> {
-        let (lane, job) = {
+        let (lane, job, now, shed) = {
             let mut intake = lock(&core.intake);
+            let Intake { lanes, standing } = &mut *intake;
             let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
-            let (_, lane) = intake.iter_mut().enumerate().filter_map(oldest).min()?;
-            (lane, intake[lane].pop()?)
+            let (_, lane) = lanes.iter_mut().enumerate().filter_map(oldest).min()?;
+            let job = lanes[lane].pop()?;
+            let now = core.clock.now();
+            let service = core.tally.service_mean();
+            let shed = |standing: &mut Standing| standing.sheds(now, now.since(job.enqueued), service);
+            let shed = standing.as_mut().is_some_and(shed);
+            (lane, job, now, shed)
         };
         let taken = count(&core.tally.taken);
         core.leave_queue();
         if let Some(strength) = &core.strength {
             strength.took();
         }
-        let waited = core.clock.now().since(job.enqueued);
+        let waited = now.since(job.enqueued);
         let wait_nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         core.tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
         let lost = planted!("lost job") && taken.is_multiple_of(16);
-        Some(Running::new(Arc::clone(core), lane, job, waited > core.limits.age_max, lost))
+        if shed {
+            count(&core.tally.shed);
+        }
+        Some(Running::new(Arc::clone(core), lane, job, now, shed || waited > core.limits.age_max, lost))
     }
 
     /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.

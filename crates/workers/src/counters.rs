@@ -21,8 +21,10 @@ pub struct Counters {
     pub done: u64,
     /// Jobs refused because a limit was reached.
     pub refused: u64,
-    /// Jobs not run because they had waited too long.
+    /// Jobs not run because they had waited too long, those that were shed included.
     pub expired: u64,
+    /// Jobs not run because they had waited twice the target in a queue that stands.
+    pub shed: u64,
     /// Jobs that panicked, or were given up by whoever played the worker.
     pub panicked: u64,
     /// Jobs that a lane ran in its own thread; they are among those done and panicked.
@@ -47,6 +49,7 @@ pub(crate) struct Tally {
     pub(crate) done: AtomicU64,
     pub(crate) refused: AtomicU64,
     pub(crate) expired: AtomicU64,
+    pub(crate) shed: AtomicU64,
     pub(crate) panicked: AtomicU64,
     pub(crate) inline: AtomicU64,
     pub(crate) threads_started: AtomicU64,
@@ -54,7 +57,12 @@ pub(crate) struct Tally {
     pub(crate) threads_failed: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) wait_nanos: AtomicU64,
+    /// How long jobs take: a moving average, in nanoseconds.
+    pub(crate) service_nanos: AtomicU64,
 }
+
+/// The weight of the newest job in the average of service times is one out of so many.
+const SERVICE_WINDOW: u64 = 16;
 
 impl Tally {
     /// The counter of jobs that ended so.
@@ -64,6 +72,19 @@ impl Tally {
             Outcome::Panicked => &self.panicked,
             Outcome::Expired => &self.expired,
         }
+    }
+
+    /// A job took so long. Workers may overwrite each other's news: an average does not mind.
+    pub(crate) fn served(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let before = self.service_nanos.load(Relaxed);
+        let mean = if before == 0 { took } else { before - before / SERVICE_WINDOW + took / SERVICE_WINDOW };
+        self.service_nanos.store(mean, Relaxed);
+    }
+
+    /// How long a job takes on average; 0 before the first.
+    pub(crate) fn service_mean(&self) -> Duration {
+        Duration::from_nanos(self.service_nanos.load(Relaxed))
     }
 
     pub(crate) fn snapshot(&self, queued: u64, threads: u64) -> Counters {
@@ -78,6 +99,7 @@ impl Tally {
             done,
             refused: self.refused.load(Relaxed),
             expired,
+            shed: self.shed.load(Relaxed),
             panicked,
             inline: self.inline.load(Relaxed),
             threads,

@@ -9,7 +9,8 @@
 //! A shard submits a closure of at most 96 bytes, built straight in the queue, and later finds the outcome under
 //! the ticket it gave. Shards take no lock and allocate nothing; workers may do both. The queue is first in,
 //! first out over all shards, and bounded twice: in length (the closure comes back as [`Refused::Full`]) and in
-//! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run). A panic
+//! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run); with a
+//! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
 //! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
 //!
 //! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`Keeper`] starts more when
@@ -90,6 +91,7 @@ mod lane;
 mod pool;
 mod running;
 mod strength;
+mod target;
 mod threads;
 
 pub use context::JobContext;
@@ -99,4 +101,5 @@ pub use keeper::Keeper;
 pub use lane::{Lane, Position, Refused};
 pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
 pub use running::{Completed, Finished, Outcome, Running};
+pub use target::QueueTarget;
 pub use threads::Unfinished;

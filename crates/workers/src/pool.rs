@@ -13,6 +13,7 @@ use crate::growth::Growth;
 use crate::keeper::Keeper;
 use crate::lane::Lane;
 use crate::running::Running;
+use crate::target::QueueTarget;
 use crate::threads::Threads;
 
 /// The largest [`Limits::queue_max`], and the largest [`Limits::threads`].
@@ -34,6 +35,9 @@ pub struct Limits {
     /// How many lanes may run a job in their own thread at the same time, instead of handing it over; the others
     /// submit theirs. Default 0.
     pub inline_max: usize,
+    /// The wait that a standing queue is cut to: what has waited twice as long is not run. `None`: only `age_max`
+    /// bounds the wait. Default: `None`.
+    pub queue_target: Option<QueueTarget>,
 }
 
 impl Default for Limits {
@@ -46,6 +50,7 @@ impl Default for Limits {
             age_max: Duration::from_secs(30),
             growth: Growth::default(),
             inline_max: 0,
+            queue_target: None,
         }
     }
 }

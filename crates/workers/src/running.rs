@@ -6,6 +6,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use stilling_ring::Time;
 use stilling_ring::sync::Arc;
 
 use crate::context::JobContext;
@@ -19,7 +20,8 @@ pub enum Outcome<R> {
     Done(R),
     /// It panicked, or its worker gave it up. Answer the peer with 500 or the like.
     Panicked,
-    /// It waited longer than [`Limits::age_max`](crate::Limits::age_max) and was not run. Answer with 503 or the
+    /// It waited longer than [`Limits::age_max`](crate::Limits::age_max), or too long in a queue that stands (see
+    /// [`QueueTarget`](crate::QueueTarget)), and was not run. Answer with 503 or the
     /// like and say when to retry.
     Expired,
 }
@@ -42,8 +44,15 @@ pub struct Running<R> {
 }
 
 impl<R> Running<R> {
-    pub(crate) fn new(core: Arc<Core<R>>, lane: usize, job: Job<R>, expired: bool, lost: bool) -> Running<R> {
-        let duty = Duty { core, lane, ticket: job.ticket, lost, outcome: Some(Outcome::Panicked) };
+    pub(crate) fn new(
+        core: Arc<Core<R>>,
+        lane: usize,
+        job: Job<R>,
+        taken: Time,
+        expired: bool,
+        lost: bool,
+    ) -> Running<R> {
+        let duty = Duty { core, lane, ticket: job.ticket, taken, lost, outcome: Some(Outcome::Panicked) };
         Running { job, expired, duty }
     }
 
@@ -104,6 +113,7 @@ struct Duty<R> {
     core: Arc<Core<R>>,
     lane: usize,
     ticket: u64,
+    taken: Time,
     lost: bool,
     outcome: Option<Outcome<R>>,
 }
@@ -116,6 +126,9 @@ impl<R> Drop for Duty<R> {
         if self.lost {
             count(&self.core.tally.lost);
         } else if let Some(outcome) = self.outcome.take() {
+            if !matches!(outcome, Outcome::Expired) {
+                self.core.tally.served(self.core.clock.now().since(self.taken));
+            }
             self.core.deliver(self.lane, self.ticket, outcome);
         }
     }

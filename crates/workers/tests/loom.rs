@@ -195,7 +195,7 @@ fn elastic(bed: &Bed) -> (Pool<u64>, Lane<u64>, Keeper<u64>, ManualTime) {
     let (clock, hand) = Clock::manual();
     let growth =
         Growth { free_threshold: 50, threads_max: 2, shrink_after: SHRINK_AFTER, ..Growth::default() };
-    let limits = Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, inline_max: 0 };
+    let limits = Limits { threads: 1, queue_max: 2, age_max: Duration::MAX, growth, ..Limits::default() };
     let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::clone(&bed.wake)]);
     let keeper = pool.keeper().unwrap();
     (pool, lanes.remove(0), keeper, hand)

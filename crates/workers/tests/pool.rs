@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use stilling_ring::{Clock, ManualTime, Time, Wake};
-use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, Refused};
+use stilling_workers::{Completed, JobContext, Lane, Limits, Outcome, Pool, QueueTarget, Refused};
 
 struct World {
     pool: Pool<u64>,
@@ -116,6 +116,54 @@ fn a_job_that_waited_too_long_expires_and_is_not_run() {
         assert_eq!(counters.waited, waited);
         assert_eq!(Arc::strong_count(&witness), 1, "the captures are gone either way");
     }
+}
+
+/// Row 4.26: while a queue stands, only what has not waited long is run; the rest is answered unrun. So an
+/// overload costs no work, and it is over when the load is.
+#[test]
+fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
+    const SLOT: Duration = Duration::from_millis(5);
+    let (clock, hand) = Clock::manual();
+    let limits = Limits { threads: 1, queue_target: Some(QueueTarget::Service), ..Limits::default() };
+    let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
+    let lane = &mut lanes[0];
+    let mut submitted = Vec::new();
+    // (slot, how long it took from submission, whether it was run)
+    let mut answers = Vec::new();
+    for slot in 0..600 {
+        // Ten times as many as can be done for two seconds, then half as many.
+        let arrivals = if slot < 400 { 10 } else { slot % 2 };
+        for _ in 0..arrivals {
+            let hand = hand.clone();
+            let job = move |_: &mut JobContext| {
+                hand.advance(SLOT);
+                0
+            };
+            lane.submit(submitted.len() as u64, job).unwrap();
+            submitted.push(clock.now());
+        }
+        lane.publish();
+        let end = clock.now().after(SLOT);
+        while clock.now() < end && serve(&pool).is_some() {}
+        while let Some(Completed { ticket, outcome }) = lane.next_result() {
+            let took = clock.now().since(submitted[ticket as usize]);
+            answers.push((slot, took, matches!(outcome, Outcome::Done(_))));
+        }
+        hand.advance(end.since(clock.now()));
+    }
+    let run = |from: u64, to: u64| {
+        answers
+            .iter()
+            .filter(move |(slot, _, run)| *run && (from..to).contains(slot))
+            .map(|(_, took, _)| *took)
+    };
+    assert_eq!(run(0, 400).count(), 400, "the worker is never idle, and never works for nothing");
+    assert_eq!(run(40, 400).filter(|took| *took > 3 * SLOT).count(), 0, "whoever is served is served soon");
+    let shed_late = answers.iter().filter(|(slot, _, run)| !run && *slot >= 410).count();
+    assert_eq!(shed_late, 0, "50 ms after the load has gone, nobody is turned away");
+    let counters = pool.counters();
+    assert_eq!((counters.shed, counters.queued), (counters.expired, 0));
+    assert_eq!(counters.shed + counters.done, submitted.len() as u64);
 }
 
 struct PanicsWhenDropped;

@@ -36,7 +36,8 @@ fn main() -> Outcome {
     };
     let workers = usize::try_from(number("WORKERS", 2)?)?.max(1);
     let slow = Duration::from_millis(number("SLOW_MS", 30)?);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(workers).build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().max_blocking_threads(workers).build()?;
     runtime.block_on(serve(slow))?;
     // Work that still blocks is not waited for: whoever measured has gone.
     runtime.shutdown_background();

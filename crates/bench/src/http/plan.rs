@@ -77,7 +77,9 @@ impl std::str::FromStr for Steps {
             Some(Step { rate, span: Duration::try_from_secs_f64(span).ok()? })
         };
         let steps: Option<Vec<Step>> = text.split(',').map(step).collect();
-        steps.map(Steps).ok_or_else(|| BadPlan(format!("`{text}` is not RATE:SECONDS,…, such as 400:2,8000:5")))
+        steps
+            .map(Steps)
+            .ok_or_else(|| BadPlan(format!("`{text}` is not RATE:SECONDS,…, such as 400:2,8000:5")))
     }
 }
 

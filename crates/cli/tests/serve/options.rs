@@ -58,6 +58,8 @@ fn a_wrong_option_is_refused_with_its_reason() {
         ("serve --min-body-rate 0", "'0' for '--min-body-rate <BYTES>'"),
         ("serve --head-timeout 0", "'0' for '--head-timeout <S>'"),
         ("serve --idle-timeout x", "'x' for '--idle-timeout <S>'"),
+        ("serve --queue-target soon", "`soon` is not auto, off, or seconds"),
+        ("serve --queue-target 0", "it must be in the range"),
         ("serve --work-timeout nan", "'nan' for '--work-timeout <S>'"),
         ("serve --drain-timeout inf", "'inf' for '--drain-timeout <S>'"),
         ("serve --unknown", "'--unknown'"),
@@ -121,6 +123,7 @@ fn help_is_told_with_all_defaults() {
             ("--idle-timeout <S>", "[default: 60]"),
             ("--write-timeout <S>", "[default: 30]"),
             ("--queue-timeout <S>", "[default: 30]"),
+            ("--queue-target <S|auto|off>", "[default: off]"),
             ("--work-timeout <S>", "[default: 60]"),
             ("--drain-timeout <S>", "[default: 30]"),
         ] {

@@ -5,6 +5,7 @@ use crate::support::{Driver, Peer, Server, Watcher};
 on_both_drivers!(
     hung_workers_cost_their_own_requests_only,
     a_full_queue_sheds_at_once,
+    a_queue_that_stands_is_cut,
     work_that_takes_too_long_is_given_up,
     the_time_for_work_counts_from_the_request,
     waiting_work_is_done_in_its_order,
@@ -68,6 +69,33 @@ fn a_full_queue_sheds_at_once(driver: Driver) {
     assert_eq!(watcher.look().jobs("refused"), 5);
     assert!(inside.iter().all(Peer::is_silent));
     drop((inside, peer, watcher));
+    server.finish();
+}
+
+/// Rows 4.26, 5.4: with a target, who has waited long in a queue that stands hears 503, and the others are served.
+fn a_queue_that_stands_is_cut(driver: Driver) {
+    const CLIENTS: u64 = 60;
+    let server = Server::start(driver, "-w 1 -D 100 --queue-target auto");
+    let mut watcher = server.watch();
+    let mut waiting: Vec<Peer> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for peer in &mut waiting {
+        peer.send(SLOW);
+    }
+    let answers: Vec<_> = waiting.iter_mut().map(Peer::answer).collect();
+    let shed = answers.iter().filter(|answer| answer.status == 503).count() as u64;
+    assert!(answers.iter().all(|answer| [200, 503].contains(&answer.status)));
+    assert!(
+        answers.iter().all(|answer| (answer.field("Retry-After") == Some("1")) == (answer.status == 503))
+    );
+    assert!(0 < shed && shed < CLIENTS, "{shed} were shed");
+    let metrics = watcher.look();
+    assert_eq!((metrics.jobs("shed"), metrics.jobs("done")), (shed, CLIENTS - shed));
+    // The queue is short again, and nobody is turned away.
+    for peer in &mut waiting {
+        assert_eq!(peer.ask(FAST).status, 200);
+    }
+    assert_eq!(waiting[0].ask(SLOW).status, 200);
+    drop((waiting, watcher));
     server.finish();
 }
 

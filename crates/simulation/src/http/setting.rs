@@ -111,7 +111,9 @@ impl Setting {
         };
         let queue_max = random.between(1, 16) as usize;
         let limits = stilling_workers::Limits::default();
-        let pool = stilling_workers::Limits { threads, queue_max, age_max: queue_age_max, ..limits };
+        let queue_target = queue_max.is_multiple_of(3).then_some(stilling_workers::QueueTarget::Service);
+        let pool =
+            stilling_workers::Limits { threads, queue_max, age_max: queue_age_max, queue_target, ..limits };
         let pool = elastic(pool, &mut random.fork());
         let faults_until_ms = random.between(200, 1500);
         let early_end = random.chance(150).then(|| Time::ZERO.after(millis(random, 1, ARRIVALS_MS + 100)));

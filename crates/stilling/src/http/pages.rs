@@ -70,6 +70,7 @@ fn status_page(see: &Overview, ready: bool) -> String {
             ("done", pool.done),
             ("refused, queue full", pool.refused),
             ("expired in the queue", pool.expired),
+            ("shed of them", pool.shed),
             ("panicked", pool.panicked),
             ("run by accept threads", pool.inline),
             ("worker threads now", pool.threads),

@@ -1,8 +1,7 @@
 //! What hyper makes of Stilling's test pages: the peer that `cargo xtask bench http` measures beside it.
 //!
 //! It is kept as plain as hyper's own examples, so that it stands for what people run: one runtime, a task per
-//! connection, `spawn_blocking` for work that blocks. Its answers have the same fields as the others' (an empty
-//! body with its length, a date).
+//! connection, `spawn_blocking` for work that blocks. Its answers have the bytes of Stilling's.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "a program that says where it listens")]
 
@@ -65,6 +64,8 @@ async fn serve(slow: Duration) -> Outcome {
             let service = service_fn(move |request| answer(request, slow));
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).pipeline_flush(true);
+            // The answers of both have the same bytes then.
+            builder.auto_date_header(false).title_case_headers(true);
             // Clients that leave early are theirs to count.
             let _ = builder.serve_connection(TokioIo::new(stream), service).await;
         });

@@ -18,6 +18,7 @@ use stilling_wire::http1::Limits;
 use super::generator::{Generator, Task};
 use super::plan::{Length, Plan};
 use super::rendezvous::Rendezvous;
+use super::schedule::Step;
 use super::tally::{Failure, Live, Tally};
 use super::{Url, request};
 
@@ -229,6 +230,29 @@ fn a_stall_counts_against_every_request_scheduled_during_it() {
     assert_eq!(at_least(&tally.latency, ms(1)), 100);
     // Without the correction only the two requests that were on the way would show it.
     assert_eq!(at_least(&tally.service, ms(1)), 2);
+}
+
+/// Row 5.4: what a stall does is seen in the step and in the tenth of a second in which it was asked for, and goodput in
+/// those in which answers came.
+#[test]
+fn each_step_has_figures_of_its_own() {
+    let change: fn(&mut Plan) = |plan| {
+        let step = |rate| Step { rate, span: Duration::from_secs(1) };
+        plan.steps = vec![step(100.0), step(200.0), step(100.0)];
+        plan.length = Length::For(Duration::from_secs(3));
+    };
+    let Outcome { tally, .. } = play(change, stalls);
+    let timeline = tally.timeline.expect("there are steps");
+    let counts: Vec<_> =
+        timeline.steps.iter().map(|step| (step.begun, step.ok, step.shed, step.ok_meanwhile)).collect();
+    assert_eq!(counts, [(100, 100, 0, 100), (200, 200, 0, 0), (100, 100, 0, 300)]);
+    assert_eq!(at_least(&timeline.steps[1].latency, ms(500)), 101);
+    assert_eq!(at_least(&timeline.steps[0].latency, ms(1)) + at_least(&timeline.steps[2].latency, ms(1)), 0);
+    let windows: Vec<_> =
+        timeline.windows.iter().map(|window| (window.ok, window.latency_max_nanos)).collect();
+    assert_eq!(windows.len(), 30);
+    assert_eq!((windows[9], windows[10], windows[20]), ((10, 0), (20, ms(1000)), (10, 0)));
+    assert_eq!(tally.requests, 400);
 }
 
 #[test]

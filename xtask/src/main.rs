@@ -11,6 +11,7 @@ mod fuzz;
 mod limits;
 mod packages;
 mod sim;
+mod soak;
 mod steps;
 mod style;
 mod test;
@@ -47,6 +48,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Measure side by side with others
     Bench(bench::Arguments),
+    /// Put a long load on and see that everything stays level
+    Soak(soak::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Sim(arguments) => arguments.run(),
         Command::Fuzz(arguments) => arguments.run(),
         Command::Bench(arguments) => arguments.run(),
+        Command::Soak(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -31,9 +31,19 @@ pub(crate) const FOR_TESTS: [Program; 10] = [
 ];
 
 /// What `cargo xtask bench http` needs.
-pub(crate) const FOR_BENCH: [Program; 4] = [
+pub(crate) const FOR_BENCH: [Program; 6] = [
     program("ab", "apache2-utils"),
+    program("ip", "iproute2"),
     program("nginx", "nginx-light"),
+    program("perf", "linux-perf"),
+    program("prlimit", "util-linux"),
+    program("wrk", "wrk"),
+];
+
+/// What `cargo xtask soak http` needs.
+pub(crate) const FOR_SOAK: [Program; 4] = [
+    program("ab", "apache2-utils"),
+    program("ip", "iproute2"),
     program("prlimit", "util-linux"),
     program("wrk", "wrk"),
 ];
@@ -98,6 +108,9 @@ mod tests {
     fn a_package_is_asked_for_once_and_only_when_a_program_of_it_is_missing() {
         assert_eq!(missing(&FOR_TESTS, |_| true), [""; 0]);
         assert_eq!(missing(&FOR_TESTS, |name| name != "ip" && name != "ss"), ["iproute2"]);
-        assert_eq!(missing(&FOR_BENCH, |_| false), ["apache2-utils", "nginx-light", "util-linux", "wrk"]);
+        assert_eq!(
+            missing(&FOR_BENCH, |_| false),
+            ["apache2-utils", "iproute2", "linux-perf", "nginx-light", "util-linux", "wrk"]
+        );
     }
 }

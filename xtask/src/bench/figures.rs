@@ -30,7 +30,7 @@ pub(super) struct Series {
 }
 
 /// The middle value; of an even number, the mean of the two in the middle. Nothing for nothing.
-pub(super) fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     match values.len() {
@@ -51,40 +51,76 @@ pub(super) fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
 /// A table of servers under one load, and below it the ratios of the first to the others and the second to
 /// the first: medians of the ratios within each round, because rounds differ more than servers.
 pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
-    let head = ["server", "requests/s", "server CPU s per million", "p50 ms", "p99 ms", "failures"];
-    let mut table = vec![head.map(str::to_owned).to_vec()];
+    let counts = series.iter().flat_map(|series| &series.samples).any(|sample| sample.instructions.is_some());
+    let counted = counts.then_some("server instructions per request");
+    let head = ["server", "requests/s", "server CPU s per million"].into_iter().chain(counted);
+    let head = head.chain(["p50 ms", "p99 ms", "p99.9 ms", "failures"]);
+    let mut table = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     for Series { server, samples } in series {
         let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
         let latency = |of: fn(&Sample) -> Option<f64>| spread_of_known(samples.iter().map(of));
-        table.push(vec![
+        let mut row = vec![
             (*server).to_owned(),
             spread(&all(|sample| sample.rate), thousands),
             spread(&all(|sample| sample.cpu_s), two_places),
+        ];
+        if counts {
+            let all: Option<Vec<_>> = samples.iter().map(|sample| sample.instructions).collect();
+            row.push(all.map_or_else(unknown, |all| spread(&all, thousands)));
+        }
+        row.extend([
             latency(|sample| sample.p50_ms),
             latency(|sample| sample.p99_ms),
+            latency(|sample| sample.p999_ms),
             samples.iter().map(|sample| sample.failures + sample.refused).sum::<u64>().to_string(),
         ]);
+        table.push(row);
     }
-    for (above, below) in
-        [("stilling poll", "stilling uring"), ("stilling uring", "nginx"), ("stilling poll", "nginx")]
-    {
-        let find = |name: &str| series.iter().find(|series| series.server == name);
-        let (Some(above), Some(below)) = (find(above), find(below)) else { continue };
-        let ratio = |of: fn(&Sample) -> Option<f64>| {
-            let rounds = above.samples.iter().zip(&below.samples);
-            let ratios: Option<Vec<_>> = rounds.map(|(above, below)| Some(of(above)? / of(below)?)).collect();
-            ratios.map_or_else(unknown, |ratios| format!("×{}", two_places(median(ratios))))
+    for (above, below) in [
+        ("stilling poll", "stilling uring"),
+        ("stilling uring", "nginx"),
+        ("stilling poll", "nginx"),
+        ("stilling uring", "hyper"),
+    ] {
+        if !series.iter().any(|series| series.server == above)
+            || !series.iter().any(|series| series.server == below)
+        {
+            continue;
+        }
+        let shown = |of| {
+            ratio(series, above, below, of).map_or_else(unknown, |ratio| format!("×{}", two_places(ratio)))
         };
-        table.push(vec![
-            format!("{} ÷ {}", above.server, below.server),
-            ratio(|sample| Some(sample.rate)),
-            ratio(|sample| Some(sample.cpu_s)),
-            ratio(|sample| sample.p50_ms),
-            ratio(|sample| sample.p99_ms),
-            String::new(),
+        let mut row = vec![
+            format!("{above} ÷ {below}"),
+            shown(|sample: &Sample| Some(sample.rate)),
+            shown(|sample| Some(sample.cpu_s)),
+        ];
+        if counts {
+            row.push(shown(|sample| sample.instructions));
+        }
+        row.extend([
+            shown(|sample| sample.p50_ms),
+            shown(|sample| sample.p99_ms),
+            shown(|sample| sample.p999_ms),
         ]);
+        row.push(String::new());
+        table.push(row);
     }
     table
+}
+
+/// The median of the ratios within each round; nothing if one of the figures was not measured.
+pub(super) fn ratio(
+    series: &[Series],
+    above: &str,
+    below: &str,
+    of: fn(&Sample) -> Option<f64>,
+) -> Option<f64> {
+    let find = |name: &str| series.iter().find(|series| series.server == name);
+    let (above, below) = (find(above)?, find(below)?);
+    let rounds = above.samples.iter().zip(&below.samples);
+    let ratios: Option<Vec<_>> = rounds.map(|(above, below)| Some(of(above)? / of(below)?)).collect();
+    ratios.map(median)
 }
 
 /// The spread of latencies; if one of them was not measured, none is shown.
@@ -93,12 +129,12 @@ pub(super) fn spread_of_known(values: impl Iterator<Item = Option<f64>>) -> Stri
 }
 
 /// What stands for a figure that was not measured.
-pub(super) fn unknown() -> String {
+pub(crate) fn unknown() -> String {
     "–".to_owned()
 }
 
 /// A whole number with its thousands apart.
-pub(super) fn thousands(value: f64) -> String {
+pub(crate) fn thousands(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -111,7 +147,7 @@ pub(super) fn thousands(value: f64) -> String {
 }
 
 /// A number with two places.
-pub(super) fn two_places(value: f64) -> String {
+pub(crate) fn two_places(value: f64) -> String {
     format!("{value:.2}")
 }
 
@@ -153,7 +189,24 @@ mod tests {
             compared(&[series("stilling uring", [10.0, 20.0, 60.0]), series("nginx", [5.0, 40.0, 30.0])]);
         assert_eq!(table.len(), 4);
         assert_eq!(table[3][..4], ["stilling uring ÷ nginx", "×2.00", "×1.00", "–"]);
-        assert_eq!(table[1][3..5], ["–", "–"]);
+        assert_eq!(table[1][3..6], ["–", "–", "–"]);
+        assert_eq!(table[0].len(), 7);
+    }
+
+    #[test]
+    fn instructions_have_a_column_where_they_are_counted() {
+        let series = |server, instructions| Series {
+            server,
+            samples: vec![Sample { rate: 1.0, cpu_s: 1.0, instructions, ..Sample::default() }],
+        };
+        let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", Some(18_000.0))]);
+        assert_eq!(
+            [0, 1, 3].map(|row| table[row][3].as_str()),
+            ["server instructions per request", "9,000", "×0.50"]
+        );
+        assert!(table.iter().all(|row| row.len() == table[0].len()));
+        let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", None)]);
+        assert_eq!((table[2][3].as_str(), table[3][3].as_str()), ("–", "–"));
     }
 
     #[test]

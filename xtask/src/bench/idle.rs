@@ -3,11 +3,10 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::load::Load;
+use super::load::{Load, Place};
 use super::server::Server;
 use crate::Outcome;
 
@@ -44,7 +43,7 @@ impl Idle {
 }
 
 /// Lets this process, and those that it starts, have as many descriptors as the system allows.
-pub(super) fn raise_descriptors() {
+pub(crate) fn raise_descriptors() {
     let me = std::process::id().to_string();
     let hard =
         Command::new("prlimit").args(["--pid", &me, "--nofile", "--noheadings", "--output", "HARD"]).output();
@@ -58,10 +57,10 @@ pub(super) fn raise_descriptors() {
 }
 
 /// Measures a server that has just been started.
-pub(super) fn measure(server: &Server, connections: usize, folder: &Path) -> Outcome<Idle> {
+pub(super) fn measure(server: &Server, connections: usize, place: &Place) -> Outcome<Idle> {
     let at_start = server.memory();
     // Buffers that all connections share are in use before the first look, and cost the idle ones nothing.
-    Load::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", folder)?;
+    Load::Ab { requests: 20_000, connections: 100, keep: true }.measure(server, "/test/fast", place)?;
     let before = server.memory();
     let mut held = Vec::with_capacity(connections);
     for at in 0..connections {

@@ -1,48 +1,68 @@
-//! What puts load on a server: `ab` and `wrk`, and how to read what they print.
+//! What puts load on a server: `ab`, `wrk` and the generator of this repository, and how to read what they print.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use super::instructions::Instructions;
+use super::own::{Manner, Plan};
 use super::server::Server;
 use crate::Outcome;
 use crate::steps::shown;
+
+/// What a generator needs besides a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Where generators leave their files.
+    pub(crate) folder: PathBuf,
+    /// The `stilling` command.
+    pub(crate) binary: PathBuf,
+    /// Whether the processor counts instructions.
+    pub(crate) counts_instructions: bool,
+}
 
 /// Requests per send of the pipelined workload.
 pub(super) const PIPELINE: u32 = 16;
 
 /// What one run of a generator found.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// Requests that were answered.
-    pub(super) requests: u64,
+    pub(crate) requests: u64,
     /// How long all took.
-    pub(super) took_s: f64,
+    pub(crate) took_s: f64,
     /// Answers per second.
-    pub(super) rate: f64,
+    pub(crate) rate: f64,
     /// Latencies in milliseconds, where the generator measured them.
-    pub(super) p50_ms: Option<f64>,
-    pub(super) p99_ms: Option<f64>,
-    pub(super) max_ms: Option<f64>,
+    pub(crate) p50_ms: Option<f64>,
+    pub(crate) p99_ms: Option<f64>,
+    pub(crate) p999_ms: Option<f64>,
+    pub(crate) max_ms: Option<f64>,
     /// Requests without an answer, or with a broken one.
-    pub(super) failures: u64,
+    pub(crate) failures: u64,
     /// Requests with a whole answer that is not 2xx.
-    pub(super) refused: u64,
+    pub(crate) refused: u64,
     /// Seconds of CPU that the server used per million requests.
-    pub(super) cpu_s: f64,
+    pub(crate) cpu_s: f64,
+    /// Instructions that the server executed per request, user and kernel, where the processor counts them.
+    pub(crate) instructions: Option<f64>,
 }
 
 /// A way of asking.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Load {
+pub(crate) enum Load {
     /// `ab`: so many requests over so many connections, kept or closed after each.
     Ab { requests: u64, connections: u32, keep: bool },
     /// `wrk`: for so long over so many kept connections, pipelined or not.
     Wrk { seconds: u32, connections: u32, pipelined: bool },
+    /// `stilling bench http`: for so long over so many connections, closed after each request or with so many
+    /// requests in flight.
+    Own { seconds: u32, connections: u32, close: bool, pipeline: u32 },
 }
 
 impl Load {
-    /// The command, with `folder` for the generator's own files.
-    fn command(&self, url: &str, folder: &Path) -> Outcome<Command> {
+    /// The command, with a place for the generator's own files.
+    fn command(&self, url: &str, place: &Place) -> Outcome<Command> {
+        let folder = &place.folder;
         let mut command;
         match self {
             Load::Ab { requests, connections, keep } => {
@@ -54,13 +74,16 @@ impl Load {
             Load::Wrk { seconds, connections, pipelined } => {
                 command = Command::new("wrk");
                 command.args(["-t1", &format!("-c{connections}"), &format!("-d{seconds}"), "--latency"]);
-                if *pipelined {
-                    let script = folder.join("pipeline.lua");
-                    std::fs::write(&script, pipeline_script())?;
-                    command.arg("-s").arg(script);
-                }
-                command.arg(url);
+                let (name, text) = if *pipelined {
+                    ("pipeline.lua", pipeline_script())
+                } else {
+                    ("tail.lua", TAIL_SCRIPT.to_owned())
+                };
+                let script = folder.join(name);
+                std::fs::write(&script, text)?;
+                command.arg("-s").arg(script).arg(url);
             }
+            Load::Own { .. } => command = self.own().command(&place.binary, url),
         }
         Ok(command)
     }
@@ -75,26 +98,41 @@ impl Load {
                 let script = if *pipelined { " -s pipeline.lua" } else { "" };
                 format!("wrk -t1 -c{connections} -d{seconds} --latency{script} URL{path}")
             }
+            Load::Own { .. } => self.own().shown(path),
         }
+    }
+
+    /// The plan of our own generator, which has the patience of the others.
+    fn own(&self) -> Plan {
+        let Load::Own { seconds, connections, close, pipeline } = *self else {
+            unreachable!("only asked for our own generator")
+        };
+        let manner = Manner::Closed { seconds: seconds.into(), close, pipeline };
+        Plan { connections, patience_s: 30.0, manner }
     }
 
     /// Puts the load on a server and measures both.
     ///
     /// # Errors
     /// If the generator gives up, or prints what cannot be read.
-    pub(super) fn measure(&self, server: &Server, path: &str, folder: &Path) -> Outcome<Sample> {
-        let mut command = self.command(&server.url(path), folder)?;
+    pub(crate) fn measure(&self, server: &Server, path: &str, place: &Place) -> Outcome<Sample> {
+        let folder = &place.folder;
+        let mut command = self.command(&server.url(path), place)?;
         // What an earlier run left must not be taken for what this one found.
         let _ = std::fs::remove_file(folder.join("ab.csv"));
+        let counting =
+            place.counts_instructions.then(|| Instructions::of(&server.processes(), folder)).transpose()?;
         let before = server.cpu_s();
         let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
         let used = server.cpu_s() - before;
+        let instructions = counting.and_then(Instructions::stop);
         let printed = String::from_utf8_lossy(&output.stdout);
         let unreadable = || {
             let complaint = String::from_utf8_lossy(&output.stderr);
             format!("`{}` against {} said:\n{printed}{complaint}", shown(&command), server.name)
         };
-        if !output.status.success() {
+        // Our own generator says with its status that something failed, which is a figure here.
+        if !output.status.success() && !matches!(self, Load::Own { .. }) {
             return Err(unreadable().into());
         }
         let sample = match self {
@@ -103,14 +141,17 @@ impl Load {
                 read_ab(&printed, &table, *requests)
             }
             Load::Wrk { pipelined, .. } => read_wrk(&printed, *pipelined),
+            Load::Own { .. } => read_own(&printed),
         };
         let sample = sample.ok_or_else(unreadable)?;
-        Ok(Sample { cpu_s: used * 1e6 / sample.requests.max(1) as f64, ..sample })
+        let requests = sample.requests.max(1) as f64;
+        let instructions = instructions.map(|instructions| instructions / requests);
+        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, ..sample })
     }
 
     /// Puts the load on a server until the returned guard is dropped.
-    pub(super) fn keep_up(&self, server: &Server, path: &str, folder: &Path) -> Outcome<Background> {
-        let mut command = self.command(&server.url(path), folder)?;
+    pub(super) fn keep_up(&self, server: &Server, path: &str, place: &Place) -> Outcome<Background> {
+        let mut command = self.command(&server.url(path), place)?;
         Ok(Background(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?))
     }
 }
@@ -131,6 +172,9 @@ impl Drop for Background {
         let _ = self.0.wait();
     }
 }
+
+/// Lets `wrk` print the percentile that its table leaves out.
+const TAIL_SCRIPT: &str = "function done(summary, latency)\n  print(string.format('p99.9 %.3fms', latency:percentile(99.9) / 1000))\nend\n";
 
 fn pipeline_script() -> String {
     format!(
@@ -170,10 +214,12 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
         rate: number(printed, "Requests per second:")?,
         p50_ms: percentile(50).or(only),
         p99_ms: percentile(99).or(only),
+        p999_ms: None,
         max_ms: number(printed, "100%").or(only),
         failures,
         refused,
         cpu_s: 0.0,
+        instructions: None,
     })
 }
 
@@ -208,10 +254,31 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
         rate: number(printed, "Requests/sec:")?,
         p50_ms: taken(p50_ms),
         p99_ms: taken(p99_ms),
+        p999_ms: line("p99.9 ").and_then(milliseconds).and_then(taken),
         max_ms: taken(max_ms),
         failures,
         refused: number(printed, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64,
         cpu_s: 0.0,
+        instructions: None,
+    })
+}
+
+/// Reads the report of our own generator.
+fn read_own(printed: &str) -> Option<Sample> {
+    let report = super::own::read(printed)?;
+    let ms = |us: f64| (report.ok > 0).then_some(us / 1e3);
+    Some(Sample {
+        requests: report.ok + report.shed,
+        took_s: report.elapsed_s,
+        rate: report.rate_per_s,
+        p50_ms: ms(report.latency.p50_us),
+        p99_ms: ms(report.latency.p99_us),
+        p999_ms: ms(report.latency.p999_us),
+        max_ms: ms(report.latency.max_us),
+        failures: report.failures_total,
+        refused: report.shed,
+        cpu_s: 0.0,
+        instructions: None,
     })
 }
 
@@ -258,7 +325,7 @@ Percentage of the requests served within a certain time (ms)
             max_ms: Some(61.0),
             failures: 10,
             refused: 3,
-            cpu_s: 0.0,
+            ..Sample::default()
         };
         assert_eq!(sample, expected);
         assert_eq!(read_ab("apr_socket_recv: Connection reset by peer (104)", "", 10), None);
@@ -313,6 +380,7 @@ Running 4s test @ http://127.0.0.1:1/
   Non-2xx or 3xx responses: 5
 Requests/sec:  60000.50
 Transfer/sec:      5.00MB
+p99.9 21.250ms
 ";
 
     #[test]
@@ -320,13 +388,37 @@ Transfer/sec:      5.00MB
         let sample = read_wrk(WRK, false).expect("it is complete");
         assert_eq!((sample.requests, sample.took_s, sample.rate), (240_000, 4.0, 60_000.5));
         assert_eq!((sample.p50_ms, sample.p99_ms, sample.max_ms), (Some(0.812), Some(12.0), Some(31.5)));
+        assert_eq!(sample.p999_ms, Some(21.25));
         assert_eq!((sample.failures, sample.refused), (1 + 2 + 4, 5));
         assert_eq!(read_wrk("unable to connect", false), None);
     }
 
     #[test]
+    fn our_own_report_is_read_with_all_that_went_wrong() {
+        let printed = r#"{"elapsed_s":4.0,"requests":10,"ok":7,"rate_per_s":1.75,"shed":2,"failures_total":1,
+            "evidence":{"timeout":"no answer within 30 s"},"steps":[],"windows":[],
+            "latency":{"p50_us":100.0,"p99_us":200.0,"p999_us":300.0,"max_us":400.0}}"#;
+        let expected = Sample {
+            requests: 9,
+            took_s: 4.0,
+            rate: 1.75,
+            p50_ms: Some(0.1),
+            p99_ms: Some(0.2),
+            p999_ms: Some(0.3),
+            max_ms: Some(0.4),
+            failures: 1,
+            refused: 2,
+            ..Sample::default()
+        };
+        assert_eq!(read_own(printed), Some(expected));
+        assert_eq!(read_own("stilling: nobody is there"), None);
+    }
+
+    #[test]
     fn impossible_percentiles_are_not_taken() {
-        let none = |sample: Sample| (sample.p50_ms, sample.p99_ms, sample.max_ms) == (None, None, None);
+        let none = |sample: Sample| {
+            [sample.p50_ms, sample.p99_ms, sample.p999_ms, sample.max_ms].iter().all(Option::is_none)
+        };
         assert!(none(read_wrk(WRK, true).expect("it is complete")));
         let contradiction = WRK.replace("99%   12.00ms", "99%    0.00us");
         assert!(none(read_wrk(&contradiction, false).expect("it is complete")));

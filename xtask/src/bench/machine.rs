@@ -3,10 +3,11 @@
 use std::fs;
 use std::process::Command;
 
+use super::isolation;
 use crate::tree;
 
 /// The lines that stand above all figures.
-pub(super) fn describe() -> Vec<String> {
+pub(super) fn describe(hyper: &str) -> Vec<String> {
     let cpu = read("/proc/cpuinfo");
     let model = cpu
         .lines()
@@ -19,10 +20,7 @@ pub(super) fn describe() -> Vec<String> {
         format!("Commit: {}", commit()),
         format!("Machine: {model}, {} cores, {:.0} GiB", cores(), memory_kib as f64 / (1024.0 * 1024.0)),
         format!("Kernel: Linux {}", read("/proc/sys/kernel/osrelease").trim()),
-        format!(
-            "TCP congestion control: {} (the system's own, for all servers and clients)",
-            read("/proc/sys/net/ipv4/tcp_congestion_control").trim()
-        ),
+        format!("TCP congestion control: {}", isolation::congestion()),
     ];
     let versions = [
         ("ab", said("ab", &["-V"])),
@@ -30,12 +28,24 @@ pub(super) fn describe() -> Vec<String> {
         ("nginx", said("/usr/sbin/nginx", &["-v"])),
     ];
     lines.extend(versions.map(|(name, version)| format!("{name}: {}", short(&version))));
+    lines.push(format!("hyper: {hyper}"));
     lines
 }
 
 /// Cores that a server may use.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// The versions of the peer's libraries, out of the lock file.
+pub(super) fn locked(lock: &str, packages: &[&str]) -> String {
+    let version = |package: &&str| {
+        let entry =
+            lock.split("[[package]]").find(|entry| entry.contains(&format!("\nname = \"{package}\"\n")))?;
+        let version = entry.lines().find_map(|line| line.strip_prefix("version = "))?;
+        Some(format!("{package} {}", version.trim_matches('"')))
+    };
+    packages.iter().filter_map(version).collect::<Vec<_>>().join(", ")
 }
 
 fn commit() -> String {
@@ -74,5 +84,11 @@ mod tests {
         assert_eq!(short("This is ApacheBench, Version 2.3 <$Revision$>"), "2.3");
         assert_eq!(short("nginx version: nginx/1.22.1"), "nginx/1.22.1");
         assert_eq!(short("unknown"), "unknown");
+    }
+
+    #[test]
+    fn a_version_is_found_in_the_lock_file() {
+        let lock = "version = 4\n\n[[package]]\nname = \"a-b\"\nversion = \"9.9\"\n\n[[package]]\nname = \"a\"\nversion = \"1.2\"\n";
+        assert_eq!(locked(lock, &["a", "c", "a-b"]), "a 1.2, a-b 9.9");
     }
 }

@@ -1,30 +1,50 @@
 //! `cargo xtask bench http`: Stilling on both drivers beside nginx, in one run with interleaved rounds, on
 //! whatever machine this is. Servers and generators share its cores, so only figures of the same run compare.
 
-mod figures;
-mod idle;
-mod load;
+pub(crate) mod figures;
+mod flood;
+pub(crate) mod idle;
+mod instructions;
+pub(crate) mod isolation;
+pub(crate) mod load;
 mod machine;
-mod server;
+mod overload;
+pub(crate) mod own;
+pub(crate) mod server;
 mod slow;
+mod targets;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::Outcome;
 use crate::packages;
 use crate::steps::{cargo, run};
 use crate::tree;
 use figures::{Section, Series};
-use load::Load;
+use load::{Load, Place, Sample};
 use server::{Driver, Server};
+use targets::Target;
 
 /// Connections of the idle measurement: so many that what is shared does not count.
 const IDLE_CONNECTIONS: usize = 10_000;
 
+/// Bytes of user memory that an idle connection may take.
+const IDLE_BYTES_MAX: f64 = 256.0;
+
+/// Megabytes of user memory that a server may take at its start.
+const START_MB_MAX: f64 = 20.0;
+
+/// How much more than on `uring` a request may cost on `poll`.
+const POLL_FACTOR_MAX: f64 = 1.3;
+
 /// The page.
 const PAGE: &str = "docs/benchmarks.md";
+
+/// The packages of the peer whose versions matter.
+const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -34,7 +54,7 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum What {
-    /// The HTTP server beside nginx
+    /// The HTTP server beside nginx and hyper
     Http(Http),
 }
 
@@ -46,48 +66,117 @@ struct Http {
     /// A tenth of the load: shows that it works, not how fast
     #[arg(long)]
     quick: bool,
+    /// Only this part; repeatable
+    #[arg(long, value_enum, conflicts_with = "write")]
+    only: Vec<Part>,
     /// Write docs/benchmarks.md
     #[arg(long)]
     write: bool,
 }
 
+/// A part of the page.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Requests per second and what they cost
+    Throughput,
+    /// At the start and per idle connection
+    Memory,
+    /// The figures of server-demo
+    Known,
+    /// Slow requests beside fast ones
+    Slow,
+    /// Up to ten times the capacity and back
+    Overload,
+    /// The same with fast requests, as far as the generator goes
+    Flood,
+}
+
+/// A copy of a program, so that a build during a long run does not change what is measured.
+pub(crate) fn taken(program: &Path, folder: &Path) -> Outcome<PathBuf> {
+    let name = program.file_name().ok_or("a program has a name")?;
+    let copy = folder.join(name);
+    std::fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
+    Ok(copy)
+}
+
+type Measure = fn(&Bench) -> Outcome<Vec<Section>>;
+
+const PARTS: [(Part, Measure); 6] = [
+    (Part::Throughput, Bench::throughput),
+    (Part::Memory, Bench::memory),
+    (Part::Known, Bench::known_figures),
+    (Part::Slow, Bench::slow_beside_fast),
+    (Part::Overload, Bench::overload),
+    (Part::Flood, Bench::flood),
+];
+
 /// What all measurements share.
 struct Bench {
-    binary: PathBuf,
-    folder: tempfile::TempDir,
+    place: Place,
+    /// The peer on hyper.
+    peer: PathBuf,
     rounds: u32,
     quick: bool,
+    /// What has been found out about the targets so far.
+    targets: RefCell<Vec<Target>>,
 }
 
 impl Arguments {
     pub(crate) fn run(self) -> Outcome {
         let What::Http(arguments) = self.what;
-        packages::install(&packages::FOR_BENCH)?;
-        run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
+        if !isolation::is_inside() {
+            packages::install(&packages::FOR_BENCH)?;
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-hyper"]))?;
+        }
+        isolation::enter()?;
         idle::raise_descriptors();
+        let folder = tempfile::tempdir()?;
+        let taken = |name: &str| taken(&tree::target().join("release").join(name), folder.path());
         let bench = Bench {
-            binary: tree::target().join("release/stilling"),
-            folder: tempfile::tempdir()?,
+            place: Place {
+                folder: folder.path().to_owned(),
+                binary: taken("stilling")?,
+                counts_instructions: instructions::are_counted(),
+            },
+            peer: taken("stilling-peer-hyper")?,
             rounds: arguments.rounds,
             quick: arguments.quick,
+            targets: RefCell::default(),
         };
         // nginx gives its workers to another user, who has to reach their files.
-        run(std::process::Command::new("chmod").arg("755").arg(bench.folder.path()))?;
-        let mut page = bench.introduction(&arguments);
-        for measure in [Bench::throughput, Bench::memory, Bench::known_figures, Bench::slow_beside_fast] {
+        run(std::process::Command::new("chmod").arg("755").arg(folder.path()))?;
+        let introduction = bench.introduction(&arguments)?;
+        let mut page = String::new();
+        for (part, measure) in PARTS {
+            if !arguments.only.is_empty() && !arguments.only.contains(&part) {
+                continue;
+            }
             for section in measure(&bench)? {
                 let text = section.text();
                 println!("\n{text}");
                 page += &format!("\n{text}");
             }
         }
+        let verdicts = targets::section(&bench.targets.borrow()).text();
+        println!("\n{verdicts}");
+        let page = format!("{introduction}\n{verdicts}{page}");
         if arguments.write { tree::write(PAGE, &page) } else { Ok(()) }
     }
 }
 
 impl Bench {
     fn folder(&self) -> &Path {
-        self.folder.path()
+        &self.place.folder
+    }
+
+    /// The `stilling` command.
+    fn binary(&self) -> &Path {
+        &self.place.binary
+    }
+
+    /// Notes what was found out about a target.
+    fn aim(&self, target: Target) {
+        self.targets.borrow_mut().push(target);
     }
 
     /// So many, or a tenth of it.
@@ -96,33 +185,46 @@ impl Bench {
     }
 
     fn stilling(&self, driver: Driver, options: &[&str]) -> Outcome<Server> {
-        Server::stilling(&self.binary, driver, options)
+        Server::stilling(self.binary(), driver, options)
     }
 
-    fn introduction(&self, arguments: &Http) -> String {
+    fn hyper(&self, workers: u64, slow_ms: u64) -> Outcome<Server> {
+        Server::hyper(&self.peer, workers, slow_ms)
+    }
+
+    fn introduction(&self, arguments: &Http) -> Outcome<String> {
         let quick = if arguments.quick { " --quick" } else { "" };
+        let lock = std::fs::read_to_string(tree::root().join("Cargo.lock"))?;
+        let hyper = machine::locked(&lock, &PEER_LIBRARIES);
+        let instructions = if self.place.counts_instructions {
+            "Instructions are those of the server, user and kernel."
+        } else {
+            "This machine has no hardware counters, so instructions per request are left out."
+        };
         let command = format!("cargo xtask bench http --rounds {}{quick} --write", arguments.rounds);
-        let lines: String = machine::describe().iter().map(|line| format!("- {line}\n")).collect();
+        let lines: String = machine::describe(&hyper).iter().map(|line| format!("- {line}\n")).collect();
         println!("{lines}");
-        format!(
+        Ok(format!(
             "# Benchmarks\n\n\
              Every figure on this page comes from one run of `{command}`, which writes it. Servers and load \
              generators share the machine's cores and talk over loopback: figures of one run compare with each \
              other, and with nothing else. Rounds are interleaved (each server in turn, then again); a cell has \
              the median and, in brackets, the least and the greatest. A ratio is the median of the ratios within \
              each round; a dash stands for what the generator does not measure soundly. Before a server is measured, one answer and {batch} pipelined ones are checked to be empty 200s; \
-             failures are requests without an answer, with a broken one, or with one that is not 2xx.\n\n\
+             failures are requests without an answer, with a broken one, or with one that is not 2xx. {instructions} \
+             The peer on hyper is `peers/hyper` of this repository.\n\n\
              {lines}",
             batch = load::PIPELINE
-        )
+        ))
     }
 
-    /// The three servers, each with all of its defaults.
+    /// The servers, each with all of its defaults.
     fn contenders(&self) -> Outcome<Vec<Server>> {
         Ok(vec![
             self.stilling(Driver::Uring, &[])?,
             self.stilling(Driver::Poll, &[])?,
-            Server::nginx(self.folder(), machine::cores(), None)?,
+            Server::nginx(self.folder(), machine::cores(), None, None)?,
+            self.hyper(machine::cores() as u64, 30)?,
         ])
     }
 
@@ -132,29 +234,54 @@ impl Bench {
         let seconds = if self.quick { 1 } else { 4 };
         let wrk = |pipelined| Load::Wrk { seconds, connections: 64, pipelined };
         let ab = |requests, keep| Load::Ab { requests: self.many(requests), connections: 100, keep };
+        let own = |close, pipeline| Load::Own { seconds, connections: 64, close, pipeline };
         let loads = [
-            ("A connection per request", ab(150_000, false)),
-            ("Kept connections (ab)", ab(450_000, true)),
-            ("Kept connections (wrk)", wrk(false)),
-            ("Kept connections, 16 requests at once", wrk(true)),
+            ("A connection per request (ab)", ab(150_000, false), Some(0.65)),
+            ("A connection per request (stilling bench)", own(true, 1), None),
+            ("Kept connections (ab)", ab(450_000, true), None),
+            ("Kept connections (wrk)", wrk(false), Some(0.85)),
+            ("Kept connections (stilling bench)", own(false, 1), None),
+            ("Kept connections, 16 requests at once (wrk)", wrk(true), Some(0.10)),
+            ("Kept connections, 16 requests at once (stilling bench)", own(false, load::PIPELINE), None),
         ];
         let mut sections = Vec::new();
-        for (title, load) in loads {
+        for (title, load, cpu_factor_max) in loads {
             let mut series: Vec<_> =
                 servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
             for round in 0..self.rounds {
                 for (server, series) in servers.iter().zip(&mut series) {
-                    let sample = load.measure(server, "/test/fast", self.folder())?;
+                    let sample = load.measure(server, "/test/fast", &self.place)?;
                     println!("{title}, round {round}, {}: {:.0} requests/s", server.name, sample.rate);
                     series.samples.push(sample);
                 }
             }
+            self.judge(title, &series, cpu_factor_max);
             let words = format!("`{}`", load.shown("/test/fast"));
             sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
         }
         let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
         sections[0].words += &format!("\n\nThe servers: {}.", commands.join(", "));
         Ok(sections)
+    }
+
+    /// Compares a load's figures with what the project wants of them.
+    fn judge(&self, title: &str, series: &[Series], cpu_factor_max: Option<f64>) {
+        let p99 = |sample: &Sample| sample.p99_ms;
+        let cpu = |sample: &Sample| Some(sample.cpu_s);
+        if let Some(ratio) = figures::ratio(series, "stilling uring", "nginx", p99) {
+            self.aim(Target::at_most(format!("p99, uring ÷ nginx: {title}"), 1.0, Some(ratio), "×"));
+        }
+        if let Some(bound) = cpu_factor_max {
+            let ratio = figures::ratio(series, "stilling uring", "nginx", cpu);
+            self.aim(Target::at_most(format!("server CPU, uring ÷ nginx: {title}"), bound, ratio, "×"));
+            let ratio = figures::ratio(series, "stilling poll", "stilling uring", cpu);
+            self.aim(Target::at_most(
+                format!("server CPU, poll ÷ uring: {title}"),
+                POLL_FACTOR_MAX,
+                ratio,
+                "×",
+            ));
+        }
     }
 
     /// What a server occupies at the start, and what an idle connection adds.
@@ -169,7 +296,14 @@ impl Bench {
         ];
         let mut table = vec![head.map(str::to_owned).to_vec()];
         for server in self.contenders()? {
-            let idle = idle::measure(&server, connections, self.folder())?;
+            let idle = idle::measure(&server, connections, &self.place)?;
+            if server.name.starts_with("stilling") {
+                let start_mb = idle.at_start as f64 / 1e6;
+                let what = format!("memory at the start, {}", server.name);
+                self.aim(Target::at_most(what, START_MB_MAX, Some(start_mb), "MB"));
+                let what = format!("memory per idle connection, {}", server.name);
+                self.aim(Target::at_most(what, IDLE_BYTES_MAX, Some(idle.per_connection()), "B"));
+            }
             table.push(vec![
                 server.name.to_owned(),
                 figures::mebibytes(idle.at_start),

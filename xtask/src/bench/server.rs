@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::load::PIPELINE;
@@ -22,13 +22,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const NGINX_CONNECTIONS: u32 = 16_384;
 
 /// A running server; dropping it ends it.
-pub(super) struct Server {
+pub(crate) struct Server {
     /// What the tables call it.
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// Where it listens.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// How it was started.
-    pub(super) command: String,
+    pub(crate) command: String,
     child: Child,
     /// Kept open, so that a line the server prints later does not meet a closed pipe.
     _stdout: Option<BufReader<ChildStdout>>,
@@ -36,29 +36,48 @@ pub(super) struct Server {
 
 impl Server {
     /// Stilling on one of its drivers, with further options.
-    pub(super) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
+    pub(crate) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
         let mut command = Command::new(binary);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
+        let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
+        Server::that_says_where(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
+    }
+
+    /// The peer on hyper, with so many threads for slow work that takes so long.
+    pub(super) fn hyper(binary: &Path, workers: u64, slow_ms: u64) -> Outcome<Server> {
+        let mut command = Command::new(binary);
+        command.args([workers.to_string(), slow_ms.to_string()]);
+        let shown = format!(
+            "stilling-peer-hyper {workers} {slow_ms} (a thread per core and {workers} for slow work)"
+        );
+        Server::that_says_where("hyper", shown, command)
+    }
+
+    /// A server whose first line says where it listens.
+    fn that_says_where(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         stdout.read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening http://").and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| format!("`{}` said {line:?} first", shown(&command)))?;
-        let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
-        let shown = shown.collect::<Vec<_>>().join(" ");
-        let server = Server { name: driver.name(), address, command: shown, child, _stdout: Some(stdout) };
+        let server = Server { name, address, command: words, child, _stdout: Some(stdout) };
         server.answers("/test/fast")?;
         Ok(server)
     }
 
     /// nginx with a worker per core, everything it can leave out left out; `/test/slow` is passed on to
-    /// `slow`, because nginx has no slow work of its own.
-    pub(super) fn nginx(folder: &Path, cores: usize, slow: Option<SocketAddr>) -> Outcome<Server> {
+    /// `slow`, because nginx has no slow work of its own, and at most `slow_rate` such requests per second.
+    pub(super) fn nginx(
+        folder: &Path,
+        cores: usize,
+        slow: Option<SocketAddr>,
+        slow_rate: Option<u32>,
+    ) -> Outcome<Server> {
         // nginx cannot say which port it took, so the free one is found here.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = folder.join(format!("nginx-{}.conf", address.port()));
-        fs::write(&file, nginx_config(folder, cores, address, slow))?;
+        fs::write(&file, nginx_config(folder, cores, address, slow, slow_rate))?;
         let mut command = Command::new(nginx_binary());
         command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| format!("nginx does not start: {error}"))?;
@@ -76,7 +95,7 @@ impl Server {
     }
 
     /// The address of a path, as generators take it.
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address)
     }
 
@@ -101,7 +120,7 @@ impl Server {
     }
 
     /// The processes of the server: the one that was started, and its children.
-    fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
         let parent = self.child.id();
         let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -110,7 +129,7 @@ impl Server {
     }
 
     /// Seconds of CPU that the server used so far, user and kernel, all threads of all processes.
-    pub(super) fn cpu_s(&self) -> f64 {
+    pub(crate) fn cpu_s(&self) -> f64 {
         self.processes()
             .into_iter()
             .filter_map(Stat::of)
@@ -119,31 +138,47 @@ impl Server {
     }
 
     /// Bytes of memory that the server occupies; what its processes share counts once (`Pss`).
-    pub(super) fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
         self.processes().into_iter().filter_map(of).sum()
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
+impl Server {
+    /// Asks the server to end; whether it did, and said that all was well.
+    pub(crate) fn end(mut self) -> bool {
+        self.stop().is_some_and(|status| status.success())
+    }
+
+    fn stop(&mut self) -> Option<ExitStatus> {
+        if let Ok(Some(status)) = self.child.try_wait() {
+            return Some(status);
+        }
         // SIGTERM, because a killed nginx would leave its workers behind.
         let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        None
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.stop().is_none() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 
 /// How Stilling talks to the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Driver {
+pub(crate) enum Driver {
     Uring,
     Poll,
 }
@@ -170,20 +205,37 @@ fn nginx_binary() -> PathBuf {
     if debian.is_file() { debian.to_owned() } else { "nginx".into() }
 }
 
-fn nginx_config(folder: &Path, cores: usize, address: SocketAddr, slow: Option<SocketAddr>) -> String {
+/// Requests beyond `limit_req`'s rate that nginx lets through at once: what arrives within 50 ms.
+fn burst(rate: u32) -> u32 {
+    rate / 20
+}
+
+fn nginx_config(
+    folder: &Path,
+    cores: usize,
+    address: SocketAddr,
+    slow: Option<SocketAddr>,
+    slow_rate: Option<u32>,
+) -> String {
     let folder = folder.display();
     let port = address.port();
+    // One key for everybody: what is limited is the server's load, not one client's.
+    let (zone, limit) = slow_rate.map_or_else(Default::default, |rate| {
+        let zone = format!(" limit_req_zone $server_port zone=slow:64k rate={rate}r/s;\n limit_req_status 503;\n limit_req_log_level info;\n");
+        (zone, format!("limit_req zone=slow burst={} nodelay; ", burst(rate)))
+    });
     let (upstream, location) = match slow {
         Some(slow) => (
             format!(" upstream slow {{ server {slow}; keepalive 512; keepalive_requests 1000000000; }}\n"),
-            "  location = /test/slow { proxy_pass http://slow; proxy_http_version 1.1; proxy_set_header Connection \"\"; }\n",
+            "  location = /test/slow { LIMITproxy_pass http://slow; proxy_http_version 1.1; proxy_set_header Connection \"\"; }\n",
         ),
         None => (String::new(), ""),
     };
+    let location = location.replace("LIMIT", &limit);
     format!(
         "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log;\n\
          events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
-         http {{\n access_log off; server_tokens off; keepalive_requests 1000000000;\n\
+         http {{\n{zone} access_log off; server_tokens off; keepalive_requests 1000000000;\n\
          \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
          \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n{upstream}\
          \x20server {{\n  listen {address} reuseport backlog=4096;\n  location = /test/fast {{ return 200 \"\"; }}\n{location} }}\n}}\n"
@@ -252,8 +304,14 @@ mod tests {
     #[test]
     fn nginx_passes_slow_work_on_only_when_there_is_somebody_to_do_it() {
         let address = SocketAddr::from(([127, 0, 0, 1], 81));
-        let config = |slow| nginx_config(Path::new("a"), 3, address, slow);
+        let config = |slow| nginx_config(Path::new("a"), 3, address, slow, None);
         assert!(config(None).contains("worker_processes 3;") && !config(None).contains("upstream"));
         assert!(config(Some(address)).contains("upstream slow { server 127.0.0.1:81;"));
+        assert!(!config(Some(address)).contains("limit_req"));
+        let limited = nginx_config(Path::new("a"), 3, address, Some(address), Some(800));
+        assert!(
+            limited.contains("rate=800r/s;")
+                && limited.contains("{ limit_req zone=slow burst=40 nodelay; proxy")
+        );
     }
 }

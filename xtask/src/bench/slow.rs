@@ -3,14 +3,18 @@
 use std::net::SocketAddr;
 
 use super::figures::{self, Section, Series};
-use super::load::{Load, Sample};
+use super::load::{Load, Place, Sample};
 use super::server::{Driver, Server};
+use super::targets::Target;
 use super::{Bench, machine};
 use crate::Outcome;
 
 /// Requests that a generator in the background never reaches: it is ended when the other is done. No more,
 /// because `ab` reserves 32 bytes for each.
 const WITHOUT_END: u64 = 20_000_000;
+
+/// How much more than nginx's the slow requests' p99 may grow, in milliseconds.
+const SLOW_EXTRA_MS: f64 = 1.0;
 
 /// A line of server-demo's report, repeated.
 struct Known {
@@ -89,19 +93,22 @@ impl Bench {
                 self.stilling(Driver::Poll, known.options)?,
             ];
             if known.path == FAST {
-                servers.push(Server::nginx(self.folder(), machine::cores(), None)?);
+                servers.push(Server::nginx(self.folder(), machine::cores(), None, None)?);
+            }
+            if known.options.is_empty() {
+                servers.push(self.hyper(machine::cores() as u64, 30)?);
             }
             // The slow ones take as long as they take; only the fast ones are many.
             let requests = if known.requests > 1000 { self.many(known.requests) } else { known.requests };
             let load = Load::Ab { requests, connections: known.connections, keep: false };
             for server in &servers {
-                let sample = load.measure(server, known.path, self.folder())?;
+                let sample = load.measure(server, known.path, &self.place)?;
                 table.push(known_row(known, &load, server.name, &sample));
             }
         }
         let words = "The `ab` commands of the report of server-demo, whose figures come from another, older \
                      machine: they are goals, not comparisons. nginx has no slow work and stands beside the fast ones \
-                     only. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
+                     only, hyper beside those without options. Row 4.26 repeats 4.25 with a limit on waiting: what waited longer is answered 503, \
                      and the times are those of all answers, 503 or not.";
         Ok(vec![Section { title: "The known figures".to_owned(), words: words.to_owned(), table }])
     }
@@ -114,12 +121,13 @@ impl Bench {
         let servers = [
             self.stilling(Driver::Uring, workers)?,
             self.stilling(Driver::Poll, workers)?,
-            Server::nginx(self.folder(), machine::cores(), behind_nginx)?,
+            Server::nginx(self.folder(), machine::cores(), behind_nginx, None)?,
+            self.hyper(300, 30)?,
         ];
         let slow = Load::Ab { requests: self.many(20_000), connections: 100, keep: false };
         let fast = Load::Ab { requests: WITHOUT_END, connections: 100, keep: false };
-        let beside = self.folder().join("beside");
-        std::fs::create_dir_all(&beside)?;
+        let beside = Place { folder: self.folder().join("beside"), ..self.place.clone() };
+        std::fs::create_dir_all(&beside.folder)?;
         let mut alone: Vec<_> =
             servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
         let mut together: Vec<_> =
@@ -127,9 +135,9 @@ impl Bench {
         for round in 0..self.rounds {
             for (at, server) in servers.iter().enumerate() {
                 println!("slow beside fast, round {round}, {}", server.name);
-                alone[at].samples.push(slow.measure(server, SLOW, self.folder())?);
+                alone[at].samples.push(slow.measure(server, SLOW, &self.place)?);
                 let mut saturating = fast.keep_up(server, FAST, &beside)?;
-                let sample = slow.measure(server, SLOW, self.folder())?;
+                let sample = slow.measure(server, SLOW, &self.place)?;
                 if !saturating.is_running() {
                     return Err(format!("{}: the fast load ended before the slow one", server.name).into());
                 }
@@ -149,11 +157,22 @@ impl Bench {
         for (alone, together) in alone.iter().zip(&together) {
             table.push(beside_row(alone, together));
         }
+        let mut all = alone.iter().zip(&together).map(|(alone, together)| added_ms(alone, together));
+        let mut added = || all.next().flatten();
+        let (uring, poll, nginx) = (added(), added(), added());
+        for (name, measured) in [("uring", uring), ("poll", poll)] {
+            if let Some(nginx) = nginx {
+                let what = format!(
+                    "what fast requests add to the p99 of slow ones, stilling {name}, as nginx + 1 ms"
+                );
+                self.aim(Target::at_most(what, nginx + SLOW_EXTRA_MS, measured, "ms"));
+            }
+        }
         let words = format!(
             "`{}` of 30 ms each: alone, and while `ab -q -c 100 URL{FAST}` (a connection per request) asks as fast \
              as it is answered. The servers have 300 worker threads (`-w 300`). nginx has no slow work, so it \
              passes these requests on to a `stilling serve --driver uring -w 300` of its own, which costs it a \
-             second hop. Both generators run on the cores that the server runs on, so what is added includes \
+             second hop. hyper blocks 300 threads of `spawn_blocking`. Both generators run on the cores that the server runs on, so what is added includes \
              their own waiting for a core.",
             slow.shown(SLOW)
         );
@@ -165,7 +184,7 @@ fn known_row(known: &Known, load: &Load, server: &str, sample: &Sample) -> Vec<S
     vec![
         known.row.to_owned(),
         format!("`{}`", load.shown(known.path)),
-        if server == "nginx" { String::new() } else { known.options.join(" ") },
+        if server == "nginx" || server == "hyper" { String::new() } else { known.options.join(" ") },
         known.reported.to_owned(),
         server.to_owned(),
         format!("{:.3}", sample.took_s),
@@ -177,13 +196,18 @@ fn known_row(known: &Known, load: &Load, server: &str, sample: &Sample) -> Vec<S
     ]
 }
 
-fn beside_row(alone: &Series, together: &Series) -> Vec<String> {
-    let p50 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p50_ms));
-    let p99 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p99_ms));
+/// The median of what was added to the 99th percentile within each round, in milliseconds.
+fn added_ms(alone: &Series, together: &Series) -> Option<f64> {
     let rounds = alone.samples.iter().zip(&together.samples);
     let added: Option<Vec<_>> =
         rounds.map(|(alone, together)| Some(together.p99_ms? - alone.p99_ms?)).collect();
-    let added = added.map_or_else(figures::unknown, |added| format!("{:+.2} ms", figures::median(added)));
+    added.map(figures::median)
+}
+
+fn beside_row(alone: &Series, together: &Series) -> Vec<String> {
+    let p50 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p50_ms));
+    let p99 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p99_ms));
+    let added = added_ms(alone, together).map_or_else(figures::unknown, |added| format!("{added:+.2} ms"));
     let both = alone.samples.iter().chain(&together.samples);
     let failures = both.map(|sample| sample.failures + sample.refused).sum::<u64>();
     vec![

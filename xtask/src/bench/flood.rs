@@ -1,0 +1,111 @@
+//! More fast requests than can be answered, by the clock: what there is to see of an overload where the server is as
+//! fast as its clients. The generator shares the cores, so from the capacity on both are short of time, and the
+//! figures say how the pair behaves: whether it still does what it could, and when it is back.
+
+use super::Bench;
+use super::figures::{self, Section};
+use super::overload;
+use super::own::{Manner, Plan, Report, Step};
+use crate::Outcome;
+
+const FAST: &str = "/test/fast";
+
+/// Connections, enough that a pause on one of them delays few.
+const CONNECTIONS: u32 = 256;
+
+/// How long a client waits, in seconds.
+const PATIENCE_S: f64 = 1.0;
+
+/// The loads, in multiples of the capacity.
+const MULTIPLES: [f64; 4] = [0.5, 1.0, 2.0, 0.5];
+
+fn plan(capacity: f64, seconds: f64) -> Plan {
+    let steps = MULTIPLES.map(|multiple| Step { rate: capacity * multiple, seconds });
+    Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner: Manner::Steps(steps.to_vec()) }
+}
+
+impl Bench {
+    /// Up to twice as many fast requests as are answered in a closed loop, and back.
+    pub(super) fn flood(&self) -> Outcome<Vec<Section>> {
+        let seconds = if self.quick { 1.0 } else { 3.0 };
+        let servers = self.contenders()?;
+        let mut runs: Vec<Vec<Report>> = servers.iter().map(|_| Vec::new()).collect();
+        for round in 0..self.rounds {
+            for (server, runs) in servers.iter().zip(&mut runs) {
+                println!("fast overload, round {round}, {}", server.name);
+                let url = server.url(FAST);
+                let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
+                let probe = Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner };
+                let capacity = probe.run(self.binary(), &url)?.rate_per_s;
+                runs.push(plan(capacity.max(1.0), seconds).run(self.binary(), &url)?);
+            }
+        }
+        let head = [
+            "server",
+            "load",
+            "asked/s",
+            "sent/s",
+            "goodput/s",
+            "p50 ms",
+            "p99 ms",
+            "given up or failed",
+            "normal again after s",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        for (server, runs) in servers.iter().zip(&runs) {
+            table.extend((0..MULTIPLES.len()).map(|at| row(server.name, runs, at)));
+        }
+        let words = format!(
+            "`{}`: at {} times what the server answers in a closed loop over as many connections. At twice the capacity \
+             the generator cannot keep up either (*sent/s*): it needs the same cores. Requests that found no free \
+             connection for {PATIENCE_S} s are not sent. No server refuses anything here; the queue is in the sockets.",
+            plan(100_000.0, seconds).shown(FAST),
+            MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
+        );
+        Ok(vec![Section { title: "Overload with fast requests".to_owned(), words, table }])
+    }
+}
+
+fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
+    let all = |of: &dyn Fn(&Report) -> f64| figures::median(runs.iter().map(of).collect());
+    let step = |report: &Report| report.steps[at].clone();
+    let again = if at + 1 == MULTIPLES.len() {
+        overload::recovery(runs, at).map_or_else(|| "not".to_owned(), |seconds| format!("{seconds:.1}"))
+    } else {
+        String::new()
+    };
+    vec![
+        name.to_owned(),
+        format!("{} ×", MULTIPLES[at]),
+        figures::thousands(all(&|report| step(report).rate)),
+        figures::thousands(all(&|report| step(report).requests as f64 / step(report).span_s)),
+        figures::thousands(all(&|report| step(report).goodput_per_s)),
+        figures::two_places(all(&|report| step(report).latency.p50_us / 1e3)),
+        figures::two_places(all(&|report| step(report).latency.p99_us / 1e3)),
+        figures::thousands(all(&|report| (step(report).failed + step(report).shed) as f64)),
+        again,
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::own::{StepFigures, WindowFigures};
+    use super::*;
+
+    #[test]
+    fn only_the_way_back_has_a_time_until_normal() {
+        let window = |at: u32| WindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
+        let steps = MULTIPLES.map(|multiple| StepFigures {
+            rate: multiple * 100.0,
+            span_s: 1.0,
+            requests: 40,
+            goodput_per_s: 39.0,
+            ..StepFigures::default()
+        });
+        let report =
+            Report { steps: steps.to_vec(), windows: (0..40).map(window).collect(), ..Report::default() };
+        let rows: Vec<_> = (0..4).map(|at| row("one", std::slice::from_ref(&report), at)).collect();
+        assert_eq!(rows[2][..5], ["one", "2 ×", "200", "40", "39"]);
+        assert_eq!(rows.iter().map(|row| row[8].as_str()).collect::<Vec<_>>(), ["", "", "", "0.0"]);
+    }
+}

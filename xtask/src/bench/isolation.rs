@@ -1,0 +1,55 @@
+//! A network of its own for what is measured: the program starts itself again in a new network namespace.
+//!
+//! There the congestion control can be set without touching the system's, which would have to be put back however
+//! the run ends; nobody else's connections take ports or slow down loopback; and all of it is gone with the process.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use crate::Outcome;
+
+/// Set in the process that runs inside.
+const MARK: &str = "STILLING_OWN_NETWORK";
+
+/// What is measured with: the system's default may be BBR, which paces every connection with timers of its own.
+const CONGESTION: &str = "reno";
+
+const CONGESTION_FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Whether this process is the one inside.
+pub(crate) fn is_inside() -> bool {
+    std::env::var_os(MARK).is_some()
+}
+
+/// Starts this program again with the same arguments in a network of its own, and does not return then. Where only
+/// the system's network is to be had, it says so and returns.
+///
+/// # Errors
+/// If this is the process inside and the network cannot be set up.
+pub(crate) fn enter() -> Outcome {
+    if is_inside() {
+        let up = Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
+        if !up.success() {
+            return Err("`ip link set lo up` failed in the network namespace".into());
+        }
+        return fs::write(CONGESTION_FILE, CONGESTION)
+            .map_err(|error| format!("{CONGESTION_FILE} does not take {CONGESTION}: {error}").into());
+    }
+    let may =
+        Command::new("unshare").args(["--net", "true"]).output().is_ok_and(|output| output.status.success());
+    if !may {
+        println!("no network namespace of its own (that needs root): using the system's network as it is");
+        return Ok(());
+    }
+    let mut again = Command::new("unshare");
+    again.arg("--net").arg(std::env::current_exe()?).args(std::env::args_os().skip(1)).env(MARK, "1");
+    Err(format!("unshare does not start: {}", again.exec()).into())
+}
+
+/// The congestion control in use, with whose choice it is.
+pub(crate) fn congestion() -> String {
+    let name = fs::read_to_string(CONGESTION_FILE).unwrap_or_default();
+    let whose = if is_inside() { "in a network namespace of its own" } else { "the system's own" };
+    format!("{} ({whose}, for all servers and clients)", name.trim())
+}

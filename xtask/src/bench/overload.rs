@@ -1,0 +1,313 @@
+//! Overload by the clock: up to ten times what a server can do, each time with a way back to half, in one run.
+//!
+//! ```text
+//!  asked   ▁ ▂ ▁ ▄ ▁ ▆ ▁ █ ▁     × capacity: ½ 1 ½ 2 ½ 5 ½ 10 ½
+//! ```
+//!
+//! The work is slow and the workers few, so that the server is what cannot follow and not the generator. A client
+//! waits a second: what is answered later is of no use to it, and nobody's goodput.
+
+use super::figures::{self, Section};
+use super::own::{Manner, Plan, Report, Step, StepFigures, WindowFigures};
+use super::server::{Driver, Server};
+use super::targets::Target;
+use super::{Bench, machine};
+use crate::Outcome;
+
+/// What the server is asked to do, and with how much.
+const SLOW: &str = "/test/slow";
+const WORKERS: u64 = 4;
+const WORK_MS: u64 = 5;
+
+/// What those workers can do at best, per second.
+const CAPACITY: f64 = (WORKERS * 1000 / WORK_MS) as f64;
+
+/// How long a client waits, in seconds.
+const PATIENCE_S: f64 = 1.0;
+
+/// What nginx lets through: a little less than there is, or the server behind it fills up slowly.
+const LET_THROUGH: f64 = 0.95;
+
+/// The loads, in multiples of the capacity, and half of it before and between them.
+const MULTIPLES: [f64; 4] = [1.0, 2.0, 5.0, 10.0];
+const NORMAL: f64 = 0.5;
+
+/// A window is as before when its answers take at most so many times as long, and this many milliseconds more.
+const NORMAL_FACTOR: f64 = 2.0;
+const NORMAL_EXTRA_MS: f64 = 1.0;
+
+/// Windows that are as before, one after another: then all is normal again.
+const NORMAL_WINDOWS: usize = 5;
+
+/// What the goodput at ten times the capacity must be at least, as a part of the best.
+const GOODPUT_PART_MIN: f64 = 0.9;
+
+/// Seconds after which all is normal again.
+const NORMAL_AGAIN_S: f64 = 1.0;
+
+/// A server in the comparison.
+struct Contender {
+    name: &'static str,
+    start: fn(&Bench) -> Outcome<Vec<Server>>,
+}
+
+const CONTENDERS: [Contender; 5] = [
+    Contender {
+        name: "stilling uring, --queue-target auto",
+        start: |bench| stilling(bench, Driver::Uring, true),
+    },
+    Contender {
+        name: "stilling poll, --queue-target auto",
+        start: |bench| stilling(bench, Driver::Poll, true),
+    },
+    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring, false) },
+    Contender { name: "nginx, limit_req", start: nginx },
+    Contender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
+];
+
+fn stilling(bench: &Bench, driver: Driver, target: bool) -> Outcome<Vec<Server>> {
+    let (workers, work) = (WORKERS.to_string(), WORK_MS.to_string());
+    let mut options = vec!["-w", &workers, "-D", &work];
+    if target {
+        options.extend(["--queue-target", "auto"]);
+    }
+    Ok(vec![bench.stilling(driver, &options)?])
+}
+
+/// nginx and, behind it, what does its work.
+fn nginx(bench: &Bench) -> Outcome<Vec<Server>> {
+    let behind = stilling(bench, Driver::Uring, false)?.remove(0);
+    let rate = (CAPACITY * LET_THROUGH) as u32;
+    let front = Server::nginx(bench.folder(), machine::cores(), Some(behind.address), Some(rate))?;
+    Ok(vec![front, behind])
+}
+
+impl Bench {
+    /// Goodput and latency up to ten times the capacity, and the way back.
+    pub(super) fn overload(&self) -> Outcome<Vec<Section>> {
+        let mut runs: Vec<Vec<Report>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
+        for round in 0..self.rounds {
+            for (contender, runs) in CONTENDERS.iter().zip(&mut runs) {
+                println!("overload, round {round}, {}", contender.name);
+                runs.push(self.overloaded(contender)?);
+            }
+        }
+        let head = [
+            "server",
+            "load",
+            "asked/s",
+            "goodput/s",
+            "of its best",
+            "p50 ms",
+            "p99 ms",
+            "p99.9 ms",
+            "refused (503)",
+            "p99 ms of a refusal",
+            "given up",
+            "not begun",
+            "normal again after s",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        for (contender, runs) in CONTENDERS.iter().zip(&runs) {
+            for at in 0..runs[0].steps.len() {
+                if let Some(row) = row(contender.name, runs, at) {
+                    table.push(row);
+                }
+            }
+        }
+        self.judge_overload(&runs);
+        let words = format!(
+            "`{plan}`: kept connections and requests by the clock, at {NORMAL} × the capacity and then at {multiples} \
+             times it, each time followed by {NORMAL} × again. The capacity is what the server answers to 64 clients \
+             in a closed loop, measured before. Work takes {WORK_MS} ms and there are {WORKERS} workers (`-w {WORKERS} \
+             -D {WORK_MS}`), about {CAPACITY} requests/s, so that the server is the bottleneck and ten times as much is \
+             still little for the generator. A client gives up after {PATIENCE_S} s. *Goodput* counts right answers \
+             that came during the step; latencies are those of the right answers, from the moment at which a request \
+             was due; *given up* are requests without an answer in time; *not begun* those for which no connection was \
+             free in time. *Normal again* is the time from the fall of the load to the first half second in which \
+             everybody is answered and the mean latency is at most {NORMAL_FACTOR} × the one before the overload \
+             (+ {NORMAL_EXTRA_MS} ms). Without `--queue-target` Stilling queues up to 4096 jobs for up to 30 s, \
+             more than such clients wait. nginx has no work of its own: it passes requests on to such a `stilling serve`, and \
+             `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it has to be told the \
+             capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
+            plan = self.overload_plan(CAPACITY).shown(SLOW),
+            multiples = MULTIPLES.map(|multiple| multiple.to_string()).join(", "),
+            let_through = LET_THROUGH * 100.0,
+        );
+        Ok(vec![Section { title: "Overload".to_owned(), words, table }])
+    }
+
+    fn overload_plan(&self, capacity: f64) -> Plan {
+        let (short, long) = if self.quick { (1.0, 1.5) } else { (2.0, 4.0) };
+        let normal = Step { rate: capacity * NORMAL, seconds: short };
+        let mut steps = vec![normal];
+        for multiple in MULTIPLES {
+            steps
+                .push(Step { rate: capacity * multiple, seconds: if multiple > 5.0 { long } else { short } });
+            // Long enough to see the end of a slow recovery.
+            steps.push(Step { seconds: if multiple > 5.0 { 2.0 * long } else { long }, ..normal });
+        }
+        Plan { connections: 10_000, patience_s: PATIENCE_S, manner: Manner::Steps(steps) }
+    }
+
+    fn overloaded(&self, contender: &Contender) -> Outcome<Report> {
+        let servers = (contender.start)(self)?;
+        let url = servers[0].url(SLOW);
+        let seconds = if self.quick { 0.5 } else { 2.0 };
+        let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
+        let probe = Plan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
+        // What nginx refuses is no capacity, and a server that refuses answers as fast as one can ask.
+        let capacity = if probe.shed > 0 { probe.rate_per_s.min(CAPACITY) } else { probe.rate_per_s };
+        if capacity < 1.0 {
+            return Err(format!("{} answers nothing: {:?}", contender.name, probe.evidence).into());
+        }
+        self.overload_plan(capacity).run(self.binary(), &url)
+    }
+
+    fn judge_overload(&self, runs: &[Vec<Report>]) {
+        let last = 2 * MULTIPLES.len() - 1;
+        for (contender, runs) in CONTENDERS.iter().zip(runs).take(2) {
+            let parts = runs.iter().map(|run| run.steps[last].goodput_per_s / best(run)).collect();
+            let part = Some(figures::median(parts));
+            let what = format!("goodput at 10 × overload, part of the best, {}", contender.name);
+            self.aim(Target::at_least(what, GOODPUT_PART_MIN, part, ""));
+            let what = format!("normal again after 10 × overload, {}", contender.name);
+            self.aim(Target::at_most(what, NORMAL_AGAIN_S, recovery(runs, last + 1), "s"));
+        }
+    }
+}
+
+/// The best goodput of any step of a run.
+fn best(report: &Report) -> f64 {
+    report.steps.iter().map(|step| step.goodput_per_s).fold(0.0, f64::max)
+}
+
+/// The figures of one step over all runs; none for the ways back, which stand with the load before them.
+fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
+    let all = |of: &dyn Fn(&Report, &StepFigures) -> f64| {
+        figures::median(runs.iter().map(|run| of(run, &run.steps[at])).collect())
+    };
+    if at > 0 && at % 2 == 0 {
+        return None;
+    }
+    let multiple = if at == 0 { NORMAL } else { MULTIPLES[at / 2] };
+    let milliseconds = |of: fn(&StepFigures) -> f64| figures::two_places(all(&|_, step| of(step)) / 1e3);
+    let part = |of: fn(&StepFigures) -> u64| {
+        format!("{:.1} %", 100.0 * all(&|_, step| of(step) as f64 / step.due.max(1) as f64))
+    };
+    let refused = all(&|_, step| step.shed as f64);
+    let answered = all(&|_, step| step.ok as f64) > 0.0;
+    let latency = |of: fn(&StepFigures) -> f64| if answered { milliseconds(of) } else { figures::unknown() };
+    let again = if at == 0 {
+        String::new()
+    } else {
+        recovery(runs, at + 1).map_or_else(
+            || format!("> {:.0}", runs[0].steps[at + 1].span_s),
+            |seconds| format!("{seconds:.1}"),
+        )
+    };
+    Some(vec![
+        name.to_owned(),
+        format!("{multiple} ×"),
+        figures::thousands(all(&|_, step| step.rate)),
+        figures::thousands(all(&|_, step| step.goodput_per_s)),
+        format!("{:.0} %", 100.0 * all(&|run, step| step.goodput_per_s / best(run).max(1.0))),
+        latency(|step| step.latency.p50_us),
+        latency(|step| step.latency.p99_us),
+        latency(|step| step.latency.p999_us),
+        part(|step| step.shed),
+        if refused > 0.0 { milliseconds(|step| step.refusal.p99_us) } else { figures::unknown() },
+        part(|step| step.failed),
+        part(|step| step.due.saturating_sub(step.requests)),
+        again,
+    ])
+}
+
+/// The median time until all was normal in a step; none if it did not become so in half of the runs or more.
+pub(super) fn recovery(runs: &[Report], at: usize) -> Option<f64> {
+    let seconds = runs.iter().map(|report| {
+        let before: f64 = report.steps[..at].iter().map(|step| step.span_s).sum();
+        let first = report.steps[0].span_s;
+        let usual = usual_ms(&report.windows, first)?;
+        let end = before + report.steps[at].span_s;
+        normal_again(&report.windows, before, end, usual)
+    });
+    let median = figures::median(seconds.map(|found| found.unwrap_or(f64::INFINITY)).collect());
+    median.is_finite().then_some(median)
+}
+
+/// The mean latency of the windows before `end_s`.
+fn usual_ms(windows: &[WindowFigures], end_s: f64) -> Option<f64> {
+    let means = windows.iter().filter(|window| window.at_s < end_s - 0.05 && window.ok > 0);
+    let means: Vec<f64> = means.map(|window| window.mean_us / 1e3).collect();
+    (!means.is_empty()).then(|| figures::median(means))
+}
+
+/// Seconds from `from_s` until windows are as usual, and stay so for a while.
+fn normal_again(windows: &[WindowFigures], from_s: f64, until_s: f64, usual_ms: f64) -> Option<f64> {
+    let bound_ms = usual_ms * NORMAL_FACTOR + NORMAL_EXTRA_MS;
+    // A window that begins before the fall of the load still has a part of it.
+    let after: Vec<_> = windows
+        .iter()
+        .filter(|window| window.at_s > from_s - 0.001 && window.at_s < until_s - 0.001)
+        .collect();
+    let is_normal = |window: &&WindowFigures| window.ok == window.due && window.mean_us / 1e3 <= bound_ms;
+    let first = after.windows(NORMAL_WINDOWS).position(|run| run.iter().all(is_normal))?;
+    Some((after[first].at_s - from_s).max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Windows from (right answers of ten, mean in ms).
+    fn windows(all: &[(u64, f64)]) -> Vec<WindowFigures> {
+        let window = |(at, (ok, mean)): (usize, &(u64, f64))| WindowFigures {
+            at_s: at as f64 / 10.0,
+            due: 10,
+            ok: *ok,
+            mean_us: mean * 1e3,
+        };
+        all.iter().enumerate().map(window).collect()
+    }
+
+    #[test]
+    fn normal_is_when_everybody_is_answered_as_fast_as_before_and_that_lasts() {
+        let usual = [(10, 5.0); 3];
+        let flood = [(1, 40.0); 2];
+        let back = [(9, 5.0), (10, 5.0), (10, 12.0), (10, 11.0), (10, 5.0), (10, 5.0), (10, 5.0), (10, 5.0)];
+        let all = windows(&[&usual[..], &flood, &back].concat());
+        let before = usual_ms(&all, 0.3).expect("there are answers");
+        assert_eq!(before, 5.0);
+        let again = normal_again(&all, 0.5, 1.3, before).expect("the last five are normal");
+        assert!((again - 0.3).abs() < 1e-9, "{again}");
+        assert_eq!(normal_again(&all, 0.5, 1.2, before), None, "four are not enough");
+        assert_eq!(usual_ms(&windows(&[(0, 0.0)]), 0.1), None);
+    }
+
+    #[test]
+    fn a_row_stands_for_a_load_and_the_way_back_from_it() {
+        let step = |rate: f64, goodput_per_s: f64| StepFigures {
+            rate,
+            span_s: 0.5,
+            due: 100,
+            requests: 90,
+            ok: 60,
+            shed: 20,
+            failed: 10,
+            goodput_per_s,
+            ..StepFigures::default()
+        };
+        let report = Report {
+            steps: vec![step(5.0, 4.0), step(10.0, 9.0), step(5.0, 5.0)],
+            windows: windows(&[(10, 5.0); 15]),
+            ..Report::default()
+        };
+        let runs = [report];
+        let load = row("one", &runs, 1).expect("it is a load");
+        assert_eq!(load[..5], ["one", "1 ×", "10", "9", "100 %"]);
+        assert_eq!(load[8..], ["20.0 %", "0.00", "10.0 %", "10.0 %", "0.0"]);
+        assert_eq!(row("one", &runs, 0).expect("it is a load")[12], "");
+        assert_eq!(row("one", &runs, 2), None);
+    }
+}

@@ -1,0 +1,100 @@
+//! What the project holds itself to, and whether this run shows it. A target that is missed stays in the table.
+
+use super::figures::{self, Section};
+
+/// One target with what was measured.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Target {
+    what: String,
+    /// The greatest good value, or the least.
+    bound: Bound,
+    measured: Option<f64>,
+    unit: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Target {
+    /// Good are values up to `bound`.
+    pub(super) fn at_most(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: &'static str,
+    ) -> Target {
+        Target { what: what.into(), bound: Bound::AtMost(bound), measured, unit }
+    }
+
+    /// Good are values from `bound` on.
+    pub(super) fn at_least(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: &'static str,
+    ) -> Target {
+        Target { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
+    }
+
+    fn verdict(&self) -> &'static str {
+        let holds = |measured| match self.bound {
+            Bound::AtMost(bound) => measured <= bound,
+            Bound::AtLeast(bound) => measured >= bound,
+        };
+        match self.measured.map(holds) {
+            Some(true) => "met",
+            Some(false) => "**missed**",
+            None => "not measured",
+        }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let shown = |value: f64| {
+            let number =
+                if value.abs() >= 100.0 { figures::thousands(value) } else { figures::two_places(value) };
+            if self.unit == "×" {
+                format!("×{number}")
+            } else {
+                format!("{number} {}", self.unit).trim().to_owned()
+            }
+        };
+        let bound = match self.bound {
+            Bound::AtMost(bound) => format!("≤ {}", shown(bound)),
+            Bound::AtLeast(bound) => format!("≥ {}", shown(bound)),
+        };
+        let measured = self.measured.map_or_else(figures::unknown, shown);
+        vec![self.what.clone(), bound, measured, self.verdict().to_owned()]
+    }
+}
+
+/// The table of all targets.
+pub(super) fn section(targets: &[Target]) -> Section {
+    let head = ["target", "wanted", "measured", "verdict"].map(str::to_owned).to_vec();
+    let missed = targets.iter().filter(|target| target.verdict() == "**missed**").count();
+    let words = format!(
+        "{} targets, {missed} missed. Ratios are medians of the ratios within each round.",
+        targets.len()
+    );
+    let table = std::iter::once(head).chain(targets.iter().map(Target::row)).collect();
+    Section { title: "Targets".to_owned(), words, table }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missed_target_is_marked_and_an_unmeasured_one_is_not_met() {
+        let row = |target: Target| target.row()[1..].join(" | ");
+        assert_eq!(row(Target::at_most("a", 0.65, Some(0.65), "×")), "≤ ×0.65 | ×0.65 | met");
+        assert_eq!(row(Target::at_most("a", 256.0, Some(300.0), "B")), "≤ 256 B | 300 B | **missed**");
+        assert_eq!(row(Target::at_least("a", 90.0, Some(89.99), "%")), "≥ 90.00 % | 89.99 % | **missed**");
+        assert_eq!(row(Target::at_least("a", 90.0, None, "%")), "≥ 90.00 % | – | not measured");
+        let section =
+            section(&[Target::at_most("a", 1.0, Some(2.0), ""), Target::at_most("b", 1.0, None, "")]);
+        assert!(section.words.starts_with("2 targets, 1 missed."), "{}", section.words);
+    }
+}

@@ -1,0 +1,115 @@
+//! A server seen from outside over time: resident memory, descriptors, threads; and whether they stay level.
+
+use std::fs;
+
+use super::schedule::Stretch;
+use crate::bench::figures::median;
+
+/// One look at a process.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub(super) struct Look {
+    pub(super) at_s: f64,
+    pub(super) resident: f64,
+    pub(super) descriptors: f64,
+    pub(super) threads: f64,
+}
+
+/// Something that is looked at.
+#[derive(Clone, Copy)]
+pub(super) struct Measure {
+    pub(super) name: &'static str,
+    pub(super) of: fn(&Look) -> f64,
+    /// How much more there may be at the end than after the warm-up: a part, and a number.
+    pub(super) part: f64,
+    pub(super) extra: f64,
+    pub(super) unit: f64,
+    pub(super) unit_name: &'static str,
+}
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// What has to stay level, each with its tolerance.
+pub(super) const MEASURES: [Measure; 3] = [
+    Measure {
+        name: "resident memory",
+        of: |look| look.resident,
+        part: 0.05,
+        extra: MIB,
+        unit: MIB,
+        unit_name: "MiB",
+    },
+    // The clients' own coming and going: how many are open at one moment differs.
+    Measure {
+        name: "descriptors",
+        of: |look| look.descriptors,
+        part: 0.05,
+        extra: 32.0,
+        unit: 1.0,
+        unit_name: "",
+    },
+    Measure { name: "threads", of: |look| look.threads, part: 0.0, extra: 2.0, unit: 1.0, unit_name: "" },
+];
+
+impl Look {
+    /// Looks at a process now; none if it has gone.
+    pub(super) fn at(process: u32, at_s: f64) -> Option<Look> {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+        let descriptors = fs::read_dir(format!("/proc/{process}/fd")).ok()?.count();
+        Some(Look { at_s, descriptors: descriptors as f64, ..Look::parse(&status)? })
+    }
+
+    fn parse(status: &str) -> Option<Look> {
+        let number = |label: &str| {
+            let rest = status.lines().find_map(|line| line.strip_prefix(label))?;
+            rest.split_whitespace().next()?.parse::<f64>().ok()
+        };
+        Some(Look { resident: number("VmRSS:")? * 1024.0, threads: number("Threads:")?, ..Look::default() })
+    }
+}
+
+impl Measure {
+    /// The middle value of a stretch.
+    pub(super) fn middle(&self, looks: &[Look], stretch: Stretch) -> f64 {
+        median(looks.iter().filter(|look| stretch.contains(look.at_s)).map(self.of).collect())
+    }
+
+    /// Whether what is at the end is within the tolerance of what was after the warm-up. Less is always good.
+    pub(super) fn is_level(&self, warm: f64, end: f64) -> bool {
+        end <= self.bound(warm)
+    }
+
+    pub(super) fn bound(&self, warm: f64) -> f64 {
+        warm * (1.0 + self.part) + self.extra
+    }
+
+    pub(super) fn shown(&self, value: f64) -> String {
+        let places = if self.unit > 1.0 { 1 } else { 0 };
+        format!("{:.places$} {}", value / self.unit, self.unit_name).trim_end().to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_as_the_manual_says() {
+        let status = "Name:\tstilling\nVmPeak:\t  900 kB\nVmRSS:\t     512 kB\nThreads:\t7\n";
+        let expected = Look { resident: 524_288.0, threads: 7.0, ..Look::default() };
+        assert_eq!(Look::parse(status), Some(expected));
+        assert_eq!(Look::parse("Name:\tzombie\nThreads:\t1\n"), None);
+    }
+
+    #[test]
+    fn level_is_within_the_tolerance_and_one_outlier_does_not_decide() {
+        let look = |at_s: f64, threads: f64| Look { at_s, threads, ..Look::default() };
+        let looks = [look(0.0, 90.0), look(1.0, 5.0), look(2.0, 500.0), look(3.0, 6.0), look(4.0, 90.0)];
+        let threads = MEASURES[2];
+        assert_eq!(threads.middle(&looks, Stretch { from_s: 1.0, to_s: 4.0 }), 6.0);
+        assert!(threads.is_level(5.0, 7.0) && !threads.is_level(5.0, 8.0) && threads.is_level(5.0, 1.0));
+        let memory = MEASURES[0];
+        assert!(memory.is_level(100.0 * MIB, 106.0 * MIB) && !memory.is_level(100.0 * MIB, 106.1 * MIB));
+        assert!(!memory.is_level(f64::NAN, 1.0), "nothing seen is nothing proven");
+        assert_eq!((memory.shown(1.5 * MIB), threads.shown(7.0)), ("1.5 MiB".to_owned(), "7".to_owned()));
+    }
+}

@@ -187,7 +187,7 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
     let all = |of: &dyn Fn(&Report, &StepFigures) -> f64| {
         figures::median(runs.iter().map(|run| of(run, &run.steps[at])).collect())
     };
-    if at > 0 && at % 2 == 0 {
+    if at > 0 && at.is_multiple_of(2) {
         return None;
     }
     let multiple = if at == 0 { NORMAL } else { MULTIPLES[at / 2] };

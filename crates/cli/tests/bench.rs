@@ -68,6 +68,29 @@ fn json_is_one_object_with_figures_and_parameters() {
     assert_eq!(json["parameters"]["requests"], 1000);
 }
 
+/// Row 5.4: a load that rises and falls is one run, with figures for each step and each tenth of a second.
+#[test]
+fn steps_have_figures_of_their_own_in_json_and_in_the_table() {
+    let server = Server::start();
+    let outcome = server.bench("/test/fast", "-c 4 --steps 50:0.2,200:0.2,50:0.2 --json");
+    assert_eq!(outcome.status.code(), Some(0), "{}", text(&outcome.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
+    let all = |list: &str, field: &str| -> Vec<serde_json::Value> {
+        json[list].as_array().expect("a list").iter().map(|entry| entry[field].clone()).collect()
+    };
+    assert_eq!(all("steps", "due"), [10, 40, 10]);
+    assert_eq!(all("steps", "rate"), [50.0, 200.0, 50.0]);
+    assert_eq!(all("windows", "due"), [5, 5, 20, 20, 5, 5]);
+    let begun: u64 = all("steps", "requests").iter().filter_map(serde_json::Value::as_u64).sum();
+    assert_eq!(json["requests"], begun);
+    let table = text(&server.bench("/test/fast", "-c 4 --steps 50:0.1,20:0.1").stdout);
+    assert!(table.contains("open loop, 2 steps"), "{table}");
+    assert!(
+        table.lines().any(|line| line.starts_with("20 requests/s") && line.contains("of 2 due")),
+        "{table}"
+    );
+}
+
 #[test]
 fn failures_are_named_and_make_the_exit_status_1() {
     let server = Server::start();
@@ -110,6 +133,10 @@ fn wrong_options_exit_with_64() {
     check("http://127.0.0.1:1/ --close --pipeline 2", "cannot be used with");
     check("http://127.0.0.1:1/ --hold 1 --rate 5", "cannot be used with");
     check("http://127.0.0.1:1/ --rate 0", "rate");
+    check("http://127.0.0.1:1/ --steps 5", "is not RATE:SECONDS");
+    check("http://127.0.0.1:1/ --steps 0:1", "a step has a rate above 0");
+    check("http://127.0.0.1:1/ --steps 5:1 --rate 5", "cannot be used with");
+    check("http://127.0.0.1:1/ --steps 5:1 -n 5", "cannot be used with");
     check("http://127.0.0.1:1/ -t 51", "more threads than connections");
     check("http://127.0.0.1:1/ --source 10.0.0.1/2", "127");
     check("http://127.0.0.1:1/ --pipeline 4096", "more than 65536");

@@ -59,7 +59,7 @@ impl Collector for Everything {
         counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
         counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;
         self.encode_answers(to)?;
-        let held = see.http(|c| &c.requests_held);
+        let held = see.http.iter().map(|counters| counters.requests_held()).sum();
         gauge(to, "http_requests_held_bytes", "Requests that wait for bodies or workers", held)?;
         counter(
             to,

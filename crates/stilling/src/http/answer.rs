@@ -133,19 +133,28 @@ pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_, HttpSer
 pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpService>) -> (bool, Body) {
     let length = response.length();
     let Response { status, content_type, fields, body } = response;
+    let has_body = !terms.is_head && !forbids_body(status);
     // RFC 9112 §6.3: without a length and without chunks only the connection's end tells the body's.
     let framed = length.is_some() || terms.takes_chunks;
     let persistent = terms.persistent && framed && !io.service.is_draining();
-    let mut extra: Vec<(&str, &str)> = Vec::with_capacity(fields.len() + 1);
-    extra.extend(fields.iter().map(|(name, value)| (&**name, &**value)));
+    let own = fields.iter().map(|(name, value)| (&**name, &**value));
     let framing = if length.is_none() && terms.takes_chunks { Framing::Chunked } else { Framing::Plain };
-    if framing == Framing::Chunked {
-        extra.push(("Transfer-Encoding", "chunked"));
-    }
-    if status == Status::ServiceUnavailable && !fields.iter().any(|(name, _)| is_retry_after(name)) {
-        extra.push(("Retry-After", RETRY_AFTER));
-    }
-    let has_body = !terms.is_head && !forbids_body(status);
+    // RFC 9112 §6.1: not where there can be no body, whatever the method.
+    let chunks =
+        (framing == Framing::Chunked && !forbids_body(status)).then_some(("Transfer-Encoding", "chunked"));
+    let retry = (status == Status::ServiceUnavailable && !own.clone().any(|(name, _)| is_retry_after(name)))
+        .then_some(("Retry-After", RETRY_AFTER));
+    let mut few = [("", ""); FEW_FIELDS];
+    let many: Vec<(&str, &str)>;
+    let all = own.chain(chunks).chain(retry);
+    let count = all.clone().count();
+    let extra = if let Some(few) = few.get_mut(..count) {
+        few.iter_mut().zip(all).for_each(|(place, field)| *place = field);
+        &*few
+    } else {
+        many = all.collect();
+        &many[..]
+    };
     let date = io.service.date(io.now());
     let reply = Reply {
         status,
@@ -153,11 +162,13 @@ pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpS
         connection: connection(persistent, terms.keep_alive_10),
         content_length: length.filter(|_| status != Status::NotModified),
         content_type: content_type.as_deref(),
-        extra: &extra,
+        extra,
     };
     let size: usize = extra.iter().map(|(name, value)| name.len() + value.len() + 4).sum();
+    let size = size + content_type.as_deref().map_or(0, str::len);
+    let breaks_framing = is_interim(status) || fields.iter().any(|(name, _)| is_servers_own(name));
     let mut written = false;
-    if size <= ANSWER_SIZE_MAX / 2 {
+    if size <= ANSWER_SIZE_MAX / 2 && !breaks_framing {
         // The caller has made room for a whole short answer.
         let _ = io.send_with(|out| written = reply.encode(out).is_ok());
     }
@@ -177,8 +188,23 @@ pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpS
     (persistent, body)
 }
 
+/// Fields of an answer, the server's own among them, for which no memory has to be found.
+const FEW_FIELDS: usize = 12;
+
 fn is_retry_after(name: &str) -> bool {
     name.eq_ignore_ascii_case("retry-after")
+}
+
+/// RFC 9110 §15.2: the client would go on waiting for the final answer.
+fn is_interim(status: Status) -> bool {
+    status.code() < 200
+}
+
+/// Fields that frame the message, or that there must not be two of.
+fn is_servers_own(name: &str) -> bool {
+    ["content-length", "transfer-encoding", "connection", "date"]
+        .iter()
+        .any(|own| name.eq_ignore_ascii_case(own))
 }
 
 /// RFC 9112 §6.3: these have no body, whatever the fields say.

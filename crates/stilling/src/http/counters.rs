@@ -1,5 +1,8 @@
 //! What the HTTP sessions of one shard count.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use stilling_engine::counters::Counter;
 use stilling_wire::http1::Status;
 
@@ -24,11 +27,16 @@ pub struct HttpCounters {
     pub requests_shed: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
-    /// Bytes of requests that wait for their bodies or for workers.
-    pub requests_held: Counter,
+    /// Given back by whoever drops a request, which may be a worker.
+    requests_held: AtomicU64,
 }
 
 impl HttpCounters {
+    /// Bytes of requests that wait for their bodies or for workers, or are with a worker.
+    pub fn requests_held(&self) -> u64 {
+        self.requests_held.load(Ordering::Relaxed)
+    }
+
     /// Answers with `status`.
     pub fn answers(&self, status: Status) -> &Counter {
         let at = Status::ALL.iter().position(|counted| *counted == status);
@@ -51,7 +59,39 @@ impl Default for HttpCounters {
             late_results: Counter::new(),
             requests_shed: Counter::new(),
             handler_panics: Counter::new(),
-            requests_held: Counter::new(),
+            requests_held: AtomicU64::new(0),
         }
+    }
+}
+
+/// Bytes that count as held for one request until it is dropped, wherever it is then: a request whose client
+/// has gone may still lie in the workers' queue.
+#[derive(Debug)]
+pub(super) struct Held {
+    counters: Arc<HttpCounters>,
+    bytes: u64,
+}
+
+impl Held {
+    /// Nothing yet.
+    pub(super) fn new(counters: &Arc<HttpCounters>) -> Self {
+        Held { counters: Arc::clone(counters), bytes: 0 }
+    }
+
+    /// Makes room for more bytes; false when all together would be more than `max`.
+    pub(super) fn grow(&mut self, bytes: usize, max: usize) -> bool {
+        // Only the shard adds, so what others give back meanwhile makes more room, never less.
+        let fits = self.counters.requests_held().saturating_add(bytes as u64) <= max as u64;
+        if fits {
+            self.bytes += bytes as u64;
+            self.counters.requests_held.fetch_add(bytes as u64, Ordering::Relaxed);
+        }
+        fits
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.counters.requests_held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
-use stilling_wire::http1::Status;
+use stilling_wire::http1::{Method, Status};
 
 use super::request::Request;
 use super::response::Response;
@@ -70,6 +70,8 @@ fn status_of(error: Errno) -> Status {
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::NAMETOOLONG | Errno::ILSEQ => {
             Status::NotFound
         }
+        // A socket, or a device that is not there.
+        Errno::NXIO | Errno::NODEV => Status::NotFound,
         Errno::ACCESS | Errno::PERM => Status::Forbidden,
         Errno::MFILE | Errno::NFILE | Errno::NOMEM => Status::ServiceUnavailable,
         _ => Status::InternalServerError,
@@ -108,7 +110,9 @@ impl Response {
             Condition::Holds => {}
         }
         let length = metadata.len();
-        let range = request.header("range").filter(|_| seen.is_in_range(request));
+        // RFC 9110 §14.2: ranges are for GET alone.
+        let has_range = request.method() == Method::Get && seen.is_in_range(request);
+        let range = request.header("range").filter(|_| has_range);
         let (start, end, status) = match range.map_or(Range::Whole, |range| Range::parse(range, length)) {
             Range::Whole => (0, length, Status::Ok),
             Range::Part { start, end } => (start, end, Status::PartialContent),
@@ -153,7 +157,7 @@ impl Version {
     /// RFC 9110 §13.2.2, in its order.
     fn conditions(&self, request: &Request<'_>) -> Condition {
         if let Some(wanted) = request.header("if-match") {
-            if !self.is_listed(wanted) {
+            if !self.is_current(wanted) {
                 return Condition::Fails;
             }
         } else if let Some(date) = request.header("if-unmodified-since").and_then(parse_date)
@@ -171,6 +175,12 @@ impl Version {
             return Condition::NotModified;
         }
         Condition::Holds
+    }
+
+    /// RFC 9110 §13.1.1: `If-Match` compares strongly, and a weak tag never equals another then.
+    fn is_current(&self, tags: &[u8]) -> bool {
+        let mut tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        tags.any(|tag| tag == b"*" || tag == self.etag.as_bytes())
     }
 
     fn is_listed(&self, tags: &[u8]) -> bool {

@@ -5,9 +5,11 @@
 //! costs it less than keeping the parts of it beside its bytes would cost the shard.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use stilling_wire::http1::{Event, Fields, Limits, Method, RequestDecoder, RequestHead};
 
+use super::counters::{Held, HttpCounters};
 use super::routes::Routes;
 
 /// A request: head and, where there is one, whole body.
@@ -89,17 +91,25 @@ impl std::fmt::Debug for Request<'_> {
 pub(super) struct KeptRequest {
     head: Vec<u8>,
     body: Vec<u8>,
+    held: Held,
 }
 
 impl KeptRequest {
-    /// Keeps a head as it came: what the decoder has just consumed.
-    pub(super) fn new(head: &[u8]) -> Box<Self> {
-        Box::new(KeptRequest { head: head.to_vec(), body: Vec::new() })
+    /// Keeps a head as it came: what the decoder has just consumed. `None` when all requests that are kept
+    /// would have more than `held_max` bytes.
+    pub(super) fn new(head: &[u8], counters: &Arc<HttpCounters>, held_max: usize) -> Option<Box<Self>> {
+        let mut held = Held::new(counters);
+        held.grow(head.len(), held_max)
+            .then(|| Box::new(KeptRequest { head: head.to_vec(), body: Vec::new(), held }))
     }
 
-    /// Adds a piece of the body.
-    pub(super) fn push(&mut self, piece: &[u8]) {
-        self.body.extend_from_slice(piece);
+    /// Adds a piece of the body; false when there is no room.
+    pub(super) fn push(&mut self, piece: &[u8], held_max: usize) -> bool {
+        let has_room = self.held.grow(piece.len(), held_max);
+        if has_room {
+            self.body.extend_from_slice(piece);
+        }
+        has_room
     }
 
     /// The request.

@@ -38,7 +38,7 @@ pub(super) enum Body {
 }
 
 impl Response {
-    /// An answer without a body.
+    /// An answer without a body. Its status is a final one: 100 and 101 become 500.
     pub fn new(status: Status) -> Self {
         Response { status, content_type: None, fields: Vec::new(), body: Body::Static(b"") }
     }
@@ -105,8 +105,8 @@ impl Response {
 
     /// The same answer with one field more. Not for `Content-Type` (see [`with_type`](Self::with_type)),
     /// nor for the fields that frame the message (`Content-Length`, `Transfer-Encoding`, `Connection`,
-    /// `Date`), which the server writes. A name or value that would break the framing makes the whole
-    /// answer 500.
+    /// `Date`), which the server writes. One of these, and a name or value that would break the framing,
+    /// makes the whole answer 500.
     #[must_use]
     pub fn with_header(
         mut self,

@@ -69,7 +69,7 @@ pub struct HttpConfig {
     pub routes: Arc<Routes>,
     /// How long a client that a worker serves may take none of its bytes.
     pub write_timeout: Duration,
-    /// Bytes of requests that may wait for their bodies or for workers, for handlers; then 503.
+    /// Bytes of requests that may wait for their bodies or for workers, or be with workers; then 503.
     pub requests_held_max: usize,
 }
 
@@ -113,8 +113,6 @@ pub struct HttpService {
     ready: [ReadyAnswer; 2],
     /// Memory for short texts, kept so that nobody has to allocate any.
     pub(super) scratch: Vec<u8>,
-    /// Bytes of requests that wait for their bodies or for workers.
-    requests_held: usize,
 }
 
 impl HttpService {
@@ -142,24 +140,7 @@ impl HttpService {
             date_until: Time::ZERO,
             ready,
             scratch,
-            requests_held: 0,
         }
-    }
-
-    /// Makes room for so many bytes of waiting requests, if there is any.
-    pub(super) fn hold(&mut self, bytes: usize) -> bool {
-        let fits = self.requests_held + bytes <= self.config.requests_held_max;
-        if fits {
-            self.requests_held += bytes;
-            self.counters.requests_held.set(self.requests_held as u64);
-        }
-        fits
-    }
-
-    /// Gives room back.
-    pub(super) fn let_go(&mut self, bytes: usize) {
-        self.requests_held -= bytes;
-        self.counters.requests_held.set(self.requests_held as u64);
     }
 
     /// Whether the end has been asked for. Answers say so at once, also those of a shard that has not

@@ -65,8 +65,6 @@ pub struct HttpSession {
     since: Time,
     /// Bytes of the body so far.
     body_received: u64,
-    /// Bytes of the present request that count as held.
-    held: u32,
     /// Which of the connection's jobs is the present one; a result with another number is late.
     job: u8,
     demo: bool,
@@ -83,7 +81,6 @@ impl HttpSession {
             kept: Kept::Nothing,
             since: Time::ZERO,
             body_received: 0,
-            held: 0,
             job: 0,
             demo,
         }
@@ -107,12 +104,14 @@ impl HttpSession {
                 answer::send_status(&self.terms, status, io);
                 return io.finish_lingering(CloseReason::Done);
             }
-            // The loop in `received` keeps room for more than this.
-            let _ = io.send(CONTINUE);
-            io.service.counters.count_answer(Status::Continue);
         }
         if matches!(self.terms.route, Route::Handler(_)) && !self.keep(raw, io) {
             return;
+        }
+        if head.expect_continue {
+            // The loop in `received` keeps room for more than this.
+            let _ = io.send(CONTINUE);
+            io.service.counters.count_answer(Status::Continue);
         }
         self.waiting = Waiting::Body;
         self.since = io.now();
@@ -135,39 +134,34 @@ impl HttpSession {
 
     /// Keeps the request for its handler. False: there is no room, and the client has been told.
     fn keep(&mut self, head: &[u8], io: &mut Io<'_, HttpService>) -> bool {
-        let has_room = self.hold(head.len(), io);
-        if has_room {
-            self.kept = Kept::Request(KeptRequest::new(head));
+        let service = &io.service;
+        match KeptRequest::new(head, &service.counters, service.config.requests_held_max) {
+            Some(request) => {
+                self.kept = Kept::Request(request);
+                true
+            }
+            None => {
+                self.shed(io);
+                false
+            }
         }
-        has_room
     }
 
-    fn hold(&mut self, bytes: usize, io: &mut Io<'_, HttpService>) -> bool {
-        if io.service.hold(bytes) {
-            self.held += bytes as u32;
-            return true;
-        }
+    /// There is no memory for the request: the client is told, and what else it sends is discarded.
+    fn shed(&mut self, io: &mut Io<'_, HttpService>) {
         io.service.counters.requests_shed.add(1);
         self.terms.persistent = false;
-        self.release(io.service);
+        self.kept = Kept::Nothing;
         answer::send_status(&self.terms, Status::ServiceUnavailable, io);
         io.finish_lingering(CloseReason::Done);
-        false
-    }
-
-    /// Whatever was kept of the present request is not needed any more.
-    fn release(&mut self, service: &mut HttpService) {
-        self.kept = Kept::Nothing;
-        service.let_go(std::mem::take(&mut self.held) as usize);
     }
 
     fn body(&mut self, piece: &[u8], io: &mut Io<'_, HttpService>) {
         self.body_received += piece.len() as u64;
-        if matches!(self.kept, Kept::Request(_))
-            && self.hold(piece.len(), io)
-            && let Kept::Request(request) = &mut self.kept
+        if let Kept::Request(request) = &mut self.kept
+            && !request.push(piece, io.service.config.requests_held_max)
         {
-            request.push(piece);
+            self.shed(io);
         }
     }
 
@@ -213,8 +207,14 @@ impl HttpSession {
                     JobOutcome(Work::Answer(Box::new(response.read_ahead())))
                 });
             }
-            handler => {
-                let response = contained(&**handler.answer(), &request.view(&limits, routes));
+            Handler::Worker(answer) => {
+                // Without workers the shard does what they would.
+                let answer = |request: &Request<'_>| answer(request).read_ahead();
+                let response = contained(&answer, &request.view(&limits, routes));
+                self.respond_inline(response, io);
+            }
+            Handler::Inline(answer) => {
+                let response = contained(&**answer, &request.view(&limits, routes));
                 self.respond_inline(response, io);
             }
         }
@@ -231,7 +231,6 @@ impl HttpSession {
 
     /// Sends a handler's answer, as far as it goes now.
     fn respond(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
-        self.release(io.service);
         if let Response { body: Body::Delegate(delegate), .. } = response {
             return self.leave(delegate, io);
         }
@@ -239,6 +238,15 @@ impl HttpSession {
         self.terms.persistent = persistent;
         match body {
             Body::Stream(stream) if !stream.has_piece() => self.read_on(stream, io),
+            // Most answers are short: nothing of them has to be kept.
+            Body::Static(bytes) if bytes.len() <= io.room() => {
+                let _ = io.send(bytes);
+                self.answered(persistent, io);
+            }
+            Body::Bytes(bytes) if bytes.len() <= io.room() => {
+                let _ = io.send(&bytes);
+                self.answered(persistent, io);
+            }
             body => {
                 self.kept = Kept::Answer(Sending::new(body));
                 self.go_on(io);
@@ -293,7 +301,15 @@ impl HttpSession {
     /// Has the next piece of the answer read.
     fn read_on(&mut self, mut stream: Box<Stream>, io: &mut Io<'_, HttpService>) {
         if !io.service.config.has_workers {
-            stream.next_piece();
+            // The source is the handler's: its panic costs this answer only.
+            let read = catch_unwind(AssertUnwindSafe(move || {
+                stream.next_piece();
+                stream
+            }));
+            let Ok(stream) = read else {
+                io.service.counters.handler_panics.add(1);
+                return io.abort(CloseReason::AnswerBroken);
+            };
             self.kept = Kept::Answer(Sending::new(Body::Stream(stream)));
             self.waiting = Waiting::Room;
             io.set_deadline(None);
@@ -323,7 +339,7 @@ impl HttpSession {
 
     /// What comes after an answer: the next request, or the end.
     fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
-        self.release(io.service);
+        self.kept = Kept::Nothing;
         self.waiting = Waiting::NextRequest;
         if persistent {
             // An answer that began before the server drains may have said that the connection persists.
@@ -608,13 +624,6 @@ impl Session for HttpSession {
             }
             // The answer says that the connection closes.
             _ => {}
-        }
-    }
-
-    fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
-        // One that leaves keeps what its worker is to do.
-        if reason != CloseReason::Detached {
-            self.release(service);
         }
     }
 }

@@ -1,0 +1,129 @@
+//! What is not served: whatever lies outside, hides, or is no file.
+
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use rustix::fs::{FileType, Mode, mknodat};
+use stilling::DriverChoice;
+use stilling::http::Routes;
+
+use super::Site;
+use crate::support::{Served, get};
+
+on_both_drivers!(
+    no_path_leads_outside,
+    links_lead_where_the_folder_ends,
+    what_hides_is_not_there,
+    what_is_no_file_is_not_there,
+    what_cannot_be_read_is_said_so,
+);
+
+#[track_caller]
+fn refused(site: &Site, path: &str, status: u16) {
+    let answer = site.server.connect().ask(get(path));
+    assert_eq!(answer.status, status, "{path}: {}", answer.text());
+    assert!(!answer.text().contains("secret"), "{path} leads outside");
+}
+
+/// Row 5.5: however the way out is spelt.
+fn no_path_leads_outside(driver: DriverChoice) {
+    let site = Site::new(driver);
+    let absolute = site.outside().join("secret");
+    let absolute = absolute.to_str().expect("a path of text");
+    for path in [
+        "/files/../secret",
+        "/files/%2e%2e/secret",
+        "/files/%2E./secret",
+        "/files/..%2fsecret",
+        "/files/%2e%2e%2fsecret",
+        "/files/sub/../../secret",
+        "/files/sub/%2e%2e/%2e%2e/secret",
+        "/files/sub/..%2f..%2fsecret",
+        "/files/..\\secret",
+        "/files/..%5csecret",
+        "/files/%252e%252e/secret",
+        "/files/./ten",
+        "/files//ten",
+        "/files/sub//index.html",
+        "/files/ten%00",
+        "/files/ten%00.html",
+        "/files/%00",
+        "/files/%ff",
+        &format!("/files/{absolute}"),
+        &format!("/files/%2f{absolute}"),
+        &format!("/files/{}", absolute.replace('/', "%2f")),
+        &format!("/files/{}", "x".repeat(300)),
+        &format!("/files/{}", "x/".repeat(3000)),
+    ] {
+        refused(&site, path, 404);
+    }
+    // An encoded slash is a slash: it leads where the plain one does.
+    assert_eq!(site.server.connect().ask(get("/files/sub%2findex.html")).text(), "<p>sub</p>");
+    site.server.finish();
+}
+
+fn links_lead_where_the_folder_ends(driver: DriverChoice) {
+    let site = Site::new(driver);
+    let public = site.public();
+    let link = |target: &str, name: &str| symlink(target, public.join(name)).expect("a link");
+    link("ten", "inside");
+    link("sub", "inside-folder");
+    link("../secret", "relative");
+    link("..", "parent");
+    link(site.outside().join("secret").to_str().expect("text"), "absolute");
+    link(public.join("ten").to_str().expect("text"), "absolute-inside");
+    link("/proc/self/root/etc/passwd", "magic");
+    link("circle", "circle");
+    link("nowhere", "dangling");
+    assert_eq!(site.server.connect().ask(get("/files/inside")).text(), "0123456789");
+    assert_eq!(site.server.connect().ask(get("/files/inside-folder/")).text(), "<p>sub</p>");
+    for name in ["relative", "parent/secret", "absolute", "absolute-inside", "magic", "circle", "dangling"] {
+        refused(&site, &format!("/files/{name}"), 404);
+    }
+    site.server.finish();
+}
+
+fn what_hides_is_not_there(driver: DriverChoice) {
+    let site = Site::new(driver);
+    let public = site.public();
+    std::fs::create_dir_all(public.join(".git")).expect("a folder");
+    std::fs::create_dir_all(public.join(".well-known")).expect("a folder");
+    std::fs::write(public.join(".git/config"), "secret").expect("a file");
+    std::fs::write(public.join("sub/.htaccess"), "secret").expect("a file");
+    std::fs::write(public.join(".well-known/security.txt"), "contact").expect("a file");
+    for path in ["/files/.git/config", "/files/%2egit/config", "/files/sub/.htaccess", "/files/.git/"] {
+        refused(&site, path, 404);
+    }
+    // RFC 8615: this one is meant to be found.
+    assert_eq!(site.server.connect().ask(get("/files/.well-known/security.txt")).text(), "contact");
+    site.server.finish();
+}
+
+fn what_is_no_file_is_not_there(driver: DriverChoice) {
+    let site = Site::new(driver);
+    let public = std::fs::File::open(site.public()).expect("a folder");
+    mknodat(&public, "pipe", FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    let _socket = std::os::unix::net::UnixListener::bind(site.public().join("socket")).expect("a socket");
+    // A worker that waited for the pipe's other end would not come back for the next.
+    for _ in 0..5 {
+        refused(&site, "/files/pipe", 404);
+        refused(&site, "/files/sub", 404);
+        refused(&site, "/files/ten/", 404);
+        refused(&site, "/files/ten/more", 404);
+        refused(&site, "/files/socket", 404);
+    }
+    site.server.finish();
+}
+
+/// What the system refuses is 403; root, whom it refuses nothing, reads on.
+fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
+    let site = Site::new(driver);
+    let closed = site.public().join("closed");
+    std::fs::write(&closed, "closed").expect("a file");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).expect("a file of ours");
+    let expected = if std::fs::File::open(&closed).is_ok() { 200 } else { 403 };
+    assert_eq!(site.server.connect().ask(get("/files/closed")).status, expected);
+    site.server.finish();
+    let gone = Served::start(driver, Routes::new().files("/files", site.folder.path().join("none")));
+    assert_eq!(gone.connect().ask(get("/files/ten")).status, 404);
+    gone.finish();
+}

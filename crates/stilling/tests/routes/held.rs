@@ -1,0 +1,120 @@
+//! What requests may hold while they wait is bounded, and given back by whoever has it.
+
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use stilling::DriverChoice;
+use stilling::http::{Method, Response, Routes};
+
+use crate::support::{Peer, Served, eventually, get, pattern};
+
+on_both_drivers!(
+    who_finds_no_memory_is_told_to_come_again,
+    clients_that_leave_give_their_memory_back,
+    a_request_in_the_queue_counts_after_it_was_given_up,
+);
+
+const HEAD: &str = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n";
+
+fn echoes() -> Routes {
+    Routes::new().worker(Method::Post, "/echo", |request| Response::bytes("a/b", request.body())).inline(
+        Method::Get,
+        "/good",
+        |_| "good",
+    )
+}
+
+/// A server of one shard, which may hold two of those requests and a half.
+fn small(driver: DriverChoice, routes: Routes) -> Served {
+    Served::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        config.requests_held_max = 100_000;
+    })
+}
+
+/// A client whose body is on the way, all but its last byte.
+fn half(server: &Served) -> Peer {
+    let before = server.held();
+    let mut peer = server.connect();
+    peer.send(HEAD);
+    peer.send(&pattern(40_000)[..39_999]);
+    eventually("the body is held", || (server.held() >= before + 39_999 + HEAD.len() as u64).then_some(()));
+    peer
+}
+
+/// Row 4.9's like, for memory: shed, told when to try again, and the others are none the worse.
+fn who_finds_no_memory_is_told_to_come_again(driver: DriverChoice) {
+    let server = small(driver, echoes());
+    let mut others = [half(&server), half(&server)];
+    let mut third = server.connect();
+    third.send(HEAD);
+    third.send(pattern(40_000));
+    let answer = third.answer();
+    assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+    assert_eq!(answer.field("Connection"), Some("close"));
+    third.half_close();
+    assert_eq!(third.rest(), b"", "the connection ends in good order");
+    assert!(server.held() <= 100_000);
+    assert_eq!(server.see().http(|counters| &counters.requests_shed), 1);
+    // What needs no memory is answered meanwhile.
+    assert_eq!(server.connect().ask(get("/good")).text(), "good");
+    let body = pattern(40_000);
+    for peer in &mut others {
+        assert!(peer.ask(&body[39_999..]).body == body);
+    }
+    eventually("all is given back", || (server.held() == 0).then_some(()));
+    // There is room again.
+    let mut again = half(&server);
+    assert!(again.ask(&body[39_999..]).body == body);
+    drop((others, again));
+    server.finish();
+}
+
+/// Row 4.34: in whatever way they leave.
+fn clients_that_leave_give_their_memory_back(driver: DriverChoice) {
+    let server = small(driver, echoes());
+    for _ in 0..10 {
+        let (reset, closed) = (half(&server), half(&server));
+        reset.reset();
+        drop(closed);
+        eventually("all is given back", || (server.held() == 0).then_some(()));
+    }
+    assert_eq!(server.see().http(|counters| &counters.requests_shed), 0);
+    server.finish();
+}
+
+/// Row 4.12: a job outlives its request, and so does its share of the memory: who asks, is refused and asks
+/// again cannot fill the queue with more than is allowed.
+fn a_request_in_the_queue_counts_after_it_was_given_up(driver: DriverChoice) {
+    let (go_on, wait) = channel::<()>();
+    let wait = Mutex::new(wait);
+    let routes = echoes().worker(Method::Get, "/stuck", move |_| {
+        let _ = wait.lock().expect("no test panics here").recv();
+        "done"
+    });
+    let server = Served::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        config.requests_held_max = 100_000;
+        config.queue_age_max = Duration::from_millis(20);
+    });
+    let mut stuck = server.connect();
+    stuck.send(get("/stuck"));
+    eventually("the worker is busy", || (server.see().pool.counters().busy == 1).then_some(()));
+    let request = [HEAD.as_bytes(), &pattern(40_000)].concat();
+    let mut peer = server.connect();
+    for _ in 0..2 {
+        // Nobody has taken it in time.
+        assert_eq!(peer.ask(&request).status, 503);
+        assert_eq!(server.see().http(|counters| &counters.requests_shed), 0);
+    }
+    assert_eq!(server.see().pool.counters().queued, 2);
+    assert!(server.held() >= 80_000, "the queue holds them still: {}", server.held());
+    assert_eq!(peer.ask(&request).status, 503);
+    assert_eq!(server.see().http(|counters| &counters.requests_shed), 1);
+    drop((peer, go_on));
+    assert_eq!(stuck.answer().text(), "done");
+    eventually("the worker gives all back", || (server.held() == 0).then_some(()));
+    drop(stuck);
+    server.finish();
+}

@@ -1,0 +1,34 @@
+//! Routes of one's own, met from outside: servers in this process, raw connections and curl, both drivers.
+//!
+//! A check is a function of the driver; [`on_both_drivers`] makes two tests of it. Nothing waits for a
+//! span of time, and every server ends with a look at what is left of it: [`support::Served::finish`].
+#![cfg(target_os = "linux")]
+
+/// Makes of each check one test per driver. A check that is left out is dead code, hence an error.
+macro_rules! on_both_drivers {
+    ($($check:ident),* $(,)?) => {
+        mod on_uring {
+            $(#[test]
+            fn $check() {
+                super::$check(stilling::DriverChoice::Uring);
+            })*
+        }
+        mod on_poll {
+            $(#[test]
+            fn $check() {
+                super::$check(stilling::DriverChoice::Poll);
+            })*
+        }
+    };
+}
+
+mod answers;
+mod bodies;
+mod broken;
+mod files;
+mod framing;
+mod held;
+mod long;
+mod pace;
+mod streams;
+mod support;

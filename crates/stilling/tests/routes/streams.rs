@@ -1,0 +1,205 @@
+//! Bodies that are read while they are sent: framed as the client understands it, delivered as they come.
+
+use std::io::Read;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use stilling::DriverChoice;
+use stilling::http::{Method, Request, Response, Routes};
+
+use crate::support::{Peer, Served, Watched, eventually, feed, get, pattern};
+
+on_both_drivers!(
+    a_body_is_framed_as_the_client_understands_it,
+    what_the_source_has_beyond_is_not_read,
+    what_is_short_has_a_length,
+    what_comes_little_by_little_is_sent_at_once,
+    a_source_lives_as_long_as_its_client,
+    a_drain_lets_a_stream_finish,
+);
+
+const LENGTH: usize = 300_000;
+
+fn source() -> impl Read {
+    std::io::Cursor::new(pattern(LENGTH))
+}
+
+/// RFC 9112 §6, §7.1: sized for all; of unknown length in chunks, or until the connection's end.
+fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
+    fn sized(_: &Request<'_>) -> Response {
+        Response::stream_sized("a/b", LENGTH as u64, source())
+    }
+    fn open(_: &Request<'_>) -> Response {
+        Response::stream("a/b", source())
+    }
+    let routes = Routes::new()
+        .worker(Method::Get, "/work/sized", sized)
+        .worker(Method::Get, "/work/open", open)
+        .inline(Method::Get, "/in/sized", sized)
+        .inline(Method::Get, "/in/open", open)
+        .inline(Method::Get, "/good", |_| "good");
+    let expected = pattern(LENGTH);
+    for workers in [0, 2] {
+        let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
+        for place in ["work", "in"] {
+            for (path, version, field, coding, connection) in [
+                ("sized", "1.1", "", None, None),
+                ("sized", "1.0", "Connection: keep-alive\r\n", None, Some("keep-alive")),
+                ("sized", "1.0", "", None, Some("close")),
+                ("open", "1.1", "", Some("chunked"), None),
+                ("open", "1.1", "Connection: close\r\n", Some("chunked"), Some("close")),
+                ("open", "1.0", "Connection: keep-alive\r\n", None, Some("close")),
+                ("open", "1.0", "", None, Some("close")),
+            ] {
+                let mut peer = server.connect();
+                let answer =
+                    peer.ask(format!("GET /{place}/{path} HTTP/{version}\r\nHost: a\r\n{field}\r\n"));
+                let what = format!("{place}, {path}, {version}, {field:?}: {}", answer.head);
+                assert_eq!(answer.field("Transfer-Encoding"), coding, "{what}");
+                assert_eq!(answer.field("Connection"), connection, "{what}");
+                assert_eq!(answer.field("Content-Length").is_some(), path == "sized", "{what}");
+                assert!(answer.body == expected, "another body of {} bytes: {what}", answer.body.len());
+                if connection == Some("close") {
+                    assert_eq!(peer.rest(), b"", "{what}");
+                } else {
+                    assert_eq!(peer.ask(get("/good")).text(), "good", "{what}");
+                }
+            }
+        }
+        server.finish();
+    }
+}
+
+fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
+    /// Fails when it is asked for more than it should be.
+    struct Guarded(usize);
+    impl Read for Guarded {
+        fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+            self.0 = self.0.checked_sub(into.len()).expect("read beyond what was announced");
+            into.fill(b'g');
+            Ok(into.len())
+        }
+    }
+    let routes = Routes::new()
+        .worker(Method::Get, "/work", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
+        .inline(Method::Get, "/in", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
+        .inline(Method::Get, "/empty", |_| Response::stream_sized("a/b", 0, Guarded(0)));
+    let server = Served::start(driver, routes);
+    let mut peer = server.connect();
+    for _ in 0..3 {
+        for (path, length) in [("/work", 100_001), ("/in", 100_001), ("/empty", 0)] {
+            let answer = peer.ask(get(path));
+            assert!(answer.body == vec![b'g'; length], "{path}");
+        }
+    }
+    drop(peer);
+    server.finish();
+}
+
+/// A worker that has the whole of it tells its length, so that even HTTP/1.0 can keep the connection.
+fn what_is_short_has_a_length(driver: DriverChoice) {
+    let routes = Routes::new()
+        .worker(Method::Get, "/short", |_| Response::stream("a/b", std::io::empty()))
+        .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3, std::io::Cursor::new("abcdef")));
+    let server = Served::start(driver, routes);
+    let mut peer = server.connect();
+    for (path, body) in [("/short", ""), ("/sized", "abc")] {
+        let answer = peer.ask(format!("GET {path} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+        assert_eq!(answer.text(), body);
+        assert_eq!(answer.field("Content-Length"), Some(body.len().to_string().as_str()));
+        assert_eq!(answer.field("Connection"), Some("keep-alive"));
+    }
+    drop(peer);
+    server.finish();
+}
+
+fn what_comes_little_by_little_is_sent_at_once(driver: DriverChoice) {
+    let (hand, source) = feed();
+    let source = Mutex::new(Some(source));
+    let routes = Routes::new().worker(Method::Get, "/feed", move |_| {
+        Response::stream("text/plain", source.lock().expect("no panics").take().expect("asked once"))
+    });
+    let server = Served::start(driver, routes);
+    let mut peer = server.connect();
+    let feed = |piece: &[u8]| hand.send(Ok(piece.to_vec())).expect("the source is there");
+    peer.send(get("/feed"));
+    feed(b"first");
+    let head = peer.head();
+    assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
+    assert_eq!(peer.chunk().as_deref(), Some(&b"first"[..]));
+    for number in 0..50 {
+        // The next is not even there yet.
+        assert!(peer.is_silent());
+        let piece = format!("piece {number}");
+        feed(piece.as_bytes());
+        assert_eq!(peer.chunk().as_deref(), Some(piece.as_bytes()));
+    }
+    drop(hand);
+    assert_eq!(peer.chunk(), None);
+    assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
+    drop(peer);
+    server.finish();
+}
+
+/// Row 4.12: nothing of an answer is left when nobody waits for it.
+fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
+    let alive = Arc::new(AtomicUsize::new(0));
+    let (of_worker, of_shard) = (Arc::clone(&alive), Arc::clone(&alive));
+    let routes = Routes::new()
+        .worker(Method::Get, "/work", move |_| Response::stream("a/b", Watched::new(u64::MAX, &of_worker)))
+        .inline(Method::Get, "/in", move |_| {
+            Response::stream_sized("a/b", 1 << 40, Watched::new(u64::MAX, &of_shard))
+        });
+    for workers in [0, 2] {
+        let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
+        for round in 0..10 {
+            let mut peer = Peer::connect_small(server.address());
+            peer.send(get(["/work", "/in"][round % 2]));
+            peer.head();
+            peer.exactly(10_000 * round);
+            assert_eq!(alive.load(Ordering::SeqCst), 1);
+            if round % 3 == 0 {
+                peer.reset();
+            } else {
+                drop(peer);
+            }
+            eventually("the source is dropped", || (alive.load(Ordering::SeqCst) == 0).then_some(()));
+        }
+        // Nobody sees the body of an answer to HEAD.
+        let mut peer = server.connect();
+        peer.send(get("/in").replace("GET", "HEAD"));
+        assert_eq!(peer.head().status, 200);
+        eventually("the source is dropped", || (alive.load(Ordering::SeqCst) == 0).then_some(()));
+        drop(peer);
+        server.finish();
+    }
+}
+
+/// Row 4.37: what has begun is finished, then the server ends.
+fn a_drain_lets_a_stream_finish(driver: DriverChoice) {
+    let (hand, source) = feed();
+    let source = Mutex::new(Some(source));
+    let routes = Routes::new()
+        .worker(Method::Get, "/feed", move |_| {
+            Response::stream("text/plain", source.lock().expect("no panics").take().expect("asked once"))
+        })
+        .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", 3_000_000, std::io::repeat(b's')));
+    let server = Served::start(driver, routes);
+    let address = server.address();
+    let (mut fed, mut sized) = (server.connect(), Peer::connect_small(address));
+    fed.send(get("/feed"));
+    hand.send(Ok(b"before".to_vec())).expect("the source is there");
+    fed.head();
+    assert_eq!(fed.chunk().as_deref(), Some(&b"before"[..]));
+    sized.send(get("/sized"));
+    sized.head();
+    let end = std::thread::spawn(move || server.finish());
+    eventually("nobody is let in any more", || std::net::TcpStream::connect(address).err());
+    hand.send(Ok(b"after".to_vec())).expect("the source is there");
+    assert_eq!(fed.chunk().as_deref(), Some(&b"after"[..]));
+    drop(hand);
+    assert_eq!(fed.chunk(), None);
+    assert!(sized.exactly(3_000_000).iter().all(|byte| *byte == b's'));
+    assert_eq!((fed.rest(), sized.rest()), (Vec::new(), Vec::new()));
+    end.join().expect("the server ends well");
+}

@@ -1,0 +1,110 @@
+//! A server in this process: started on a free port, ended with its test.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use stilling::engine::CloseReason;
+use stilling::http::{Routes, Status};
+use stilling::{DriverChoice, Overview, RunningServer, ServeConfig, Server};
+
+use super::{Peer, eventually};
+
+/// A running server.
+pub(crate) struct Served {
+    running: RunningServer,
+}
+
+impl Served {
+    /// A server with two shards and two workers.
+    pub(crate) fn start(driver: DriverChoice, routes: Routes) -> Served {
+        Self::with(driver, routes, |_| ())
+    }
+
+    /// The same with something changed.
+    pub(crate) fn with(
+        driver: DriverChoice,
+        routes: Routes,
+        change: impl FnOnce(&mut ServeConfig),
+    ) -> Served {
+        let mut config = ServeConfig {
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            shards: 2,
+            worker_threads: 2,
+            capacity: 1000,
+            driver,
+            ..ServeConfig::default()
+        };
+        change(&mut config);
+        let server = Server::bind(config, routes).expect("a free port and the driver");
+        Served { running: server.start().expect("a thread") }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.running.addresses()[0]
+    }
+
+    /// The URL of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address())
+    }
+
+    /// A new connection.
+    pub(crate) fn connect(&self) -> Peer {
+        Peer::connect(self.address())
+    }
+
+    /// What there is to see.
+    pub(crate) fn see(&self) -> &Overview {
+        self.running.overview()
+    }
+
+    /// Bytes of requests that are held.
+    pub(crate) fn held(&self) -> u64 {
+        self.see().http.iter().map(|counters| counters.requests_held()).sum()
+    }
+
+    /// Bytes of answers that the system has not taken.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.see().engine(|counters| &counters.output_held)
+    }
+
+    /// Connections closed for a reason.
+    pub(crate) fn closed(&self, reason: CloseReason) -> u64 {
+        self.see().engine(|counters| counters.closed(reason))
+    }
+
+    /// Answers with a status.
+    pub(crate) fn answered(&self, status: Status) -> u64 {
+        self.see().http(|counters| counters.answers(status))
+    }
+
+    /// Waits until so many connections have ended for a reason.
+    #[track_caller]
+    pub(crate) fn until_closed(&self, reason: CloseReason, count: u64) {
+        eventually(reason.name(), || (self.closed(reason) >= count).then_some(()));
+        assert_eq!(self.closed(reason), count, "{reason:?}");
+    }
+
+    /// Ends the server, for another thread to watch.
+    #[track_caller]
+    pub(crate) fn end(self) -> Arc<Overview> {
+        self.running.end().expect("no shard has failed")
+    }
+
+    /// Ends the server and checks that nothing is left: every connection has one reason for its end,
+    /// nothing is held, no request was given up for having no memory unless the test wanted that.
+    #[track_caller]
+    pub(crate) fn finish(self) -> Arc<Overview> {
+        let overview = self.end();
+        let came = overview.engine(|counters| &counters.accepted);
+        let went: u64 =
+            CloseReason::ALL.into_iter().map(|reason| overview.engine(|c| c.closed(reason))).sum();
+        assert_eq!(came, went, "every connection ends for one reason");
+        assert_eq!(overview.engine(|counters| &counters.open), 0);
+        assert_eq!(overview.engine(|counters| &counters.input_held), 0);
+        assert_eq!(overview.engine(|counters| &counters.output_held), 0);
+        let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
+        assert_eq!(held, 0, "bytes of requests are held at the end");
+        overview
+    }
+}

@@ -1,0 +1,64 @@
+//! Sources of streamed answers: bytes that can be checked, fed by hand, watched for their end.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Bytes of which none is like its neighbours, however they are cut.
+pub(crate) fn pattern(length: usize) -> Vec<u8> {
+    (0..length as u64).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// A source that gives what the test sends, when it sends it. It ends when the test lets go.
+pub(crate) struct Fed {
+    pieces: Receiver<io::Result<Vec<u8>>>,
+    rest: Vec<u8>,
+}
+
+/// A hand that feeds, and its source.
+pub(crate) fn feed() -> (Sender<io::Result<Vec<u8>>>, Fed) {
+    let (hand, pieces) = channel();
+    (hand, Fed { pieces, rest: Vec::new() })
+}
+
+impl Read for Fed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.rest.is_empty() {
+            let Ok(piece) = self.pieces.recv() else { return Ok(0) };
+            self.rest = piece?;
+        }
+        let count = self.rest.len().min(into.len());
+        into[..count].copy_from_slice(&self.rest[..count]);
+        self.rest.drain(..count);
+        Ok(count)
+    }
+}
+
+/// A source of `left` bytes that are all alike, counted while it lives.
+pub(crate) struct Watched {
+    left: u64,
+    alive: Arc<AtomicUsize>,
+}
+
+impl Watched {
+    pub(crate) fn new(left: u64, alive: &Arc<AtomicUsize>) -> Self {
+        alive.fetch_add(1, Ordering::SeqCst);
+        Watched { left, alive: Arc::clone(alive) }
+    }
+}
+
+impl Read for Watched {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
+        into[..count].fill(b'w');
+        self.left -= count as u64;
+        Ok(count)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -32,7 +32,7 @@ fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) 
 fn every_world_ends_well_and_all_that_can_happen_does() {
     let mut faults = FaultCounts::default();
     let (mut styles, mut manners, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let (mut answers, mut retries) = (0, 0);
+    let (mut answers, mut retries, mut broken) = (0, 0, 0);
     for seed in 0..SEEDS {
         let report = report(seed);
         faults.add(&report.report.faults);
@@ -40,6 +40,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         add(&mut manners, &report.manners);
         add(&mut closed, &report.closed);
         (answers, retries) = (answers + report.answers, retries + report.retries);
+        broken += report.broken;
     }
     for fault in Fault::ALL {
         // There are no datagrams in this world.
@@ -65,6 +66,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     }
     assert!(answers > 20 * SEEDS, "only {answers} answers");
     assert!(retries > 0, "no connection of an honest client was ever harmed");
+    assert!(broken > 0 && broken * 20 < answers, "{broken} of {answers} answers broke off");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! could be wrong together. `#` stands for one byte of the date, which is checked against the world's calendar; pages
 //! whose text varies are checked by their framing.
 
+use super::own::{self, Fate};
 use crate::random::SplitMix64;
 
 /// Twenty-nine bytes of a date, each matched by anything, then compared as a whole.
@@ -19,6 +20,8 @@ pub(super) struct Exchange {
     /// Where the client waits for `100 Continue` before it goes on.
     pub(super) pause_at: Option<usize>,
     pub(super) answers: Vec<Answer>,
+    /// What may become of the ordinary answer.
+    pub(super) fate: Fate,
 }
 
 #[derive(Clone, Debug)]
@@ -28,6 +31,10 @@ pub(super) struct Answer {
     pub(super) closes: bool,
     /// Only a server that drains may give it.
     pub(super) draining: bool,
+    /// It may come before the request is complete, from a server that is short of memory.
+    pub(super) early: bool,
+    /// It is never complete: the end of the connection ends it.
+    breaks: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -113,7 +120,13 @@ impl Exchange {
             Body::Sized | Body::Expected => request.extend(&bytes),
             Body::Chunked => push_chunks(&mut request, &bytes, random),
         }
-        Exchange { request, pause_at, answers: answers(method, path, version) }
+        let body = if body == Body::None { &[][..] } else { &bytes };
+        let answers = if path.starts_with("/own/") {
+            own_answers(method, path, version, body)
+        } else {
+            answers(method, path, version)
+        };
+        Exchange { request, pause_at, answers, fate: Fate::of(path) }
     }
 
     /// Whether the connection is over after the ordinary answer.
@@ -133,12 +146,37 @@ fn push_chunks(request: &mut Vec<u8>, mut bytes: &[u8], random: &mut SplitMix64)
     request.extend(b"0\r\n\r\n");
 }
 
+fn own_answers(method: &str, path: &str, version: Version, body: &[u8]) -> Vec<Answer> {
+    let is_head = method == "HEAD";
+    let of = |kept, draining| {
+        let (text, kept) = own::text(path, is_head, version, kept, body);
+        let breaks = Fate::of(path) == Fate::Broken;
+        Answer { text: Text::Exact(text), closes: !kept, draining, early: false, breaks }
+    };
+    let unavailable = |kept, early| Answer {
+        text: Status::Unavailable.text(is_head, version, kept),
+        closes: !kept,
+        draining: false,
+        early,
+        breaks: false,
+    };
+    let kept = !version.closes();
+    // There may be no memory for the request.
+    let mut answers = vec![of(kept, false), of(false, true), unavailable(false, true)];
+    if own::is_for_workers(path) {
+        answers.extend([unavailable(kept, false), unavailable(false, false)]);
+    }
+    answers
+}
+
 fn answers(method: &str, path: &str, version: Version) -> Vec<Answer> {
     let kept = !version.closes();
     let of = |status: Status, kept, draining| Answer {
         text: status.text(method == "HEAD", version, kept),
         closes: !kept,
         draining,
+        early: false,
+        breaks: false,
     };
     let statuses: &[Status] = match (method, path) {
         ("PUT", "/livez") => &[Status::NotAllowed],
@@ -219,6 +257,11 @@ impl Answer {
     /// Compares what has come with this answer; `dates` are the dates it may carry.
     pub(super) fn compare(&self, inbox: &[u8], dates: &[[u8; 29]]) -> Match {
         match &self.text {
+            Text::Exact(text) if self.breaks => match compare_exactly(text, inbox, dates) {
+                Match::Whole(len) if len < inbox.len() => Match::Not,
+                Match::Whole(_) => Match::SoFar,
+                other => other,
+            },
             Text::Exact(text) => compare_exactly(text, inbox, dates),
             Text::Page(line, is_head) => compare_page(line, *is_head, self.closes, inbox),
         }
@@ -226,19 +269,16 @@ impl Answer {
 }
 
 fn compare_exactly(text: &[u8], inbox: &[u8], dates: &[[u8; 29]]) -> Match {
-    let agrees = text.iter().zip(inbox).all(|(expected, got)| *expected == b'#' || expected == got);
-    if !agrees {
+    let len = text.len().min(inbox.len());
+    let date = text.windows(DATE.len()).position(|window| window == DATE.as_bytes());
+    let (before, behind) = date.map_or((len, len), |at| (at.min(len), (at + DATE.len()).min(len)));
+    if text[..before] != inbox[..before] || text[behind..len] != inbox[behind..len] {
         return Match::Not;
     }
-    if inbox.len() < text.len() {
-        return Match::SoFar;
-    }
-    if let Some(at) = text.iter().position(|byte| *byte == b'#')
-        && !dates.iter().any(|date| inbox[at..at + date.len()] == *date)
-    {
+    if behind - before == DATE.len() && !dates.iter().any(|date| inbox[before..behind] == *date) {
         return Match::Not;
     }
-    Match::Whole(text.len())
+    if inbox.len() < text.len() { Match::SoFar } else { Match::Whole(text.len()) }
 }
 
 fn compare_page(line: &str, is_head: bool, closes: bool, inbox: &[u8]) -> Match {

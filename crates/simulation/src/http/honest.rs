@@ -9,6 +9,7 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 use super::exchange::{Answer, Body, CONTINUE, Exchange, Match, Version};
+use super::own::{self, Fate};
 use super::{CALENDAR_START, Scene};
 use crate::network::{Peer, PeerKey};
 use crate::random::SplitMix64;
@@ -36,11 +37,13 @@ pub enum Style {
     HalfClosing,
     /// Byte by byte, but in time.
     Trickling,
+    /// Long answers, streams and echoes, pipelined.
+    OwnRoutes,
 }
 
 impl Style {
     /// Every style.
-    pub const ALL: [Style; 10] = [
+    pub const ALL: [Style; 11] = [
         Style::Sequential,
         Style::Pipelined,
         Style::ClosePerRequest,
@@ -51,6 +54,7 @@ impl Style {
         Style::SlowWork,
         Style::HalfClosing,
         Style::Trickling,
+        Style::OwnRoutes,
     ];
 
     fn exchange(self, random: &mut SplitMix64) -> Exchange {
@@ -67,6 +71,17 @@ impl Style {
         ];
         let (method, path) = match self {
             Style::Versionless => ("GET", "/test/fast"),
+            Style::OwnRoutes if random.chance(600) => ("GET", own::PATHS[random.index(own::PATHS.len())]),
+            Style::OwnRoutes if random.chance(100) => ("HEAD", "/own/sized"),
+            Style::OwnRoutes | Style::Bodies | Style::Expecting if random.chance(300) => {
+                ("POST", "/own/echo")
+            }
+            Style::OwnRoutes | Style::Bodies | Style::Expecting if random.chance(300) => {
+                ("POST", "/own/work")
+            }
+            Style::OldVersion | Style::ClosePerRequest if random.chance(100) => {
+                ("GET", own::PATHS[random.index(own::PATHS.len())])
+            }
             Style::Bodies | Style::Expecting if random.chance(300) => ("POST", "/test/slow"),
             Style::Bodies | Style::Expecting => ("POST", "/test/fast"),
             // A body whose end is the end of what has come, behind answers that fill the shard's room.
@@ -121,6 +136,8 @@ pub(super) struct Honest {
     /// It still has an empty line to send behind a request that ends the connection.
     stray: bool,
     wake_at: Option<Time>,
+    /// An answer that broke off may have taken those before it with it: from now on one by one.
+    careful: bool,
 }
 
 enum Step {
@@ -132,7 +149,11 @@ enum Step {
 
 impl Honest {
     pub(super) fn new(style: Style, start: Time, random: &mut SplitMix64) -> Self {
-        let longest = if style == Style::Trickling { 2 } else { 12 };
+        let longest = match style {
+            Style::Trickling => 2,
+            Style::OwnRoutes => 5,
+            _ => 12,
+        };
         let plan = (0..random.between(1, longest)).map(|_| style.exchange(random)).collect();
         Honest {
             style,
@@ -147,6 +168,7 @@ impl Honest {
             shut: false,
             stray: false,
             wake_at: Some(start),
+            careful: false,
         }
     }
 
@@ -222,12 +244,15 @@ impl Honest {
 
     /// The first exchange that may not be sent yet.
     fn send_until(&self) -> usize {
-        let one_by_one = !matches!(self.style, Style::Pipelined | Style::HalfClosing);
-        if one_by_one {
+        if !self.is_pipelining() {
             return (self.answered + 1).min(self.plan.len());
         }
         let last = self.plan[self.answered..].iter().position(Exchange::closes);
         last.map_or(self.plan.len(), |last| self.answered + last + 1)
+    }
+
+    fn is_pipelining(&self) -> bool {
+        !self.careful && matches!(self.style, Style::Pipelined | Style::HalfClosing | Style::OwnRoutes)
     }
 
     fn send(&mut self, scene: &mut Scene<'_>) -> std::io::Result<()> {
@@ -302,8 +327,11 @@ impl Honest {
             let allowed = |answer: &&Answer| scene.draining || !answer.draining;
             let mut begun = false;
             let whole = exchange.answers.iter().filter(allowed).find_map(|answer| {
+                if answer.early && !scene.cramped {
+                    return None;
+                }
                 match answer.compare(&self.inbox, &dates) {
-                    Match::Whole(len) => Some((len, answer.closes)),
+                    Match::Whole(len) => Some((len, answer.closes, answer.early)),
                     Match::SoFar => {
                         begun = true;
                         None
@@ -311,10 +339,10 @@ impl Honest {
                     Match::Not => None,
                 }
             });
-            let Some((len, closes)) = whole else {
+            let Some((len, closes, early)) = whole else {
                 return if begun { Ok(()) } else { Err(self.complaint("a wrong answer")) };
             };
-            if self.sending.0 <= self.answered {
+            if self.sending.0 <= self.answered && !early {
                 return Err(self.complaint("an answer before the request was complete"));
             }
             self.inbox.drain(..len);
@@ -324,7 +352,7 @@ impl Honest {
             if self.style == Style::Sequential && scene.random.chance(500) {
                 self.rest(scene, 100);
             }
-            if !matches!(self.style, Style::Pipelined | Style::HalfClosing) {
+            if !self.is_pipelining() {
                 self.since = scene.now;
             }
         }
@@ -347,8 +375,19 @@ impl Honest {
     /// The connection is gone. That is nobody's fault if the network did it, or if the server said that it would.
     fn broken(&mut self, why: &str, scene: &mut Scene<'_>) -> Result<Step, String> {
         let harmed = self.peer.as_ref().is_some_and(Peer::is_damaged);
-        if !harmed && !scene.draining && !scene.cramped {
+        let asked = &self.plan[self.answered..self.plan.len().min(self.sending.0 + 1)];
+        let is_asked = self.sending > (self.answered, 0);
+        let breaks = asked.iter().position(|exchange| is_asked && may_break(exchange.fate, scene));
+        if !harmed && !scene.draining && !scene.cramped && breaks.is_none() {
             return Err(self.complaint(why));
+        }
+        if breaks.is_some() && !harmed {
+            self.careful = true;
+        }
+        if breaks == Some(0) && !harmed && !scene.draining {
+            // What came was the beginning of it, and no more will come however often it is tried.
+            self.answered += 1;
+            scene.broken += 1;
         }
         self.peer = None;
         scene.retries += 1;
@@ -372,6 +411,16 @@ impl Honest {
         let asked = String::from_utf8_lossy(&asked[..asked.len().min(300)]).into_owned();
         let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(500)]).into_owned();
         format!("{style:?} client, exchange {number} of {of}: {what}\n  asked: {asked:?}\n  got:   {got:?}")
+    }
+}
+
+/// Whether an answer with that fate may end in the middle.
+fn may_break(fate: Fate, scene: &Scene<'_>) -> bool {
+    match fate {
+        Fate::Whole => false,
+        Fate::Long => scene.cramped,
+        Fate::Streamed => scene.cramped || scene.has_workers,
+        Fate::Broken => true,
     }
 }
 

@@ -59,7 +59,12 @@ impl Manner {
             }
             Manner::Resetting => {
                 let slow = b"GET /test/slow HTTP/1.1\r\nHost: sim\r\n\r\n";
-                (b"GET /livez HTTP/1.1\r\nHost: sim\r\n\r\n", slow, random.between(1, 20))
+                let first: &[u8] = match random.index(3) {
+                    0 => b"GET /livez HTTP/1.1\r\nHost: sim\r\n\r\n",
+                    1 => b"GET /own/open HTTP/1.1\r\nHost: sim\r\n\r\n",
+                    _ => b"POST /own/work HTTP/1.1\r\nHost: sim\r\nContent-Length: 3\r\n\r\nall",
+                };
+                (first, slow, random.between(1, 20))
             }
             Manner::Slowloris => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n", b"X-And: more\r\n", 50),
             Manner::SlowBody => {
@@ -73,7 +78,7 @@ impl Manner {
             ),
             Manner::Idle => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n\r\n", b"", 1000),
             Manner::Leaving => {
-                (b"POST /test/slow HTTP/1.1\r\nHost: sim\r\nContent-Length: 5\r\n\r\nhal", b"", 1000)
+                (b"POST /own/work HTTP/1.1\r\nHost: sim\r\nContent-Length: 5\r\n\r\nhal", b"", 1000)
             }
         };
         (first.to_vec(), again, Duration::from_millis(ms))

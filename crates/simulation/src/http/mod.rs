@@ -14,6 +14,7 @@ mod exchange;
 mod honest;
 mod hostile;
 mod outside;
+mod own;
 mod setting;
 mod settle;
 
@@ -65,6 +66,8 @@ pub struct HttpReport {
     pub answers: u64,
     /// Connections that honest clients tried again because the network harmed them.
     pub retries: u64,
+    /// Answers that broke off, as some have to.
+    pub broken: u64,
     /// The text of the run, if it was asked for.
     pub text: Vec<String>,
 }
@@ -79,8 +82,11 @@ struct Scene<'a> {
     draining: bool,
     /// The server's stores are so small that it may have to give honest connections up.
     cramped: bool,
+    /// Answers may wait for workers, and break off when they wait for too long.
+    has_workers: bool,
     answers: u64,
     retries: u64,
+    broken: u64,
 }
 
 /// Runs the world of `seed`.

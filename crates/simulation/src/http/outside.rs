@@ -52,6 +52,7 @@ pub(super) struct Outside {
     changed: Vec<PeerKey>,
     pub(super) answers: u64,
     pub(super) retries: u64,
+    pub(super) broken: u64,
     idle_steps: u32,
 }
 
@@ -86,6 +87,7 @@ impl Outside {
             changed: Vec::new(),
             answers: 0,
             retries: 0,
+            broken: 0,
             idle_steps: 0,
         }
     }
@@ -210,8 +212,10 @@ impl Outside {
                 random: &mut self.setting.random,
                 draining: self.draining,
                 cramped: self.setting.cramped,
+                has_workers: self.setting.pool.threads > 0,
                 answers: 0,
                 retries: 0,
+                broken: 0,
             };
             match client {
                 Client::Honest(client) => client.step(&mut scene)?,
@@ -219,6 +223,7 @@ impl Outside {
             }
             self.answers += scene.answers;
             self.retries += scene.retries;
+            self.broken += scene.broken;
         }
         self.changed = changed;
         self.changed.clear();

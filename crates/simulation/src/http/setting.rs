@@ -17,6 +17,7 @@ use stilling_workers::{Growth, Pool};
 use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
 use super::outside::{Client, Outside};
+use super::own;
 use super::{CALENDAR_START, HttpShard};
 use crate::driver::SimDriver;
 use crate::faults::Faults;
@@ -105,8 +106,8 @@ impl Setting {
             has_workers: threads > 0,
             queue_age_max,
             demo: vec![true],
-            routes: Arc::default(),
-            requests_held_max: 1 << 20,
+            routes: Arc::new(own::routes()),
+            requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },
             write_timeout: engine.write_timeout,
         };
         let queue_max = random.between(1, 16) as usize;

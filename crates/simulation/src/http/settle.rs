@@ -49,6 +49,8 @@ pub(super) fn settle(mut first: HttpShard, outside: &Rc<RefCell<Outside>>) -> Re
         check_shard(second)?;
     }
     check_jobs(&outside)?;
+    let held: u64 = outside.overview.http.iter().map(|counters| counters.requests_held()).sum();
+    check(held == 0, || format!("{held} bytes of requests are held at the end"))?;
     let overview = &outside.overview;
     let closed: BTreeMap<CloseReason, u64> = CloseReason::ALL
         .into_iter()
@@ -66,6 +68,7 @@ pub(super) fn settle(mut first: HttpShard, outside: &Rc<RefCell<Outside>>) -> Re
         closed,
         answers: outside.answers,
         retries: outside.retries,
+        broken: outside.broken,
         text: network.take_text(),
     })
 }

@@ -1,0 +1,147 @@
+//! Long answers to slow clients take bounded memory: an allocator that adds up says how much.
+//!
+//! One test for both drivers, because two at once would count each other.
+#![cfg(target_os = "linux")]
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+use stilling::engine::CloseReason;
+use stilling::http::{Method, Response, Routes};
+use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
+
+/// Bytes allocated and not freed, and the most that this ever was.
+static LIVE: AtomicU64 = AtomicU64::new(0);
+static PEAK: AtomicU64 = AtomicU64::new(0);
+
+struct Adding;
+
+fn more(bytes: usize) {
+    let live = LIVE.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+    PEAK.fetch_max(live, Ordering::Relaxed);
+}
+
+fn less(bytes: usize) {
+    LIVE.fetch_sub(bytes as u64, Ordering::Relaxed);
+}
+
+// SAFETY: every call is passed on unchanged; adding up needs no allocation.
+unsafe impl GlobalAlloc for Adding {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        more(layout.size());
+        // SAFETY: the caller's promises hold for the system's allocator too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        less(layout.size());
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        more(size);
+        less(layout.size());
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Adding = Adding;
+
+/// After this, what has not happened will never happen.
+const HANG: Duration = Duration::from_secs(60);
+const CLIENTS: u64 = 200;
+/// Bytes of each answer: together far more than this machine should ever give them.
+const LENGTH: u64 = 50_000_000;
+/// Bytes of heap that one client may cost: its piece, before and after it was framed. What the engine holds for the
+/// system comes from its own store, which has a bound of its own.
+const CLIENT_COST_MAX: u64 = 100 * 1024;
+/// Bytes for all that does not grow with clients.
+const SLACK: u64 = 4 * 1024 * 1024;
+
+/// A client for which the system keeps little.
+fn connect(address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a buffer can be small");
+    socket.connect(&address.into()).expect("the server accepts");
+    let stream: TcpStream = socket.into();
+    stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    stream
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Has every shard serve somebody: what it takes once for all is taken then, if only as addresses.
+fn warm(server: &RunningServer, path: &str) {
+    let overview = server.overview();
+    while overview.engines.iter().any(|counters| counters.accepted.get() == 0) {
+        let mut client = connect(server.addresses()[0]);
+        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
+        client.read_exact(&mut [0; 4096]).expect("the beginning of the answer");
+    }
+    until("the first clients are gone", || overview.engine(|counters| &counters.open) == 0);
+}
+
+fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
+    let routes = Routes::new()
+        .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", LENGTH, std::io::repeat(b's')))
+        .worker(Method::Get, "/open", |_| Response::stream("a/b", std::io::repeat(b'o').take(LENGTH)));
+    let config = ServeConfig {
+        listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
+        shards: 2,
+        worker_threads: 2,
+        capacity: 1000,
+        send_buffer: Some(16_384),
+        driver,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, routes).expect("a free port and the driver").start().expect("a thread");
+    let address = server.addresses()[0];
+    warm(&server, path);
+    let blocked = || server.overview().engine(|counters| &counters.blocked_sends);
+    let cold = blocked();
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(address)).collect();
+    for client in &mut clients {
+        write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
+    }
+    until("all have met resistance", || blocked() >= cold + CLIENTS);
+    // They go on, slowly: more than the engine holds for one, so that further pieces are read.
+    let mut bytes = [0; 4096];
+    for _ in 0..100 {
+        for client in &mut clients {
+            client.read_exact(&mut bytes).expect("more of the answer");
+        }
+    }
+    let grown = PEAK.load(Ordering::Relaxed) - before;
+    drop(clients);
+    let overview = server.end().expect("no shard has failed");
+    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::OutputFull)), 0);
+    let allowed = CLIENTS * CLIENT_COST_MAX + SLACK;
+    assert!(grown < allowed, "{driver:?}, {path}: {grown} bytes, {allowed} are allowed");
+}
+
+/// Row 4.7's like: two hundred slow clients with an answer of 50 MB each cost what a piece costs, not what
+/// an answer costs.
+#[test]
+fn slow_clients_are_cheap_however_long_their_answers() {
+    for driver in [DriverChoice::Uring, DriverChoice::Poll] {
+        for path in ["/sized", "/open"] {
+            slow_clients_are_cheap_on(driver, path);
+        }
+    }
+}

@@ -121,6 +121,9 @@ struct Limits {
     /// Bytes of a request's body; more are answered 413
     #[arg(long, value_name = "BYTES", default_value_t = 1_048_576)]
     max_body_size: u64,
+    /// Bytes of requests that wait for bodies or workers, for handlers, per accept thread; more are answered 503
+    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
+    max_requests_held: u32,
     /// Bytes of unfinished input held per accept thread
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
     max_input_held: u32,
@@ -290,6 +293,7 @@ impl Arguments {
             queue_age_max: span(timeouts.queue_timeout),
             queue_target: timeouts.queue_target.and_then(|choice| choice.0),
             slow_duration: Duration::from_millis(self.slow_duration.into()),
+            requests_held_max: limits.max_requests_held as usize,
             driver: match self.driver {
                 Driver::Auto => DriverChoice::Auto,
                 Driver::Uring => DriverChoice::Uring,

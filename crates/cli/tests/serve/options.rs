@@ -52,6 +52,7 @@ fn a_wrong_option_is_refused_with_its_reason() {
         ("serve --max-head-size 49153", "'49153' for '--max-head-size <BYTES>'"),
         ("serve --max-headers 0", "'0' for '--max-headers <N>'"),
         ("serve --max-body-size -1", "'-1'"),
+        ("serve --max-requests-held 1", "'1' for '--max-requests-held <BYTES>'"),
         ("serve --max-input-held 1", "'1' for '--max-input-held <BYTES>'"),
         ("serve --max-output-held 1", "'1' for '--max-output-held <BYTES>'"),
         ("serve --send-buffer 0", "'0' for '--send-buffer <BYTES>'"),

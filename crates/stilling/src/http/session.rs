@@ -16,7 +16,7 @@ use super::pages;
 use super::request::{KeptRequest, Request};
 use super::response::{Body, Response, TEXT};
 use super::route::Route;
-use super::routes::{Answer, Handler};
+use super::routes::Handler;
 use super::sending::{Next, Sending};
 use super::service::{HttpService, JobOutcome, Work};
 use super::stream::Stream;
@@ -122,7 +122,7 @@ impl HttpSession {
         if let Route::Handler(number) = self.terms.route {
             let routes = &io.service.config.routes;
             if let Handler::Inline(answer) = routes.handler(number) {
-                let response = contained(&**answer, &Request::new(*head, b"", routes));
+                let response = contained(&Request::new(*head, b"", routes), |request| answer(request));
                 return self.respond_inline(response, io);
             }
             if !self.keep(raw, io) {
@@ -207,14 +207,13 @@ impl HttpSession {
                     JobOutcome(Work::Answer(Box::new(response.read_ahead())))
                 });
             }
-            Handler::Worker(answer) => {
+            handler => {
                 // Without workers the shard does what they would.
-                let answer = |request: &Request<'_>| answer(request).read_ahead();
-                let response = contained(&answer, &request.view(&limits, routes));
-                self.respond_inline(response, io);
-            }
-            Handler::Inline(answer) => {
-                let response = contained(&**answer, &request.view(&limits, routes));
+                let is_workers = matches!(handler, Handler::Worker(_));
+                let response = contained(&request.view(&limits, routes), |request| {
+                    let response = handler.answer()(request);
+                    if is_workers { response.read_ahead() } else { response }
+                });
                 self.respond_inline(response, io);
             }
         }
@@ -496,7 +495,7 @@ impl HttpSession {
 const QUEUE_ROOM_AGAIN: Duration = Duration::from_millis(5);
 
 /// Runs a handler in the shard; its panic costs its answer only.
-fn contained(answer: &Answer, request: &Request<'_>) -> Option<Response> {
+fn contained(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -> Option<Response> {
     // What it may leave half-done is its own; the shard lends it nothing but the request.
     catch_unwind(AssertUnwindSafe(|| answer(request))).ok()
 }

@@ -86,6 +86,10 @@ struct Http {
     /// How to talk to the kernel; auto takes io_uring where it is allowed
     #[arg(long, value_enum, default_value_t = Driver::Auto)]
     driver: Driver,
+    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
+    /// then holds for each thread, not for all together
+    #[arg(long)]
+    direct_descriptors: bool,
     /// Spread the connections over N local addresses from this one on, such as 127.0.1.1/20
     #[arg(long, value_name = "ADDRESS/N")]
     source: Option<Sources>,
@@ -196,6 +200,7 @@ impl Http {
                 Driver::Uring => DriverChoice::Uring,
                 Driver::Poll => DriverChoice::Poll,
             },
+            direct_descriptors: self.direct_descriptors,
             sources: self.source,
             ..defaults
         })

@@ -51,6 +51,10 @@ pub(crate) struct Arguments {
     /// How to talk to the kernel; auto takes io_uring where it is allowed
     #[arg(long, value_enum, default_value_t = Driver::Auto)]
     driver: Driver,
+    /// Keep connections out of the process's descriptor table (io_uring, Linux 6.13): the limit of open files
+    /// then holds for each accept thread, not for all together
+    #[arg(long)]
+    direct_descriptors: bool,
     /// Keep each accept thread on a core of its own: for machines that do nothing else
     #[arg(long)]
     pin: bool,
@@ -299,6 +303,7 @@ impl Arguments {
                 Driver::Uring => DriverChoice::Uring,
                 Driver::Poll => DriverChoice::Poll,
             },
+            direct_descriptors: self.direct_descriptors,
             pin: self.pin,
             demo: self.demo,
             timeouts: Timeouts {

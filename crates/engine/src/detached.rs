@@ -20,7 +20,7 @@
 pub struct Detached<S, N> {
     /// The state of its protocol.
     pub session: N,
-    /// Its socket: an `OwnedFd` on the real drivers. Dropping it closes it.
+    /// Its socket: an `OwnedFd` on the real drivers, wherever the driver kept it. Dropping it closes it.
     pub socket: S,
     /// Bytes that were received and not consumed; what is in the socket comes behind them. At most
     /// [`STASH_MAX`](crate::store::STASH_MAX).

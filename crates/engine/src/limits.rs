@@ -19,6 +19,10 @@ pub const SUBMISSIONS: u32 = 1024;
 /// of one turn. Full: the kernel keeps the rest and the driver drains until it has all (counted).
 pub const COMPLETIONS: u32 = 8192;
 
+/// Slots of a ring's own descriptor table, at most: what the kernel allows. The system's limit of open files
+/// bounds each table as well. Full: accepting pauses as when descriptors run out.
+pub const DIRECT_DESCRIPTORS_MAX: u32 = 1 << 20;
+
 /// Datagrams taken from one socket in one turn. More stay in the socket's own queue.
 pub const DATAGRAMS_PER_TURN: usize = 64;
 

@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Destination, Event, Kind, Outgoing, SendStop, Wait, poll::Poll, uring::Uring};
-use stilling_simulation::suite::system::{System, SystemDriver};
-use stilling_simulation::suite::{DatagramPeer, Peer, Place, Rig};
+use stilling_engine::driver::{
+    Destination, Driver, Event, Kind, Outgoing, SendStop, Wait, poll::Poll, uring::Uring,
+};
+use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
+use stilling_simulation::suite::{Accepted, DatagramPeer, Peer, Place, Rig};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -46,14 +48,14 @@ const CONNECTIONS: usize = 40;
 /// A driver whose calls are charged with what they allocate.
 struct Charged<D: SystemDriver> {
     rig: System<D>,
-    driver: D,
+    driver: D::Driver,
     stops: Vec<SendStop>,
-    events: Vec<Event<OwnedFd>>,
+    events: Vec<Event<OwnedFd, Accepted<System<D>>>>,
     allocations: u64,
 }
 
 impl<D: SystemDriver> Charged<D> {
-    fn charge<T>(&mut self, act: impl FnOnce(&mut D) -> T) -> T {
+    fn charge<T>(&mut self, act: impl FnOnce(&mut D::Driver) -> T) -> T {
         let before = ALLOCATIONS.get();
         let outcome = act(&mut self.driver);
         self.allocations += ALLOCATIONS.get() - before;
@@ -61,7 +63,11 @@ impl<D: SystemDriver> Charged<D> {
     }
 
     /// Turns until `enough` events are there, and hands them out.
-    fn turn_until(&mut self, enough: usize, outgoing: &[Outgoing<'_>]) -> Vec<Event<OwnedFd>> {
+    fn turn_until(
+        &mut self,
+        enough: usize,
+        outgoing: &[Outgoing<'_>],
+    ) -> Vec<Event<OwnedFd, Accepted<System<D>>>> {
         let mut outgoing = outgoing;
         let (mut stops, mut events) = (std::mem::take(&mut self.stops), std::mem::take(&mut self.events));
         while events.len() < enough {
@@ -138,7 +144,7 @@ fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
     let driver = rig.driver();
     let (listener, destination) = rig.listener(Place::V4);
     let (socket, address) = rig.datagram_socket(Place::V4);
-    let mut charged = Charged {
+    let mut charged: Charged<D> = Charged {
         rig,
         driver,
         stops: Vec::with_capacity(1024),
@@ -148,7 +154,7 @@ fn a_warm_driver_allocates_nothing<D: SystemDriver>() {
     let (listening, datagrams) = (Token::new(0, 1), Token::new(1, 1));
     charged.driver.listen(listening, listener).expect("listen");
     charged.driver.accept(listening);
-    charged.driver.attach(datagrams, socket, Kind::Datagram, false).expect("attach");
+    charged.driver.attach(datagrams, socket.into(), Kind::Datagram, false).expect("attach");
     charged.driver.receive(datagrams);
     let warming =
         (1..4).map(|generation| round(&mut charged, &destination, (datagrams, address), generation));
@@ -169,4 +175,10 @@ fn a_warm_poll_driver_allocates_nothing() {
 #[test]
 fn a_warm_uring_driver_allocates_nothing() {
     a_warm_driver_allocates_nothing::<Uring>();
+}
+
+/// Row 4.6: the same with direct descriptors.
+#[test]
+fn a_warm_uring_driver_with_direct_descriptors_allocates_nothing() {
+    a_warm_driver_allocates_nothing::<DirectUring>();
 }

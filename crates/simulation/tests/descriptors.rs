@@ -1,12 +1,12 @@
-//! What a driver does when the process may open no more descriptors.
+//! What a driver does when the process may open no more descriptors, or its ring's own table is full.
 //!
 //! The limit is the whole process's, so each test runs its body in a process of its own: this binary
 //! again, told by an environment variable.
 #![cfg(target_os = "linux")]
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use stilling_engine::driver::{Event, poll::Poll, uring::Uring};
-use stilling_simulation::suite::system::{System, SystemDriver};
+use stilling_engine::driver::{Driver, Event, Kind, poll::Poll, uring::Uring};
+use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
 use stilling_simulation::suite::{News, Peer, Place, Rig, Stage};
 
 const CHILD: &str = "STILLING_DESCRIPTORS_CHILD";
@@ -31,12 +31,21 @@ fn in_a_process_of_its_own(test: &str, body: fn()) {
     assert!(said.contains("1 passed"), "the child ran another test: {said}");
 }
 
+fn allow_few_descriptors() {
+    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), maximum: Some(DESCRIPTORS_MAX) })
+        .expect("a limit can be lowered");
+}
+
 fn running_out_of_descriptors_is_survived<D: SystemDriver>() {
+    running_out_is_survived::<D>(libc::EMFILE, allow_few_descriptors);
+}
+
+/// Accepting stops with `errno` after `run_short`; whoever finds no room learns of it, and accepting goes on.
+fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
     let mut stage = Stage::<System<D>>::new();
     let (socket, destination) = stage.rig.listener(Place::V4);
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| stage.rig.dial(&destination)).collect();
-    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), maximum: Some(DESCRIPTORS_MAX) })
-        .expect("a limit can be lowered");
+    run_short();
     let listener = stage.token();
     stage.driver.listen(listener, socket).expect("listen");
     stage.driver.accept(listener);
@@ -48,7 +57,7 @@ fn running_out_of_descriptors_is_survived<D: SystemDriver>() {
                 held.push(socket);
             }
             Event::AcceptStopped { error: Some(error), refused: now, .. } => {
-                assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+                assert_eq!(error.raw_os_error(), Some(errno));
                 refused += now as usize;
                 stops += 1;
                 // Twice nothing changes and the next client is refused; then some room is made.
@@ -94,6 +103,113 @@ fn uring_survives_running_out_of_descriptors() {
         "uring_survives_running_out_of_descriptors",
         running_out_of_descriptors_is_survived::<Uring>,
     );
+}
+
+/// `uring` with room for few sockets in its ring's table.
+struct SmallTable;
+
+/// Fewer than clients, and enough that some get in before each stop.
+const SLOTS: u32 = 20;
+
+impl SystemDriver for SmallTable {
+    type Driver = Uring;
+
+    fn start() -> std::io::Result<Uring> {
+        Uring::with_direct_descriptors(SLOTS)
+    }
+}
+
+/// Rows 0.2, 3.27: a full table of direct descriptors is survived as `EMFILE` is.
+#[test]
+fn a_full_table_of_direct_descriptors_is_survived() {
+    running_out_is_survived::<SmallTable>(libc::ENFILE, || {});
+}
+
+/// Row 0.2: a connect that finds no slot fails, and gets one when there is one again.
+#[test]
+fn a_connect_without_a_slot_fails_and_may_be_repeated() {
+    let mut stage = Stage::<System<SmallTable>>::new();
+    let (mut listener, destination) = stage.rig.peer_listener(Place::V4);
+    let mut connected = Vec::new();
+    for _ in 0..SLOTS {
+        let token = stage.token();
+        stage.driver.connect(token, &destination).expect("it is begun");
+        stage.expect(News::Connected(token));
+        connected.push((token, stage.rig.peer_accept(&mut listener).expect("the peer has it")));
+    }
+    let late = stage.token();
+    stage.driver.connect(late, &destination).expect("it is begun");
+    let news = stage.news();
+    assert!(matches!(news, News::Failed(token, _) if token == late), "{news:?}");
+    stage.driver.close(late);
+    stage.expect(News::Closed(late));
+    let (first, _peer) = connected.swap_remove(0);
+    stage.driver.close(first);
+    stage.expect(News::Closed(first));
+    let again = stage.token();
+    stage.driver.connect(again, &destination).expect("it is begun");
+    stage.expect(News::Connected(again));
+}
+
+fn direct_descriptors_are_not_the_processs() {
+    let mut stage = Stage::<System<DirectUring>>::new();
+    let (socket, destination) = stage.rig.listener(Place::V4);
+    let _clients: Vec<_> = (0..CLIENTS).map(|_| stage.rig.dial(&destination)).collect();
+    allow_few_descriptors();
+    let listener = stage.token();
+    stage.driver.listen(listener, socket).expect("listen");
+    stage.driver.accept(listener);
+    let held: Vec<_> = (0..CLIENTS).map(|_| stage.accepted(listener)).collect();
+    assert!(2 * CLIENTS as u64 > DESCRIPTORS_MAX && held.len() == CLIENTS);
+}
+
+/// Row 0.2: both ends of all connections are more than the process may open.
+#[test]
+fn uring_accepts_beyond_the_limit_of_open_files() {
+    in_a_process_of_its_own(
+        "uring_accepts_beyond_the_limit_of_open_files",
+        direct_descriptors_are_not_the_processs,
+    );
+}
+
+fn a_detach_without_a_descriptor_is_told() {
+    let mut stage = Stage::<System<DirectUring>>::new();
+    let (token, mut peer) = stage.connection();
+    // Whatever is open has a higher number.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1), maximum: Some(DESCRIPTORS_MAX) })
+        .expect("a limit can be lowered");
+    stage.driver.detach(token);
+    match stage.next_event() {
+        Event::Detached { token: of, socket: Err(error) } if of == token => {
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        }
+        event => panic!("unexpected: {event:?}"),
+    }
+    assert_eq!(stage.peer_reads(&mut peer).expect("the end"), b"");
+    stage.expect_silence();
+}
+
+/// Rows 0.2, 3.27: a direct socket that cannot become an ordinary one is closed, and that is said.
+#[test]
+fn uring_tells_when_there_is_no_descriptor_to_detach_into() {
+    in_a_process_of_its_own(
+        "uring_tells_when_there_is_no_descriptor_to_detach_into",
+        a_detach_without_a_descriptor_is_told,
+    );
+}
+
+/// Row 0.2: a socket of one ring is refused by another; its own driver closes it.
+#[test]
+fn a_direct_socket_of_another_ring_is_refused() {
+    let mut stage = Stage::<System<DirectUring>>::new();
+    let mut other = DirectUring::start().expect("another ring");
+    let (listener, destination) = stage.listen(Place::V4);
+    let mut peer = stage.rig.dial(&destination);
+    let socket = stage.accepted(listener);
+    let token = stage.token();
+    let outcome = other.attach(token, socket, Kind::Stream, false);
+    assert_eq!(outcome.map_err(|error| error.kind()), Err(std::io::ErrorKind::InvalidInput));
+    assert_eq!(stage.peer_reads(&mut peer).expect("the end"), b"");
 }
 
 /// Gives `SIGPIPE` the meaning it has in a program that took no care: death.

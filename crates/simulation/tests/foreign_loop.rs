@@ -126,6 +126,11 @@ fn a_shard_on_uring_lives_in_a_foreign_loop() {
 }
 
 #[test]
+fn a_shard_on_uring_with_direct_descriptors_lives_in_a_foreign_loop() {
+    a_foreign_loop_serves(Uring::with_direct_descriptors(16).expect("the system grants direct descriptors"));
+}
+
+#[test]
 fn a_shard_on_poll_lives_in_a_foreign_loop() {
     a_foreign_loop_serves(Poll::new().expect("the system has epoll"));
 }

@@ -11,11 +11,11 @@ use std::thread;
 use std::time::Duration;
 
 use stilling_engine::counters::Counters;
-use stilling_engine::driver::{poll::Poll, uring::Uring};
+use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
 use stilling_engine::net::{self, ListenOptions};
 use stilling_engine::{CloseReason, Config, Control, Detached, Io, Refused, Service, Session, Shard, Token};
 use stilling_ring::{Clock, Time, Wake};
-use stilling_simulation::suite::system::SystemDriver;
+use stilling_simulation::suite::system::{DirectUring, SystemDriver};
 
 /// Only so long may one read take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
@@ -250,6 +250,12 @@ fn a_worker_serves_a_connection_of_poll_synchronously() {
     a_worker_serves_synchronously::<Poll>();
 }
 
+/// Row 4.4: the same out of a ring's own descriptor table.
+#[test]
+fn a_worker_serves_a_direct_connection_of_uring_synchronously() {
+    a_worker_serves_synchronously::<DirectUring>();
+}
+
 fn a_worker_runs_an_event_loop<D: SystemDriver, E: SystemDriver>() {
     let (listener, address) = listener();
     let (to, from) = mpsc::channel();
@@ -282,6 +288,12 @@ fn a_connection_of_uring_gets_a_loop_on_uring() {
 #[test]
 fn a_connection_of_uring_gets_a_loop_on_poll() {
     a_worker_runs_an_event_loop::<Uring, Poll>();
+}
+
+/// Row 4.5: the same out of a ring's own descriptor table.
+#[test]
+fn a_direct_connection_of_uring_gets_a_loop_on_uring() {
+    a_worker_runs_an_event_loop::<DirectUring, DirectUring>();
 }
 
 /// Row 4.5: the same from readiness to io_uring.

@@ -38,6 +38,9 @@ pub struct ServeConfig {
     pub slow_duration: Duration,
     /// Which driver. Default: `auto`.
     pub driver: DriverChoice,
+    /// Keep connections in descriptor tables of the rings (io_uring only): the limit of open files then holds
+    /// for each shard and not for all together. Default: no.
+    pub direct_descriptors: bool,
     /// Keep each shard on a core of its own. Default: no; it costs where others use the cores too.
     pub pin: bool,
     /// Answer `/test/*` on listeners that are not loopback, too, and beside routes.
@@ -76,6 +79,7 @@ impl Default for ServeConfig {
             queue_target: None,
             slow_duration: Duration::from_millis(30),
             driver: DriverChoice::Auto,
+            direct_descriptors: false,
             pin: false,
             demo: false,
             requests_held_max: 64 * 1024 * 1024,
@@ -97,6 +101,8 @@ pub enum ServeError {
     Listen(SocketAddr, io::Error),
     /// The demanded driver is not available.
     Driver(io::Error),
+    /// Direct descriptors were demanded and are not available.
+    DirectDescriptors(io::Error),
     /// The descriptor limit leaves no room for a single connection per shard.
     Descriptors(u64),
     /// A shard would have so many listeners, and the most that it can have.
@@ -127,6 +133,12 @@ impl fmt::Display for ServeError {
             ServeError::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
             ServeError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
+            }
+            ServeError::DirectDescriptors(error) => {
+                write!(
+                    f,
+                    "direct descriptors are not available here: {error}; serve without --direct-descriptors"
+                )
             }
             ServeError::Descriptors(limit) => write!(
                 f,

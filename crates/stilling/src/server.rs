@@ -17,6 +17,7 @@ use stilling_engine::driver::choice::{Chosen, DriverKind};
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
+use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_MAX};
 use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
@@ -34,6 +35,9 @@ use crate::overview::Overview;
 const DESCRIPTORS_KEPT: u64 = 64;
 /// The same, for each shard.
 const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
+/// Slots of a shard's own descriptor table that are not for connections with a place: for those that have been
+/// accepted and wait for one, because accepting stops a moment after the last place is taken.
+const SLOTS_KEPT: u64 = 64;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -56,7 +60,11 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
-        let driver = config.driver.resolve().map_err(ServeError::Driver)?;
+        let driver = if config.direct_descriptors {
+            config.driver.resolve_direct().map_err(ServeError::DirectDescriptors)?
+        } else {
+            config.driver.resolve().map_err(ServeError::Driver)?
+        };
         let (arrival, old) = match config.take_over.take() {
             Some(take_over) => {
                 let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
@@ -70,9 +78,9 @@ impl Server {
             Vec::new()
         };
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
-        let reduced = fit_capacity(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
+        let room = Room::fit(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
         let listeners = Listeners::open(&config, old, passed)?;
-        let mut banner = banner(&config, &driver, &listeners.addresses, reduced);
+        let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
         let clock = Clock::real();
@@ -127,6 +135,7 @@ impl Server {
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,
                 kind: driver.kind,
+                slots: room.slots,
                 lane,
                 http: HttpConfig {
                     demo: listeners
@@ -267,23 +276,45 @@ impl RunningServer {
     }
 }
 
-/// Lowers the capacity to what the descriptor limit allows. Returns whether it did.
-///
-/// `received` listeners are there already; each takes a second descriptor if this server is to be succeeded.
-fn fit_capacity(config: &mut ServeConfig, received: u64, succeeded: bool) -> Result<bool, ServeError> {
-    let (limit, _) = net::raise_descriptor_limit();
-    config.shards = config.shards.max(1);
-    let shards = config.shards as u64;
-    let listeners = shards * config.listen.len() as u64 + received;
-    let copies = if succeeded { listeners } else { 0 };
-    let kept = DESCRIPTORS_KEPT + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
-    let available = u32::try_from(limit.saturating_sub(kept) / shards).unwrap_or(u32::MAX);
-    if available == 0 {
-        return Err(ServeError::Descriptors(limit));
+/// What the limit of open files leaves for connections.
+struct Room {
+    /// The capacity had to be lowered.
+    reduced: bool,
+    /// Slots of each shard's own descriptor table, where it has one.
+    slots: u32,
+}
+
+impl Room {
+    /// Lowers the capacity to what the limit of open files allows: for all shards together, or, with direct
+    /// descriptors, for each of them.
+    ///
+    /// `received` listeners are there already; each takes a second descriptor if this server is to be succeeded.
+    fn fit(config: &mut ServeConfig, received: u64, succeeded: bool) -> Result<Room, ServeError> {
+        let (limit, _) = net::raise_descriptor_limit();
+        config.shards = config.shards.max(1);
+        let shards = config.shards as u64;
+        let listeners = shards * config.listen.len() as u64 + received;
+        let copies = if succeeded { listeners } else { 0 };
+        let kept = DESCRIPTORS_KEPT + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
+        let left = limit.saturating_sub(kept);
+        let slots_max = limit.min(DIRECT_DESCRIPTORS_MAX.into());
+        let available = if !config.direct_descriptors {
+            left / shards
+        } else if left > 0 {
+            slots_max.saturating_sub(SLOTS_KEPT)
+        } else {
+            0
+        };
+        let available = u32::try_from(available).unwrap_or(u32::MAX);
+        if available == 0 {
+            return Err(ServeError::Descriptors(limit));
+        }
+        let reduced = config.capacity > available;
+        config.capacity = config.capacity.min(available);
+        // Never more than `slots_max`, which is a u32.
+        let slots = slots_max.min(u64::from(config.capacity) + WAITING_MAX as u64) as u32;
+        Ok(Room { reduced, slots })
     }
-    let reduced = config.capacity > available;
-    config.capacity = config.capacity.min(available);
-    Ok(reduced)
 }
 
 fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduced: bool) -> Vec<String> {
@@ -362,6 +393,7 @@ const WORKERS_LEAVE: Duration = Duration::from_secs(1);
 struct Seat {
     number: usize,
     kind: DriverKind,
+    slots: u32,
     lane: Lane<JobOutcome>,
     listeners: Vec<Listener>,
     /// Another process has had its hand in them, or still has.
@@ -400,6 +432,9 @@ impl Seat {
         let mut guard = EndUnless { lifecycle, served: false };
         let outcome = match self.kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.serve_on(driver)),
+            DriverKind::UringDirect => {
+                Uring::with_direct_descriptors(self.slots).and_then(|driver| self.serve_on(driver))
+            }
             DriverKind::Poll => Poll::new().and_then(|driver| self.serve_on(driver)),
         };
         guard.served = outcome.is_ok();

@@ -13,6 +13,8 @@ pub enum BenchError {
     Plan(BadPlan),
     /// The demanded driver is not available.
     Driver(io::Error),
+    /// Direct descriptors were demanded and are not available.
+    DirectDescriptors(io::Error),
     /// The descriptor limit is too low for the connections.
     Descriptors {
         /// Connections wanted.
@@ -36,6 +38,12 @@ impl fmt::Display for BenchError {
             BenchError::Plan(error) => write!(f, "{error}"),
             BenchError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
+            }
+            BenchError::DirectDescriptors(error) => {
+                write!(
+                    f,
+                    "direct descriptors are not available here: {error}; load without --direct-descriptors"
+                )
             }
             BenchError::Descriptors { wanted, limit } => write!(
                 f,

@@ -121,6 +121,9 @@ pub struct Plan {
     pub expect_body: Option<Vec<u8>>,
     /// Which driver. Default: `auto`.
     pub driver: DriverChoice,
+    /// Keep connections in descriptor tables of the rings (io_uring only): the limit of open files then holds
+    /// for each thread and not for all together. Default: no.
+    pub direct_descriptors: bool,
     /// Where connections come from; `None`: the system decides.
     pub sources: Option<Sources>,
 }
@@ -157,6 +160,7 @@ impl Plan {
             expect_status: 200,
             expect_body: None,
             driver: DriverChoice::Auto,
+            direct_descriptors: false,
             sources: None,
         }
     }

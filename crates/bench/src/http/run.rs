@@ -1,6 +1,5 @@
 //! A run from plan to report: looks ahead, starts the threads, watches them, adds up.
 
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -62,7 +61,11 @@ pub fn run(plan: &Plan) -> Result<Report, BenchError> {
 /// As [`run`].
 pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Report, BenchError> {
     plan.check()?;
-    let driver = plan.driver.resolve().map_err(BenchError::Driver)?;
+    let driver = if plan.direct_descriptors {
+        plan.driver.resolve_direct().map_err(BenchError::DirectDescriptors)?
+    } else {
+        plan.driver.resolve().map_err(BenchError::Driver)?
+    };
     check_descriptors(plan)?;
     let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..plan.threads).map(|_| Arc::default()).collect();
     let wakes: Vec<Arc<Wake>> = handles.iter().map(|handle| Arc::new(wake_through(handle))).collect();
@@ -105,7 +108,13 @@ pub fn run_watched(plan: &Plan, mut watch: impl FnMut(&Progress)) -> Result<Repo
 fn check_descriptors(plan: &Plan) -> Result<(), BenchError> {
     let (limit, _) = net::raise_descriptor_limit();
     let kept = DESCRIPTORS_KEPT + u64::from(plan.threads) * DESCRIPTORS_KEPT_PER_THREAD;
-    if u64::from(plan.connections) + kept > limit {
+    let fits = if plan.direct_descriptors {
+        // Each thread's connections into a table of its own, and what else there is into the process's.
+        u64::from(plan.connections.div_ceil(plan.threads)) <= limit && kept <= limit
+    } else {
+        u64::from(plan.connections) + kept <= limit
+    };
+    if !fits {
         return Err(BenchError::Descriptors { wanted: plan.connections, limit });
     }
     Ok(())
@@ -186,6 +195,10 @@ impl Loader {
         let task = Arc::clone(&self.task);
         let outcome = match kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.load_on(driver)),
+            DriverKind::UringDirect => {
+                let slots = task.plan.connections.div_ceil(task.plan.threads);
+                Uring::with_direct_descriptors(slots).and_then(|driver| self.load_on(driver))
+            }
             DriverKind::Poll => Poll::new().and_then(|driver| self.load_on(driver)),
         };
         if outcome.is_err() {
@@ -195,7 +208,7 @@ impl Loader {
         outcome
     }
 
-    fn load_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> std::io::Result<Outcome> {
+    fn load_on<D: Driver>(self, driver: D) -> std::io::Result<Outcome> {
         let _ = self.handle.set(driver.wake_handle());
         let generator = Generator::new(&self.task, self.number, self.clock.clone());
         let config = engine_config(&self.task.plan, &generator);

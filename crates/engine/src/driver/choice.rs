@@ -22,6 +22,8 @@ pub enum DriverChoice {
 pub enum DriverKind {
     /// io_uring.
     Uring,
+    /// io_uring, whose sockets live in descriptor tables of the rings.
+    UringDirect,
     /// Readiness polling.
     Poll,
 }
@@ -30,6 +32,7 @@ impl fmt::Display for DriverKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             DriverKind::Uring => "uring",
+            DriverKind::UringDirect => "uring-direct",
             DriverKind::Poll => "poll",
         })
     }
@@ -45,6 +48,22 @@ pub struct Chosen {
 }
 
 impl DriverChoice {
+    /// Decides for a driver with direct descriptors. Who asks for them counts on them, so there is no
+    /// falling back.
+    ///
+    /// # Errors
+    /// `InvalidInput`: readiness polling was demanded, which has none. Else why the system does not grant
+    /// io_uring, or direct descriptors as they are needed.
+    pub fn resolve_direct(self) -> std::io::Result<Chosen> {
+        if self == DriverChoice::Poll {
+            let words = "they are slots of an io_uring ring, which the driver poll does not have";
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, words));
+        }
+        Uring::probe()?;
+        Uring::probe_direct_descriptors()?;
+        Ok(Chosen { kind: DriverKind::UringDirect, fallback: None })
+    }
+
     /// Decides, asking the system if need be.
     ///
     /// # Errors

@@ -78,13 +78,13 @@ pub struct BufferId(pub u16);
 
 /// What happened to a source.
 #[derive(Debug)]
-pub enum Event<S> {
+pub enum Event<S, A = S> {
     /// A listener gave a connection; it is not attached yet.
     Accepted {
         /// The listener.
         listener: Token,
         /// The connection. Dropping it closes it.
-        socket: S,
+        socket: A,
     },
     /// Accepting stopped by itself or after `pause_accept`; it takes `accept` to go on.
     AcceptStopped {
@@ -154,8 +154,9 @@ pub enum Event<S> {
     Detached {
         /// The former source.
         token: Token,
-        /// Its socket, open as it was. Dropping it closes it.
-        socket: S,
+        /// Its socket, open as it was, an ordinary descriptor that closes when it is dropped. Or why it could
+        /// not be made one; then the connection is closed.
+        socket: io::Result<S>,
     },
     /// Somebody called the wake handle.
     Woken,
@@ -225,6 +226,10 @@ pub trait Driver: Sized {
     /// An owned descriptor; dropping it closes it.
     type Socket: 'static;
 
+    /// An accepted connection that is not attached yet; dropping it closes it. Not every driver keeps it in
+    /// an ordinary descriptor, so only the driver that accepted it takes it.
+    type Accepted: From<Self::Socket>;
+
     /// The name for banners and metrics: `uring`, `poll`, `sim`.
     fn name(&self) -> &'static str;
 
@@ -244,12 +249,12 @@ pub trait Driver: Sized {
     /// if the listener was accepting.
     fn pause_accept(&mut self, listener: Token);
 
-    /// Adopts a connected socket, pipe end or bound datagram socket. With `readable_now` the caller
+    /// Adopts an accepted connection, or a connected socket, pipe end or bound datagram socket. With `readable_now` the caller
     /// expects that data is waiting already (an accepted connection of a deferring listener).
     fn attach(
         &mut self,
         token: Token,
-        socket: Self::Socket,
+        socket: Self::Accepted,
         kind: Kind,
         readable_now: bool,
     ) -> io::Result<()>;
@@ -309,7 +314,7 @@ pub trait Driver: Sized {
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
         stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<Self::Socket>>,
+        events: &mut Vec<Event<Self::Socket, Self::Accepted>>,
     ) -> io::Result<()>;
 
     /// Something any thread (and a signal handler) may call to end a wait; leads to one `Woken`

@@ -72,7 +72,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
         }
         let token = Token::new(number, 0);
-        self.driver.attach(token, socket, Kind::Datagram, false)?;
+        self.driver.attach(token, socket.into(), Kind::Datagram, false)?;
         self.listeners.push(Listener { accepting: Accepting::Datagrams, armed: true, defers: false });
         self.acted = true;
         self.driver.receive(token);

@@ -6,12 +6,14 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::io;
 
 use stilling_ring::planted;
 
 use super::Shard;
 use super::connection::{Finish, NEVER, State};
 use super::output::After;
+use crate::close_reason::CloseReason;
 use crate::detached::{Detached, Refusal, Refused};
 use crate::driver::{Driver, Kind};
 use crate::session::{Control, Request, Service, Session};
@@ -75,7 +77,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.slots.is_full() {
             self.close_gate();
         }
-        match self.driver.attach(token, socket, Kind::Stream, false) {
+        match self.driver.attach(token, socket.into(), Kind::Stream, false) {
             Ok(()) => self.call(token, Session::opened),
             Err(_) => self.forget_unattached(token),
         }
@@ -97,13 +99,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.driver.detach(token);
     }
 
-    pub(super) fn on_detached_event(&mut self, token: Token, socket: D::Socket) {
+    pub(super) fn on_detached_event(&mut self, token: Token, socket: io::Result<D::Socket>) {
         let Some(slot) = self.slots.get(token) else { return };
-        let connection = &slot.connection;
+        let connection = &mut slot.connection;
         if connection.finish == Finish::Abort {
             drop(socket);
             return self.on_closed(token);
         }
+        let Ok(socket) = socket else {
+            connection.reason = CloseReason::SystemError;
+            return self.on_closed(token);
+        };
         let unread = match planted!("lost unread") {
             true => Vec::new(),
             false => connection.input.bytes(&self.held_input).to_vec(),

@@ -50,7 +50,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         Ok(number)
     }
 
-    pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Socket) {
+    pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {
         self.counters.accepted.add(1);
         if !self.waiting.is_empty() || self.slots.is_full() {
             if self.waiting.len() < WAITING_MAX {
@@ -68,7 +68,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn admit(&mut self, listener: u32, socket: D::Socket) {
+    fn admit(&mut self, listener: u32, socket: D::Accepted) {
         let session = self.service.accepted(listener);
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
         let defers = self.listeners[listener as usize].defers;

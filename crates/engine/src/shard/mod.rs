@@ -98,7 +98,7 @@ pub struct Shard<D: Driver, V: Service> {
     held_output: Store,
     output: Output,
     stops: Vec<SendStop>,
-    events: Vec<Event<D::Socket>>,
+    events: Vec<Event<D::Socket, D::Accepted>>,
     /// Events before this one are dispatched.
     dispatched: usize,
     /// Connections to look at when this turn's output has gone, and those being looked at.
@@ -116,7 +116,7 @@ pub struct Shard<D: Driver, V: Service> {
     /// Until then the queues of listeners are looked into from time to time.
     anew_until: Time,
     /// Accepted, but all slots are taken.
-    waiting: VecDeque<(u32, D::Socket)>,
+    waiting: VecDeque<(u32, D::Accepted)>,
     /// Who is given the connections that leave with their socket open.
     taker: Option<Taker<V, D::Socket>>,
     /// Sockets that the service has its shard adopt, in the order of their requests.

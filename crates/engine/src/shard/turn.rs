@@ -204,7 +204,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn handle(&mut self, event: Event<D::Socket>) {
+    fn handle(&mut self, event: Event<D::Socket, D::Accepted>) {
         match event {
             Event::Received { token, buffer, len } => {
                 self.counters.received_bytes.add(u64::from(len));

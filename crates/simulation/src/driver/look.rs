@@ -86,7 +86,7 @@ impl SimDriver {
         let last = source.armed_last;
         let Some(socket) = source.take_socket() else { return };
         self.leave_something_stale(token, last, false);
-        self.complete(Event::Detached { token, socket }, events);
+        self.complete(Event::Detached { token, socket: Ok(socket) }, events);
     }
 
     fn look_at_listener(&mut self, token: Token, accepting: bool, stopping: bool, events: &mut Events) {

@@ -210,6 +210,7 @@ impl std::fmt::Debug for SimDriver {
 
 impl Driver for SimDriver {
     type Socket = SimSocket;
+    type Accepted = SimSocket;
 
     fn name(&self) -> &'static str {
         "sim"

@@ -1,7 +1,7 @@
 //! Promises about the end of a source and the next tenant of its slot.
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Kind};
+use stilling_engine::driver::{Driver, Event, Kind};
 
 use super::receiving::keep_all_buffers;
 use super::{News, Peer, Place, Rig, Stage};
@@ -14,7 +14,7 @@ fn close_and_reuse<R: Rig>(stage: &mut Stage<R>, token: Token) {
     stage.expect_silence();
     let tenant = Token::new(token.index(), token.generation() + 1);
     let (socket, mut peer) = stage.rig.pair();
-    stage.driver.attach(tenant, socket, Kind::Stream, false).expect("attach in the same slot");
+    stage.driver.attach(tenant, socket.into(), Kind::Stream, false).expect("attach in the same slot");
     stage.expect_silence();
     stage.driver.receive(tenant);
     stage.expect_silence();
@@ -99,6 +99,34 @@ pub fn a_starved_receive_can_be_closed<R: Rig>() {
     kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
     stage.expect_silence();
     assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
+/// Row 4.34: a source that is closed right after the end of its direction does not take its successor along.
+pub fn a_shutdown_does_not_reach_the_next_tenant<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (listener, destination) = stage.listen(Place::V4);
+    for _ in 0..50 {
+        let mut peer = stage.rig.dial(&destination);
+        let socket = stage.accepted(listener);
+        let former = stage.attach(socket, Kind::Stream);
+        stage.driver.shutdown(former);
+        stage.driver.close(former);
+        let mut next_peer = stage.rig.dial(&destination);
+        let (mut socket, mut closed) = (None, false);
+        while socket.is_none() || !closed {
+            match stage.next_event() {
+                Event::Accepted { socket: next, .. } => socket = Some(next),
+                Event::Closed { token } if token == former => closed = true,
+                event => panic!("unexpected: {event:?}"),
+            }
+        }
+        let tenant = stage.attach(socket.expect("it was accepted"), Kind::Stream);
+        stage.send_whole(tenant, b"still open");
+        stage.expect_at_peer(&mut next_peer, b"still open");
+        assert_eq!(stage.peer_reads(&mut peer).expect("the end"), b"");
+        stage.driver.close(tenant);
+        stage.expect(News::Closed(tenant));
+    }
 }
 
 /// Row 4.34: what was closed is closed even when no turn follows: the peer sees the end.

@@ -22,6 +22,7 @@ fn part<R: Rig>(stage: &mut Stage<R>, token: Token) -> Parting<R> {
     loop {
         match stage.next_event() {
             Event::Detached { token: of, socket } => {
+                let socket = socket.expect("descriptors are left");
                 assert_eq!(of, token);
                 return Parting { socket, bytes, ended, failed };
             }
@@ -54,7 +55,7 @@ fn carries_on<R: Rig>(stage: &mut Stage<R>, socket: Socket<R>, peer: &mut R::Pee
 fn nothing_is_left<R: Rig>(stage: &mut Stage<R>, token: Token, peer: &mut R::Peer) {
     let tenant = Token::new(token.index(), token.generation() + 1);
     let (socket, mut other) = stage.rig.pair();
-    stage.driver.attach(tenant, socket, Kind::Stream, false).expect("attach in the same slot");
+    stage.driver.attach(tenant, socket.into(), Kind::Stream, false).expect("attach in the same slot");
     stage.driver.receive(tenant);
     stage.peer_writes(peer, b"not yours");
     stage.expect_silence();
@@ -226,7 +227,9 @@ pub fn many_detach_in_one_turn<R: Rig>() {
     let mut sockets = Vec::new();
     while sockets.len() < CONNECTIONS {
         match stage.next_event() {
-            Event::Detached { token, socket } => sockets.push((token, socket)),
+            Event::Detached { token, socket } => {
+                sockets.push((token, socket.expect("descriptors are left")));
+            }
             Event::ReceiveCancelled { .. } => {}
             event => panic!("unexpected: {event:?}"),
         }

@@ -56,7 +56,7 @@ pub enum Place {
 /// A world for one driver: sockets for it, and their other ends.
 pub trait Rig: Sized {
     /// The driver under test.
-    type Driver: Driver<Socket: Debug>;
+    type Driver: Driver<Socket: Debug, Accepted: Debug>;
     /// The other end of a stream or pipe.
     type Peer: Peer;
     /// A listener on the other side.
@@ -98,6 +98,9 @@ pub trait Rig: Sized {
 
 /// The socket type of a rig's driver.
 pub type Socket<R> = <<R as Rig>::Driver as Driver>::Socket;
+
+/// What the driver of a rig accepts.
+pub type Accepted<R> = <<R as Rig>::Driver as Driver>::Accepted;
 
 /// The other end of a stream or pipe; never blocks. Dropping it closes it.
 pub trait Peer {
@@ -162,6 +165,7 @@ macro_rules! every_promise {
             close_takes_back_a_connect,
             close_while_news_is_waiting_hides_the_news,
             a_starved_receive_can_be_closed,
+            a_shutdown_does_not_reach_the_next_tenant,
             a_close_without_another_turn_reaches_the_peer,
             a_detached_socket_carries_on,
             detach_takes_back_what_is_armed,
@@ -200,6 +204,7 @@ macro_rules! every_system_promise {
             no_wake_is_lost,
             a_timed_wait_is_never_early,
             a_socket_asked_for_ends_a_wait_without_limit,
+            a_receive_at_once_delays_no_news,
             the_waitable_is_readable_when_there_is_work,
         }
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stilling_engine::Token;
 use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, SendStop, Wait};
 
-use super::{Peer, Place, Rig, Socket};
+use super::{Accepted, Peer, Place, Rig, Socket};
 
 /// Turns in which nothing must happen, for a promise of silence.
 const SILENT_TURNS: usize = 5;
@@ -47,8 +47,8 @@ pub struct Stage<R: Rig> {
     /// Its world.
     pub rig: R,
     /// News that nobody has looked at yet.
-    pub events: VecDeque<Event<Socket<R>>>,
-    fresh: Vec<Event<Socket<R>>>,
+    pub events: VecDeque<Event<Socket<R>, Accepted<R>>>,
+    fresh: Vec<Event<Socket<R>, Accepted<R>>>,
     stops: Vec<SendStop>,
     indices: u32,
 }
@@ -92,7 +92,7 @@ impl<R: Rig> Stage<R> {
     }
 
     /// The next event, as it came.
-    pub fn next_event(&mut self) -> Event<Socket<R>> {
+    pub fn next_event(&mut self) -> Event<Socket<R>, Accepted<R>> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return event;
@@ -152,7 +152,7 @@ impl<R: Rig> Stage<R> {
 
     /// The next event, which must be a connection of `listener`.
     #[track_caller]
-    pub fn accepted(&mut self, listener: Token) -> Socket<R> {
+    pub fn accepted(&mut self, listener: Token) -> Accepted<R> {
         match self.next_event() {
             Event::Accepted { listener: of, socket } if of == listener => socket,
             event => panic!("expected a connection, got {event:?}"),
@@ -160,9 +160,9 @@ impl<R: Rig> Stage<R> {
     }
 
     /// Attaches a stream under a new token.
-    pub fn attach(&mut self, socket: Socket<R>, kind: Kind) -> Token {
+    pub fn attach(&mut self, socket: impl Into<Accepted<R>>, kind: Kind) -> Token {
         let token = self.token();
-        self.driver.attach(token, socket, kind, false).expect("attach");
+        self.driver.attach(token, socket.into(), kind, false).expect("attach");
         token
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The other ends are plain non-blocking descriptors on loopback addresses, on the same thread.
 
+use std::fmt::Debug;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockRef, Socket};
+use stilling_engine::driver::poll::Poll;
+use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, Wait};
 use stilling_engine::net::{self, ListenOptions};
 use stilling_ring::{Clock, Time};
@@ -21,24 +24,45 @@ use super::{DatagramPeer, News, Peer, Place, Rig, Stage};
 /// After this a test hangs. It measures nothing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A driver on the real system.
-pub trait SystemDriver: Driver<Socket = OwnedFd> + Sized {
+/// A way of running a driver on the real system.
+pub trait SystemDriver: Sized {
+    /// The driver.
+    type Driver: Driver<Socket = OwnedFd, Accepted: Debug>;
+
     /// A driver for the calling thread.
     ///
     /// # Errors
     /// What the system says.
-    fn start() -> io::Result<Self>;
+    fn start() -> io::Result<Self::Driver>;
 }
 
-impl SystemDriver for stilling_engine::driver::poll::Poll {
-    fn start() -> io::Result<Self> {
-        Self::new()
+impl SystemDriver for Poll {
+    type Driver = Poll;
+
+    fn start() -> io::Result<Poll> {
+        Poll::new()
     }
 }
 
-impl SystemDriver for stilling_engine::driver::uring::Uring {
-    fn start() -> io::Result<Self> {
-        Self::new()
+impl SystemDriver for Uring {
+    type Driver = Uring;
+
+    fn start() -> io::Result<Uring> {
+        Uring::new()
+    }
+}
+
+/// `uring` with direct descriptors: what it accepts and connects costs the process no descriptor.
+pub struct DirectUring;
+
+/// Sockets that one promise has at most.
+const DIRECT_DESCRIPTORS: u32 = 1024;
+
+impl SystemDriver for DirectUring {
+    type Driver = Uring;
+
+    fn start() -> io::Result<Uring> {
+        Uring::with_direct_descriptors(DIRECT_DESCRIPTORS)
     }
 }
 
@@ -84,7 +108,7 @@ fn non_blocking(fd: impl Into<OwnedFd>) -> SystemPeer {
 }
 
 impl<D: SystemDriver> Rig for System<D> {
-    type Driver = D;
+    type Driver = D::Driver;
     type Peer = SystemPeer;
     type PeerListener = SystemListener;
     type DatagramPeer = UdpSocket;
@@ -100,7 +124,7 @@ impl<D: SystemDriver> Rig for System<D> {
         }
     }
 
-    fn driver(&mut self) -> D {
+    fn driver(&mut self) -> D::Driver {
         D::start().expect("this system grants the driver")
     }
 
@@ -326,6 +350,29 @@ pub fn a_timed_wait_is_never_early<D: SystemDriver>() {
         stage.turn(Wait::Until(until), &[]);
         assert!(stage.events.is_empty(), "{:?}", stage.events);
         assert!(stage.rig.now() >= until, "a wait of {micros} µs was early");
+    }
+}
+
+/// Row 5.1: what a driver comes across while it receives at once ends the next wait.
+pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
+    let _guard = guard();
+    let mut stage = Stage::<System<D>>::new();
+    let (told, mut telling) = stage.connection();
+    let (asked, mut asking) = stage.connection();
+    for round in 0..20 {
+        stage.driver.receive(told);
+        stage.expect_silence();
+        stage.peer_writes(&mut telling, &[round]);
+        stage.peer_writes(&mut asking, &[round + 100]);
+        let mut into = [0; 4];
+        assert_eq!(stage.driver.recv_now(asked, &mut into).expect("a byte is there"), 1);
+        assert_eq!(into[0], round + 100);
+        let nothing = stage.driver.recv_now(asked, &mut into).expect_err("it was the last one");
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+        while stage.events.is_empty() {
+            stage.turn(Wait::Forever, &[]);
+        }
+        stage.expect(News::Received(told, vec![round]));
     }
 }
 

@@ -122,6 +122,7 @@ impl Poll {
 
 impl Driver for Poll {
     type Socket = OwnedFd;
+    type Accepted = OwnedFd;
 
     fn name(&self) -> &'static str {
         "poll"

@@ -35,7 +35,7 @@ impl Poll {
             let Some(mut source) = self.sources.remove(token) else { continue };
             // It stays open, so epoll would go on telling of it.
             source.unwatch(self.poll.registry());
-            events.push(Event::Detached { token, socket: source.fd });
+            events.push(Event::Detached { token, socket: Ok(source.fd) });
         }
     }
 

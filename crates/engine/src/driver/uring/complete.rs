@@ -2,18 +2,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::cqueue;
 use socket2::{SockAddr, SockAddrStorage};
 
 use super::queue::{Completion, Op};
 use super::source::{Armed, Role};
-use super::{Uring, reserve_descriptor};
+use super::table::Table;
+use super::{Accepted, Uring, reserve_descriptor};
 use crate::driver::{BufferId, Datagram, Event, SendStop};
 use crate::token::Token;
 
-type Events = Vec<Event<OwnedFd>>;
+pub(super) type Events = Vec<Event<OwnedFd, Accepted>>;
 
 impl Uring {
     /// Turns everything in the completion queue into events and stops.
@@ -69,12 +70,17 @@ impl Uring {
             Op::Close => {
                 self.settle(token, Armed::CLOSE, events);
             }
+            Op::Socket => self.complete_socket(token, result, events),
+            Op::Shutdown => self.complete_shutdown(token, events),
+            Op::Install => self.complete_install(token, result, events),
+            Op::SlotClosed => self.give_slot_back(),
+            Op::ReceiveNow => debug_assert!(false, "its caller takes it"),
         }
     }
 
     /// Notes that an operation is over. True if the shard wants to hear of it; for a closing source
     /// the last operation to end yields its `Closed` instead.
-    fn settle(&mut self, token: Token, what: Armed, events: &mut Events) -> bool {
+    pub(super) fn settle(&mut self, token: Token, what: Armed, events: &mut Events) -> bool {
         let Some(source) = self.sources.get_mut(token) else {
             self.counters.stale += 1;
             return false;
@@ -87,10 +93,20 @@ impl Uring {
             self.counters.stale += 1;
         }
         if source.in_flight == 0 {
+            let direct = source.handle.is_direct();
             self.sources.free(token);
+            if direct {
+                self.give_slot_back();
+            }
             events.push(Event::Closed { token });
         }
         false
+    }
+
+    fn give_slot_back(&mut self) {
+        if let Some(table) = &mut self.table {
+            table.gave_back();
+        }
     }
 
     fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut Events) {
@@ -149,8 +165,7 @@ impl Uring {
 
     fn complete_accept(&mut self, listener: Token, completion: Completion, events: &mut Events) {
         let result = completion.result;
-        // SAFETY: a non-negative result of an accept is a new descriptor that nobody else owns.
-        let socket = (result >= 0).then(|| unsafe { OwnedFd::from_raw_fd(result) });
+        let socket = (result >= 0).then(|| self.accepted_socket(result));
         let ended = !cqueue::more(completion.flags);
         let alive = match self.sources.get_mut(listener) {
             Some(source) if !ended => !source.closing,
@@ -167,6 +182,10 @@ impl Uring {
         }
         match -result {
             libc::ECANCELED => events.push(Event::AcceptStopped { listener, error: None, refused: 0 }),
+            libc::ENFILE if self.table.as_ref().is_some_and(Table::is_full) => {
+                // The kernel has accepted the connection, found no slot for it and closed it.
+                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused: 1 });
+            }
             libc::EMFILE | libc::ENFILE => {
                 let refused = self.refuse_one(listener);
                 events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused });
@@ -187,11 +206,12 @@ impl Uring {
     /// its peer learns at once that there is no room.
     fn refuse_one(&mut self, listener: Token) -> u32 {
         let Some(source) = self.sources.get_mut(listener) else { return 0 };
+        let Some(socket) = source.handle.descriptor() else { return 0 };
         self.reserve = None;
-        let mut waiting = libc::pollfd { fd: source.fd, events: libc::POLLIN, revents: 0 };
+        let mut waiting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd; a zero timeout does not block.
         let ready = unsafe { libc::poll(&mut waiting, 1, 0) } == 1;
-        let refused = ready && rustix::net::accept(source.borrow()).map(drop).is_ok();
+        let refused = ready && rustix::net::accept(socket).map(drop).is_ok();
         self.reserve = reserve_descriptor().ok();
         u32::from(refused)
     }

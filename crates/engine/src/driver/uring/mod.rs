@@ -18,14 +18,22 @@
 //!  Event / SendStop       ◄──  complete.rs  ◄── completion queue
 //! ```
 //!
+//! Accepted and connected sockets live in the process's descriptor table, or, with
+//! [`Uring::with_direct_descriptors`], in one of the ring's own (`handle.rs`, `table.rs`, `direct.rs`).
+//! Whatever else a driver is given, and all listeners, keep their ordinary descriptors.
+//!
 //! Needs Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] says whether this system grants it.
 #![allow(unsafe_code)]
 
 mod buffers;
 mod complete;
+mod direct;
+mod handle;
 mod queue;
 mod source;
+mod table;
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
@@ -34,9 +42,15 @@ use io_uring::{opcode, squeue, types};
 use socket2::SockAddr;
 use stilling_ring::Time;
 
+pub use self::table::{Accepted, Direct};
+
 use self::buffers::Buffers;
+use self::complete::Events;
+use self::direct::Coming;
+use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
 use self::source::{Armed, Role, Sources};
+use self::table::Table;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle, pipes,
@@ -55,12 +69,25 @@ const LAST_SEND: i32 = libc::MSG_MORE;
 /// connection has nothing to read yet.
 const POLL_FIRST: u16 = 1;
 
+/// What is taken back from a source that is closed or detached. The rest comes to its end by itself.
+const CANCELLED: [(Armed, Op); 5] = [
+    (Armed::RECEIVE, Op::Receive),
+    (Armed::READABLE, Op::Readable),
+    (Armed::WRITABLE, Op::Writable),
+    (Armed::CONNECT, Op::Connect),
+    (Armed::ACCEPT, Op::Accept),
+];
+
 /// The io_uring driver. Made and used by one thread.
 pub struct Uring {
     // Declared first, so dropped first: the kernel lets go of all memory below before it is freed.
     queue: Queue,
     buffers: Buffers,
     sources: Sources,
+    /// Where accepted and connected sockets go; `None`: into the process's descriptor table.
+    table: Option<Table>,
+    /// Connects whose direct socket is being made, in the order in which they were asked for.
+    coming: VecDeque<Coming>,
     /// Receives that found no buffer, in the order in which they did.
     starved: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
@@ -71,6 +98,7 @@ pub struct Uring {
     linked: Vec<(u32, Token)>,
     /// Sources to be given back once nothing of them is in flight.
     detaching: Vec<Token>,
+    /// Completions that wait to be looked at; between turns only what a `recv_now` came across.
     completions: Vec<Completion>,
     wake: Arc<OwnedFd>,
     wake_count: Box<u64>,
@@ -95,6 +123,8 @@ impl Uring {
             queue,
             buffers,
             sources: Sources::default(),
+            table: None,
+            coming: VecDeque::new(),
             starved: Vec::with_capacity(TURN_LIST),
             addresses: Vec::with_capacity(SUBMISSIONS as usize),
             close_after: Vec::with_capacity(TURN_LIST),
@@ -110,6 +140,29 @@ impl Uring {
         };
         driver.arm_wake();
         Ok(driver)
+    }
+
+    /// A ring that keeps the sockets that it accepts and connects in a descriptor table of its own, which has
+    /// room for `size` of them: at most the process's limit of open files, and [`DIRECT_DESCRIPTORS_MAX`].
+    /// They cost no descriptor of the process, so a process with N such rings may have N times as many sockets
+    /// as open files. Full: accepting stops as when descriptors run out; the error is `ENFILE`, and the
+    /// connection that found no room has been closed. A connect then fails.
+    ///
+    /// # Errors
+    /// `InvalidInput`, `EMFILE`: the table is too large; else as [`Uring::new`].
+    ///
+    /// [`DIRECT_DESCRIPTORS_MAX`]: crate::limits::DIRECT_DESCRIPTORS_MAX
+    pub fn with_direct_descriptors(size: u32) -> io::Result<Self> {
+        let mut driver = Uring::new()?;
+        driver.table = Some(Table::register(&mut driver.queue, size)?);
+        Ok(driver)
+    }
+
+    /// Whether this system grants [`Uring::with_direct_descriptors`]; `Unsupported` on kernels before 6.13.
+    pub fn probe_direct_descriptors() -> io::Result<()> {
+        let mut queue = Queue::new()?;
+        Buffers::register(&mut queue)?;
+        Table::check(&mut queue)
     }
 
     /// Whether this system grants what the driver needs; the error says why not (`EPERM` and
@@ -144,25 +197,27 @@ impl Uring {
 
     fn arm_receive(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        let fd = types::Fd(source.fd);
-        let entry = match source.role {
-            Role::Stream => {
-                let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
-                source.expects_data = false;
-                opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
-                    .ioprio(poll_first)
-                    .buf_group(buffers::GROUP)
-                    .build()
-                    .flags(squeue::Flags::BUFFER_SELECT)
-            }
+        let role = source.role;
+        if role == Role::Listener {
+            return;
+        }
+        let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
+        let entry = source.handle.entry(|fd| match role {
             Role::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                 .offset(u64::MAX)
                 .buf_group(buffers::GROUP)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
             Role::Datagram => opcode::RecvMsgMulti::new(fd, &*self.datagram_shape, buffers::GROUP).build(),
-            Role::Listener => return,
-        };
+            Role::Stream | Role::Listener => {
+                opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
+                    .ioprio(poll_first)
+                    .buf_group(buffers::GROUP)
+                    .build()
+                    .flags(squeue::Flags::BUFFER_SELECT)
+            }
+        });
+        source.expects_data = false;
         source.arm(Armed::RECEIVE);
         self.submit(&entry.user_data(Op::Receive.with(token)));
     }
@@ -171,19 +226,20 @@ impl Uring {
         let Some(source) = self.sources.get_mut(token) else { return };
         debug_assert!(!source.armed.has(armed), "{token:?}: armed twice");
         source.arm(armed);
-        let entry =
-            opcode::PollAdd::new(types::Fd(source.fd), interest as u32).build().user_data(op.with(token));
-        self.submit(&entry);
+        let entry = source.handle.entry(|fd| opcode::PollAdd::new(fd, interest as u32).build());
+        self.submit(&entry.user_data(op.with(token)));
     }
 
     fn arm_accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         source.arm(Armed::ACCEPT);
-        let entry = opcode::AcceptMulti::new(types::Fd(source.fd))
-            .flags(libc::SOCK_CLOEXEC)
-            .build()
-            .user_data(Op::Accept.with(listener));
-        self.submit(&entry);
+        let direct = self.table.is_some();
+        // A slot is not inherited anyway, and the kernel wants no such wish for it.
+        let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
+        let entry = source
+            .handle
+            .entry(|fd| opcode::AcceptMulti::new(fd).allocate_file_index(direct).flags(flags).build());
+        self.submit(&entry.user_data(Op::Accept.with(listener)));
     }
 
     fn cancel(&mut self, op: Op, token: Token) {
@@ -194,12 +250,14 @@ impl Uring {
         self.submit(&entry);
     }
 
-    fn cancel_all(&mut self, fd: types::Fd) {
-        let entry = opcode::AsyncCancel2::new(types::CancelBuilder::fd(fd).all())
-            .build()
-            .flags(squeue::Flags::SKIP_SUCCESS)
-            .user_data(Op::Ignore.bits());
-        self.submit(&entry);
+    /// Takes back what is armed, each by its name: asked to find what is in flight on a descriptor, the kernel
+    /// looks through everything of the ring, which makes closing thousands of idle connections quadratic.
+    fn cancel_armed(&mut self, token: Token, armed: Armed) {
+        for (what, op) in CANCELLED {
+            if armed.has(what) {
+                self.cancel(op, token);
+            }
+        }
     }
 
     /// Queues the send of one outgoing item.
@@ -208,7 +266,7 @@ impl Uring {
             let error = Some(io::ErrorKind::NotConnected.into());
             return stops.push(SendStop { position, sent: 0, error });
         };
-        let fd = types::Fd(source.fd);
+        let handle = source.handle;
         if source.role == Role::Pipe {
             return self.write_pipe(position, out, stops);
         }
@@ -216,13 +274,16 @@ impl Uring {
             self.flush();
         }
         let flags = if out.close { SEND_FLAGS | LAST_SEND } else { SEND_FLAGS };
-        let mut send = opcode::Send::new(fd, out.bytes.as_ptr(), out.bytes.len() as u32).flags(flags);
-        if let Some(to) = out.to {
-            self.addresses.push(SockAddr::from(to));
-            let address = self.addresses.last().expect("just pushed");
-            send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
-        }
-        let send = send.build().user_data(Op::Send.at(position));
+        let send = handle.entry(|fd| {
+            let mut send = opcode::Send::new(fd, out.bytes.as_ptr(), out.bytes.len() as u32).flags(flags);
+            if let Some(to) = out.to {
+                self.addresses.push(SockAddr::from(to));
+                let address = self.addresses.last().expect("just pushed");
+                send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+            }
+            send.build()
+        });
+        let send = send.user_data(Op::Send.at(position));
         if !out.close {
             self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
             return;
@@ -235,7 +296,7 @@ impl Uring {
         }
         source.arm(Armed::LINKED_CLOSE);
         self.linked.push((position, out.token));
-        let close = opcode::Close::new(fd).build().user_data(Op::CloseAfterSend.with(out.token));
+        let close = handle.close().user_data(Op::CloseAfterSend.with(out.token));
         self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
         self.queue.push(&close);
     }
@@ -243,7 +304,8 @@ impl Uring {
     /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
     fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
         let source = self.sources.get_mut(out.token).expect("the caller looked it up");
-        let result = pipes::write(source.borrow(), out.bytes);
+        let pipe = source.handle.descriptor().expect("a pipe keeps its descriptor");
+        let result = pipes::write(pipe, out.bytes);
         let (sent, error) = match result {
             Ok(sent) => (sent, None),
             Err(e) if e == rustix::io::Errno::AGAIN || e == rustix::io::Errno::INTR => (0, None),
@@ -254,6 +316,23 @@ impl Uring {
         } else if out.close {
             self.close_after.push((position, out.token));
         }
+    }
+
+    /// Queues a connect; there is room for an entry and an address.
+    fn push_connect(&mut self, token: Token, handle: Handle, to: SockAddr) {
+        // Within its capacity the list never moves, so the address stays where the kernel will read it.
+        self.addresses.push(to);
+        let to = self.addresses.last().expect("just pushed");
+        let entry = handle.entry(|fd| opcode::Connect::new(fd, to.as_ptr().cast(), to.len()).build());
+        self.queue.push(&entry.user_data(Op::Connect.with(token)));
+    }
+
+    /// Gives the file of a closing source back.
+    fn push_close(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        source.arm(Armed::CLOSE);
+        let entry = source.handle.close().user_data(Op::Close.with(token));
+        self.submit(&entry);
     }
 
     /// A send that stops short takes its linked close with it, without a completion of its own
@@ -288,22 +367,27 @@ impl Uring {
     }
 
     /// Gives back the sources of which nothing is in flight any more, behind all their other news.
-    fn give_detached(&mut self, events: &mut Vec<Event<OwnedFd>>) {
+    fn give_detached(&mut self, events: &mut Events) {
         if self.detaching.is_empty() {
             return;
         }
-        let sources = &mut self.sources;
-        self.detaching.retain(|token| {
-            let Some(source) = sources.get_mut(*token) else { return false };
+        let mut detaching = std::mem::take(&mut self.detaching);
+        detaching.retain(|token| {
+            let Some(source) = self.sources.get_mut(*token) else { return false };
             if source.in_flight > 0 {
                 return true;
             }
+            let Some(fd) = source.handle.descriptor() else {
+                self.install(*token);
+                return true;
+            };
             // SAFETY: the descriptor is the source's own, which is forgotten right after.
-            let socket = unsafe { OwnedFd::from_raw_fd(source.fd) };
-            sources.free(*token);
-            events.push(Event::Detached { token: *token, socket });
+            let socket = unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) };
+            self.sources.free(*token);
+            events.push(Event::Detached { token: *token, socket: Ok(socket) });
             false
         });
+        self.detaching = detaching;
     }
 
     fn rearm_starved(&mut self) {
@@ -324,6 +408,7 @@ impl Uring {
 
 impl Driver for Uring {
     type Socket = OwnedFd;
+    type Accepted = Accepted;
 
     fn name(&self) -> &'static str {
         "uring"
@@ -334,7 +419,7 @@ impl Driver for Uring {
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
-        self.sources.insert(token, socket.into_raw_fd(), Role::Listener, true);
+        self.sources.insert(token, Handle::plain(socket.into_raw_fd()), Role::Listener, true);
         Ok(())
     }
 
@@ -354,29 +439,36 @@ impl Driver for Uring {
         }
     }
 
-    fn attach(&mut self, token: Token, socket: OwnedFd, kind: Kind, readable_now: bool) -> io::Result<()> {
-        if kind == Kind::Pipe {
-            rustix::io::ioctl_fionbio(&socket, true)?;
-        }
-        self.sources.insert(token, socket.into_raw_fd(), kind.into(), readable_now);
+    fn attach(&mut self, token: Token, socket: Accepted, kind: Kind, readable_now: bool) -> io::Result<()> {
+        let handle = match (socket, &self.table) {
+            (Accepted::Plain(socket), _) => {
+                if kind == Kind::Pipe {
+                    rustix::io::ioctl_fionbio(&socket, true)?;
+                }
+                Handle::plain(socket.into_raw_fd())
+            }
+            (Accepted::Direct(socket), Some(table)) if kind == Kind::Stream => {
+                Handle::direct(table.claim(socket).map_err(|_| io::ErrorKind::InvalidInput)?)
+            }
+            // It belongs to another ring, or is no such thing.
+            (Accepted::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        self.sources.insert(token, handle, kind.into(), readable_now);
         Ok(())
     }
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        if self.table.is_some() {
+            return self.connect_direct(token, to);
+        }
         let (socket, address) = net::outgoing_socket(to)?;
         if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
             self.flush();
         }
-        let fd = socket.into_raw_fd();
-        self.sources.insert(token, fd, Role::Stream, false);
+        let handle = Handle::plain(socket.into_raw_fd());
+        self.sources.insert(token, handle, Role::Stream, false);
         self.sources.get_mut(token).expect("just inserted").arm(Armed::CONNECT);
-        // Within its capacity the list never moves, so the address stays where the kernel will read it.
-        self.addresses.push(address);
-        let address = self.addresses.last().expect("just pushed");
-        let entry = opcode::Connect::new(types::Fd(fd), address.as_ptr().cast(), address.len())
-            .build()
-            .user_data(Op::Connect.with(token));
-        self.queue.push(&entry);
+        self.push_connect(token, handle, address);
         Ok(())
     }
 
@@ -403,7 +495,13 @@ impl Driver for Uring {
 
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
-        source.recv_now(into)
+        let (handle, role) = (source.handle, source.role);
+        match handle.descriptor() {
+            Some(fd) if role == Role::Pipe => Ok(rustix::io::read(fd, into)?),
+            Some(fd) => Ok(rustix::net::recv(fd, into, rustix::net::RecvFlags::DONTWAIT)?.0),
+            None if handle.is_direct() => self.recv_now_direct(handle, into),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     fn writable(&mut self, token: Token) {
@@ -412,10 +510,11 @@ impl Driver for Uring {
 
     fn shutdown(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
+        let Some(socket) = source.handle.descriptor() else { return self.shutdown_direct(token) };
         // Not through the ring: the kernel gives shutdowns to a thread of its own, which looks the
         // descriptor up when it gets to it. By then the number may belong to another connection.
         // All sends are over, so nothing is overtaken; an error means that the peer is gone already.
-        let _ = rustix::net::shutdown(source.borrow(), rustix::net::Shutdown::Write);
+        let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 
     fn close(&mut self, token: Token) {
@@ -424,26 +523,27 @@ impl Driver for Uring {
             return;
         }
         source.closing = true;
-        let fd = types::Fd(source.fd);
-        let armed = source.in_flight > 0;
-        source.arm(Armed::CLOSE);
+        let (handle, armed, in_flight) = (source.handle, source.armed, source.in_flight);
         self.starved.retain(|starved| *starved != token);
-        if armed {
-            self.cancel_all(fd);
+        if in_flight > 0 {
+            if handle == Handle::COMING {
+                // There is nothing to close yet; its completion goes on.
+                return;
+            }
+            self.cancel_armed(token, armed);
         }
-        let entry = opcode::Close::new(fd).build().user_data(Op::Close.with(token));
-        self.submit(&entry);
+        if !armed.has(Armed::SHUTDOWN) {
+            self.push_close(token);
+        }
     }
 
     fn detach(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         source.detaching = true;
-        let (fd, armed) = (types::Fd(source.fd), source.in_flight > 0);
+        let armed = source.armed;
         self.starved.retain(|starved| *starved != token);
         self.detaching.push(token);
-        if armed {
-            self.cancel_all(fd);
-        }
+        self.cancel_armed(token, armed);
     }
 
     fn buffer(&self, buffer: BufferId) -> &[u8] {
@@ -468,7 +568,7 @@ impl Driver for Uring {
         wait: Wait,
         outgoing: impl Iterator<Item = Outgoing<'a>>,
         stops: &mut Vec<SendStop>,
-        events: &mut Vec<Event<OwnedFd>>,
+        events: &mut Events,
     ) -> io::Result<()> {
         if let Some(news) = &self.news {
             // What is told from here on ends the next wait; what was told before is taken now.
@@ -476,13 +576,18 @@ impl Driver for Uring {
         }
         self.buffers.publish();
         self.rearm_starved();
+        self.close_dropped();
         let mut sending = false;
         for (position, out) in outgoing.enumerate() {
             self.push_send(position as u32, &out, stops);
             sending = true;
         }
-        // A stop (of a pipe), or a close or socket still to come, is news that must not wait.
-        let news = !stops.is_empty() || !self.close_after.is_empty() || self.can_detach();
+        // A stop (of a pipe), a close or socket still to come, or what a `recv_now` came across is news that
+        // must not wait.
+        let news = !stops.is_empty()
+            || !self.close_after.is_empty()
+            || !self.completions.is_empty()
+            || self.can_detach();
         let wait = if news { Wait::No } else { wait };
         self.counters.enters += u64::from(self.queue.enter(now, wait)?);
         self.addresses.clear();
@@ -533,6 +638,10 @@ impl Drop for Uring {
     fn drop(&mut self) {
         // What is queued still happens, and closes that have reached the kernel count as done.
         self.flush();
+        if self.table.is_some() {
+            // Else the kernel would close them when it gets to it.
+            let _ = self.queue.ring().submitter().unregister_files();
+        }
         for fd in self.sources.open_descriptors() {
             // SAFETY: the source table owns these descriptors and is dropped right after.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });

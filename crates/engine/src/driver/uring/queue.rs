@@ -13,7 +13,7 @@ use crate::token::Token;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Op {
-    /// A cancel or shutdown, whose outcome shows elsewhere.
+    /// Something whose outcome shows elsewhere, or does not matter.
     Ignore = 0,
     Accept = 1,
     Receive = 2,
@@ -24,10 +24,20 @@ pub(super) enum Op {
     CloseAfterSend = 7,
     Send = 8,
     Wake = 9,
+    /// A direct socket is made; it is to be connected.
+    Socket = 10,
+    /// Our direction of a direct socket is ended.
+    Shutdown = 11,
+    /// A direct socket that nobody wanted is closed.
+    SlotClosed = 12,
+    /// A receive that the caller waits for.
+    ReceiveNow = 13,
+    /// An ordinary descriptor is made for a direct socket that leaves.
+    Install = 14,
 }
 
 impl Op {
-    const ALL: [Op; 10] = [
+    const ALL: [Op; 15] = [
         Op::Ignore,
         Op::Accept,
         Op::Receive,
@@ -38,6 +48,11 @@ impl Op {
         Op::CloseAfterSend,
         Op::Send,
         Op::Wake,
+        Op::Socket,
+        Op::Shutdown,
+        Op::SlotClosed,
+        Op::ReceiveNow,
+        Op::Install,
     ];
 
     pub(super) fn bits(self) -> u64 {

@@ -1,8 +1,8 @@
-//! What the driver knows of each source: its descriptor, its generation, and what is in flight.
+//! What the driver knows of each source: where its file is, its generation, and what is in flight.
 
-use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
+use super::handle::Handle;
 use crate::driver::Kind;
 use crate::token::Token;
 
@@ -27,7 +27,7 @@ impl From<Kind> for Role {
 
 /// The set of operations in flight for a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Armed(u8);
+pub(super) struct Armed(u16);
 
 impl Armed {
     pub(super) const RECEIVE: Armed = Armed(1);
@@ -38,6 +38,10 @@ impl Armed {
     pub(super) const CLOSE: Armed = Armed(32);
     /// A close that follows a complete send; cancelled if the send stops short.
     pub(super) const LINKED_CLOSE: Armed = Armed(64);
+    /// The end of our direction of a direct descriptor. Its close comes after it.
+    pub(super) const SHUTDOWN: Armed = Armed(128);
+    /// The making of an ordinary descriptor for a slot that is left.
+    pub(super) const INSTALL: Armed = Armed(256);
 
     pub(super) fn has(self, what: Armed) -> bool {
         self.0 & what.0 != 0
@@ -46,7 +50,7 @@ impl Armed {
 
 #[derive(Debug)]
 pub(super) struct Source {
-    pub(super) fd: RawFd,
+    pub(super) handle: Handle,
     pub(super) generation: u32,
     pub(super) role: Role,
     pub(super) armed: Armed,
@@ -66,7 +70,7 @@ const _: () = assert!(size_of::<Source>() <= 16);
 
 impl Source {
     const FREE: Source = Source {
-        fd: -1,
+        handle: Handle::FREE,
         generation: 0,
         role: Role::Stream,
         armed: Armed(0),
@@ -90,20 +94,6 @@ impl Source {
         self.armed.0 &= !what.0;
         self.in_flight -= 1;
     }
-
-    pub(super) fn borrow(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor belongs to this source until its close completes, and the borrow
-        // ends before the source can change.
-        unsafe { BorrowedFd::borrow_raw(self.fd) }
-    }
-
-    pub(super) fn recv_now(&self, into: &mut [u8]) -> io::Result<usize> {
-        if self.role == Role::Pipe {
-            return Ok(rustix::io::read(self.borrow(), into)?);
-        }
-        let (received, _) = rustix::net::recv(self.borrow(), into, rustix::net::RecvFlags::DONTWAIT)?;
-        Ok(received)
-    }
 }
 
 /// The sources by index; grows as indices come into use.
@@ -111,13 +101,13 @@ impl Source {
 pub(super) struct Sources(Vec<Source>);
 
 impl Sources {
-    pub(super) fn insert(&mut self, token: Token, fd: RawFd, role: Role, expects_data: bool) {
+    pub(super) fn insert(&mut self, token: Token, handle: Handle, role: Role, expects_data: bool) {
         let index = token.index() as usize;
         if index >= self.0.len() {
             self.0.resize_with(index + 1, || Source::FREE);
         }
-        debug_assert_eq!(self.0[index].fd, -1, "{token:?}: attached twice");
-        self.0[index] = Source { fd, generation: token.generation(), role, expects_data, ..Source::FREE };
+        debug_assert_eq!(self.0[index].handle, Handle::FREE, "{token:?}: attached twice");
+        self.0[index] = Source { handle, generation: token.generation(), role, expects_data, ..Source::FREE };
     }
 
     pub(super) fn reserve(&mut self, count: usize) {
@@ -127,20 +117,18 @@ impl Sources {
     /// The source, unless the token is of a former tenant or was never attached.
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut Source> {
         let source = self.0.get_mut(token.index() as usize)?;
-        (source.fd >= 0 && source.generation == token.generation()).then_some(source)
+        (source.handle != Handle::FREE && source.generation == token.generation()).then_some(source)
     }
 
     pub(super) fn free(&mut self, token: Token) {
         self.0[token.index() as usize] = Source::FREE;
     }
 
-    /// Descriptors that no close has given back, as far as closes have reached the kernel.
+    /// Ordinary descriptors that no close has given back, as far as closes have reached the kernel.
     pub(super) fn open_descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.0
             .iter()
-            .filter(|source| {
-                source.fd >= 0 && !source.armed.has(Armed(Armed::CLOSE.0 | Armed::LINKED_CLOSE.0))
-            })
-            .map(|source| source.fd)
+            .filter(|source| !source.armed.has(Armed(Armed::CLOSE.0 | Armed::LINKED_CLOSE.0)))
+            .filter_map(|source| Some(source.handle.descriptor()?.as_raw_fd()))
     }
 }

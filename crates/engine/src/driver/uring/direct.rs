@@ -1,0 +1,210 @@
+//! What direct descriptors need that ordinary ones get from system calls.
+//!
+//! - **Connecting** takes two steps, because the kernel chooses the slot:
+//!
+//!   ```text
+//!    socket ──► which slot ──► no delay, bind ─► connect ──► Connected or Failed
+//!   ```
+//!
+//!   From the first step on the source counts as connecting; when it is closed in between, the close goes out
+//!   as soon as there is something to close.
+//! - **Shutting down** goes through the ring, where the kernel gives it to a thread of its own that looks the
+//!   slot up when it gets to it. So the slot must not be given on before: a close waits for it.
+//! - **Leaving** takes an ordinary descriptor for the same socket, after which the slot is closed.
+//! - **Receiving at once** is an entry that the kernel completes while it takes it.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+use io_uring::{opcode, squeue, types};
+use socket2::SockAddr;
+
+use super::complete::Events;
+use super::handle::Handle;
+use super::queue::Op;
+use super::source::{Armed, Role};
+use super::{Accepted, Completion, Uring};
+use crate::driver::{Destination, Event};
+use crate::token::Token;
+
+/// Entries that a connect takes at most: no delay, bind, connect.
+const CONNECT_ENTRIES: usize = 3;
+
+/// Addresses that a connect takes at most.
+const CONNECT_ADDRESSES: usize = 2;
+
+/// The value of `TCP_NODELAY`, where the kernel can read it at any time.
+static NODELAY: libc::c_int = 1;
+
+/// A connect whose socket is being made.
+#[derive(Debug)]
+pub(super) struct Coming {
+    token: Token,
+    to: SockAddr,
+    from: Option<SockAddr>,
+}
+
+impl Uring {
+    /// Asks for a socket in the ring's table; its completion goes on with the connect.
+    pub(super) fn connect_direct(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        let coming = match to {
+            Destination::Tcp { to, from } => {
+                Coming { token, to: SockAddr::from(*to), from: from.map(SockAddr::from) }
+            }
+            Destination::Unix(path) => Coming { token, to: SockAddr::unix(path)?, from: None },
+        };
+        let socket =
+            opcode::Socket::new(coming.to.family().into(), libc::SOCK_STREAM | libc::SOCK_NONBLOCK, 0)
+                .file_index(Some(types::DestinationSlot::auto_target()))
+                .build();
+        self.coming.push_back(coming);
+        self.sources.insert(token, Handle::COMING, Role::Stream, false);
+        self.sources.get_mut(token).expect("just inserted").arm(Armed::CONNECT);
+        self.submit(&socket.user_data(Op::Socket.with(token)));
+        Ok(())
+    }
+
+    /// A socket has been made, or not.
+    pub(super) fn complete_socket(&mut self, token: Token, result: i32, events: &mut Events) {
+        // They come in the order in which they were asked for: it is nearly always the first.
+        let at = self.coming.iter().position(|coming| coming.token == token);
+        let coming = at.and_then(|at| self.coming.remove(at));
+        let (Some(coming), Some(source)) = (coming, self.sources.get_mut(token)) else {
+            debug_assert!(false, "{token:?}: a socket that nobody asked for");
+            return;
+        };
+        if result < 0 {
+            if self.settle(token, Armed::CONNECT, events) {
+                events.push(Event::Failed { token, error: io::Error::from_raw_os_error(-result) });
+            }
+            return;
+        }
+        let handle = Handle::direct(result.cast_unsigned());
+        source.handle = handle;
+        let closing = source.closing;
+        if let Some(table) = &mut self.table {
+            table.took();
+        }
+        if closing {
+            self.push_close(token);
+            self.settle(token, Armed::CONNECT, events);
+            return;
+        }
+        self.connect_slot(token, handle, coming);
+    }
+
+    fn connect_slot(&mut self, token: Token, handle: Handle, Coming { to, from, .. }: Coming) {
+        // A chain is not torn apart, and addresses do not move until the kernel has read them.
+        if self.queue.room() < CONNECT_ENTRIES
+            || self.addresses.len() + CONNECT_ADDRESSES > self.addresses.capacity()
+        {
+            self.flush();
+        }
+        if !to.is_unix() {
+            let no_delay = handle.entry(|fd| {
+                let (level, name) = (libc::IPPROTO_TCP.cast_unsigned(), libc::TCP_NODELAY.cast_unsigned());
+                let size = size_of_val(&NODELAY) as u32;
+                opcode::SetSockOpt::new(fd, level, name, (&raw const NODELAY).cast(), size).build()
+            });
+            self.queue.push(&no_delay.flags(squeue::Flags::SKIP_SUCCESS).user_data(Op::Ignore.bits()));
+        }
+        if let Some(from) = from {
+            self.addresses.push(from);
+            let from = self.addresses.last().expect("just pushed");
+            let bind = handle.entry(|fd| opcode::Bind::new(fd, from.as_ptr().cast(), from.len()).build());
+            // Its failure is the connect's, whose own completion is then skipped.
+            let flags = squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK;
+            self.queue.push(&bind.flags(flags).user_data(Op::Connect.with(token)));
+        }
+        self.push_connect(token, handle, to);
+    }
+
+    /// Ends our direction of a direct socket.
+    pub(super) fn shutdown_direct(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.closing || source.armed.has(Armed::SHUTDOWN) {
+            return;
+        }
+        source.arm(Armed::SHUTDOWN);
+        let entry = source.handle.entry(|fd| opcode::Shutdown::new(fd, libc::SHUT_WR).build());
+        self.submit(&entry.user_data(Op::Shutdown.with(token)));
+    }
+
+    /// It is ended, or the peer is gone already. A close that has waited for it goes out.
+    pub(super) fn complete_shutdown(&mut self, token: Token, events: &mut Events) {
+        let waiting = self.sources.get_mut(token).is_some_and(|source| source.closing);
+        if waiting {
+            self.push_close(token);
+        }
+        self.settle(token, Armed::SHUTDOWN, events);
+    }
+
+    /// Receives at once into the caller's memory, which the kernel has done with when this returns: such a
+    /// receive completes while it is submitted, with what is there or with `EAGAIN`.
+    pub(super) fn recv_now_direct(&mut self, handle: Handle, into: &mut [u8]) -> io::Result<usize> {
+        let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()).unwrap_or(u32::MAX));
+        let entry = handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT).build());
+        self.submit(&entry.user_data(Op::ReceiveNow.bits()));
+        self.flush();
+        let is_it = |completion: &Completion| Op::of(completion.user_data) == Op::ReceiveNow;
+        // What else has come waits for the next turn. More than one round is needed only when the kernel had
+        // to keep completions aside.
+        loop {
+            self.queue.drain(&mut self.completions);
+            if let Some(at) = self.completions.iter().position(is_it) {
+                let result = self.completions.remove(at).result;
+                return if result < 0 {
+                    Err(io::Error::from_raw_os_error(-result))
+                } else {
+                    Ok(result as usize)
+                };
+            }
+            self.counters.enters +=
+                u64::from(self.queue.enter(stilling_ring::Time::ZERO, crate::driver::Wait::No)?);
+        }
+    }
+
+    /// Asks for an ordinary descriptor of a direct socket that leaves.
+    pub(super) fn install(&mut self, token: Token) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        let Some(slot) = source.handle.slot() else { return };
+        source.arm(Armed::INSTALL);
+        let entry = opcode::FixedFdInstall::new(types::Fixed(slot), 0).build();
+        self.submit(&entry.user_data(Op::Install.with(token)));
+    }
+
+    /// It is made, or there is none to be had; either way the slot is not needed any more.
+    pub(super) fn complete_install(&mut self, token: Token, result: i32, events: &mut Events) {
+        let Some(source) = self.sources.get_mut(token) else { return };
+        let close = source.handle.close();
+        let socket = if result < 0 {
+            Err(io::Error::from_raw_os_error(-result))
+        } else {
+            // SAFETY: the descriptor is new, and nobody else owns it.
+            Ok(unsafe { OwnedFd::from_raw_fd(result) })
+        };
+        self.sources.free(token);
+        self.submit(&close.user_data(Op::SlotClosed.bits()));
+        events.push(Event::Detached { token, socket });
+    }
+
+    /// Closes what was accepted into the ring's table and then dropped.
+    pub(super) fn close_dropped(&mut self) {
+        while let Some(slot) = self.table.as_ref().and_then(super::table::Table::next_dropped) {
+            let entry = Handle::direct(slot).close().user_data(Op::SlotClosed.bits());
+            self.submit(&entry);
+        }
+    }
+
+    /// The connection that an accept gave.
+    pub(super) fn accepted_socket(&mut self, result: i32) -> Accepted {
+        match &mut self.table {
+            Some(table) => {
+                table.took();
+                Accepted::Direct(table.own(result.cast_unsigned()))
+            }
+            // SAFETY: a non-negative result of an accept is a new descriptor that nobody else owns.
+            None => Accepted::Plain(unsafe { OwnedFd::from_raw_fd(result) }),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Where a source's file is: in the process's descriptor table, or in the ring's own.
+//!
+//! A *direct* descriptor is a slot of a table that belongs to one ring. It costs no number of the process, so
+//! that a process with N rings may have N times as many sockets as open files; and only this ring can name
+//! it, so that every operation on it has to go through the ring. [`Handle`] is the one place that knows how
+//! an entry says which of the two it means.
+
+use std::fmt;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use io_uring::{opcode, squeue, types};
+
+/// `IOSQE_FIXED_FILE` of io_uring_enter(2): the entry's descriptor is a slot.
+const FIXED_FILE: squeue::Flags = squeue::Flags::from_bits_retain(1);
+
+/// A descriptor, a slot, or neither, in one word: `0…` is a descriptor, `-3 - slot` a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Handle(i32);
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Nothing,
+    Process(RawFd),
+    Ring(u32),
+}
+
+impl Handle {
+    /// No source is here.
+    pub(super) const FREE: Handle = Handle(-1);
+    /// A source whose socket is still being made, or could not be.
+    pub(super) const COMING: Handle = Handle(-2);
+
+    /// An ordinary descriptor.
+    pub(super) fn plain(fd: RawFd) -> Self {
+        debug_assert!(fd >= 0, "{fd} is no descriptor");
+        Handle(fd)
+    }
+
+    /// A slot of the ring's table.
+    pub(super) fn direct(slot: u32) -> Self {
+        Handle(-3 - slot.cast_signed())
+    }
+
+    fn target(self) -> Target {
+        match self.0 {
+            fd @ 0.. => Target::Process(fd),
+            -2..=-1 => Target::Nothing,
+            slot => Target::Ring((-3 - slot).cast_unsigned()),
+        }
+    }
+
+    /// The slot of the ring's table, if it is one.
+    pub(super) fn slot(self) -> Option<u32> {
+        match self.target() {
+            Target::Ring(slot) => Some(slot),
+            Target::Process(_) | Target::Nothing => None,
+        }
+    }
+
+    /// Whether it is a slot of the ring's table.
+    pub(super) fn is_direct(self) -> bool {
+        self.slot().is_some()
+    }
+
+    /// The entry that `build` makes of a descriptor, aimed at this file.
+    pub(super) fn entry(self, build: impl FnOnce(types::Fd) -> squeue::Entry) -> squeue::Entry {
+        match self.target() {
+            Target::Process(fd) => build(types::Fd(fd)),
+            Target::Ring(slot) => build(types::Fd(slot.cast_signed())).flags(FIXED_FILE),
+            // The kernel answers EBADF, as for any descriptor that is not open.
+            Target::Nothing => build(types::Fd(-1)),
+        }
+    }
+
+    /// Closes it. Where nothing was made there is nothing to close, but all the same an answer.
+    pub(super) fn close(self) -> squeue::Entry {
+        match self.target() {
+            Target::Process(fd) => opcode::Close::new(types::Fd(fd)).build(),
+            Target::Ring(slot) => opcode::Close::new(types::Fixed(slot)).build(),
+            Target::Nothing => opcode::Nop::new().build(),
+        }
+    }
+
+    /// The ordinary descriptor, if it is one: only that can be given to system calls. The caller says for
+    /// how long it stays open.
+    pub(super) fn descriptor<'a>(self) -> Option<BorrowedFd<'a>> {
+        match self.target() {
+            // SAFETY: the source table owns the descriptor until its close completes; callers use the borrow
+            // within one call, in which no source changes.
+            Target::Process(fd) => Some(unsafe { BorrowedFd::borrow_raw(fd) }),
+            Target::Ring(_) | Target::Nothing => None,
+        }
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_what_it_was_made_of() {
+        let highest = crate::limits::DIRECT_DESCRIPTORS_MAX - 1;
+        for slot in [0, 1, 77, highest] {
+            assert_eq!(Handle::direct(slot).target(), Target::Ring(slot));
+            assert!(Handle::direct(slot).is_direct());
+        }
+        for fd in [0, 1, i32::MAX] {
+            assert_eq!(Handle::plain(fd).target(), Target::Process(fd));
+        }
+        for nothing in [Handle::FREE, Handle::COMING] {
+            assert_eq!((nothing.target(), nothing.is_direct()), (Target::Nothing, false));
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The HTTP generator over real sockets, on both drivers: against servers that answer wrongly in
+//! The HTTP generator over real sockets, on both drivers and with direct descriptors: against servers that answer wrongly in
 //! every way it must notice, and against the real server.
 #![cfg(target_os = "linux")]
 

@@ -11,13 +11,14 @@ use stilling_wire::http1::Status;
 use crate::{DRIVERS, plan};
 
 /// A server on a free port.
-fn serve(driver: DriverChoice) -> RunningServer {
+fn serve(driver: DriverChoice, direct_descriptors: bool) -> RunningServer {
     let config = ServeConfig {
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
         shards: 2,
         worker_threads: 2,
         slow_duration: Duration::from_millis(1),
         driver,
+        direct_descriptors,
         timeouts: Timeouts::default(),
         ..ServeConfig::default()
     };
@@ -26,9 +27,11 @@ fn serve(driver: DriverChoice) -> RunningServer {
 
 /// Loads a fresh server, ends it, and compares the books of both sides.
 fn check(path: &str, requests: u64, change: impl Fn(&mut Plan)) {
-    for driver in DRIVERS {
-        let server = serve(driver);
+    let ways = DRIVERS.map(|driver| (driver, false)).into_iter().chain([(DriverChoice::Uring, true)]);
+    for (driver, direct_descriptors) in ways {
+        let server = serve(driver, direct_descriptors);
         let mut plan = plan(server.addresses()[0], path, requests, driver);
+        plan.direct_descriptors = direct_descriptors;
         // Nothing is asked ahead of the load, so that both sides count the same.
         plan.expect_body = Some(Vec::new());
         (plan.connections, plan.threads) = (10, 2);
@@ -106,7 +109,7 @@ fn held_connections_agree_with_the_server() {
 #[test]
 fn an_answer_to_head_has_no_body_whatever_it_announces() {
     for driver in DRIVERS {
-        let server = serve(driver);
+        let server = serve(driver, false);
         let mut plan = plan(server.addresses()[0], "/livez", 100, driver);
         plan.method = "HEAD".to_owned();
         let report = http::run(&plan).expect("a report");
@@ -118,7 +121,7 @@ fn an_answer_to_head_has_no_body_whatever_it_announces() {
 #[test]
 fn a_body_is_learned_from_the_first_answer_and_a_report_is_one_json_object() {
     for driver in DRIVERS {
-        let server = serve(driver);
+        let server = serve(driver, false);
         let mut plan = plan(server.addresses()[0], "/livez", 100, driver);
         plan.rate = Some(10_000.0);
         let report = http::run(&plan).expect("a report");
@@ -136,7 +139,7 @@ fn a_body_is_learned_from_the_first_answer_and_a_report_is_one_json_object() {
 /// A duration ends a run, and the watcher hears of it meanwhile.
 #[test]
 fn a_run_for_a_time_reports_its_progress() {
-    let server = serve(DriverChoice::Auto);
+    let server = serve(DriverChoice::Auto, false);
     let mut plan = plan(server.addresses()[0], "/test/fast", 1, DriverChoice::Auto);
     plan.length = Length::For(Duration::from_millis(500));
     plan.warmup = Duration::from_millis(100);

@@ -6,12 +6,14 @@ use rustix::process::{Resource, Rlimit, prlimit};
 
 use crate::support::{Driver, Peer, Server, Tool, binary, eventually};
 
-on_both_drivers!(
-    who_comes_at_capacity_waits_for_a_place,
-    a_crowd_passes_through_few_places,
-    few_descriptors_mean_less_capacity,
-    running_out_of_descriptors_is_survived,
-);
+on_every_driver!(who_comes_at_capacity_waits_for_a_place, a_crowd_passes_through_few_places);
+
+/// What the limit of open files means for connections that are open files; see `direct.rs` for others.
+mod open_files {
+    use super::{few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived};
+
+    on_both_drivers!(few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived);
+}
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
 const FAST_CLOSE: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
@@ -67,7 +69,7 @@ fn a_crowd_passes_through_few_places(driver: Driver) {
 fn limited(descriptors: u32, driver: Driver) -> std::process::Command {
     let limit = format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"");
     let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
-    command.args(["serve", "--listen", "127.0.0.1:0", "--accept-threads", "1", "--driver", driver.name()]);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--accept-threads", "1"]).args(driver.options());
     command
 }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use crate::support::{Driver, Peer, Random, Server, eventually};
 
-on_both_drivers!(vanishing_clients_leave_nothing_behind);
+on_every_driver!(vanishing_clients_leave_nothing_behind);
 
 const FAULTS: usize = 100_000;
 const THREADS: usize = 4;

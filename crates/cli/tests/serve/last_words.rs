@@ -5,7 +5,7 @@ use rustix::process::Signal;
 
 use crate::support::{Driver, Peer, Server};
 
-on_both_drivers!(
+on_every_driver!(
     stray_bytes_behind_the_last_request_cost_no_answer,
     a_drain_answers_slow_work_with_a_request_pipelined_behind_it,
     a_drain_waits_for_answers_that_are_held_up,

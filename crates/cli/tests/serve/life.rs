@@ -240,7 +240,8 @@ fn listener_of(address: SocketAddr) -> Option<Pid> {
 /// Row 4.30: the starter returns with success, its output ends, and another process serves.
 fn a_daemon_leaves_its_parent_and_serves(driver: Driver) {
     let mut parent = binary()
-        .args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--daemonize"])
+        .args(["serve", "--listen", "127.0.0.1:0", "--daemonize"])
+        .args(driver.options())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the binary starts");

@@ -1,7 +1,7 @@
 //! `stilling serve` met from outside: the shipped binary, real clients, hostile peers, both drivers.
 //!
 //! One test binary with a module per theme, so that all share `support` and run side by side. A check
-//! is a function of the driver; [`on_both_drivers`] makes two tests of it. Every server of every test
+//! is a function of the driver; [`on_both_drivers`] makes two tests of it, [`on_every_driver`] three. Every server of every test
 //! must end well: [`support::Server::finish`] looks at its last counters.
 #![cfg(target_os = "linux")]
 
@@ -23,10 +23,24 @@ macro_rules! on_both_drivers {
     };
 }
 
+/// The same, and once more with direct descriptors: for what happens at the ends of connections.
+macro_rules! on_every_driver {
+    ($($check:ident),* $(,)?) => {
+        on_both_drivers!($($check),*);
+        mod on_uring_direct {
+            $(#[test]
+            fn $check() {
+                super::$check(crate::support::Driver::UringDirect);
+            })*
+        }
+    };
+}
+
 mod answers;
 mod capacity;
 mod clients;
 mod deadlines;
+mod direct;
 mod elastic;
 mod fallback;
 mod faults;

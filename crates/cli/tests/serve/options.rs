@@ -142,7 +142,7 @@ fn options_reach_the_server(driver: Driver) {
     let mut command = binary();
     let options =
         "--accept-threads 3 --accept-capacity 77 --worker-threads 5 --slow-duration 1 --congestion reno";
-    command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name()]);
+    command.args(["serve", "--listen", "127.0.0.1:0"]).args(driver.options());
     command.args(options.split_whitespace());
     let server = Server::spawn(command);
     assert_eq!(server.banner_line("shards "), "3, worker threads 5, capacity 77 connections per shard");
@@ -163,7 +163,7 @@ fn a_taken_port_is_said_and_is_an_error(driver: Driver) {
     let taken = [stranger.local_addr().expect("it is bound"), server.address()];
     for address in taken {
         for arguments in [format!("--listen {address}"), format!("--port {}", address.port())] {
-            let outcome = run(&format!("serve {arguments} --driver {}", driver.name()));
+            let outcome = run(&format!("serve {arguments} {}", driver.options().join(" ")));
             let said = String::from_utf8_lossy(&outcome.stderr).into_owned();
             assert_eq!(outcome.status.code(), Some(1), "{said}");
             let wanted = format!(

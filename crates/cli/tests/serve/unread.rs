@@ -4,7 +4,7 @@ use std::thread;
 
 use crate::support::{Driver, Server};
 
-on_both_drivers!(
+on_every_driver!(
     a_client_that_never_reads_is_bounded_and_cut_off,
     a_slow_reader_gets_every_byte_in_order,
     resets_while_an_answer_is_held_up_cost_nothing,

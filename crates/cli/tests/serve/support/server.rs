@@ -12,15 +12,27 @@ use super::{Metrics, Peer, Watcher, eventually};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Driver {
     Uring,
+    /// With direct descriptors.
+    UringDirect,
     Poll,
 }
 
 impl Driver {
-    /// The name it has on the command line and in the metrics.
+    /// The name it has in the banner and in the metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Driver::Uring => "uring",
+            Driver::UringDirect => "uring-direct",
             Driver::Poll => "poll",
+        }
+    }
+
+    /// The options of `serve` that demand it.
+    pub(crate) fn options(self) -> &'static [&'static str] {
+        match self {
+            Driver::Uring => &["--driver", "uring"],
+            Driver::UringDirect => &["--driver", "uring", "--direct-descriptors"],
+            Driver::Poll => &["--driver", "poll"],
         }
     }
 }
@@ -46,7 +58,7 @@ impl Server {
     /// A server on `listen`.
     pub(crate) fn listening(driver: Driver, listen: &str, options: &str) -> Server {
         let mut command = binary();
-        command.args(["serve", "--listen", listen, "--driver", driver.name()]);
+        command.args(["serve", "--listen", listen]).args(driver.options());
         command.args(options.split_whitespace());
         let server = Self::spawn(command);
         assert_eq!(server.banner_line("driver "), driver.name());

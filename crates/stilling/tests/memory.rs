@@ -122,7 +122,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     until("all have met resistance", || blocked() >= cold + CLIENTS);
     // They go on, slowly: more than the engine holds for one, so that further pieces are read.
     let mut bytes = [0; 4096];
-    for _ in 0..100 {
+    for _ in 0..40 {
         for client in &mut clients {
             client.read_exact(&mut bytes).expect("more of the answer");
         }

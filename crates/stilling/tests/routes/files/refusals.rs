@@ -119,7 +119,7 @@ fn what_cannot_be_read_is_said_so(driver: DriverChoice) {
     let site = Site::new(driver);
     let closed = site.public().join("closed");
     std::fs::write(&closed, "closed").expect("a file");
-    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0)).expect("a file of ours");
+    std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o000)).expect("a file of ours");
     let expected = if std::fs::File::open(&closed).is_ok() { 200 } else { 403 };
     assert_eq!(site.server.connect().ask(get("/files/closed")).status, expected);
     site.server.finish();

@@ -5,6 +5,7 @@
 //! echo add 5 | socat - udp:127.0.0.1:9000        # answers "5"
 //! ```
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ impl Session for NoConnections {
 fn main() -> std::io::Result<()> {
     let address: Option<SocketAddr> = std::env::args().nth(1).and_then(|text| text.parse().ok());
     let socket = net::bind_udp(address.unwrap_or(([127, 0, 0, 1], 9000).into()))?;
-    println!("counting on {}", net::local_addr(&socket)?);
+    writeln!(std::io::stdout(), "counting on {}", net::local_addr(&socket)?)?;
     let driver = Poll::new()?;
     let handle = driver.wake_handle();
     let wake = Arc::new(Wake::new(move || handle.wake()));

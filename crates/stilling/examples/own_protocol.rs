@@ -7,6 +7,7 @@
 //!
 //! One shard per core, each on a thread of its own with its own listener on the same port; nothing is shared.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ fn main() -> std::io::Result<()> {
             })
         })
         .collect();
-    println!("echoing on {address}");
+    writeln!(std::io::stdout(), "echoing on {address}")?;
     for shard in shards {
         shard.join().expect("a shard does not panic")?;
     }

@@ -8,20 +8,7 @@ use crate::tree;
 
 /// The lines that stand above all figures.
 pub(super) fn describe(hyper: &str) -> Vec<String> {
-    let cpu = read("/proc/cpuinfo");
-    let model = cpu
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown", |(_, model)| model);
-    let memory = read("/proc/meminfo");
-    let memory_kib: u64 = memory.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
-    let mut lines = vec![
-        format!("Date: {}", said("date", &["-u", "+%Y-%m-%d"])),
-        format!("Commit: {}", commit()),
-        format!("Machine: {model}, {} cores, {:.0} GiB", cores(), memory_kib as f64 / (1024.0 * 1024.0)),
-        format!("Kernel: Linux {}", read("/proc/sys/kernel/osrelease").trim()),
-        format!("TCP congestion control: {}", isolation::congestion()),
-    ];
+    let mut lines = where_and_when();
     let versions = [
         ("ab", said("ab", &["-V"])),
         ("wrk", said("wrk", &["-v"])),
@@ -30,6 +17,24 @@ pub(super) fn describe(hyper: &str) -> Vec<String> {
     lines.extend(versions.map(|(name, version)| format!("{name}: {}", short(&version))));
     lines.push(format!("hyper: {hyper}"));
     lines
+}
+
+/// The machine and the day.
+pub(super) fn where_and_when() -> Vec<String> {
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown", |(_, model)| model);
+    let memory = read("/proc/meminfo");
+    let memory_kib: u64 = memory.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    vec![
+        format!("Date: {}", said("date", &["-u", "+%Y-%m-%d"])),
+        format!("Commit: {}", commit()),
+        format!("Machine: {model}, {} cores, {:.0} GiB", cores(), memory_kib as f64 / (1024.0 * 1024.0)),
+        format!("Kernel: Linux {}", read("/proc/sys/kernel/osrelease").trim()),
+        format!("TCP congestion control: {}", isolation::congestion()),
+    ]
 }
 
 /// Cores that a server may use.

@@ -12,6 +12,7 @@ mod overload;
 pub(crate) mod own;
 pub(crate) mod server;
 mod slow;
+mod sockets;
 mod targets;
 
 use std::cell::RefCell;
@@ -56,6 +57,8 @@ pub(crate) struct Arguments {
 enum What {
     /// The HTTP server beside nginx and hyper
     Http(Http),
+    /// Tens of thousands of live connections in one process, beyond its limit of open files
+    Sockets(sockets::Sockets),
 }
 
 #[derive(Args)]
@@ -123,7 +126,16 @@ struct Bench {
 
 impl Arguments {
     pub(crate) fn run(self) -> Outcome {
-        let What::Http(arguments) = self.what;
+        match self.what {
+            What::Http(arguments) => arguments.run(),
+            What::Sockets(arguments) => arguments.run(),
+        }
+    }
+}
+
+impl Http {
+    fn run(self) -> Outcome {
+        let arguments = self;
         if !isolation::is_inside() {
             packages::install(&packages::FOR_BENCH)?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-hyper"]))?;
@@ -160,7 +172,11 @@ impl Arguments {
         let verdicts = targets::section(&bench.targets.borrow()).text();
         println!("\n{verdicts}");
         let page = format!("{introduction}\n{verdicts}{page}");
-        if arguments.write { tree::write(PAGE, &page) } else { Ok(()) }
+        if !arguments.write {
+            return Ok(());
+        }
+        let former = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
+        tree::write(PAGE, &(page + &sockets::kept_sections(&former)))
     }
 }
 
@@ -206,7 +222,7 @@ impl Bench {
         println!("{lines}");
         Ok(format!(
             "# Benchmarks\n\n\
-             Every figure on this page comes from one run of `{command}`, which writes it. Servers and load \
+             Every figure on this page, but for sections that name a command of their own, comes from one run of `{command}`, which writes it. Servers and load \
              generators share the machine's cores and talk over loopback: figures of one run compare with each \
              other, and with nothing else. Rounds are interleaved (each server in turn, then again); a cell has \
              the median and, in brackets, the least and the greatest. A ratio is the median of the ratios within \

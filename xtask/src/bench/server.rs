@@ -54,7 +54,11 @@ impl Server {
     }
 
     /// A server whose first line says where it listens.
-    fn that_says_where(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
+    pub(super) fn that_says_where(
+        name: &'static str,
+        words: String,
+        mut command: Command,
+    ) -> Outcome<Server> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
@@ -126,6 +130,11 @@ impl Server {
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_child = |id: &u32| Stat::of(*id).is_some_and(|stat| stat.parent == parent);
         std::iter::once(parent).chain(ids.filter(is_child)).collect()
+    }
+
+    /// Descriptors that the server's first process has open.
+    pub(super) fn descriptors(&self) -> Outcome<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/fd", self.child.id()))?.count())
     }
 
     /// Seconds of CPU that the server used so far, user and kernel, all threads of all processes.

@@ -1,0 +1,276 @@
+//! `cargo xtask bench sockets`: how many live connections one server process holds, whatever its limit of open
+//! files, and what each of them costs.
+//!
+//! Server and generator both run under the limit and keep their sockets in the descriptor tables of their rings. The
+//! generator opens all connections, then sends one request over each, checks every answer and holds them all; the
+//! memory is looked at before, right after the answers, and when the server has parked them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::figures::{self, Section};
+use super::server::Server;
+use super::{PAGE, idle, isolation, machine};
+use crate::Outcome;
+use crate::steps::{cargo, run, shown};
+use crate::tree;
+
+/// How long connections rest before the last look: longer than a server waits until it parks one.
+const REST: Duration = Duration::from_secs(8);
+
+/// Connections per source address: fewer than the system has ephemeral ports for one.
+const CONNECTIONS_PER_SOURCE: u32 = 5000;
+
+#[derive(Args)]
+pub(super) struct Sockets {
+    /// Connections that are open at once
+    #[arg(long, value_name = "N", default_value_t = 60_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count: u32,
+    /// Open files that the server, and the generator, may have
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(200..))]
+    open_files: u32,
+    /// Rings of the server, and of the generator; each holds as many sockets as there may be open files
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    rings: u32,
+    /// Write the section into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// What was seen at one moment.
+struct Look {
+    /// Bytes that the server occupies.
+    user: u64,
+    /// Bytes of the kernel's slabs, of the whole machine.
+    slab: u64,
+    /// Connections that the server has open, this look's own among them.
+    open: u64,
+    /// Descriptors that the server has open.
+    descriptors: usize,
+}
+
+impl Sockets {
+    pub(super) fn run(self) -> Outcome {
+        if !isolation::is_inside() {
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
+        }
+        isolation::enter()?;
+        idle::raise_descriptors();
+        let folder = tempfile::tempdir()?;
+        let binary = super::taken(&tree::target().join("release/stilling"), folder.path())?;
+        let section = self.measure(&binary)?;
+        println!("\n{}", section.text());
+        if !self.write {
+            return Ok(());
+        }
+        let page = fs::read_to_string(tree::root().join(PAGE))?;
+        tree::write(PAGE, &with_section(&page, &section))
+    }
+
+    /// Measures, and checks that all were there and answered.
+    fn measure(&self, binary: &Path) -> Outcome<Section> {
+        let asked = self;
+        let limit = format!("--nofile={0}:{0}", asked.open_files);
+        let (rings, count) = (asked.rings.to_string(), asked.count.to_string());
+        let mut command = Command::new("prlimit");
+        command.arg(&limit).arg(binary).args(["serve", "--listen", "127.0.0.1:0", "--direct-descriptors"]);
+        // While tens of thousands open, the first ones wait for their first request.
+        command.args(["-A", &rings, "--first-byte-timeout", "300", "--idle-timeout", "300"]);
+        let server = Server::that_says_where("stilling uring", shown(&command), command)?;
+        let before = look(&server)?;
+        let source = format!("127.0.1.1/{}", asked.count.div_ceil(CONNECTIONS_PER_SOURCE));
+        let hold = (REST + REST).as_secs().to_string();
+        let mut load = Command::new("prlimit");
+        load.arg(&limit).arg(binary).args(["bench", "http", &server.url("/test/fast")]);
+        load.args(["--direct-descriptors", "-c", &count, "-t", &rings, "--source", &source]);
+        load.args(["--hold", &hold, "--timeout", "60"]);
+        let mut holder = Holder::start(load, asked.count)?;
+        let answered = look(&server)?;
+        std::thread::sleep(REST);
+        let parked = look(&server)?;
+        let report = holder.finish(asked.count)?;
+        for look in [&answered, &parked] {
+            if look.open <= u64::from(asked.count) {
+                return Err(
+                    format!("the server had only {} connections, its watcher's included", look.open).into()
+                );
+            }
+        }
+        println!("{report}");
+        let words = format!(
+            "One server process under a limit of {} open files (`prlimit --nofile`) holds {} live connections at \
+             once: it keeps them in the descriptor tables of its {rings} rings (`--direct-descriptors`), and so does \
+             the generator, under the same limit. All connections were opened first; then each carried one request, \
+             and every answer was checked; all were still open when the generator let go of them. Kernel memory is \
+             the growth of the machine's slabs (`Slab` of `/proc/meminfo`) divided by the sockets, two for each \
+             connection because both ends are on this machine; user memory is the growth of the server's `Pss`.\n\n\
+             `cargo xtask bench sockets --count {} --open-files {} --rings {rings} --write`, which ran `{}` and \
+             `{}`.\n\n{}",
+            figures::thousands(asked.open_files.into()),
+            figures::thousands(asked.count.into()),
+            asked.count,
+            asked.open_files,
+            server.command.replace(&binary.display().to_string(), "stilling"),
+            holder.command.replace(&binary.display().to_string(), "stilling"),
+            machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect::<String>().trim_end(),
+        );
+        let head = [
+            "moment",
+            "connections",
+            "descriptors of the server",
+            "user bytes each",
+            "kernel bytes per socket",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let each = |bytes: u64, before: u64, ends: f64| (bytes as f64 - before as f64) / ends;
+        let ends = f64::from(asked.count);
+        for (moment, look) in [("before", &before), ("all answered", &answered), ("all parked", &parked)] {
+            let is_before = std::ptr::eq(look, &raw const before);
+            let figure = |value: f64| if is_before { figures::unknown() } else { figures::thousands(value) };
+            table.push(vec![
+                moment.to_owned(),
+                figures::thousands((look.open - 1) as f64),
+                look.descriptors.to_string(),
+                figure(each(look.user, before.user, ends)),
+                figure(each(look.slab, before.slab, 2.0 * ends)),
+            ]);
+        }
+        Ok(Section { title: title(asked.count), words, table })
+    }
+}
+
+fn title(count: u32) -> String {
+    format!("{} sockets", figures::thousands(count.into()))
+}
+
+/// The page with `section` in the place of the one with its title, or at the end.
+fn with_section(page: &str, section: &Section) -> String {
+    let mut page = page.to_owned();
+    if let Some(old) = section_of(&page, &section.title).map(str::to_owned) {
+        page = page.replace(&old, "");
+    }
+    format!("{}\n\n{}", page.trim_end(), section.text())
+}
+
+/// The sections of this measurement on a page that is about to be written anew.
+pub(super) fn kept_sections(page: &str) -> String {
+    let titles =
+        page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| title.ends_with(" sockets"));
+    titles
+        .filter_map(|title| section_of(page, title))
+        .map(|section| format!("\n{}\n", section.trim_end()))
+        .collect()
+}
+
+/// A section from its heading to the next one.
+fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+    let heading = format!("## {title}\n");
+    let start = if page.starts_with(&heading) { 0 } else { page.find(&format!("\n{heading}"))? + 1 };
+    let rest = &page[start + heading.len()..];
+    let end = rest.find("\n## ").map_or(page.len(), |at| start + heading.len() + at + 1);
+    Some(&page[start..end])
+}
+
+fn look(server: &Server) -> Outcome<Look> {
+    let meminfo = fs::read_to_string("/proc/meminfo")?;
+    let slab =
+        meminfo.lines().find_map(|line| line.strip_prefix("Slab:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let slab: u64 = slab.ok_or("/proc/meminfo does not tell the slabs")?;
+    Ok(Look {
+        user: server.memory(),
+        slab: slab * 1024,
+        open: open(server)?,
+        descriptors: server.descriptors()?,
+    })
+}
+
+/// Connections that the server says are open.
+fn open(server: &Server) -> Outcome<u64> {
+    let mut stream = TcpStream::connect(server.address)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    let value = answer.lines().find_map(|line| {
+        let (name, value) = line.rsplit_once(' ')?;
+        (name.ends_with("connections")).then(|| value.parse().ok())?
+    });
+    Ok(value.ok_or("the metrics do not tell the connections")?)
+}
+
+/// The generator while it runs; dropping it ends it.
+struct Holder {
+    child: Child,
+    command: String,
+}
+
+impl Holder {
+    /// Returns when all connections have been answered and are held.
+    fn start(mut command: Command, count: u32) -> Outcome<Holder> {
+        let words = shown(&command);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut holder = Holder { child, command: words };
+        let mut told = String::new();
+        let mut stderr = BufReader::new(holder.child.stderr.take().expect("it is piped"));
+        while stderr.read_line(&mut told)? > 0 {
+            if told.ends_with(&format!("holding {count} connections\n")) {
+                // Read on, so that what it says later does not meet a closed pipe.
+                std::thread::spawn(move || std::io::copy(&mut stderr, &mut std::io::stderr()));
+                return Ok(holder);
+            }
+        }
+        Err(format!("`{}` did not hold {count} connections: {told}", holder.command).into())
+    }
+
+    /// Waits for its end, which must be a good one with all connections still open.
+    fn finish(&mut self, count: u32) -> Outcome<String> {
+        let mut report = String::new();
+        self.child.stdout.take().expect("it is piped").read_to_string(&mut report)?;
+        let status = self.child.wait()?;
+        let held =
+            report.lines().find_map(|line| line.strip_prefix("held to the end")?.trim().parse::<u32>().ok());
+        if !status.success() || held != Some(count) {
+            return Err(format!("`{}` ended with {status}, {held:?} held:\n{report}", self.command).into());
+        }
+        Ok(report)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(title: &str, words: &str) -> Section {
+        Section { title: title.to_owned(), words: words.to_owned(), table: vec![vec!["a".to_owned()]] }
+    }
+
+    #[test]
+    fn a_section_replaces_its_predecessor_and_no_other() {
+        let page = "# Page\n\n## 60 sockets\n\nold\n\n## Other\n\nkept\n";
+        let written = with_section(page, &section("60 sockets", "new"));
+        assert!(!written.contains("old") && written.contains("## Other\n\nkept\n"), "{written}");
+        assert_eq!(written.matches("## 60 sockets").count(), 1);
+        assert_eq!(with_section(&written, &section("60 sockets", "new")), written);
+        assert!(with_section(page, &section("61 sockets", "new")).contains("old"));
+    }
+
+    #[test]
+    fn a_page_written_anew_keeps_these_sections() {
+        let page = "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n";
+        assert_eq!(kept_sections(page), "\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n");
+        assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
+    }
+}

@@ -280,6 +280,7 @@ fn table(report: &Report) -> String {
     let mode = match (asked.rate, asked.hold_s, asked.keep_alive) {
         (_, Some(span), _) => format!("hold for {span} s"),
         (Some(rate), _, _) => format!("open loop, {rate} requests/s"),
+        _ if !report.steps.is_empty() => format!("open loop, {} steps", report.steps.len()),
         (None, _, true) => format!("closed loop, {} in flight each", asked.pipeline),
         (None, _, false) => "closed loop, a connection per request".to_owned(),
     };

@@ -138,7 +138,7 @@ impl<R> Core<R> {
         self.closed.load(Ordering::Acquire)
     }
 
-    fn is_finished(&self) -> bool {
+    pub(crate) fn is_finished(&self) -> bool {
         if !self.is_closed() {
             return false;
         }
@@ -235,7 +235,7 @@ impl<R> Core<R> {
         let mut context = JobContext::on(&self.clock);
         let outcome = contain(|| job(&mut context)).map_or(Outcome::Panicked, Outcome::Done);
         self.inline.fetch_sub(1, Ordering::AcqRel);
-        count(self.tally.answers(&outcome));
+        self.tally.answers(&outcome).map(count);
         Ok(outcome)
     }
 
@@ -245,9 +245,9 @@ impl<R> Core<R> {
         self.tally.snapshot(self.queued(), threads)
     }
 
-    /// Puts the answer for one taken job into its lane's results and wakes its shard.
+    /// Puts the answer for one taken job, or a part of it, into its lane's results and wakes its shard.
     pub(crate) fn deliver(&self, lane: usize, ticket: u64, outcome: Outcome<R>) {
-        let answered = count(self.tally.answers(&outcome));
+        let answered = self.tally.answers(&outcome).map_or(1, count);
         let outlet = &self.outlets[lane];
         {
             let mut results = lock(&outlet.results);
@@ -263,6 +263,14 @@ impl<R> Core<R> {
             results.publish();
         }
         outlet.wake.notify();
+    }
+}
+
+#[cfg(not(loom))]
+impl<R> Core<R> {
+    /// Whether the lane is gone: nobody will ever fetch its results.
+    pub(crate) fn is_abandoned(&self, lane: usize) -> bool {
+        lock(&self.outlets[lane].results).is_closed()
     }
 }
 

@@ -65,12 +65,13 @@ pub(crate) struct Tally {
 const SERVICE_WINDOW: u64 = 16;
 
 impl Tally {
-    /// The counter of jobs that ended so.
-    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> &AtomicU64 {
+    /// The counter of jobs that ended so; `None`: the job goes on.
+    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> Option<&AtomicU64> {
         match outcome {
-            Outcome::Done(_) => &self.done,
-            Outcome::Panicked => &self.panicked,
-            Outcome::Expired => &self.expired,
+            Outcome::Done(_) => Some(&self.done),
+            Outcome::Panicked => Some(&self.panicked),
+            Outcome::Expired => Some(&self.expired),
+            Outcome::Part(_) => None,
         }
     }
 

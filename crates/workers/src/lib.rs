@@ -89,7 +89,12 @@ mod growth;
 mod keeper;
 mod lane;
 mod pool;
+#[cfg(all(target_os = "linux", not(loom)))]
+pub mod processes;
 mod running;
+mod seat;
+#[cfg(not(loom))]
+mod speaker;
 mod strength;
 mod target;
 mod threads;
@@ -102,4 +107,7 @@ pub use lane::{Lane, Position, Refused};
 pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
 pub use running::{Completed, Finished, Outcome, Running};
 pub use target::QueueTarget;
+pub use seat::Seat;
+#[cfg(not(loom))]
+pub use speaker::{Conversation, Reply, Speaker};
 pub use threads::Unfinished;

@@ -1,0 +1,43 @@
+//! How long a process that died waits until it is started again: nothing if it had lived for long, else twice as
+//! long with each death in a row, up to a maximum. A program that cannot start must not eat the machine.
+
+use std::time::Duration;
+
+use super::limits::{BACKOFF_FIRST, BACKOFF_MAX, LIVED};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Backoff {
+    /// Deaths in a row, none of them after a long life.
+    deaths: u32,
+}
+
+impl Backoff {
+    /// The wait after a death; `lived` is how long the process had answered.
+    pub(super) fn after_death(&mut self, lived: Duration) -> Duration {
+        if lived >= LIVED {
+            self.deaths = 0;
+            return Duration::ZERO;
+        }
+        let doublings = self.deaths.min(31);
+        self.deaths = self.deaths.saturating_add(1);
+        BACKOFF_FIRST.saturating_mul(1 << doublings).min(BACKOFF_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 1.24: respawn, but never in a tight loop.
+    #[test]
+    fn the_wait_doubles_up_to_its_maximum_and_a_long_life_forgives() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<u64> =
+            (0..9).map(|_| backoff.after_death(Duration::ZERO).as_millis() as u64).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 6400, 10_000, 10_000]);
+        assert_eq!(backoff.after_death(LIVED), Duration::ZERO);
+        assert_eq!(backoff.after_death(LIVED - Duration::from_nanos(1)), BACKOFF_FIRST);
+        let mut old = Backoff { deaths: u32::MAX };
+        assert_eq!(old.after_death(Duration::ZERO), BACKOFF_MAX);
+    }
+}

@@ -1,0 +1,75 @@
+//! What the supervision counts, for the status page, the metrics and the tests.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A snapshot. What is not called "now" counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessCounters {
+    /// Processes there should be.
+    pub wanted: u64,
+    /// Processes that take work, now.
+    pub ready: u64,
+    /// Processes that wait to be started again after a death, now.
+    pub resting: u64,
+    /// The longest of those waits, now.
+    pub backoff: Duration,
+    /// Processes started.
+    pub started: u64,
+    /// Processes that ended by themselves, or did not even start.
+    pub died: u64,
+    /// Processes killed because they were late: to answer a request, to be ready, to end.
+    pub killed: u64,
+    /// Processes asked to end because they had done their number of requests.
+    pub recycled: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) ready: AtomicU64,
+    pub(super) resting: AtomicU64,
+    pub(super) backoff_nanos: AtomicU64,
+    pub(super) started: AtomicU64,
+    pub(super) died: AtomicU64,
+    pub(super) killed: AtomicU64,
+    pub(super) recycled: AtomicU64,
+    over: Mutex<bool>,
+    is_over: Condvar,
+}
+
+impl Tally {
+    pub(super) fn snapshot(&self, wanted: usize) -> ProcessCounters {
+        ProcessCounters {
+            wanted: wanted as u64,
+            ready: self.ready.load(Relaxed),
+            resting: self.resting.load(Relaxed),
+            backoff: Duration::from_nanos(self.backoff_nanos.load(Relaxed)),
+            started: self.started.load(Relaxed),
+            died: self.died.load(Relaxed),
+            killed: self.killed.load(Relaxed),
+            recycled: self.recycled.load(Relaxed),
+        }
+    }
+
+    /// The supervisor has ended.
+    pub(super) fn all_is_over(&self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.is_over.notify_all();
+    }
+
+    /// Waits for that, at most for `patience`; says whether it is so.
+    pub(super) fn wait_until_over(&self, patience: Duration) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        let (over, _) = self
+            .is_over
+            .wait_timeout_while(over, patience, |over| !*over)
+            .unwrap_or_else(PoisonError::into_inner);
+        *over
+    }
+}
+
+/// Adds one.
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

@@ -1,0 +1,68 @@
+//! One request at a time to one process: what a pool's thread brings with it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::door::Door;
+use crate::seat::Seat;
+
+/// A slot of a process; see the [module](super).
+#[derive(Debug)]
+pub struct ProcessSlot {
+    door: Arc<Door>,
+}
+
+/// The permission to ask the process one thing. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Pass {
+    door: Arc<Door>,
+    life: u64,
+}
+
+impl ProcessSlot {
+    pub(super) fn new(door: Arc<Door>) -> ProcessSlot {
+        ProcessSlot { door }
+    }
+
+    /// The number of the process, from 0 on.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.door.number
+    }
+
+    /// Waits until the process takes requests, but not beyond `until`. `None`: it takes none.
+    #[must_use]
+    pub fn enter(&self, until: Instant) -> Option<Pass> {
+        let life = self.door.enter(until)?;
+        Some(Pass { door: Arc::clone(&self.door), life })
+    }
+}
+
+impl Pass {
+    /// Which life of the process this is for: another number means that no connection of before is any good.
+    #[must_use]
+    pub fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// The process has passed a deadline: it is killed, and started again.
+    pub fn condemn(&self) {
+        self.door.condemn(self.life);
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.door.leave();
+    }
+}
+
+impl Seat for ProcessSlot {
+    fn wait(&mut self) {
+        self.door.wait(None);
+    }
+
+    fn is_ready(&self) -> bool {
+        self.door.answers()
+    }
+}

@@ -1,0 +1,276 @@
+//! The supervision met with real processes: shell scripts that live, die, hang and refuse to go.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
+
+use super::{Exchange, Limits, Pass, ProcessCounters, ProcessSlot, Processes, Sink, Stream};
+
+/// After this, what has not happened is taken to never happen.
+const HANG: Duration = Duration::from_secs(60);
+/// Long enough for nobody to wait for it.
+const EVER: Duration = Duration::from_secs(3600);
+
+/// Processes that run a script with `$DIR` and `$N`; one is ready when it has made the file `ready.N`, which the
+/// next start removes.
+struct Script {
+    folder: PathBuf,
+    text: &'static str,
+}
+
+impl Exchange for Script {
+    fn command(&mut self, number: usize) -> io::Result<Command> {
+        let _ = std::fs::remove_file(self.folder.join(format!("ready.{number}")));
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", self.text]).env("DIR", &self.folder).env("N", number.to_string());
+        Ok(command)
+    }
+
+    fn is_ready(&mut self, number: usize) -> bool {
+        self.folder.join(format!("ready.{number}")).exists()
+    }
+}
+
+/// A script that serves until it is ended. The sleeping child is a process of the same group.
+const GOOD: &str = "echo $$ > $DIR/pid.$N; sleep 1000 & echo $! > $DIR/child.$N; touch $DIR/ready.$N; wait";
+
+struct World {
+    folder: tempfile::TempDir,
+    processes: Processes,
+    slots: Vec<ProcessSlot>,
+    printed: Arc<Mutex<Vec<(Stream, String)>>>,
+}
+
+impl World {
+    fn new(text: &'static str, limits: Limits) -> World {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (processes, slots) = Processes::new(limits).expect("a plan");
+        let printed: Arc<Mutex<Vec<(Stream, String)>>> = Arc::default();
+        let sink: Sink = Box::new({
+            let printed = Arc::clone(&printed);
+            move |stream, line| {
+                let line = String::from_utf8_lossy(line).into_owned();
+                printed.lock().expect("no panic").push((stream, line));
+            }
+        });
+        let exchange = Script { folder: folder.path().to_owned(), text };
+        processes.start("app", Box::new(exchange), sink).expect("it starts");
+        World { folder, processes, slots, printed }
+    }
+
+    #[track_caller]
+    fn until(&self, what: &str, wanted: impl Fn(&ProcessCounters) -> bool) -> ProcessCounters {
+        eventually(what, || Some(self.processes.counters()).filter(|counters| wanted(counters)))
+    }
+
+    fn enter(&self, slot: usize) -> Pass {
+        self.slots[slot].enter(Instant::now() + HANG).expect("the process takes requests")
+    }
+
+    fn pid(&self, name: &str) -> Pid {
+        read_pid(self.folder.path(), name)
+    }
+
+    /// Ends everything; nothing may live on.
+    fn finish(self, grace: Duration) -> (ProcessCounters, Vec<(Stream, String)>) {
+        self.processes.stop(grace);
+        assert!(self.processes.join(HANG), "the processes end");
+        let printed = self.printed.lock().expect("no panic").clone();
+        (self.processes.counters(), printed)
+    }
+}
+
+fn read_pid(folder: &Path, name: &str) -> Pid {
+    eventually("a process writes its number", || {
+        let text = std::fs::read_to_string(folder.join(name)).ok()?;
+        Pid::from_raw(text.trim().parse().ok()?)
+    })
+}
+
+fn is_gone(pid: Pid) -> bool {
+    // A zombie that its new parent has not waited for is as good as gone.
+    test_kill_process(pid).is_err()
+        || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+            .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+#[track_caller]
+fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(2));
+    }
+}
+
+/// Row 1.3: a few worker processes; and none is left behind at the end, nor what they started.
+#[test]
+fn all_processes_serve_until_the_end_and_none_outlives_it() {
+    let world = World::new(GOOD, Limits { processes: 3, slots: 2, ..Limits::default() });
+    let numbers: Vec<usize> = world.slots.iter().map(ProcessSlot::number).collect();
+    assert_eq!(numbers, [0, 1, 2, 0, 1, 2]);
+    for slot in 0..6 {
+        assert_eq!(world.enter(slot).life(), 1);
+    }
+    let pids: Vec<Pid> =
+        (0..3).flat_map(|n| [world.pid(&format!("pid.{n}")), world.pid(&format!("child.{n}"))]).collect();
+    let (counters, printed) = world.finish(EVER);
+    assert!(pids.iter().all(|pid| eventually("it is gone", || is_gone(*pid).then_some(true))));
+    assert_eq!((counters.started, counters.died, counters.killed), (3, 0, 0));
+    assert_eq!(printed, []);
+}
+
+/// Row 1.24: a process that dies is noticed at once and started again, with all that it had started gone.
+#[test]
+fn a_process_that_dies_is_started_again() {
+    let world = World::new(GOOD, Limits { processes: 2, ..Limits::default() });
+    world.until("both serve", |counters| counters.ready == 2);
+    let (pid, child) = (world.pid("pid.1"), world.pid("child.1"));
+    kill_process(pid, Signal::KILL).expect("it lives");
+    world.until("the death is counted", |counters| counters.died == 1);
+    assert!(eventually("what it had started is gone", || is_gone(child).then_some(true)));
+    let counters = world.until("both serve again", |counters| counters.ready == 2);
+    assert_eq!((counters.started, counters.resting), (3, 0));
+    assert_eq!((world.enter(0).life(), world.enter(1).life()), (1, 2));
+    let (_, printed) = world.finish(EVER);
+    assert!(
+        matches!(&printed[..], [(Stream::Err, line)] if line.starts_with("app 1: ended (signal: 9")
+            && line.ends_with("; starts again in 100ms\n")),
+        "{printed:?}"
+    );
+}
+
+/// Row 1.24: a program that dies at its start is tried again, later and later.
+#[test]
+fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
+    for text in ["echo I cannot >&2; exit 3", "exec /nonexistent/program"] {
+        let world = World::new(text, Limits::default());
+        let counters = world.until("it died three times", |counters| counters.died >= 3);
+        assert_eq!((counters.ready, counters.killed), (0, 0));
+        world.until("it rests for long", |counters| {
+            counters.resting == 1 && counters.backoff.as_millis() >= 400
+        });
+        assert!(world.slots[0].enter(Instant::now()).is_none(), "nobody takes requests");
+        let (_, printed) = world.finish(EVER);
+        let waits: Vec<&str> =
+            printed.iter().filter_map(|(_, line)| line.trim().split("starts again in ").nth(1)).collect();
+        assert_eq!(waits[..3], ["100ms", "200ms", "400ms"], "{printed:?}");
+        if text.starts_with("echo") {
+            assert!(printed.contains(&(Stream::Err, "app 0: I cannot\n".to_owned())), "{printed:?}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_never_answers_is_killed_and_tried_again() {
+    let start_timeout = Duration::from_millis(50);
+    let world = World::new("exec sleep 1000", Limits { start_timeout, ..Limits::default() });
+    let counters = world.until("it was killed twice", |counters| counters.killed >= 2);
+    assert_eq!((counters.ready, counters.died), (0, 0));
+    let (_, printed) = world.finish(EVER);
+    assert_eq!(printed[0].1, "app 0: did not answer within 50ms; killed\n");
+}
+
+/// Row 1.24: a request that is not answered in time costs the process, and nobody else anything.
+#[test]
+fn a_condemned_process_is_killed_with_all_it_has_started() {
+    let world = World::new(GOOD, Limits { processes: 2, ..Limits::default() });
+    world.until("both serve", |counters| counters.ready == 2);
+    let (pid, child) = (world.pid("pid.0"), world.pid("child.0"));
+    let pass = world.enter(0);
+    pass.condemn();
+    assert!(world.slots[0].enter(Instant::now()).is_none(), "it takes no more");
+    assert!(eventually("it is gone", || (is_gone(pid) && is_gone(child)).then_some(true)));
+    drop(pass);
+    assert_eq!((world.enter(0).life(), world.enter(1).life()), (2, 1));
+    let (counters, _) = world.finish(EVER);
+    assert_eq!((counters.killed, counters.died, counters.started), (1, 0, 3));
+}
+
+#[test]
+fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
+    let world = World::new(GOOD, Limits { processes: 1, slots: 2, requests_max: 5, ..Limits::default() });
+    let long = world.enter(0);
+    for _ in 0..5 {
+        assert_eq!(world.enter(1).life(), 1);
+    }
+    eventually("the door is closed", || world.slots[1].enter(Instant::now()).is_none().then_some(()));
+    let counters = world.processes.counters();
+    assert_eq!((counters.recycled, counters.started), (0, 1), "a request is under way");
+    drop(long);
+    assert_eq!(world.enter(1).life(), 2);
+    let (counters, _) = world.finish(EVER);
+    assert_eq!((counters.recycled, counters.started, counters.died, counters.killed), (1, 2, 0, 0));
+}
+
+#[test]
+fn only_one_process_at_a_time_is_replaced() {
+    let world = World::new(GOOD, Limits { processes: 2, requests_max: 1, ..Limits::default() });
+    world.until("both serve", |counters| counters.ready == 2);
+    let held = [world.enter(0), world.enter(1)];
+    drop(world.enter(0));
+    drop(world.enter(1));
+    let closed = |slot: &ProcessSlot| slot.enter(Instant::now()).is_none();
+    eventually("one of them takes no more", || world.slots.iter().any(closed).then_some(()));
+    assert_eq!(world.slots.iter().filter(|slot| closed(slot)).count(), 1);
+    drop(held);
+    world.until("both are replaced", |counters| counters.recycled >= 2 && counters.ready == 2);
+    let (counters, _) = world.finish(EVER);
+    assert_eq!((counters.died, counters.killed), (0, 0));
+}
+
+#[test]
+fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
+    let deaf = "trap '' TERM; touch $DIR/ready.$N; while :; do sleep 1000; done";
+    let world = World::new(deaf, Limits::default());
+    world.until("it serves", |counters| counters.ready == 1);
+    let (counters, printed) = world.finish(Duration::ZERO);
+    assert_eq!((counters.killed, counters.died), (1, 0));
+    assert_eq!(printed[0].1, "app 0: did not end in time; killed\n");
+
+    let world = World::new(deaf, Limits::default());
+    world.until("it serves", |counters| counters.ready == 1);
+    world.processes.stop(EVER);
+    assert!(!world.processes.join(Duration::ZERO), "it still lives");
+    let (counters, _) = world.finish(Duration::ZERO);
+    assert_eq!(counters.killed, 1, "who asks again may be less patient");
+}
+
+#[test]
+fn the_end_of_all_ends_the_wait_for_a_process() {
+    let world = World::new("exec sleep 1000", Limits::default());
+    let waiting = std::thread::scope(|scope| {
+        let slot = &world.slots[0];
+        let waiting = scope.spawn(|| slot.enter(Instant::now() + HANG).is_none());
+        world.processes.stop(EVER);
+        waiting.join().expect("it does not panic")
+    });
+    assert!(waiting);
+    let (counters, _) = world.finish(EVER);
+    assert_eq!(counters.ready, 0);
+}
+
+/// The keeper is what ends the processes when this one cannot: it must be there whatever happened to it.
+#[test]
+fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
+    let mut keeper = super::keeper::Keeper::start().expect("a shell");
+    let mut victim = Command::new("sleep");
+    std::os::unix::process::CommandExt::process_group(&mut victim, 0);
+    let mut victim = victim.arg("1000").spawn().expect("a process");
+    let group = Pid::from_child(&victim);
+    keeper.hears([group].into_iter()).expect("the keeper reads");
+    drop(keeper);
+    let status = eventually("it is killed", || victim.try_wait().expect("a child"));
+    assert!(!status.success());
+
+    let mut keeper = super::keeper::Keeper::start().expect("a shell");
+    kill_process_group(keeper.group(), Signal::KILL).expect("it lives");
+    eventually("it hears nothing any more", || keeper.hears([].into_iter()).is_err().then_some(()));
+}

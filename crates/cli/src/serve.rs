@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{ArgAction, Args, CommandFactory, ValueEnum};
+use stilling::app::AppConfig;
 use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::{DriverChoice, Growth, QueueTarget, ServeConfig, Server};
@@ -64,6 +65,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     elastic: Elastic,
     #[command(flatten)]
+    app: App,
+    #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
     timeouts: Seconds,
@@ -107,6 +110,35 @@ impl Elastic {
             shrink_after: Duration::from_secs_f64(self.shrink_after),
         }
     }
+}
+
+/// A program behind the server.
+#[derive(Args)]
+#[command(next_help_heading = "Worker processes")]
+struct App {
+    /// Start this command as worker processes and let them answer everything but /status, /metrics, /livez and
+    /// /readyz. It must speak HTTP/1.1 on the Unix socket whose path stands for {socket}, and in STILLING_SOCKET
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["worker_threads", "demo", "accept_workers", "free_threshold"])]
+    app: Option<String>,
+    /// Worker processes
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "app", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    processes: u32,
+    /// Requests that a worker process is given at once; the others wait in the queue
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "app", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    app_concurrency: u32,
+    /// Requests after which a worker process is replaced; 0: never
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "app")]
+    app_requests_max: u64,
+    /// For a worker process to answer a request, or to go on with it, in seconds; then 504, and the process is
+    /// killed and started again
+    #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
+    app_timeout: f64,
+    /// For a worker process to accept connections after its start, in seconds; then it is killed and started again
+    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
+    app_start_timeout: f64,
+    /// For a worker process to end after SIGTERM, in seconds; then it is killed
+    #[arg(long, value_name = "S", default_value_t = 10.0, requires = "app", value_parser = seconds())]
+    app_stop_timeout: f64,
 }
 
 /// What is accepted at most.
@@ -241,6 +273,20 @@ fn queue_target() -> impl TypedValueParser<Value = QueueTargetChoice> {
     })
 }
 
+impl App {
+    fn config(self) -> Option<AppConfig> {
+        let span = Duration::from_secs_f64;
+        let mut config = AppConfig::new(self.app?);
+        config.timeout = span(self.app_timeout);
+        config.processes.processes = self.processes as usize;
+        config.processes.slots = self.app_concurrency as usize;
+        config.processes.requests_max = self.app_requests_max;
+        config.processes.start_timeout = span(self.app_start_timeout);
+        config.processes.stop_timeout = span(self.app_stop_timeout);
+        Some(config)
+    }
+}
+
 impl Arguments {
     /// Serves until the end.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
@@ -319,6 +365,7 @@ impl Arguments {
             congestion: limits.congestion,
             take_over: self.take_over.map(|path| TakeOver { path, tell }),
             passed_listeners: true,
+            app: self.app.config(),
             ..defaults
         };
         config.limits.head_size_max = limits.max_head_size;

@@ -9,7 +9,7 @@
 //! that starting a server twice by mistake is not refused by the system.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -169,6 +169,12 @@ pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
 pub fn local_addr(socket: &impl AsFd) -> io::Result<SocketAddr> {
     let address = SockRef::from(socket).local_addr()?;
     address.as_socket().ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+/// Where a connected internet socket comes from; an IPv4 address in IPv6 clothes is an IPv4 address.
+pub(crate) fn peer_ip(socket: &impl AsFd) -> Option<IpAddr> {
+    let address = SockRef::from(socket).peer_addr().ok()?.as_socket()?;
+    Some(address.ip().to_canonical())
 }
 
 /// A non-blocking stream socket for `to`, bound to the wished source address, and where to connect it.

@@ -5,6 +5,8 @@
 //! thread, so it must not block: what takes time belongs into a worker, whose result comes back as
 //! mail.
 
+use std::net::IpAddr;
+
 use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
@@ -23,6 +25,12 @@ pub trait Service: Sized {
     /// A session for a connection that listener number `listener` (in the order in which they were
     /// added to the shard) has accepted.
     fn accepted(&mut self, listener: u32) -> Self::Session;
+
+    /// The same for a service that wants to know where the connection comes from; asking costs a system call.
+    fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> Self::Session {
+        let _ = peer;
+        self.accepted(listener)
+    }
 
     /// The next piece of mail and its receiver. Mail for a connection that is gone is dropped.
     fn next_mail(&mut self) -> Option<(Token, Self::Mail)>;

@@ -10,6 +10,7 @@ use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
 use stilling_workers::{Growth, QueueTarget};
 
+use crate::app::AppConfig;
 use crate::hand_over::{ActivationError, HandOverError, TakeOver};
 use crate::http::Timeouts;
 
@@ -62,6 +63,9 @@ pub struct ServeConfig {
     pub take_over: Option<TakeOver>,
     /// Accept from the listeners that the parent process passes (sd_listen_fds(3)), too. Default: no.
     pub passed_listeners: bool,
+    /// Worker processes that answer everything but the pages about the server itself. They take the place of worker
+    /// threads and handlers. Default: none.
+    pub app: Option<AppConfig>,
 }
 
 impl Default for ServeConfig {
@@ -90,6 +94,7 @@ impl Default for ServeConfig {
             congestion: None,
             take_over: None,
             passed_listeners: false,
+            app: None,
         }
     }
 }
@@ -117,6 +122,8 @@ pub enum ServeError {
     HandOver(HandOverError),
     /// A thread could not be started.
     Threads(io::Error),
+    /// The worker processes cannot be prepared or started.
+    App(io::Error),
     /// A shard failed.
     Shard(usize, io::Error),
 }
@@ -157,6 +164,7 @@ impl fmt::Display for ServeError {
             }
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
+            ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
         }

@@ -26,6 +26,7 @@
 //! and SIGINT, and bounds whatever a client can make it hold (`docs/limits.md`).
 #![forbid(unsafe_code)]
 
+pub mod app;
 mod config;
 pub mod hand_over;
 pub mod http;

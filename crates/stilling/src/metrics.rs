@@ -73,7 +73,8 @@ impl Collector for Everything {
             "Handlers that panicked in a shard",
             see.http(|c| &c.handler_panics),
         )?;
-        self.encode_jobs(to)
+        self.encode_jobs(to)?;
+        self.encode_app(to)
     }
 }
 
@@ -168,6 +169,48 @@ impl Everything {
         family(to, "http_jobs_shed", "Requests for workers answered 503, by reason", "reason", unanswered)?;
         let late = self.0.http(|c| &c.late_results);
         counter(to, "http_results_late", "Results for requests that were answered 503 before", late)
+    }
+}
+
+impl Everything {
+    /// The worker processes, where there are any.
+    fn encode_app(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(app) = &self.0.app else { return Ok(()) };
+        let counters = app.counters();
+        let up = counters.ready + counters.resting;
+        let states = [
+            ("ready", counters.ready),
+            ("resting", counters.resting),
+            ("changing", counters.wanted.saturating_sub(up)),
+        ];
+        let kind = ConstGauge::new(0_i64).metric_type();
+        let mut processes =
+            to.encode_descriptor("app_processes", "Worker processes now, by state", None, kind)?;
+        for (state, value) in states {
+            let value = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            value.encode(processes.encode_family(&[("state", state)])?)?;
+        }
+        let events = [
+            ("started", counters.started),
+            ("died", counters.died),
+            ("killed", counters.killed),
+            ("recycled", counters.recycled),
+        ];
+        family(to, "app_lives", "Worker processes, by what has become of them", "event", events)?;
+        let backoff = ConstGauge::new(counters.backoff.as_secs_f64());
+        let help = "Longest wait of a worker process until it is started again";
+        backoff.encode(to.encode_descriptor(
+            "app_backoff",
+            help,
+            Some(&Unit::Seconds),
+            backoff.metric_type(),
+        )?)?;
+        counter(
+            to,
+            "app_answers_other",
+            "Answers with a status of no other counter",
+            self.0.http(|c| &c.answers_other),
+        )
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use stilling_engine::counters::{Counter, Counters};
 use stilling_workers::Pool;
 
+use crate::app::App;
 use crate::http::{HttpCounters, JobOutcome};
 
 /// Everything that can be seen of a running server; shared by all threads.
@@ -25,6 +26,8 @@ pub struct Overview {
     pub http: Vec<Arc<HttpCounters>>,
     /// The worker pool.
     pub pool: Pool<JobOutcome>,
+    /// The worker processes, if there are any.
+    pub app: Option<Arc<App>>,
 }
 
 impl Overview {

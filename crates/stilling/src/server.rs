@@ -21,13 +21,14 @@ use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_MAX};
 use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Lane, Limits as PoolLimits, Pool};
+use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
+use crate::app::{App, Seats};
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::limits::LOOK_AGAIN_FOR;
 use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
-use crate::lifecycle::{Calendar, Lifecycle};
+use crate::lifecycle::{Calendar, Lifecycle, Phase};
 use crate::listeners::{Listener, Listeners};
 use crate::overview::Overview;
 
@@ -38,6 +39,9 @@ const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
 /// Slots of a shard's own descriptor table that are not for connections with a place: for those that have been
 /// accepted and wait for one, because accepting stops a moment after the last place is taken.
 const SLOTS_KEPT: u64 = 64;
+
+/// For each worker process, beside one for each of its slots: two pipes and what tells of its death.
+const DESCRIPTORS_KEPT_PER_PROCESS: u64 = 8;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -51,6 +55,7 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
     porter: Option<Porter>,
+    app_seats: Option<Seats>,
 }
 
 impl Server {
@@ -60,6 +65,12 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
+        if let Some(app) = &config.app {
+            config.worker_threads = app.slots();
+            // A job needs a slot, of which there are so many.
+            config.accept_workers = 0;
+            config.growth = Growth { free_threshold: 0, ..config.growth };
+        }
         let driver = if config.direct_descriptors {
             config.driver.resolve_direct().map_err(ServeError::DirectDescriptors)?
         } else {
@@ -83,6 +94,10 @@ impl Server {
         let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
+        let (app, app_seats) = match config.app.take().map(App::new).transpose().map_err(ServeError::App)? {
+            Some((app, seats)) => (Some(Arc::new(app)), Some(seats)),
+            None => (None, None),
+        };
         let clock = Clock::real();
         let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..config.shards).map(|_| Arc::default()).collect();
         let wakes: Vec<Arc<Wake>> = handles.iter().map(wake_through).collect();
@@ -116,6 +131,7 @@ impl Server {
             engines: (0..config.shards).map(|_| Arc::default()).collect(),
             http: (0..config.shards).map(|_| Arc::default()).collect(),
             pool: pool.clone(),
+            app,
         });
         // Who has routes has no use for the demonstration, unless asked for.
         let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
@@ -129,6 +145,7 @@ impl Server {
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
             write_timeout: config.engine.write_timeout,
+            has_app: overview.app.is_some(),
         };
         let engine = EngineConfig { capacity: config.capacity, ..config.engine };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
@@ -165,6 +182,7 @@ impl Server {
             lifecycle,
             clock,
             porter,
+            app_seats,
         })
     }
 
@@ -207,11 +225,17 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { seats, pin, pool, overview, lifecycle, clock, porter, .. } = self;
+        let Server { seats, pin, pool, overview, lifecycle, clock, porter, app_seats, .. } = self;
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        pool.start().map_err(ServeError::Threads)?;
+        match overview.app.as_ref().zip(app_seats) {
+            Some((app, seats)) => {
+                let seats = app.start(seats).map_err(ServeError::App)?;
+                pool.start_seats(seats).map_err(ServeError::Threads)?;
+            }
+            None => pool.start().map_err(ServeError::Threads)?,
+        }
         let porter = porter.map(|porter| keep(porter, &lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
@@ -239,6 +263,9 @@ impl Server {
             outcome = outcome.and(kept.map_err(ServeError::HandOver));
         }
         pool.close();
+        if let Some(app) = &overview.app {
+            app.end(|| lifecycle.phase() == Phase::Stopping);
+        }
         // Jobs of connections that are gone need not hold up the exit for long.
         let _ = pool.join(clock.now().after(WORKERS_LEAVE));
         outcome.map(|()| overview)
@@ -295,7 +322,10 @@ impl Room {
         let shards = config.shards as u64;
         let listeners = shards * config.listen.len() as u64 + received;
         let copies = if succeeded { listeners } else { 0 };
-        let kept = DESCRIPTORS_KEPT + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
+        let of_app = config.app.as_ref().map_or(0, |app| {
+            DESCRIPTORS_KEPT_PER_PROCESS * app.processes.processes as u64 + app.slots() as u64
+        });
+        let kept = DESCRIPTORS_KEPT + of_app + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
         let left = limit.saturating_sub(kept);
         let slots_max = limit.min(DIRECT_DESCRIPTORS_MAX.into());
         let available = if !config.direct_descriptors {
@@ -325,6 +355,10 @@ fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduc
         None => format!("driver {}", driver.kind),
     });
     let reduced = if reduced { " (limited by open files)" } else { "" };
+    if let Some(app) = &config.app {
+        let (processes, slots) = (app.processes.processes, app.processes.slots);
+        lines.push(format!("app {processes} processes with {slots} slots each: {}", app.command));
+    }
     let up_to = match config.growth {
         growth if growth.is_enabled() => format!(" to {}", growth.threads_max),
         _ => String::new(),

@@ -8,8 +8,8 @@ use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
-use stilling_ring::Clock;
 use crate::seat::Seat;
+use stilling_ring::Clock;
 
 /// The world as a running job sees it.
 pub struct JobContext {

@@ -106,8 +106,8 @@ pub use keeper::Keeper;
 pub use lane::{Lane, Position, Refused};
 pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
 pub use running::{Completed, Finished, Outcome, Running};
-pub use target::QueueTarget;
 pub use seat::Seat;
 #[cfg(not(loom))]
 pub use speaker::{Conversation, Reply, Speaker};
+pub use target::QueueTarget;
 pub use threads::Unfinished;

@@ -41,7 +41,7 @@ pub(crate) mod sockopt;
 pub mod uring;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use stilling_ring::Time;
 
@@ -237,6 +237,12 @@ pub trait Driver: Sized {
     /// Memory that no source uses stays untouched.
     fn reserve(&mut self, count: usize) {
         let _ = count;
+    }
+
+    /// Where an accepted connection comes from, if the system tells.
+    fn peer(&self, socket: &Self::Accepted) -> Option<IpAddr> {
+        let _ = socket;
+        None
     }
 
     /// Adopts a listening socket. Nothing is accepted until [`accept`](Self::accept).

@@ -69,7 +69,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn admit(&mut self, listener: u32, socket: D::Accepted) {
-        let session = self.service.accepted(listener);
+        let driver = &self.driver;
+        let session = self.service.accepted_from(listener, || driver.peer(&socket));
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
         let defers = self.listeners[listener as usize].defers;
         let slot = self.slots.get(token).expect("just inserted");

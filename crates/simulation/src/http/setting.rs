@@ -109,6 +109,7 @@ impl Setting {
             routes: Arc::new(own::routes()),
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },
             write_timeout: engine.write_timeout,
+            has_app: false,
         };
         let queue_max = random.between(1, 16) as usize;
         let limits = stilling_workers::Limits::default();
@@ -159,6 +160,7 @@ impl Setting {
             engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
             http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool: pool.clone(),
+            app: None,
         });
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
         let mut shards: Vec<HttpShard> = Vec::new();

@@ -22,7 +22,7 @@ pub(super) struct Terms {
     /// The connection may go on after the answer, as far as the request is concerned.
     pub(super) persistent: bool,
     /// An HTTP/1.0 client that must be told that the connection persists.
-    keep_alive_10: bool,
+    pub(super) keep_alive_10: bool,
     /// The answer has no body.
     is_head: bool,
     /// The client understands chunks (RFC 9112 §7.1): it speaks HTTP/1.1.

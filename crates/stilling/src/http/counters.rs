@@ -12,6 +12,8 @@ use stilling_wire::http1::Status;
 pub struct HttpCounters {
     /// By place in [`Status::ALL`].
     answers: [Counter; Status::ALL.len()],
+    /// Answers of worker processes with a status that has no counter of its own.
+    pub answers_other: Counter,
     /// Requests whose answer came from a worker, or was to.
     pub jobs: Counter,
     /// Jobs that the worker queue refused because it was full.
@@ -46,12 +48,19 @@ impl HttpCounters {
     pub(super) fn count_answer(&self, status: Status) {
         self.answers(status).add(1);
     }
+
+    /// The same for a status that may be any.
+    pub(super) fn count_answer_code(&self, code: u16) {
+        let at = Status::ALL.iter().position(|counted| counted.code() == code);
+        at.map_or(&self.answers_other, |at| &self.answers[at]).add(1);
+    }
 }
 
 impl Default for HttpCounters {
     fn default() -> Self {
         HttpCounters {
             answers: [const { Counter::new() }; Status::ALL.len()],
+            answers_other: Counter::new(),
             jobs: Counter::new(),
             jobs_refused: Counter::new(),
             jobs_expired: Counter::new(),
@@ -67,19 +76,19 @@ impl Default for HttpCounters {
 /// Bytes that count as held for one request until it is dropped, wherever it is then: a request whose client
 /// has gone may still lie in the workers' queue.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(crate) struct Held {
     counters: Arc<HttpCounters>,
     bytes: u64,
 }
 
 impl Held {
     /// Nothing yet.
-    pub(super) fn new(counters: &Arc<HttpCounters>) -> Self {
+    pub(crate) fn new(counters: &Arc<HttpCounters>) -> Self {
         Held { counters: Arc::clone(counters), bytes: 0 }
     }
 
     /// Makes room for more bytes; false when all together would be more than `max`.
-    pub(super) fn grow(&mut self, bytes: usize, max: usize) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize, max: usize) -> bool {
         // Only the shard adds, so what others give back meanwhile makes more room, never less.
         let fits = self.counters.requests_held().saturating_add(bytes as u64) <= max as u64;
         if fits {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  bytes ─► RequestDecoder ─► Route ─┬─► answered at once (fast, pages, inline handlers)
-//!                                    └─► job for a worker ─► mail ─► answered (slow, worker handlers)
+//!                                    └─► job for a worker ─► mail ─► answered (slow, worker handlers,
+//!                                                                    worker processes)
 //! ```
 //!
 //! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
@@ -12,6 +13,7 @@ mod answer;
 mod counters;
 mod delegated;
 mod files;
+mod forward;
 mod methods;
 mod pages;
 mod request;
@@ -23,6 +25,7 @@ mod service;
 mod session;
 mod stream;
 
+pub(crate) use counters::Held;
 pub use counters::HttpCounters;
 pub use delegated::Delegated;
 pub use request::Request;

@@ -6,6 +6,7 @@ use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
 
 use super::answer::{self, Terms};
+use super::response::TEXT;
 use super::service::HttpService;
 use crate::metrics;
 use crate::overview::Overview;
@@ -14,6 +15,23 @@ use crate::overview::Overview;
 pub(super) fn metrics(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     let text = metrics::render(&io.service.overview);
     answer::send(terms, Status::Ok, metrics::MEDIA_TYPE, text.as_bytes(), io)
+}
+
+/// `/readyz`: whether more work is welcome, and how many worker processes are ready for it.
+pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
+    let has_process = io.service.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
+    let is_ready = io.service.is_ready() && has_process;
+    let status = if is_ready { Status::Ok } else { Status::ServiceUnavailable };
+    let Some(app) = &io.service.overview.app else {
+        return match is_ready {
+            true => answer::send(terms, status, TEXT, b"ready\n", io),
+            false => answer::send_status(terms, status, io),
+        };
+    };
+    let counters = app.counters();
+    let word = if is_ready { "ready" } else { "not ready" };
+    let text = format!("{word}: {} of {} worker processes\n", counters.ready, counters.wanted);
+    answer::send(terms, status, TEXT, text.as_bytes(), io)
 }
 
 /// `/status`.
@@ -79,6 +97,19 @@ fn status_page(see: &Overview, ready: bool) -> String {
             ("worker threads refused by the system", pool.threads_failed),
         ],
     );
+    if let Some(app) = &see.app {
+        let counters = app.counters();
+        let rows = [
+            ("ready now", counters.ready),
+            ("wanted", counters.wanted),
+            ("waiting to be started again", counters.resting),
+            ("started", counters.started),
+            ("died", counters.died),
+            ("killed", counters.killed),
+            ("recycled", counters.recycled),
+        ];
+        table(&mut page, "Worker processes", &rows);
+    }
     let answers: Vec<_> =
         Status::ALL.iter().map(|status| (status.reason(), see.http(|c| c.answers(*status)))).collect();
     table(&mut page, "Answers", &answers);

@@ -4,6 +4,7 @@ use stilling_wire::http1::{Method, RequestHead, Status};
 
 use super::methods::Methods;
 use super::routes::{Found, Routes};
+use super::service::HttpConfig;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +29,30 @@ pub(super) enum Route {
     OtherMethods(Methods),
     /// The handler with this number.
     Handler(u16),
+    /// A worker process.
+    App,
 }
 
 impl Route {
-    /// The route of a request: a handler's, else one of the server's own; `demo` says whether `/test/*` is
+    /// The route of a request: a worker process, a handler, or one of the server's own; `demo` says whether `/test/*` is
     /// answered on this listener.
-    pub(super) fn of(head: &RequestHead<'_>, routes: &Routes, demo: bool) -> Route {
+    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, demo: bool) -> Route {
+        match config.has_app {
+            true => Route::beside_app(head),
+            false => Route::beside_handlers(head, &config.routes, demo),
+        }
+    }
+
+    /// A worker process answers everything but the pages for those who watch the server.
+    fn beside_app(head: &RequestHead<'_>) -> Route {
+        match head.target.path {
+            b"/status" | b"/metrics" | b"/livez" | b"/readyz" => Route::own(head, false),
+            _ if head.method == Method::Connect => Route::Refused(Status::NotImplemented),
+            _ => Route::App,
+        }
+    }
+
+    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, demo: bool) -> Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),

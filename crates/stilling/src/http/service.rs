@@ -1,5 +1,6 @@
 //! What the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use super::response::Response;
 use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
+use crate::app::Said;
+use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::overview::Overview;
 
@@ -71,6 +74,8 @@ pub struct HttpConfig {
     pub write_timeout: Duration,
     /// Bytes of requests that may wait for their bodies or for workers, or be with workers; then 503.
     pub requests_held_max: usize,
+    /// All but the server's own pages is answered by worker processes.
+    pub has_app: bool,
 }
 
 /// How far the date may lag behind, so that not every request asks for the time.
@@ -94,6 +99,15 @@ pub(super) enum Work {
     Piece(Box<Stream>),
     /// A connection was served that the shard does not have any more.
     Delegated,
+    /// What a worker process answered, or wants.
+    App(Said),
+}
+
+impl JobOutcome {
+    /// What the job that asks a worker process says.
+    pub(crate) fn app(said: Said) -> JobOutcome {
+        JobOutcome(Work::App(said))
+    }
 }
 
 /// The shared part of one shard's HTTP sessions.
@@ -113,6 +127,8 @@ pub struct HttpService {
     ready: [ReadyAnswer; 2],
     /// Memory for short texts, kept so that nobody has to allocate any.
     pub(super) scratch: Vec<u8>,
+    /// Buffers for requests to worker processes and their answers.
+    spare: Vec<Vec<u8>>,
 }
 
 impl HttpService {
@@ -140,6 +156,19 @@ impl HttpService {
             date_until: Time::ZERO,
             ready,
             scratch,
+            spare: Vec::new(),
+        }
+    }
+
+    /// A buffer that may have been used before.
+    pub(super) fn take_buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    /// Keeps a buffer for the next who needs one.
+    pub(super) fn give_buffer(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < SPARE_BUFFERS_MAX && (1..=SPARE_SIZE_MAX).contains(&buffer.capacity()) {
+            self.spare.push(buffer);
         }
     }
 
@@ -212,6 +241,14 @@ impl Service for HttpService {
 
     fn accepted(&mut self, listener: u32) -> HttpSession {
         HttpSession::new(self.config.demo[listener as usize])
+    }
+
+    fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> HttpSession {
+        let mut session = self.accepted(listener);
+        if self.config.has_app {
+            session.comes_from(peer());
+        }
+        session
     }
 
     fn next_mail(&mut self) -> Option<(Token, Self::Mail)> {

@@ -1,6 +1,7 @@
 //! One HTTP connection: reads requests in order, answers each, keeps the deadlines.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_SIZE_MAX, Terms};
 use super::delegated::Delegate;
+use super::forward::Forward;
 use super::pages;
 use super::request::{KeptRequest, Request};
 use super::response::{Body, Response, TEXT};
@@ -23,7 +25,7 @@ use super::stream::Stream;
 
 /// What the connection is waiting for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waiting {
+pub(super) enum Waiting {
     /// The first byte ever.
     FirstByte,
     /// The rest of a head.
@@ -40,11 +42,15 @@ enum Waiting {
     QueueRoom,
     /// The client to take what was sent, so that the answer can go on.
     Room,
+    /// A worker process to answer.
+    App(Position),
+    /// A worker process to go on with its answer, or to ask for more of the body.
+    AppPart,
 }
 
 /// What the connection keeps for a handler's request, outside of its slot.
 #[derive(Debug)]
-enum Kept {
+pub(super) enum Kept {
     Nothing,
     /// A request whose body is on the way.
     Request(Box<KeptRequest>),
@@ -52,25 +58,29 @@ enum Kept {
     Answer(Box<Sending>),
     /// What a worker is to do with the connection.
     Delegate(Delegate),
+    /// A request to a worker process, or its answer.
+    Forward(Box<Forward>),
 }
 
 /// The state of one HTTP connection.
 #[derive(Debug)]
 pub struct HttpSession {
-    decoder: RequestDecoder,
-    waiting: Waiting,
-    terms: Terms,
-    kept: Kept,
+    pub(super) decoder: RequestDecoder,
+    pub(super) waiting: Waiting,
+    pub(super) terms: Terms,
+    pub(super) kept: Kept,
     /// When the body began, or the job was submitted.
-    since: Time,
+    pub(super) since: Time,
     /// Bytes of the body so far.
-    body_received: u64,
+    pub(super) body_received: u64,
     /// Which of the connection's jobs is the present one; a result with another number is late.
-    job: u8,
+    pub(super) job: u8,
     demo: bool,
+    /// Where the connection comes from, if a worker process is to know.
+    pub(super) peer: Option<Box<IpAddr>>,
 }
 
-const _: () = assert!(size_of::<HttpSession>() <= 128, "the HTTP session has grown");
+const _: () = assert!(size_of::<HttpSession>() <= 136, "the HTTP session has grown");
 
 impl HttpSession {
     pub(super) fn new(demo: bool) -> Self {
@@ -83,14 +93,23 @@ impl HttpSession {
             body_received: 0,
             job: 0,
             demo,
+            peer: None,
         }
+    }
+
+    /// Remembers where the connection comes from.
+    pub(super) fn comes_from(&mut self, peer: Option<IpAddr>) {
+        self.peer = peer.map(Box::new);
     }
 
     /// A head is complete; `raw` are its bytes.
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        self.terms = Terms::of(head, Route::of(head, &io.service.config.routes, self.demo));
+        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.demo));
         if head.body == BodyLength::None {
-            return self.answer_without_body(head, raw, io);
+            return match self.terms.route {
+                Route::App => self.forward(head, io),
+                _ => self.answer_without_body(head, raw, io),
+            };
         }
         if head.expect_continue {
             let refused = match self.terms.route {
@@ -106,6 +125,9 @@ impl HttpSession {
             }
         }
         if matches!(self.terms.route, Route::Handler(_)) && !self.keep(raw, io) {
+            return;
+        }
+        if self.terms.route == Route::App && !self.begin_forward(head, io) {
             return;
         }
         if head.expect_continue {
@@ -148,7 +170,7 @@ impl HttpSession {
     }
 
     /// There is no memory for the request: the client is told, and what else it sends is discarded.
-    fn shed(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn shed(&mut self, io: &mut Io<'_, HttpService>) {
         io.service.counters.requests_shed.add(1);
         self.terms.persistent = false;
         self.kept = Kept::Nothing;
@@ -158,6 +180,9 @@ impl HttpSession {
 
     fn body(&mut self, piece: &[u8], io: &mut Io<'_, HttpService>) {
         self.body_received += piece.len() as u64;
+        if self.terms.route == Route::App {
+            return self.forward_body(piece, io);
+        }
         if let Kept::Request(request) = &mut self.kept
             && !request.push(piece, io.service.config.requests_held_max)
         {
@@ -170,6 +195,7 @@ impl HttpSession {
         let terms = self.terms;
         let persistent = match terms.route {
             Route::Handler(number) => return self.handle(number, io),
+            Route::App => return self.forward_end(io),
             Route::Slow | Route::Panic if io.service.config.has_workers => {
                 let (panics, span) = (terms.route == Route::Panic, io.service.config.slow_duration);
                 return self.submit(io, move |context| {
@@ -183,8 +209,7 @@ impl HttpSession {
             Route::Status => pages::status(&terms, io),
             Route::Metrics => pages::metrics(&terms, io),
             Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
-            Route::Ready if io.service.is_ready() => answer::send(&terms, Status::Ok, TEXT, b"ready\n", io),
-            Route::Ready => answer::send_status(&terms, Status::ServiceUnavailable, io),
+            Route::Ready => pages::ready(&terms, io),
             Route::Refused(status) => answer::send_status(&terms, status, io),
             Route::OtherMethods(_) => answer::send_status(&terms, Status::MethodNotAllowed, io),
         };
@@ -268,13 +293,13 @@ impl HttpSession {
     pub(super) fn into_delegate(self) -> Option<Delegate> {
         match self.kept {
             Kept::Delegate(delegate) => Some(delegate),
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) => None,
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Forward(_) => None,
         }
     }
 
     /// Sends what there is room for; the rest when that has gone.
     fn go_on(&mut self, io: &mut Io<'_, HttpService>) {
-        let Kept::Answer(sending) = &mut self.kept else { return };
+        let Kept::Answer(sending) = &mut self.kept else { return self.forward_on(io) };
         let rest = sending.rest();
         let count = rest.len().min(io.room());
         let complete = count == rest.len();
@@ -337,7 +362,7 @@ impl HttpSession {
     }
 
     /// What comes after an answer: the next request, or the end.
-    fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
+    pub(super) fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
         self.kept = Kept::Nothing;
         self.waiting = Waiting::NextRequest;
         if persistent {
@@ -351,14 +376,19 @@ impl HttpSession {
         }
     }
 
+    /// The ticket of the next job.
+    pub(super) fn next_ticket(&self, io: &Io<'_, HttpService>) -> u64 {
+        io.token().bits() | u64::from(self.job.wrapping_add(1)) << 56
+    }
+
     /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
-    fn give<F>(&mut self, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
+    pub(super) fn give<F>(&mut self, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
         io.service.counters.jobs.add(1);
+        let ticket = self.next_ticket(io);
         self.job = self.job.wrapping_add(1);
-        let ticket = io.token().bits() | u64::from(self.job) << 56;
         match io.service.lane.submit(ticket, job) {
             Ok(position) => {
                 self.since = io.now();
@@ -437,8 +467,8 @@ impl HttpSession {
                 io.resume();
                 self.respond(*response, io);
             }
-            Outcome::Done(JobOutcome(Work::Piece(_) | Work::Delegated)) => {
-                unreachable!("a piece comes when one is waited for, and nobody waits for a delegate")
+            Outcome::Done(JobOutcome(Work::Piece(_) | Work::App(_) | Work::Delegated)) | Outcome::Part(_) => {
+                unreachable!("a piece or part comes when one is waited for, and nobody waits for a delegate")
             }
             Outcome::Panicked => self.after_work(Status::InternalServerError, io),
             Outcome::Expired => {
@@ -477,7 +507,7 @@ impl HttpSession {
     }
 
     /// Sets the deadline for what the bytes seen so far leave open.
-    fn keep_deadline(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn keep_deadline(&mut self, io: &mut Io<'_, HttpService>) {
         let timeouts = &io.service.config.timeouts;
         if self.decoder.in_body() {
             let earned = Duration::from_secs(self.body_received / timeouts.body_rate_min.max(1));
@@ -542,7 +572,10 @@ impl Session for HttpSession {
                 return consumed;
             }
         }
-        self.keep_deadline(io);
+        self.forward_what_came(io);
+        if !self.is_busy(io) {
+            self.keep_deadline(io);
+        }
         consumed
     }
 
@@ -560,6 +593,7 @@ impl Session for HttpSession {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
             Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}
+            Waiting::App(_) | Waiting::AppPart => {}
             Waiting::Head => {
                 let deadline = io.now().after(io.service.config.timeouts.head);
                 io.set_deadline(Some(deadline));
@@ -584,6 +618,7 @@ impl Session for HttpSession {
             _ if job != self.job => io.service.counters.late_results.add(1),
             Waiting::Worker { .. } => self.work_is_done(outcome, io),
             Waiting::Piece { .. } => self.piece_is_read(outcome, io),
+            Waiting::App(_) | Waiting::AppPart => self.forwarded(outcome, io),
             _ => io.service.counters.late_results.add(1),
         }
     }
@@ -605,7 +640,8 @@ impl Session for HttpSession {
                 io.resume();
                 self.go_on(io);
             }
-            Waiting::Room => {}
+            Waiting::App(position) => self.forward_is_late(position, io),
+            Waiting::Room | Waiting::AppPart => {}
         }
     }
 
@@ -629,7 +665,7 @@ impl Session for HttpSession {
 
 impl HttpSession {
     /// Whether the next request has to wait for the present one's answer.
-    fn is_busy(&self, io: &Io<'_, HttpService>) -> bool {
+    pub(super) fn is_busy(&self, io: &Io<'_, HttpService>) -> bool {
         io.is_finishing() || io.is_paused() || self.waiting == Waiting::Room
     }
 }

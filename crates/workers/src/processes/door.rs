@@ -8,10 +8,11 @@
 //! the next life.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use super::bell::Bell;
+use super::relay::Notices;
 
 #[derive(Debug)]
 pub(super) struct Door {
@@ -28,6 +29,8 @@ pub(super) struct Door {
     opening: Mutex<()>,
     opened: Condvar,
     bell: Arc<Bell>,
+    /// Weak, so that the relay ends with its owner.
+    notices: OnceLock<Weak<Notices>>,
 }
 
 impl Door {
@@ -43,6 +46,20 @@ impl Door {
             opening: Mutex::new(()),
             opened: Condvar::new(),
             bell,
+            notices: OnceLock::new(),
+        }
+    }
+
+    /// Supervisor: where to say something about the process.
+    pub(super) fn hand_notices(&self, notices: &Arc<Notices>) {
+        // It is handed over once, before the first opening.
+        let _ = self.notices.set(Arc::downgrade(notices));
+    }
+
+    /// Says something about the process.
+    pub(super) fn say(&self, text: &str) {
+        if let Some(notices) = self.notices.get().and_then(Weak::upgrade) {
+            notices.say(self.number, text);
         }
     }
 

@@ -28,7 +28,6 @@ use super::relay::Relay;
 /// What a life needs from the supervisor for a step.
 pub(super) struct World<'a> {
     pub(super) now: Instant,
-    pub(super) name: &'static str,
     pub(super) limits: &'a Limits,
     pub(super) tally: &'a Tally,
     pub(super) relay: &'a Relay,
@@ -233,7 +232,7 @@ impl Life {
     fn kill(&mut self, running: Running, lived: Duration, why: &str, world: &mut World<'_>) -> State {
         self.door.close();
         count(&world.tally.killed);
-        world.relay.notice(&format!("{} {}: {why}; killed", world.name, self.door.number));
+        world.relay.notices().say(self.door.number, &format!("{why}; killed"));
         running.signal(Signal::KILL);
         State::Dying { running, lived }
     }
@@ -261,12 +260,11 @@ impl Life {
     }
 
     fn rest(&mut self, lived: Duration, how: &str, world: &World<'_>) -> State {
-        let (name, number) = (world.name, self.door.number);
         if world.kill_at.is_some() {
             return State::Over;
         }
         let backoff = self.backoff.after_death(lived);
-        world.relay.notice(&format!("{name} {number}: {how}; starts again in {backoff:?}"));
+        world.relay.notices().say(self.door.number, &format!("{how}; starts again in {backoff:?}"));
         State::Resting { until: world.now + backoff, backoff }
     }
 }

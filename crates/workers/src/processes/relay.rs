@@ -6,6 +6,7 @@
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -38,11 +39,25 @@ pub fn standard_streams() -> Sink {
     })
 }
 
-/// The writing ends: dropping them ends the relay.
+/// What this side has to say about the processes. It never waits: what finds no room is not said.
+#[derive(Debug)]
+pub(super) struct Notices {
+    name: &'static str,
+    pipe: OwnedFd,
+}
+
+impl Notices {
+    /// Says something about process `number`.
+    pub(super) fn say(&self, number: usize, text: &str) {
+        let _ = rustix::io::write(&self.pipe, format!("{} {number}: {text}\n", self.name).as_bytes());
+    }
+}
+
+/// The writing ends: dropping them, and all handles to the notices, ends the relay.
 pub(super) struct Relay {
     /// Standard output and error of each process.
     ends: Vec<[OwnedFd; 2]>,
-    notices: OwnedFd,
+    notices: Arc<Notices>,
     ended: Receiver<()>,
 }
 
@@ -68,6 +83,7 @@ impl Relay {
             pass_on(sources, sink);
             drop(ending);
         })?;
+        let notices = Arc::new(Notices { name, pipe: notices });
         Ok(Relay { ends, notices, ended })
     }
 
@@ -77,9 +93,9 @@ impl Relay {
         Ok([out.try_clone()?.into(), err.try_clone()?.into()])
     }
 
-    /// Says something of the supervisor's own, unless so much is waiting to be said that there is no room.
-    pub(super) fn notice(&self, line: &str) {
-        let _ = rustix::io::write(&self.notices, format!("{line}\n").as_bytes());
+    /// The way to say something about a process.
+    pub(super) fn notices(&self) -> &Arc<Notices> {
+        &self.notices
     }
 
     /// Waits until the last words of all processes are passed on; one whose pipe is still held open by somebody
@@ -179,7 +195,7 @@ pub(super) fn timespec(span: Duration) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     fn relayed(writes: &[&[u8]]) -> Vec<String> {
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
@@ -198,7 +214,7 @@ mod tests {
                 rest = &rest[written..];
             }
         }
-        relay.notice("a notice");
+        relay.notices().say(0, "a notice");
         relay.end();
         lines.lock().expect("no panic").clone()
     }
@@ -207,7 +223,7 @@ mod tests {
     fn lines_come_whole_and_with_the_name_of_their_process() {
         let lines = relayed(&[b"one\ntw", b"o\n", b"\n", b"end without a line feed"]);
         let (notices, lines): (Vec<_>, Vec<_>) = lines.into_iter().partition(|line| line.starts_with("Err"));
-        assert_eq!(notices, ["Err a notice\n"]);
+        assert_eq!(notices, ["Err app 0: a notice\n"]);
         let text = lines.concat().replace("Out app 0: ", "");
         assert_eq!(text.replace('\n', ""), "onetwoend without a line feed");
         assert!(

@@ -45,6 +45,11 @@ impl Pass {
         self.life
     }
 
+    /// Prints a line about the process, among what it prints itself. Does not wait: with no room it is not printed.
+    pub fn say(&self, text: &str) {
+        self.door.say(text);
+    }
+
     /// The process has passed a deadline: it is killed, and started again.
     pub fn condemn(&self) {
         self.door.condemn(self.life);

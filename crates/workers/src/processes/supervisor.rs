@@ -1,6 +1,7 @@
 //! The supervisor's thread: waits for deaths, deadlines and the bell, and lets each life take its next step.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,11 +17,13 @@ use super::life::{Life, World};
 use super::relay::{Relay, Sink, timespec};
 use super::{Exchange, Limits};
 
+/// The system's usual timer slack, in nanoseconds.
+const TIMER_SLACK: u64 = 50_000;
+
 /// How soon a keeper that could not be started is tried again.
 const KEEPER_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Supervisor {
-    name: &'static str,
     limits: Limits,
     lives: Vec<Life>,
     tally: Arc<Tally>,
@@ -43,15 +46,20 @@ impl Supervisor {
         sink: Sink,
     ) -> io::Result<Supervisor> {
         let relay = Relay::start(name, limits.processes, sink)?;
+        for door in &doors {
+            door.hand_notices(relay.notices());
+        }
         let keeper = Some(Keeper::start()?);
         let now = Instant::now();
         let lives = doors.into_iter().map(|door| Life::new(door, now)).collect();
-        Ok(Supervisor { name, limits, lives, tally, bell, exchange, relay, keeper, asked: None })
+        Ok(Supervisor { limits, lives, tally, bell, exchange, relay, keeper, asked: None })
     }
 
     /// Until the end is asked for and all processes have ended.
     pub(super) fn run(mut self) {
         let _over = Over(Arc::clone(&self.tally));
+        // What is started inherits it, and is not to be run with a server's finer one.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK));
         loop {
             self.bell.hush();
             let changed = self.step();
@@ -74,7 +82,6 @@ impl Supervisor {
         let kill_at = self.bell.stopping().map(|grace| *self.asked.get_or_insert(now) + grace);
         let mut world = World {
             now,
-            name: self.name,
             limits: &self.limits,
             tally: &self.tally,
             relay: &self.relay,

@@ -27,6 +27,7 @@ mod source;
 mod turn;
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -130,6 +131,10 @@ impl Driver for Poll {
 
     fn reserve(&mut self, count: usize) {
         self.sources.reserve(count);
+    }
+
+    fn peer(&self, socket: &OwnedFd) -> Option<IpAddr> {
+        net::peer_ip(socket)
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {

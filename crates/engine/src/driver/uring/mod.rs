@@ -35,6 +35,7 @@ mod table;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -416,6 +417,14 @@ impl Driver for Uring {
 
     fn reserve(&mut self, count: usize) {
         self.sources.reserve(count);
+    }
+
+    fn peer(&self, socket: &Accepted) -> Option<IpAddr> {
+        match socket {
+            Accepted::Plain(fd) => net::peer_ip(fd),
+            // The system calls that would tell take ordinary descriptors.
+            Accepted::Direct(_) => None,
+        }
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {

@@ -1,0 +1,34 @@
+//! Every bound of the way to a worker process and back, with its unit and what happens when it is reached.
+
+use std::time::Duration;
+
+/// How long a process may take to answer, unless told otherwise. Reached: 504, and the process is killed.
+pub const TIMEOUT: Duration = Duration::from_secs(60);
+/// Bytes of a request's body that are received before the request asks for a slot. A longer body goes on piece by
+/// piece while the slot is held.
+pub const FIRST_BODY_MAX: usize = 64 * 1024;
+/// Bytes of body that are under way in one direction of one long request or answer.
+pub const PIECE_SIZE_MAX: usize = 48 * 1024;
+/// Bytes of the head of a process's answer. Reached: 502.
+pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;
+/// Field lines of the head of a process's answer. Reached: 502.
+pub const APP_HEADERS_MAX: u16 = 100;
+/// Interim answers (1xx) of a process before its answer. Reached: 502.
+pub const INTERIM_MAX: u32 = 16;
+/// Bytes of a slot's receive buffer: a whole head and a whole piece.
+pub const RECEIVE_SIZE: usize = APP_HEAD_SIZE_MAX as usize + PIECE_SIZE_MAX;
+/// How long an answer of unknown length may pause before what has come of it is passed on.
+pub const FLUSH_AFTER: Duration = Duration::from_millis(5);
+/// How old a kept connection to a process may be when a request goes over it that must not be sent twice. Reached: a
+/// new connection, lest the process closes the old one in that very moment.
+pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
+/// How long a process that lives may refuse connections. Reached: 502.
+pub const REFUSING_MAX: Duration = Duration::from_secs(1);
+/// Pause between two attempts to connect to a process that refuses.
+pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);
+/// Buffers for requests and answers that a shard keeps for the next ones. More are given back to the system.
+pub const SPARE_BUFFERS_MAX: usize = 64;
+/// Capacity in bytes up to which a buffer is kept. A larger one is given back to the system.
+pub const SPARE_SIZE_MAX: usize = 16 * 1024;
+/// How often the end looks whether it should hurry.
+pub const HURRY_LOOK: Duration = Duration::from_millis(50);

@@ -1,0 +1,143 @@
+//! A request on its way to a process: its head rewritten in the shard, while it still lies in the receive buffer.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use stilling_wire::http1::{BodyLength, Method, RequestHead, Version};
+
+use super::hop::Hop;
+use crate::http::Held;
+
+/// A request as a slot's thread gets it.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// Request line and fields, without framing and without the empty line.
+    pub(crate) head: Vec<u8>,
+    /// The body, or its beginning.
+    pub(crate) body: Vec<u8>,
+    /// How long the whole body is.
+    pub(crate) length: BodyLength,
+    /// There is more of the body; it comes when it is asked for.
+    pub(crate) goes_on: bool,
+    pub(crate) is_head: bool,
+    /// May be sent twice (RFC 9110 §9.2.2).
+    pub(crate) is_idempotent: bool,
+    /// The client understands chunks.
+    pub(crate) takes_chunks: bool,
+    /// What it takes of the memory for requests that wait.
+    held: Held,
+}
+
+impl Question {
+    /// Rewrites a head into `out`, a buffer that may have been used before.
+    pub(crate) fn new(
+        head: &RequestHead<'_>,
+        peer: Option<IpAddr>,
+        mut out: Vec<u8>,
+        held: Held,
+    ) -> Box<Question> {
+        out.clear();
+        write_head(head, peer, &mut out);
+        Box::new(Question {
+            head: out,
+            body: Vec::new(),
+            length: head.body,
+            goes_on: head.body != BodyLength::None,
+            is_head: head.method == Method::Head,
+            is_idempotent: matches!(
+                head.method,
+                Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
+            ),
+            takes_chunks: head.version == Version::Http11,
+            held,
+        })
+    }
+
+    /// Counts the head among the bytes of all requests that wait, of which there may be `max`; false: there is no room.
+    pub(crate) fn hold_head(&mut self, max: usize) -> bool {
+        self.held.grow(self.head.len(), max)
+    }
+
+    /// Adds a piece of the body; false: there is no room for it.
+    pub(crate) fn push(&mut self, piece: &[u8], max: usize) -> bool {
+        let has_room = self.held.grow(piece.len(), max);
+        if has_room {
+            self.body.extend_from_slice(piece);
+        }
+        has_room
+    }
+
+    /// Writes the framing and the empty line behind the head. Once.
+    pub(crate) fn close_head(&mut self) {
+        let length = match self.length {
+            // A whole body in chunks is given a length: not every program reads chunks.
+            BodyLength::Chunked if !self.goes_on => Some(self.body.len() as u64),
+            BodyLength::Chunked => None,
+            BodyLength::Sized(length) => Some(length),
+            BodyLength::None => {
+                // RFC 9110 §8.6: a method that may have content says that it has none.
+                let may_have =
+                    [b"POST", &b"PUT "[..], b"PATC"].iter().any(|name| self.head.starts_with(name));
+                if may_have {
+                    self.head.extend_from_slice(b"Content-Length: 0\r\n");
+                }
+                return self.head.extend_from_slice(b"\r\n");
+            }
+        };
+        // Writing to memory does not fail.
+        let _ = match length {
+            Some(length) => write!(self.head, "Content-Length: {length}\r\n\r\n"),
+            None => write!(self.head, "Transfer-Encoding: chunked\r\n\r\n"),
+        };
+    }
+}
+
+fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+    let push = |out: &mut Vec<u8>, parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    push(out, &[head.method.as_bytes(), b" ", head.target.path]);
+    if let Some(query) = head.target.query {
+        push(out, &[b"?", query]);
+    }
+    // RFC 9112 §3.2: the target in origin form, the authority in Host.
+    push(out, &[b" HTTP/1.1\r\nHost: ", head.host.unwrap_or_default(), b"\r\n"]);
+    let hop = Hop::of(head.headers());
+    for (name, value) in head.headers() {
+        if !is_ours(name) && !hop.ends(name) {
+            push(out, &[name, b": ", value, b"\r\n"]);
+        }
+    }
+    let listed = |out: &mut Vec<u8>, name: &str| {
+        push(out, &[name.as_bytes(), b": "]);
+        for (other, value) in head.headers() {
+            if other.eq_ignore_ascii_case(name.as_bytes()) && !hop.ends(other) {
+                push(out, &[value, b", "]);
+            }
+        }
+    };
+    if let Some(peer) = peer {
+        listed(out, "X-Forwarded-For");
+        // Writing to memory does not fail.
+        let _ = write!(out, "{}\r\n", peer.to_canonical());
+    }
+    listed(out, "X-Forwarded-Proto");
+    out.extend_from_slice(b"http\r\n");
+    if let Some(host) = head.host {
+        listed(out, "X-Forwarded-Host");
+        push(out, &[host, b"\r\n"]);
+    }
+    // RFC 9110 §7.6.3.
+    listed(out, "Via");
+    out.extend_from_slice(if head.version == Version::Http11 {
+        b"1.1 stilling\r\n"
+    } else {
+        b"1.0 stilling\r\n"
+    });
+}
+
+/// Fields that are written anew, or that no program should see: `Proxy` becomes a variable that some take for their
+/// own proxy.
+fn is_ours(name: &[u8]) -> bool {
+    const OURS: [&[u8]; 6] =
+        [b"host", b"proxy", b"via", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"];
+    OURS.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours))
+}

@@ -37,6 +37,7 @@ macro_rules! on_every_driver {
 }
 
 mod answers;
+mod app;
 mod capacity;
 mod clients;
 mod deadlines;

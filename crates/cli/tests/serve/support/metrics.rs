@@ -26,6 +26,12 @@ impl Metrics {
         values.iter().sum::<f64>() as u64
     }
 
+    /// The value of a metric without labels that need not be a whole number.
+    #[track_caller]
+    pub(crate) fn exact(&self, name: &str) -> f64 {
+        *self.0.get(name).unwrap_or_else(|| panic!("there is no metric {name}"))
+    }
+
     /// Connections closed for `reason`.
     #[track_caller]
     pub(crate) fn closed(&self, reason: &str) -> u64 {

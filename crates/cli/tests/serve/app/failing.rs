@@ -1,0 +1,124 @@
+//! Processes that do not start, die, hang, or answer what is no answer.
+
+use super::{before, before_fakes, get, lives, number, ready};
+use crate::support::Driver;
+
+on_both_drivers! {
+    a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely,
+    a_process_that_dies_costs_the_request_that_it_had,
+    a_process_that_hangs_is_killed_and_its_request_answered_504,
+    what_is_no_answer_is_answered_502,
+    an_answer_that_breaks_off_ends_the_connection,
+    a_kept_connection_that_the_process_has_closed_costs_nobody_anything,
+}
+
+/// Row 1.24: it is not ready, it says so, and those who wait are answered in time.
+fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driver) {
+    for command in ["exec /nonexistent/program", "exit 7"] {
+        let server = before(driver, command, "--processes 2 --queue-timeout 0.2");
+        let mut watcher = server.watch();
+        let metrics = watcher.until("both were tried again", |metrics| lives(metrics, "died") >= 6);
+        assert_eq!((ready(&metrics), lives(&metrics, "killed")), (0, 0));
+        watcher.until("both wait for long", |metrics| {
+            metrics.value("app_processes{state=\"resting\"}") == 2
+                && metrics.exact("app_backoff_seconds") >= 0.4
+        });
+        let mut peer = server.connect();
+        let answer = peer.ask(get("/readyz"));
+        assert_eq!((answer.status, answer.text().as_str()), (503, "not ready: 0 of 2 worker processes\n"));
+        let answer = peer.ask(get("/pid"));
+        assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+        assert_eq!(peer.ask(get("/livez")).status, 200);
+        drop((peer, watcher));
+        assert_eq!(server.finish().jobs("expired"), 1);
+    }
+}
+
+/// Row 1.24: the crash of one worker loses at most one request.
+fn a_process_that_dies_costs_the_request_that_it_had(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--processes 1");
+    let mut waiting: Vec<_> = (0..5).map(|_| server.connect()).collect();
+    let mut peer = server.connect();
+    let before = number(&mut peer, "/pid");
+    peer.send(get("/die"));
+    for peer in &mut waiting {
+        peer.send(get("/pid"));
+    }
+    let answer = peer.answer();
+    assert_eq!((answer.status, answer.text().as_str()), (502, "502 Bad Gateway\n"));
+    for peer in &mut waiting {
+        let answer = peer.answer();
+        assert_eq!(answer.status, 200, "who waited did not lose anything");
+        let pid: i32 = answer.text().parse().expect("a number");
+        assert_eq!(pid, number(&mut server.connect(), "/pid"));
+        assert_ne!(pid, before);
+    }
+    let metrics = watcher.until("it is ready again", |metrics| ready(metrics) == 1);
+    assert_eq!((lives(&metrics, "died"), lives(&metrics, "started")), (1, 2));
+    drop((waiting, peer, watcher));
+    assert_eq!(server.finish().answers(502), 1);
+}
+
+/// Row 4.26: a deadline instead of waiting for ever.
+fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-timeout 0.3");
+    let mut peer = server.connect();
+    for _ in 0..2 {
+        let answer = peer.ask(get("/hang"));
+        assert_eq!((answer.status, answer.text().as_str()), (504, "504 Gateway Timeout\n"));
+        assert_eq!(answer.field("Connection"), None, "the client's connection goes on");
+    }
+    let metrics = watcher.until("both are ready again", |metrics| ready(metrics) == 2);
+    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
+    assert_eq!(peer.ask(get("/interim")).status, 200);
+    // An answer that begins and never ends is late as well, but its status has gone.
+    peer.send(get("/endless"));
+    let answer = peer.answer_to_head();
+    assert_eq!((answer.status, answer.field("Connection")), (200, None));
+    let rest = peer.whatever_comes();
+    assert!(rest.starts_with(b"0000000") && !rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
+    watcher.until("the process is killed", |metrics| lives(metrics, "killed") == 3);
+    drop(watcher);
+    let metrics = server.finish();
+    assert_eq!((metrics.answers(504), metrics.closed("answer_broken")), (2, 1));
+}
+
+fn what_is_no_answer_is_answered_502(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    for (round, word) in ["garbage", "upgrade", "large-head", "many-fields", "nothing"].into_iter().enumerate() {
+        assert_eq!(peer.ask(get(&format!("/{word}"))).status, 502, "{word}");
+        assert_eq!(peer.ask(get("/pid")).status, 200);
+        assert_eq!(watcher.look().answers(502), round as u64 + 1);
+    }
+    let metrics = watcher.look();
+    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0), "it lives on");
+    drop((peer, watcher));
+    server.finish();
+}
+
+fn an_answer_that_breaks_off_ends_the_connection(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    peer.send(get("/half"));
+    let answer = peer.answer_to_head();
+    assert_eq!((answer.status, answer.field("Content-Length")), (200, Some("1000000")));
+    let body = peer.whatever_comes();
+    assert!(body.len() <= 200_000, "no byte is made up");
+    assert!(body.iter().copied().eq(super::pattern(0, body.len())));
+    drop(watcher);
+    assert_eq!(server.finish().closed("answer_broken"), 1);
+}
+
+/// A process that closes a kept connection just when the next request comes is met without loss.
+fn a_kept_connection_that_the_process_has_closed_costs_nobody_anything(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    for _ in 0..20 {
+        // It says nothing of closing, and closes.
+        assert_eq!(peer.ask(get("/once")).status, 200);
+        assert_eq!(peer.ask(get("/pid")).status, 200);
+    }
+    drop((peer, watcher));
+    server.finish();
+}

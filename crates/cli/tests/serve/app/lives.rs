@@ -1,0 +1,108 @@
+//! The lives of the processes beside the server's own: replaced, drained with it, ended with it, whatever happens.
+
+use std::path::Path;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{before, before_fakes, get, lives, number};
+use crate::support::{Driver, eventually};
+
+on_both_drivers! {
+    a_process_is_replaced_after_its_requests_and_nobody_notices,
+    a_drain_answers_what_is_under_way_and_then_ends_the_processes,
+    a_server_that_is_killed_takes_its_processes_with_it,
+    a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed,
+}
+
+fn is_gone(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-requests-max 10");
+    let mut peers: Vec<_> = (0..4).map(|_| server.connect()).collect();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..15 {
+        for peer in &mut peers {
+            peer.send(get("/pid"));
+        }
+        for peer in &mut peers {
+            let answer = peer.answer();
+            assert_eq!(answer.status, 200);
+            seen.insert(answer.text());
+        }
+    }
+    let metrics = watcher.until("two have been replaced", |metrics| lives(metrics, "recycled") >= 2);
+    assert!(seen.len() >= 3, "{seen:?}");
+    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
+    drop((peers, watcher));
+    server.finish();
+}
+
+/// Row 4.17: SIGTERM lets everything finish.
+fn a_drain_answers_what_is_under_way_and_then_ends_the_processes(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--processes 2");
+    let pid = number(&mut server.connect(), "/pid");
+    let folder = std::fs::read_link(format!("/proc/{pid}/cwd"));
+    assert!(folder.is_ok(), "it runs");
+    let socket = std::fs::read(format!("/proc/{pid}/cmdline")).expect("it runs");
+    let socket = String::from_utf8(socket).expect("a path is text");
+    let socket = socket.split('\0').find(|word| word.ends_with(".sock")).expect("the socket is named").to_owned();
+    assert!(Path::new(&socket).exists());
+    let mut peer = server.connect();
+    peer.send(get("/sleep/300"));
+    watcher.until("it is asked", |metrics| metrics.value("jobs_running") == 1);
+    drop(watcher);
+    server.signal(Signal::TERM);
+    let answer = peer.answer();
+    assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
+    drop(peer);
+    let metrics = server.ends_well();
+    assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
+    assert!(is_gone(pid), "no process outlives the server");
+    assert!(!Path::new(&socket).parent().expect("a folder").exists(), "nothing is left behind");
+}
+
+/// Also when there was no time to say anything.
+fn a_server_that_is_killed_takes_its_processes_with_it(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2");
+    let mut pids = std::collections::BTreeSet::new();
+    let mut peers: Vec<_> = (0..4).map(|_| server.connect()).collect();
+    while pids.len() < 2 {
+        for peer in &mut peers {
+            peer.send(get("/sleep/5"));
+        }
+        for peer in &mut peers {
+            pids.insert(peer.answer().text().parse::<i32>().expect("a number"));
+        }
+    }
+    server.signal(Signal::KILL);
+    for pid in pids {
+        eventually("it is gone, too", || is_gone(pid).then_some(()));
+    }
+    drop((peers, watcher));
+}
+
+fn a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed(driver: Driver) {
+    let script = "trap '' TERM; python3 -I -S -c 'import os, socket, sys\n\
+        s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n\
+        while True: s.accept()' {socket}; while :; do sleep 1000; done";
+    let server = before(driver, script, "--app-stop-timeout 0.1");
+    let mut watcher = server.watch();
+    watcher.until("it is ready", |metrics| super::ready(metrics) == 1);
+    drop(watcher);
+    assert_eq!(lives(&server.finish(), "killed"), 1);
+
+    // Who asks twice does not want to wait.
+    let server = before(driver, script, "--app-stop-timeout 3600");
+    let mut watcher = server.watch();
+    watcher.until("it is ready", |metrics| super::ready(metrics) == 1);
+    drop(watcher);
+    server.signal(Signal::TERM);
+    let address = server.address();
+    eventually("it has begun to end", || std::net::TcpStream::connect(address).is_err().then_some(()));
+    let pid = server.pid();
+    kill_process(Pid::from_raw(pid.as_raw_nonzero().get()).expect("a number"), Signal::TERM).expect("it lives");
+    assert_eq!(lives(&server.ends_well(), "killed"), 1);
+}

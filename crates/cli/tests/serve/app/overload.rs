@@ -1,0 +1,101 @@
+//! More requests than the processes can answer: who waits, who is refused, and that the rest is served as ever.
+
+use super::{before_fakes, get};
+use crate::support::{Driver, Peer};
+
+on_both_drivers! {
+    those_who_wait_are_served_in_their_order,
+    a_full_queue_refuses_at_once_and_says_when_to_come_back,
+    who_has_waited_too_long_is_refused,
+    slots_are_filled_before_anybody_waits,
+}
+
+/// Row 4.3: first come, first served.
+fn those_who_wait_are_served_in_their_order(driver: Driver) {
+    const CLIENTS: u64 = 12;
+    let (server, mut watcher) = before_fakes(driver, "-A 1");
+    let request = get("/sleep/20");
+    let mut waiting: Vec<Peer> = Vec::new();
+    for number in 1..=CLIENTS {
+        let mut peer = server.connect();
+        peer.send(&request);
+        watcher.until_received("the request is in", |received| received == number * request.len() as u64);
+        waiting.push(peer);
+    }
+    let mut answered = vec![false; waiting.len()];
+    while answered.contains(&false) {
+        // From the last to the first: when a later one has its answer, the earlier had theirs before.
+        for at in (0..waiting.len()).rev() {
+            answered[at] = !waiting[at].is_silent();
+        }
+        let first_open = answered.iter().position(|done| !done).unwrap_or(answered.len());
+        assert!(!answered[first_open..].contains(&true), "out of order: {answered:?}");
+        if let Some(peer) = waiting.get_mut(first_open) {
+            peer.wait_for_bytes();
+        }
+    }
+    drop((waiting, watcher));
+    assert_eq!(server.finish().jobs("done"), CLIENTS);
+}
+
+/// Row 4.26: a fast 503 instead of a long wait.
+fn a_full_queue_refuses_at_once_and_says_when_to_come_back(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--max-queue 3 --app-timeout 0.5");
+    let mut busy = server.connect();
+    busy.send(get("/hang"));
+    watcher.until("the process is busy", |metrics| metrics.value("jobs_running") == 1);
+    let mut waiting: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+    for (number, peer) in waiting.iter_mut().enumerate() {
+        peer.send(get("/pid"));
+        watcher.until("it waits", |metrics| metrics.value("jobs_queued") == number as u64 + 1);
+    }
+    let mut refused = server.connect();
+    for _ in 0..10 {
+        let answer = refused.ask(get("/pid"));
+        assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+    }
+    assert_eq!(busy.answer().status, 504);
+    for peer in &mut waiting {
+        assert_eq!(peer.answer().status, 200, "who has a place in the queue is served");
+    }
+    assert_eq!(refused.ask(get("/pid")).status, 200);
+    drop((busy, waiting, refused, watcher));
+    assert_eq!(server.finish().jobs("refused"), 10);
+}
+
+/// Row 4.26.
+fn who_has_waited_too_long_is_refused(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--queue-timeout 0.1 --app-timeout 1");
+    let mut busy = server.connect();
+    busy.send(get("/hang"));
+    watcher.until("the process is busy", |metrics| metrics.value("jobs_running") == 1);
+    let mut peer = server.connect();
+    let answer = peer.ask(get("/pid"));
+    assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
+    assert_eq!(busy.answer().status, 504);
+    watcher.until("the process is back", |metrics| super::ready(metrics) == 1);
+    assert_eq!(peer.ask(get("/pid")).status, 200);
+    drop((busy, peer, watcher));
+    server.finish();
+}
+
+/// Row 1.3: two processes with two slots each answer four at once, and the fifth waits.
+fn slots_are_filled_before_anybody_waits(driver: Driver) {
+    let (server, mut watcher) = before_fakes(driver, "--processes 2 --app-concurrency 2 --app-timeout 2");
+    let mut busy: Vec<Peer> = (0..4).map(|_| server.connect()).collect();
+    for (number, peer) in busy.iter_mut().enumerate() {
+        peer.send(get("/hang"));
+        watcher.until("it is asked", |metrics| metrics.value("jobs_running") == number as u64 + 1);
+    }
+    let mut fifth = server.connect();
+    fifth.send(get("/pid"));
+    watcher.until("the fifth waits", |metrics| metrics.value("jobs_queued") == 1);
+    for peer in &mut busy {
+        let status = peer.answer().status;
+        // The first of a process to be late ends it, and with it the other.
+        assert!(matches!(status, 502 | 504), "{status}");
+    }
+    assert_eq!(fifth.answer().status, 200);
+    drop((busy, fifth, watcher));
+    server.finish();
+}

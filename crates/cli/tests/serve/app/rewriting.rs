@@ -1,0 +1,156 @@
+//! What of a request reaches the process, and what of its answer reaches the client.
+
+use super::{ask_alone, before_fakes, get};
+use crate::support::Driver;
+
+on_both_drivers! {
+    a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
+    an_answer_leaves_without_what_belongs_to_the_hop,
+    an_answer_has_the_framing_that_its_client_understands,
+    answers_without_a_body_have_none,
+    the_pages_about_the_server_stay_its_own,
+}
+
+/// RFC 9110 §7.6.1 and §7.6.3, RFC 9112 §3.2.
+fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    let ours = |before: &str, version: &str| {
+        format!(
+            "X-Forwarded-For: {before}127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\n\
+             Via: {version} stilling\r\n\r\n"
+        )
+    };
+    let mut check = |request: &str, expected: String| assert_eq!(peer.ask(request).text(), expected);
+    check(
+        "GET /echo?a=b&c HTTP/1.1\r\nHost: shop.example\r\nCookie: a=1\r\nCookie: b=2\r\n\r\n",
+        "GET /echo?a=b&c HTTP/1.1\r\nHost: shop.example\r\nCookie: a=1\r\nCookie: b=2\r\n".to_owned() + &ours("", "1.1"),
+    );
+    check(
+        "GET http://shop.example/echo HTTP/1.1\r\nHost: other.example\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.1"),
+    );
+    check(
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n\
+         Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nProxy: http://evil.example\r\n\
+         X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\nAccept: */*\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\nAccept: */*\r\n".to_owned()
+            + &ours("192.0.2.1, 192.0.2.2, ", "1.1"),
+    );
+    check(
+        "GET /echo HTTP/1.0\r\nHost: shop.example\r\nConnection: keep-alive\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.0"),
+    );
+    check(
+        "POST /echo HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned()
+            + ours("", "1.1").trim_end()
+            + "\r\nContent-Length: 0\r\n\r\n",
+    );
+    check(
+        "PURGE /echo HTTP/1.1\r\nHost: shop.example\r\n\r\n",
+        "PURGE /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.1"),
+    );
+    assert_eq!(peer.ask("CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n").status, 501);
+    drop((peer, watcher));
+    server.finish();
+}
+
+fn an_answer_leaves_without_what_belongs_to_the_hop(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    let answer = peer.ask(get("/fields"));
+    assert_eq!(
+        answer.head,
+        "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nX-End-To-End: 2\r\nContent-Length: 1\r\n\r\n"
+    );
+    // A process that says no date is given one; RFC 9110 §6.6.1.
+    let answer = peer.ask(get("/pid"));
+    assert!(answer.field("Date").is_some_and(|date| date.ends_with(" GMT")), "{answer:?}");
+    let answer = peer.ask(get("/interim"));
+    assert_eq!((answer.status, answer.text().as_str()), (200, "final"));
+    assert_eq!(peer.ask(get("/status/299")).head.lines().next(), Some("HTTP/1.1 299 Whatever"));
+    let metrics = {
+        let mut watcher = watcher;
+        watcher.look()
+    };
+    assert_eq!(metrics.value("app_answers_other_total"), 1);
+    drop(peer);
+    server.finish();
+}
+
+fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let field = |head: &str, name: &str| {
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        lines.into_iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned())
+    };
+    for (word, size, length) in [
+        ("sized", 1000, Some("1000")),
+        ("sized", 300_000, Some("300000")),
+        // What is there at once is told a length, however the process framed it.
+        ("chunked", 1000, Some("1000")),
+        ("close", 1000, Some("1000")),
+        ("chunked", 300_000, None),
+        ("close", 300_000, None),
+        ("chunked", 0, Some("0")),
+        ("close", 0, Some("0")),
+    ] {
+        let (head, body) = ask_alone(&server, &format!("/{word}/{size}"));
+        assert_eq!(field(&head, "Content-Length").as_deref(), length, "{word} {size}: {head}");
+        assert!(body.into_iter().eq(super::pattern(0, size)), "{word} {size}");
+        // HTTP/1.0 knows no chunks.
+        let mut peer = server.connect();
+        peer.send(format!("GET /{word}/{size} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+        let answer = peer.answer_to_head();
+        assert_eq!(answer.field("Transfer-Encoding"), None);
+        let persists = length.is_some();
+        assert_eq!(answer.field("Connection"), Some(if persists { "keep-alive" } else { "close" }));
+        if persists {
+            peer.half_close();
+        }
+        assert!(peer.rest().into_iter().eq(super::pattern(0, size)), "{word} {size} over HTTP/1.0");
+    }
+    // What comes later comes on: the first piece is not held back for the second.
+    let mut peer = server.connect();
+    peer.send(get("/drip/1"));
+    assert_eq!(peer.answer_to_head().field("Transfer-Encoding"), Some("chunked"));
+    peer.wait_for_bytes();
+    drop(peer);
+    let (_, body) = ask_alone(&server, "/drip/0");
+    assert_eq!(body, b"firstsecond");
+    drop(watcher);
+    server.finish();
+}
+
+/// RFC 9112 §6.3: and the connection goes on behind them.
+fn answers_without_a_body_have_none(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let mut peer = server.connect();
+    let mut check = |request: &str, status: u16, length: Option<&str>| {
+        peer.send(request);
+        let answer = peer.answer_to_head();
+        assert_eq!((answer.status, answer.field("Content-Length")), (status, length), "{request}");
+        assert_eq!(answer.field("Connection"), None);
+    };
+    check("HEAD /length HTTP/1.1\r\nHost: a\r\n\r\n", 200, Some("12345"));
+    check(&get("/status/204"), 204, None);
+    check(&get("/status/304"), 304, None);
+    check(&get("/status/200"), 200, Some("0"));
+    assert_eq!(peer.ask(get("/interim")).text(), "final");
+    drop((peer, watcher));
+    server.finish();
+}
+
+fn the_pages_about_the_server_stay_its_own(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "--processes 2");
+    let mut peer = server.connect();
+    assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
+    assert_eq!(peer.ask(get("/readyz")).text(), "ready: 2 of 2 worker processes\n");
+    let page = peer.ask(get("/status")).text();
+    assert!(page.contains("Worker processes") && page.contains("<td>wanted<td>2"), "{page}");
+    assert_eq!(peer.ask(get("/")).text(), "0 good", "the process answers everything else");
+    assert_eq!(peer.ask(get("/test/fast")).text(), "0 good");
+    drop((peer, watcher));
+    server.finish();
+}

@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod fuzz;
+mod gunicorn;
 mod limits;
 mod packages;
 mod sim;

@@ -17,12 +17,13 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 10] = [
+pub(crate) const FOR_TESTS: [Program; 11] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
     program("ip", "iproute2"),
     program("nginx", "nginx-light"),
+    program("node", "nodejs"),
     program("prlimit", "util-linux"),
     program("python3", "python3"),
     program("ss", "iproute2"),

@@ -5,6 +5,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::Outcome;
+use crate::gunicorn;
 use crate::limits;
 use crate::packages;
 use crate::steps::{Steps, cargo};
@@ -26,6 +27,7 @@ impl Arguments {
 /// The steps; `ci` appends them to its own.
 pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     steps.act("programs", || packages::install(&packages::FOR_TESTS))?;
+    steps.act("gunicorn", gunicorn::install)?;
     steps.act("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace"]))?;
     if quick {

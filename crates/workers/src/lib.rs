@@ -13,6 +13,9 @@
 //! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
 //! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
 //!
+//! A job that has more to say than fits into a result speaks in parts ([`Speaker`]), and a thread that has a [`Seat`],
+//! such as the slot of a worker process ([`processes`]), takes jobs only while that is ready.
+//!
 //! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`Keeper`] starts more when
 //! too few are free, and lets them go when they have not been needed for a while. Shards have no part in that.
 //!

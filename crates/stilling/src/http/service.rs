@@ -108,6 +108,15 @@ impl JobOutcome {
     pub(crate) fn app(said: Said) -> JobOutcome {
         JobOutcome(Work::App(said))
     }
+
+    /// What such a job has said.
+    #[cfg(test)]
+    pub(crate) fn into_app(self) -> Said {
+        match self.0 {
+            Work::App(said) => said,
+            other => panic!("not of a worker process: {other:?}"),
+        }
+    }
 }
 
 /// The shared part of one shard's HTTP sessions.

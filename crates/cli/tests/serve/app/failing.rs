@@ -86,7 +86,9 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
 fn what_is_no_answer_is_answered_502(driver: Driver) {
     let (server, mut watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
-    for (round, word) in ["garbage", "upgrade", "large-head", "many-fields", "nothing"].into_iter().enumerate() {
+    for (round, word) in
+        ["garbage", "upgrade", "large-head", "many-fields", "nothing"].into_iter().enumerate()
+    {
         assert_eq!(peer.ask(get(&format!("/{word}"))).status, 502, "{word}");
         assert_eq!(peer.ask(get("/pid")).status, 200);
         assert_eq!(watcher.look().answers(502), round as u64 + 1);

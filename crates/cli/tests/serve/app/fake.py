@@ -79,7 +79,7 @@ class Connection:
             line, *fields = raw.decode("latin-1").split("\r\n")
             fields = {name.lower(): value for name, value in (field.split(": ", 1) for field in fields)}
             method, target, _ = line.split(" ")
-            word, *size = target.strip("/").split("/")
+            word, *size = target.split("?")[0].strip("/").split("/")
             size = int(size[0]) if size and size[0].isdigit() else 0
             if not self.act(word, size, raw, fields):
                 return self.sock.close()

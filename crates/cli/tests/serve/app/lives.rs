@@ -33,8 +33,8 @@ fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {
             seen.insert(answer.text());
         }
     }
-    let metrics = watcher.until("two have been replaced", |metrics| lives(metrics, "recycled") >= 2);
-    assert!(seen.len() >= 3, "{seen:?}");
+    let metrics = watcher.until("one has been replaced", |metrics| lives(metrics, "recycled") >= 1);
+    eventually("the new one answers", || seen.insert(peers[0].ask(get("/pid")).text()).then_some(()));
     assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
     drop((peers, watcher));
     server.finish();
@@ -44,11 +44,10 @@ fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {
 fn a_drain_answers_what_is_under_way_and_then_ends_the_processes(driver: Driver) {
     let (server, mut watcher) = before_fakes(driver, "--processes 2");
     let pid = number(&mut server.connect(), "/pid");
-    let folder = std::fs::read_link(format!("/proc/{pid}/cwd"));
-    assert!(folder.is_ok(), "it runs");
     let socket = std::fs::read(format!("/proc/{pid}/cmdline")).expect("it runs");
     let socket = String::from_utf8(socket).expect("a path is text");
-    let socket = socket.split('\0').find(|word| word.ends_with(".sock")).expect("the socket is named").to_owned();
+    let socket =
+        socket.split('\0').find(|word| word.ends_with(".sock")).expect("the socket is named").to_owned();
     assert!(Path::new(&socket).exists());
     let mut peer = server.connect();
     peer.send(get("/sleep/300"));
@@ -103,6 +102,7 @@ fn a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed(driver: D
     let address = server.address();
     eventually("it has begun to end", || std::net::TcpStream::connect(address).is_err().then_some(()));
     let pid = server.pid();
-    kill_process(Pid::from_raw(pid.as_raw_nonzero().get()).expect("a number"), Signal::TERM).expect("it lives");
+    kill_process(Pid::from_raw(pid.as_raw_nonzero().get()).expect("a number"), Signal::TERM)
+        .expect("it lives");
     assert_eq!(lives(&server.ends_well(), "killed"), 1);
 }

@@ -79,7 +79,8 @@ fn ask_alone(server: &Server, path: &str) -> (String, Vec<u8>) {
 fn without_chunks(mut rest: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
-        let line = rest.windows(2).position(|window| window == b"\r\n").expect("a line with the size of a chunk");
+        let line =
+            rest.windows(2).position(|window| window == b"\r\n").expect("a line with the size of a chunk");
         let size = std::str::from_utf8(&rest[..line]).expect("the size is text");
         let size = usize::from_str_radix(size, 16).expect("the size is a hexadecimal number");
         rest = &rest[line + 2..];

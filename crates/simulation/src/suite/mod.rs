@@ -150,6 +150,7 @@ macro_rules! every_promise {
             readable_takes_no_byte_and_tells_once,
             readable_is_not_told_when_everything_was_taken,
             data_expected_in_vain_is_waited_for,
+            data_expected_in_vain_while_starved_is_waited_for,
             a_cancelled_receive_leaves_the_bytes_alone,
             a_cancel_that_races_with_data_loses_nothing,
             a_cancel_without_anything_armed_is_silent,

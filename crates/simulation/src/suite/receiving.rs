@@ -190,6 +190,40 @@ pub fn data_expected_in_vain_is_waited_for<R: Rig>() {
     }
 }
 
+/// Row 4.34: the expectation may also turn out to be wrong after a wait for a buffer: that somebody
+/// announced data, or that a full buffer was not all there was.
+pub fn data_expected_in_vain_while_starved_is_waited_for<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (keeper, mut keeping) = stage.connection();
+    let (listener, destination) = stage.listen(Place::V4);
+    let mut silent = stage.rig.dial(&destination);
+    let (socket, announced) = (stage.accepted(listener), stage.token());
+    let (uploading, mut upload) = stage.connection();
+    let mut kept = keep_all_buffers(&mut stage, keeper, &mut keeping);
+    stage.driver.attach(announced, socket, Kind::Stream, true).expect("attach");
+    stage.driver.receive(announced);
+    stage.expect_silence();
+    stage.driver.release(kept.pop().expect("many are kept"));
+    stage.expect_silence();
+    stage.peer_writes(&mut silent, b"late");
+    stage.expect(News::Received(announced, b"late".to_vec()));
+    let bytes: Vec<u8> = (0..RECEIVE_BUFFER_SIZE).map(pattern).collect();
+    stage.peer_writes(&mut upload, &bytes);
+    stage.driver.receive(uploading);
+    let full = match stage.next_event() {
+        Event::Received { token, buffer, len } if token == uploading && len as usize == bytes.len() => buffer,
+        event => panic!("expected a full buffer, got {event:?}"),
+    };
+    stage.driver.receive(uploading);
+    stage.expect_silence();
+    kept.push(full);
+    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
+    stage.expect_silence();
+    stage.peer_writes(&mut upload, b"more");
+    stage.expect(News::Received(uploading, b"more".to_vec()));
+    assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
 /// Row 4.34: what was armed can be taken back, and armed again.
 pub fn a_cancelled_receive_leaves_the_bytes_alone<R: Rig>() {
     let mut stage = Stage::<R>::new();

@@ -59,7 +59,8 @@ impl Poll {
             fed += 1;
             if let Some(source) = self.sources.get_mut(token) {
                 source.facts.clear(Facts::STARVED);
-                self.read(token, events);
+                // There may be nothing after all; then it must be watched like any other.
+                self.answer(token, events);
             }
         }
         self.starved.drain(..fed);

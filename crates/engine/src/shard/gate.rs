@@ -38,7 +38,7 @@ pub(super) struct Listener {
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a listening socket and accepts from now on. `defers` says that its connections arrive
-    /// with their first bytes (`TCP_DEFER_ACCEPT`). Returns the listener's number.
+    /// with their first bytes (`TCP_DEFER_ACCEPT`). To be followed by a turn. Returns the listener's number.
     pub fn listen(&mut self, socket: D::Socket, defers: bool) -> io::Result<u32> {
         let number = self.listeners.len() as u32;
         if number == LISTENERS_MAX {
@@ -46,6 +46,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         self.driver.listen(Token::new(number, 0), socket)?;
         self.listeners.push(Listener { accepting: Accepting::Paused, armed: false, defers });
+        // The driver accepts with its next turn, which must not wait for news of somebody else.
+        self.acted = true;
         self.accept_again();
         Ok(number)
     }

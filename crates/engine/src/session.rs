@@ -139,13 +139,14 @@ impl<V: Service> Control<'_, V> {
         self.requests.push(Request::CloseListeners);
     }
 
-    /// Tells every session that the server drains.
+    /// Tells every session that the server drains, as soon as it has seen what had come for it: in this
+    /// turn, or in the next ones if there is much to do. Sessions that come meanwhile may be told, or not.
     pub fn drain(&mut self) {
         self.requests.push(Request::Drain);
     }
 
-    /// Closes every connection at once, also those that wait for a slot. One whose last send stopped
-    /// short in this turn escapes: ask again in the next.
+    /// Closes every connection at once, also those that wait for a slot and those that come from now on.
+    /// For the end of a shard. One that had said everything keeps its own reason.
     pub fn abort_all(&mut self, reason: CloseReason) {
         self.requests.push(Request::AbortAll(reason));
     }

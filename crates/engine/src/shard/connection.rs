@@ -57,6 +57,31 @@ pub(super) enum Reading {
     Parked,
 }
 
+/// What the engine itself does for a connection when a point in time has come. It is cleared by whoever
+/// acts on it, so that none gets lost while something else is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    Never,
+    /// Park it: its receive has waited in vain.
+    Park(Time),
+    /// Give its peer up, which takes none of the held-up output.
+    Write(Time),
+    /// End its lingering.
+    Linger(Time),
+    /// Give its connect up.
+    Connect(Time),
+}
+
+impl Due {
+    /// The point in time.
+    pub(super) fn at(self) -> Time {
+        match self {
+            Due::Never => NEVER,
+            Due::Park(at) | Due::Write(at) | Due::Linger(at) | Due::Connect(at) => at,
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) generation: u32,
@@ -66,8 +91,8 @@ pub(super) struct Connection {
     pub(super) output: Stash,
     /// The session's deadline.
     pub(super) deadline: Time,
-    /// The engine's own: parking, write progress or the end of lingering, depending on the state.
-    pub(super) engine_deadline: Time,
+    /// The engine's own.
+    pub(super) due: Due,
     /// The turn in which a receive last emptied the socket.
     pub(super) quiet_turn: Option<u32>,
     /// Bytes discarded while lingering.
@@ -107,7 +132,7 @@ impl Connection {
             input: Stash::default(),
             output: Stash::default(),
             deadline: NEVER,
-            engine_deadline: NEVER,
+            due: Due::Never,
             quiet_turn: None,
             lingered: 0,
             state: State::Open,

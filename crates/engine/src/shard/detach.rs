@@ -11,7 +11,7 @@ use std::io;
 use stilling_ring::planted;
 
 use super::Shard;
-use super::connection::{Finish, NEVER, State};
+use super::connection::{Due, Finish, NEVER, State};
 use super::output::After;
 use crate::close_reason::CloseReason;
 use crate::detached::{Detached, Refusal, Refused};
@@ -81,6 +81,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Ok(()) => self.call(token, Session::opened),
             Err(_) => self.forget_unattached(token),
         }
+        if let Some(reason) = self.aborting {
+            self.abort(token, reason);
+        }
         token
     }
 
@@ -95,7 +98,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return;
         }
         connection.state = State::Detaching;
-        (connection.deadline, connection.engine_deadline) = (NEVER, NEVER);
+        (connection.deadline, connection.due) = (NEVER, Due::Never);
         self.driver.detach(token);
     }
 

@@ -54,6 +54,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {
         self.counters.accepted.add(1);
+        if self.aborting.is_some() {
+            return self.counters.refused_full.add(1);
+        }
         if !self.waiting.is_empty() || self.slots.is_full() {
             if self.waiting.len() < WAITING_MAX {
                 self.waiting.push_back((listener, socket));

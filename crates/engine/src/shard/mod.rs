@@ -39,6 +39,7 @@ use self::detach::Taker;
 use self::gate::Listener;
 use self::output::Output;
 use self::slots::Slots;
+use crate::close_reason::CloseReason;
 use crate::counters::Counters;
 use crate::driver::{Driver, Event, SendStop};
 use crate::limits::{LISTENERS_MAX, TURN_LIST};
@@ -123,6 +124,10 @@ pub struct Shard<D: Driver, V: Service> {
     adopted: VecDeque<D::Socket>,
     /// When the service wants its turn at the latest.
     service_deadline: Option<Time>,
+    /// The first slot whose session has not been told yet that the server drains.
+    untold_from: Option<usize>,
+    /// All connections are being closed for this reason, also those that are still to come.
+    aborting: Option<CloseReason>,
     wake: Arc<Wake>,
     counters: Arc<Counters>,
     stopped: bool,
@@ -169,6 +174,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             taker: None,
             adopted: VecDeque::new(),
             service_deadline: None,
+            untold_from: None,
+            aborting: None,
             wake,
             counters,
             stopped: false,

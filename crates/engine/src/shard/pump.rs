@@ -3,7 +3,7 @@
 use stilling_ring::Time;
 
 use super::Shard;
-use super::connection::{Connection, Finish, NEVER, NO_ITEM, Reading, State};
+use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Reading, State};
 use super::io::Io;
 use super::output::{After, Item, Place};
 use crate::close_reason::CloseReason;
@@ -23,8 +23,11 @@ impl Connection {
     /// the session's own doing.
     pub(super) fn has_a_future(&self) -> bool {
         match self.state {
-            State::Connecting | State::Closing | State::Detaching | State::Free => true,
-            State::Lingering => self.reading != Reading::Nothing,
+            State::Closing | State::Detaching | State::Free => true,
+            State::Connecting => matches!(self.due, Due::Connect(_)),
+            State::Lingering => self.reading != Reading::Nothing && matches!(self.due, Due::Linger(_)),
+            // A peer that takes nothing tells nothing either: only time ends it.
+            State::Open if self.blocked => matches!(self.due, Due::Write(_)) || self.link != NO_ITEM,
             State::Open => {
                 self.reading != Reading::Nothing
                     || self.has_output()
@@ -54,8 +57,8 @@ impl Connection {
         match self.state {
             State::Free | State::Closing | State::Detaching => NEVER,
             // While output is held up, only its own timeout counts.
-            _ if self.blocked => self.engine_deadline,
-            _ => self.engine_deadline.min(self.deadline),
+            _ if self.blocked => self.due.at(),
+            _ => self.due.at().min(self.deadline),
         }
     }
 }
@@ -203,7 +206,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         if connection.reading == Reading::Nothing {
             connection.reading = Reading::Receive;
-            connection.engine_deadline = self.now.after(self.config.park_after);
+            connection.due = Due::Park(self.now.after(self.config.park_after));
             self.driver.receive(token);
         }
         false
@@ -231,7 +234,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn start_linger(&mut self, token: Token) {
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
         connection.state = State::Lingering;
-        connection.engine_deadline = self.now.after(self.config.linger_timeout);
+        connection.due = Due::Linger(self.now.after(self.config.linger_timeout));
         connection.deadline = NEVER;
         self.driver.shutdown(token);
         match connection.reading {
@@ -252,7 +255,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.finish = Finish::Abort;
             return;
         }
-        connection.state = State::Closing;
+        (connection.state, connection.due) = (State::Closing, Due::Never);
         let link = std::mem::replace(&mut connection.link, NO_ITEM);
         if link != NO_ITEM {
             self.output.items.swap_remove(link as usize);

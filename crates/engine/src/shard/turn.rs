@@ -4,7 +4,7 @@ use std::io;
 
 use stilling_ring::Time;
 
-use super::connection::{Connection, Finish, NEVER, NO_ITEM, Reading, State};
+use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Reading, State};
 use super::gate::Accepting;
 use super::output::{After, Item, Place};
 use super::{Adopting, Shard};
@@ -18,6 +18,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Does what is ready. With `may_wait` it waits until something is, or until the next deadline.
     pub fn turn(&mut self, may_wait: bool) -> io::Result<()> {
         let wait = if may_wait { self.announce_wait() } else { Wait::No };
+        if let Wait::Until(_) = wait {
+            // The driver makes a span of it, from now on and not from when the last turn began.
+            self.now = self.clock.now();
+        }
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {
             self.wake.unpark();
@@ -51,7 +55,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Decides how long to wait. Before it waits, a shard says that it is about to, and looks once
     /// more for mail: a sender either sees the announcement or is seen here.
     fn announce_wait(&mut self) -> Wait {
-        let busy = self.dispatched < self.events.len() || !self.again.is_empty();
+        let undone = !self.again.is_empty() || self.untold_from.is_some();
+        let busy = self.dispatched < self.events.len() || undone;
         if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
             return Wait::No;
         }
@@ -138,12 +143,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return self.again.push(token);
         }
         if stop.sent > 0 || !connection.blocked {
-            connection.engine_deadline = self.now.after(self.config.write_timeout);
+            connection.due = Due::Write(self.now.after(self.config.write_timeout));
         }
         connection.blocked = true;
         self.counters.blocked_sends.add(1);
+        let late = self.now >= connection.due.at();
+        if let Some(reason) = self.aborting.or(late.then_some(CloseReason::WriteTimeout)) {
+            (connection.finish, connection.reason) = (Finish::Abort, reason);
+            return self.again.push(token);
+        }
         self.driver.writable(token);
-        self.wheel.set(token.index(), connection.engine_deadline);
+        self.wheel.set(token.index(), connection.due.at());
     }
 
     /// An item is over. Returns the bytes of it that were sent, unless it had stopped short.
@@ -162,9 +172,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.output.clear(&mut self.held_output);
                 connection.blocked = false;
                 // The write timeout is over; a receive that is still armed may be parked again.
-                connection.engine_deadline = match connection.reading {
-                    Reading::Receive => self.now.after(self.config.park_after),
-                    Reading::Nothing | Reading::Parking | Reading::Parked => NEVER,
+                connection.due = match connection.reading {
+                    Reading::Receive => Due::Park(self.now.after(self.config.park_after)),
+                    Reading::Nothing | Reading::Parking | Reading::Parked => Due::Never,
                 };
                 connection.fresh = true;
                 connection.drained = true;
@@ -229,7 +239,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Event::Connected { token } => {
                 if self.is_in(token, State::Connecting) {
                     let connection = &mut self.slots.get(token).expect("it is connecting").connection;
-                    (connection.state, connection.engine_deadline) = (State::Open, NEVER);
+                    (connection.state, connection.due) = (State::Open, Due::Never);
                     self.counters.connected.add(1);
                     self.call(token, Session::opened);
                 }
@@ -398,24 +408,27 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let now = self.now;
         let Some(token) = self.slots.tenant((index - LISTENERS_MAX) as usize) else { return };
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        if now >= connection.engine_deadline {
-            connection.engine_deadline = NEVER;
-            match connection.state {
-                State::Lingering => return self.begin_close(token),
-                State::Connecting => {
-                    connection.reason = CloseReason::ConnectFailed;
-                    return self.begin_close(token);
-                }
-                State::Open if connection.blocked => {
-                    connection.reason = CloseReason::WriteTimeout;
-                    return self.begin_close(token);
-                }
-                State::Open if connection.reading == Reading::Receive => {
+        match connection.due {
+            due if now < due.at() => {}
+            Due::Linger(_) => return self.begin_close(token),
+            Due::Connect(_) => {
+                connection.reason = CloseReason::ConnectFailed;
+                return self.begin_close(token);
+            }
+            // What goes out with this turn may still be taken; `stopped` knows if it was not.
+            Due::Write(_) if connection.link != NO_ITEM => {}
+            Due::Write(_) => {
+                connection.reason = CloseReason::WriteTimeout;
+                return self.begin_close(token);
+            }
+            Due::Park(_) => {
+                connection.due = Due::Never;
+                if connection.state == State::Open && connection.reading == Reading::Receive {
                     connection.reading = Reading::Parking;
                     self.driver.cancel_receive(token);
                 }
-                State::Open | State::Closing | State::Detaching | State::Free => {}
             }
+            Due::Never => {}
         }
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
         let due = now >= connection.deadline && connection.state == State::Open && !connection.blocked;
@@ -437,10 +450,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         };
         let mut control = Control { now: self.now, open, coming, requests: &mut self.requests, adopting };
         self.service_deadline = self.service.turn(&mut control);
-        if self.requests.is_empty() {
-            return;
-        }
-        self.acted = true;
+        self.acted |= !self.requests.is_empty();
         let mut requests = std::mem::take(&mut self.requests);
         for request in requests.drain(..) {
             match request {
@@ -450,52 +460,72 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     self.settle_in(socket, session, input);
                 }
                 Request::CloseListeners => self.close_listeners(),
-                Request::Drain => self.for_each_tenant(|shard, token| {
-                    if shard.is_in(token, State::Open) {
-                        shard.call(token, Session::draining);
-                    }
-                }),
+                Request::Drain => self.untold_from = Some(0),
                 Request::AbortAll(reason) => self.abort_all(reason),
                 Request::Stop => self.stopped = true,
             }
         }
         self.requests = requests;
+        self.tell_of_drain();
     }
 
-    /// Closes all connections, and drops those that wait for a slot.
-    fn abort_all(&mut self, reason: CloseReason) {
-        self.counters.refused_full.add(self.waiting.len() as u64);
-        self.waiting.clear();
-        self.for_each_tenant(|shard, token| {
-            let connection = &mut shard.slots.get(token).expect("a tenant").connection;
-            if connection.state != State::Closing {
-                // Whoever is lingered on has been finished for a reason already.
-                if connection.state != State::Lingering {
-                    connection.reason = reason;
-                }
-                shard.begin_close(token);
+    /// Tells the sessions that the server drains, slot by slot, in as many turns as it takes: while events
+    /// wait to be handed out, a connection whose request is among them looks idle and would be closed with
+    /// it; and what the sessions say to that needs room like everything else.
+    fn tell_of_drain(&mut self) {
+        while let Some(at) = self.untold_from {
+            if self.dispatched < self.events.len() || !self.output.has_room() {
+                return;
             }
-        });
-    }
-
-    fn for_each_tenant(&mut self, mut act: impl FnMut(&mut Self, Token)) {
-        for at in 0..self.slots.touched() {
-            if let Some(token) = self.slots.tenant(at) {
-                act(self, token);
+            self.untold_from = (at + 1 < self.slots.touched()).then_some(at + 1);
+            self.acted = true;
+            if let Some(token) = self.slots.tenant(at)
+                && self.is_in(token, State::Open)
+            {
+                self.call(token, Session::draining);
             }
         }
     }
 
+    /// Closes all connections, drops those that wait for a slot, and lets nobody in any more.
+    fn abort_all(&mut self, reason: CloseReason) {
+        self.aborting = Some(reason);
+        self.counters.refused_full.add(self.waiting.len() as u64);
+        self.waiting.clear();
+        for at in 0..self.slots.touched() {
+            if let Some(token) = self.slots.tenant(at) {
+                self.abort(token, reason);
+            }
+        }
+    }
+
+    /// Closes a connection at once. One whose close goes out with this turn's output is seen to when that
+    /// stops short.
+    pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.state == State::Closing {
+            return;
+        }
+        match connection.finish {
+            Finish::No | Finish::Detach => connection.reason = reason,
+            Finish::Close | Finish::Linger if connection.has_output() => connection.reason = reason,
+            // It had its end already.
+            Finish::Close | Finish::Linger | Finish::Abort => {}
+        }
+        self.begin_close(token);
+    }
+
     fn dial(&mut self, to: &Destination, mut session: V::Session) {
-        if self.slots.is_full() {
+        if self.slots.is_full() || self.aborting.is_some() {
             self.counters.closed(CloseReason::ConnectFailed).add(1);
             return session.closed(CloseReason::ConnectFailed, &mut self.service);
         }
         let token = self.slots.insert(session).expect("there is a free slot");
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
         connection.state = State::Connecting;
-        connection.engine_deadline = self.now.after(self.config.connect_timeout);
-        let deadline: Time = connection.engine_deadline;
+        let deadline: Time = self.now.after(self.config.connect_timeout);
+        connection.due = Due::Connect(deadline);
         self.note_open();
         self.wheel.set(token.index(), deadline);
         if self.driver.connect(token, to).is_err() {

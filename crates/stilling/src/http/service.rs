@@ -81,9 +81,6 @@ pub struct HttpConfig {
 /// How far the date may lag behind, so that not every request asks for the time.
 const DATE_STALE_MAX: Duration = Duration::from_millis(50);
 
-/// How long after cutting connections off the service looks for more of them.
-const ABORT_AGAIN: Duration = Duration::from_millis(10);
-
 /// What a worker returns.
 #[derive(Debug)]
 pub struct JobOutcome(pub(super) Work);
@@ -128,6 +125,8 @@ pub struct HttpService {
     lifecycle: Arc<Lifecycle>,
     /// When the drain that has begun here ends.
     drain_deadline: Option<Time>,
+    /// Whoever had not finished by then has been cut off.
+    cut_off: bool,
     date: Date,
     /// The second for which `date` and the ready answers were made.
     second: u64,
@@ -160,6 +159,7 @@ impl HttpService {
             overview,
             lifecycle,
             drain_deadline: None,
+            cut_off: false,
             date,
             second,
             date_until: Time::ZERO,
@@ -236,9 +236,10 @@ impl HttpService {
             return None;
         }
         if control.now >= deadline || phase == Phase::Stopping {
-            // Again and again until all are gone: some may just have come in.
-            control.abort_all(CloseReason::DrainTimeout);
-            return Some(control.now.after(ABORT_AGAIN));
+            if !std::mem::replace(&mut self.cut_off, true) {
+                control.abort_all(CloseReason::DrainTimeout);
+            }
+            return None;
         }
         Some(deadline)
     }

@@ -40,10 +40,16 @@ pub enum Fault {
     AbortedAccept,
     /// The shard is woken for nothing. Drawn per turn.
     SpuriousWake,
+    /// The system cannot accept for a while (`ENOMEM`). Drawn per accept.
+    AcceptFails,
+    /// The driver cannot take a socket, which is lost. Drawn per attach of a stream.
+    AttachFails,
+    /// There is no socket to connect. Drawn per connect of a shard.
+    ConnectFails,
 }
 
 /// How many kinds there are.
-pub const FAULT_KINDS: usize = 15;
+pub const FAULT_KINDS: usize = 18;
 
 /// The highest rate that [`Faults::draw`] picks, in chances per thousand.
 pub const DRAWN_RATE_MAX: u16 = 150;
@@ -66,6 +72,9 @@ impl Fault {
         Fault::NoDescriptor,
         Fault::AbortedAccept,
         Fault::SpuriousWake,
+        Fault::AcceptFails,
+        Fault::AttachFails,
+        Fault::ConnectFails,
     ];
 }
 
@@ -149,7 +158,7 @@ mod tests {
             })
             .collect();
         let absent = rates.iter().filter(|&&rate| rate == 0).count();
-        assert!((600..900).contains(&absent), "{absent} of 1500 absent");
+        assert!((720..1080).contains(&absent), "{absent} of 1800 absent");
         assert!(rates.iter().all(|&rate| rate <= DRAWN_RATE_MAX));
     }
 }

@@ -4,8 +4,12 @@
 //! again, told by an environment variable.
 #![cfg(target_os = "linux")]
 
+use std::sync::Arc;
+
 use rustix::process::{Resource, Rlimit, setrlimit};
 use stilling_engine::driver::{Driver, Event, Kind, poll::Poll, uring::Uring};
+use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard, Token};
+use stilling_ring::{Clock, Time, Wake};
 use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
 use stilling_simulation::suite::{News, Peer, Place, Rig, Stage};
 
@@ -58,7 +62,8 @@ fn running_out_is_survived<D: SystemDriver>(errno: i32, run_short: fn()) {
             }
             Event::AcceptStopped { error: Some(error), refused: now, .. } => {
                 assert_eq!(error.raw_os_error(), Some(errno));
-                refused += now as usize;
+                // Without a descriptor the system leaves them waiting.
+                refused += now as usize + usize::from(now == 0 && stage.driver.refuse_one(listener));
                 stops += 1;
                 // Twice nothing changes and the next client is refused; then some room is made.
                 if stops % 3 == 0 {
@@ -210,6 +215,99 @@ fn a_direct_socket_of_another_ring_is_refused() {
     let outcome = other.attach(token, socket, Kind::Stream, false);
     assert_eq!(outcome.map_err(|error| error.kind()), Err(std::io::ErrorKind::InvalidInput));
     assert_eq!(stage.peer_reads(&mut peer).expect("the end"), b"");
+}
+
+/// A service whose connections each answer one byte and close.
+struct Answers;
+
+struct Answer;
+
+impl Service for Answers {
+    type Session = Answer;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Answer {
+        Answer
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+impl Session for Answer {
+    type Service = Answers;
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Answers>) -> usize {
+        io.send(&bytes[..1]).expect("there is room");
+        io.finish(CloseReason::Done);
+        bytes.len()
+    }
+}
+
+/// Connections of the shard: less than the descriptors that are left.
+const CAPACITY: u32 = 10;
+
+fn a_full_shard_refuses_nobody<D: SystemDriver>() {
+    let mut rig = System::<D>::new();
+    let (socket, destination) = rig.listener(Place::V4);
+    let driver = rig.driver();
+    let handle = driver.wake_handle();
+    let (wake, counters) = (Arc::new(Wake::new(move || handle.wake())), Arc::default());
+    let config = Config { capacity: CAPACITY, ..Config::default() };
+    let mut shard = Shard::new(driver, Answers, config, Clock::real(), wake, counters);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| rig.dial(&destination)).collect();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS_MAX), maximum: Some(DESCRIPTORS_MAX) })
+        .expect("a limit can be lowered");
+    shard.listen(socket, false).expect("the first listener");
+    // The burst comes first, so that it is accepted as far as descriptors go.
+    for _ in 0..10 {
+        shard.turn(false).expect("the driver works");
+    }
+    for client in &mut clients {
+        assert_eq!(client.write(b"?").expect("there is room"), 1);
+    }
+    let mut into = [0; 2];
+    for (number, client) in clients.iter_mut().enumerate() {
+        let answer = loop {
+            shard.turn(false).expect("the driver works");
+            match client.read(&mut into) {
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => assert!(rig.is_patient()),
+                outcome => break outcome,
+            }
+        };
+        assert_eq!(answer.ok(), Some(1), "client {number} was turned away");
+    }
+    let counters = shard.counters();
+    assert_eq!((counters.refused_descriptors.get(), counters.accepted.get()), (0, CLIENTS as u64));
+    assert!(counters.gate_closed.get() > 0, "the capacity was never reached");
+}
+
+/// Rows 3.27, 4.9: a burst beyond the capacity waits, also when those that wait for a slot have all the
+/// descriptors that are left: nobody is turned away.
+#[test]
+fn a_full_shard_on_poll_refuses_nobody_for_want_of_descriptors() {
+    in_a_process_of_its_own(
+        "a_full_shard_on_poll_refuses_nobody_for_want_of_descriptors",
+        a_full_shard_refuses_nobody::<Poll>,
+    );
+}
+
+/// Rows 3.27, 4.9: the same on io_uring.
+#[test]
+fn a_full_shard_on_uring_refuses_nobody_for_want_of_descriptors() {
+    in_a_process_of_its_own(
+        "a_full_shard_on_uring_refuses_nobody_for_want_of_descriptors",
+        a_full_shard_refuses_nobody::<Uring>,
+    );
 }
 
 /// Gives `SIGPIPE` the meaning it has in a program that took no care: death.

@@ -101,7 +101,7 @@ struct World {
 impl World {
     fn new(script: Script, options: Options) -> Self {
         let network = Network::new(1, options);
-        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), MANY, None);
+        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 2 * MANY, None);
         let address = listener.listening_at().expect("it listens");
         let config = Config {
             capacity: MANY as u32,
@@ -339,4 +339,50 @@ fn a_connect_without_an_answer_ends() {
     world.pass(CONNECT_TIMEOUT);
     assert_eq!((world.ended(), world.shard.open()), (vec![CloseReason::ConnectFailed], 0));
     drop(listener);
+}
+
+/// Row 5.1: a connect for which there is no socket fails at once, and its slot is free.
+#[test]
+fn a_connect_without_a_socket_fails() {
+    let faults = Faults::NONE.with(Fault::ConnectFails, 1000);
+    let mut world = World::new(QUIET, Options { faults, ..roomy() });
+    world.shard.service().turn = Some(|control| control.connect(nowhere(), Actor));
+    world.turns();
+    assert_eq!((world.ended(), world.shard.open()), (vec![CloseReason::ConnectFailed], 0));
+}
+
+/// Row 4.34: a socket that the driver cannot take ends its connection with a reason; the slot and the gate are open.
+#[test]
+fn a_socket_that_cannot_be_attached_ends_its_connection() {
+    let faults = Faults::NONE.with(Fault::AttachFails, 1000);
+    let mut world = World::new(QUIET, Options { faults, ..roomy() });
+    let mut clients: Vec<Peer> =
+        (0..2 * MANY).map(|_| world.network.connect(world.address.clone(), None)).collect();
+    world.turns();
+    assert_eq!((world.ended(), world.shard.open()), (vec![CloseReason::SystemError; 2 * MANY], 0));
+    assert!(clients.iter_mut().all(|client| read(client) == (0, true)), "everybody learns of it");
+}
+
+/// Row 3.27: a listener that fails for a while rests, and goes on.
+#[test]
+fn a_listener_that_fails_is_tried_again_after_a_rest() {
+    let faults = Faults::NONE.with(Fault::AcceptFails, 1000);
+    let mut world = World::new(QUIET, Options { faults, ..roomy() });
+    let _client = world.network.connect(world.address.clone(), None);
+    world.turns();
+    assert_eq!((world.shard.open(), world.shard.counters().accept_errors.get()), (0, 1));
+    world.network.stop_faults();
+    world.pass(Duration::from_secs(1));
+    assert_eq!((world.shard.open(), world.shard.counters().accept_errors.get()), (1, 1));
+}
+
+/// Row 0.9: a wait is counted from when it begins, also when the turn before it took long.
+#[test]
+fn a_wait_begins_when_the_work_is_done() {
+    let mut world = World::new(QUIET, roomy());
+    let _clients = world.clients(1);
+    // Between two turns, as far as the shard can tell, its own work takes this long; the driver objects if the
+    // shard counts from before.
+    world.network.advance_to(world.network.now().after(Duration::from_millis(300)));
+    world.shard.turn(true).expect("turns");
 }

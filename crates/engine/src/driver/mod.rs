@@ -16,6 +16,11 @@
 //!   `writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
 //!   after which the token is free; `detach` one `Detached`, likewise. The exception is `accept`, which
 //!   goes on until `AcceptStopped`.
+//! - **A failure is the last word.** Whatever was armed on a source may be answered by `Failed` (also
+//!   `readable` and `writable`, when the system refuses to watch), and `Failed` answers all of it: nothing
+//!   but `Closed` or `Detached` follows. A connection that has failed can only be closed; what was asked of
+//!   it before the failure was looked at need not be answered. A datagram socket may be asked to `receive`
+//!   again.
 //! - **No stale news.** After `close(token)` no later turn's event but `Closed` carries that token,
 //!   and `Closed` comes only when nothing of it is in flight. (News of the same turn may lie behind
 //!   the event that made the shard close.) The same holds for `detach` and `Detached`, but the news of
@@ -30,6 +35,8 @@
 //! Hazards: a token must not be attached twice, two receives must not be asked for at once, and
 //! a driver is used by the thread that made it alone.
 
+#[cfg(unix)]
+pub(crate) mod accepting;
 pub mod choice;
 pub mod inherited;
 pub(crate) mod pipes;
@@ -92,8 +99,7 @@ pub enum Event<S, A = S> {
         listener: Token,
         /// Why, unless it was asked for. `EMFILE` and `ENFILE` mean that descriptors ran out.
         error: Option<io::Error>,
-        /// Connections that were closed at once with the reserve descriptor, so that they do not
-        /// wait for an answer that cannot come.
+        /// Connections that the system has closed because it had no room for them.
         refused: u32,
     },
     /// A `connect` succeeded.
@@ -252,8 +258,15 @@ pub trait Driver: Sized {
     fn accept(&mut self, listener: Token);
 
     /// Stops accepting; connections accepted before still come. Answered by one `AcceptStopped`
-    /// if the listener was accepting.
+    /// if the listener was accepting. An `accept` that follows before the answer counts: the answer
+    /// comes, and accepting goes on behind it. Likewise an `accept` that is paused before the next turn
+    /// is answered as if it had begun.
     fn pause_accept(&mut self, listener: Token);
+
+    /// Closes the oldest connection that waits at a listener, with a descriptor kept for this purpose:
+    /// for an `AcceptStopped` for want of descriptors, so that a peer does not wait for an answer that
+    /// cannot come. False: nobody waited, or not even this was possible.
+    fn refuse_one(&mut self, listener: Token) -> bool;
 
     /// Adopts an accepted connection, or a connected socket, pipe end or bound datagram socket. With `readable_now` the caller
     /// expects that data is waiting already (an accepted connection of a deferring listener).
@@ -277,7 +290,7 @@ pub trait Driver: Sized {
     fn readable(&mut self, token: Token);
 
     /// Takes back a `receive` or `readable`. Answered by the event that was about to come, or by
-    /// `ReceiveCancelled`. Without anything armed it does nothing.
+    /// `ReceiveCancelled`, also while it waits for a buffer. Without anything armed it does nothing.
     fn cancel_receive(&mut self, token: Token);
 
     /// Receives at once into the caller's memory. `Ok(0)` is the end of the stream;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::Shard;
 use super::connection::State;
+use crate::driver::accepting::Failure;
 use crate::driver::{Driver, Kind};
 use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
 use crate::session::{Service, Session};
@@ -175,13 +176,26 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 listener.accepting = Accepting::Closing;
             }
             Accepting::Closing | Accepting::Closed => {}
-            _ if error.is_some() => {
-                listener.accepting = Accepting::Paused;
-                self.counters.accept_errors.add(1);
-                self.wheel.set(number, self.now.after(self.config.accept_retry));
-            }
-            // Asked for; but the gate may have opened since.
-            _ => self.accept_again(),
+            accepting => match error {
+                // Asked for; but the gate may have opened since.
+                None => self.accept_again(),
+                // The connections that wait for a slot have the last descriptors: those behind them wait in
+                // the backlog, as they do when the gate is closed.
+                Some(error) if self.slots.is_full() && Failure::is_no_descriptor(error) => {
+                    listener.accepting = Accepting::Paused;
+                    self.counters.gate_closed.add(u64::from(accepting == Accepting::Yes));
+                }
+                Some(error) => {
+                    listener.accepting = Accepting::Paused;
+                    // Who waits gets no answer for now; one learns of it, unless the system has seen to that.
+                    if refused == 0 && Failure::is_no_descriptor(error) {
+                        let refused = self.driver.refuse_one(Token::new(number, 0));
+                        self.counters.refused_descriptors.add(u64::from(refused));
+                    }
+                    self.counters.accept_errors.add(1);
+                    self.wheel.set(number, self.now.after(self.config.accept_retry));
+                }
+            },
         }
     }
 

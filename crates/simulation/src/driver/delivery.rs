@@ -104,8 +104,8 @@ impl SimDriver {
                     self.mark(token.index());
                 }
             }
-            let wanted = matches!(event, Event::Closed { .. })
-                || self.sources.of(token).is_some_and(|source| !source.closing && !phantom);
+            let wanted = matches!(event, Event::Closed { .. } | Event::Detached { .. })
+                || self.sources.of(token).is_some_and(|source| !source.closing && !source.failed && !phantom);
             if wanted {
                 self.queue_room -= 1;
                 self.deliver(event, events);
@@ -137,6 +137,11 @@ impl SimDriver {
         }
         if let Event::Closed { token } | Event::Detached { token, .. } = event {
             self.sources.remove(token);
+        }
+        if let Event::Failed { token, .. } = event
+            && let Some(source) = self.sources.of(token)
+        {
+            source.fail();
         }
         let (name, detail) = description(&event);
         let mut state = self.network.state();

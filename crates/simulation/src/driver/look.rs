@@ -98,18 +98,20 @@ impl SimDriver {
         let listener = source.socket_kind().listener();
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(end) = self.network.state().take_connection(listener) else { return };
-            let aborted = self.network.state().strikes(Fault::AbortedAccept);
-            if aborted || self.network.state().strikes(Fault::NoDescriptor) {
+            if self.network.state().strikes(Fault::AbortedAccept) {
                 let mut state = self.network.state();
                 state.set_damaged(end);
                 state.reset(end);
-                drop(state);
-                if aborted {
-                    continue;
-                }
+                continue;
+            }
+            let failures = [(Fault::NoDescriptor, libc::EMFILE), (Fault::AcceptFails, libc::ENOMEM)];
+            if let Some((_, errno)) =
+                failures.into_iter().find(|(fault, _)| self.network.state().strikes(*fault))
+            {
+                self.network.state().put_back(listener, end);
                 *self.sources.listener(token, "look at it").0 = false;
-                let error = Some(io::Error::from_raw_os_error(libc::EMFILE));
-                self.complete(Event::AcceptStopped { listener: token, error, refused: 1 }, events);
+                let error = Some(io::Error::from_raw_os_error(errno));
+                self.complete(Event::AcceptStopped { listener: token, error, refused: 0 }, events);
                 return;
             }
             let socket = self.network.socket_of(end);
@@ -153,6 +155,14 @@ impl SimDriver {
                 self.complete(Event::Readable { token }, events);
             }
             Armed::Receive if ready => self.receive_from(token, end, cancelling, events),
+            Armed::Receive if self.sources.of(token).is_some_and(|source| source.expects_data) => {
+                // It is tried before it waits, which takes a buffer like any other.
+                if !self.is_starved(token)
+                    && let Some(source) = self.sources.of(token)
+                {
+                    source.expects_data = false;
+                }
+            }
             _ => {}
         }
     }

@@ -32,7 +32,7 @@ use stilling_engine::limits;
 use stilling_ring::Time;
 
 use crate::faults::Fault;
-use crate::network::{Address, Network, SimSocket};
+use crate::network::{Address, Network, SimSocket, SocketKind};
 use crate::trace::hash_bytes;
 use buffers::Buffers;
 use delivery::Held;
@@ -234,17 +234,36 @@ impl Driver for SimDriver {
         self.mark(listener.index());
     }
 
-    fn attach(&mut self, token: Token, socket: SimSocket, kind: Kind, _readable_now: bool) -> io::Result<()> {
+    fn refuse_one(&mut self, listener: Token) -> bool {
+        self.note("refuse one", listener, 0);
+        let number = self.sources.live(listener, "refuse one on it").socket_kind().listener();
+        let mut state = self.network.state();
+        let Some(end) = state.take_connection(number) else { return false };
+        state.set_damaged(end);
+        state.reset(end);
+        true
+    }
+
+    fn attach(&mut self, token: Token, socket: SimSocket, kind: Kind, readable_now: bool) -> io::Result<()> {
+        if kind == Kind::Stream && self.network.state().strikes(Fault::AttachFails) {
+            let SocketKind::End(end) = socket.kind() else { return Err(io::ErrorKind::InvalidInput.into()) };
+            self.network.state().set_damaged(end);
+            return Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        }
         let what = match kind {
             Kind::Stream => What::Stream { connecting: false },
             Kind::Pipe => What::Pipe,
             Kind::Datagram => What::Datagram,
         };
         self.adopt(token, socket, what);
+        self.sources.live(token, "attach it").expects_data = readable_now;
         Ok(())
     }
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
+        if self.network.state().strikes(Fault::ConnectFails) {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
         let socket = match to {
             Destination::Tcp { to, from } => self.network.dial(Address::Tcp(*to), *from),
             Destination::Unix(path) => self.network.dial(Address::Unix(path.clone()), None),
@@ -335,6 +354,10 @@ impl Driver for SimDriver {
         stops: &mut Vec<SendStop>,
         events: &mut Vec<Event<SimSocket>>,
     ) -> io::Result<()> {
+        if let Wait::Until(_) = wait {
+            let behind = now < self.network.now();
+            assert!(!behind, "contract broken by the shard: it waits from {now:?} on, which has passed");
+        }
         self.turns += 1;
         self.counters.enters += 1;
         let (stops_before, events_before) = (stops.len(), events.len());

@@ -52,6 +52,10 @@ pub(super) struct Source {
     pub(super) writable: bool,
     /// The armed receive has found no free buffer, and that has been counted.
     pub(super) starving: bool,
+    /// The next receive is tried before it waits.
+    pub(super) expects_data: bool,
+    /// `Failed` has been told, which answers everything that was armed.
+    pub(super) failed: bool,
     /// The shard has closed it; only `Closed` may follow.
     pub(super) closing: bool,
     /// The shard wants its socket back; nothing may be asked of it any more.
@@ -82,6 +86,8 @@ impl Source {
             cancelling: false,
             writable: false,
             starving: false,
+            expects_data: false,
+            failed: false,
             closing: false,
             detaching: false,
             in_flight: 0,
@@ -115,12 +121,22 @@ impl Source {
         match self.what {
             What::Listener { .. } => violated(self.token, "a listener cannot receive"),
             What::Stream { connecting: true } => violated(self.token, "receive before it is connected"),
+            What::Stream { .. } if self.failed => violated(self.token, "receive after it failed"),
             _ if self.armed != Armed::No => violated(self.token, "a second receive while one is armed"),
             _ => (self.armed, self.armed_last, self.starving) = (armed, armed, false),
         }
     }
 
+    /// `Failed` is told: nothing else follows it.
+    pub(super) fn fail(&mut self) {
+        (self.armed, self.cancelling, self.writable, self.failed) = (Armed::No, false, false, true);
+    }
+
     pub(super) fn arm_writable(&mut self) {
+        if self.failed {
+            // The shard looks at its sends first: it has been told, but does not know yet.
+            return;
+        }
         if std::mem::replace(&mut self.writable, true) {
             violated(self.token, "writable asked for twice");
         }

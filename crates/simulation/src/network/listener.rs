@@ -148,6 +148,12 @@ impl State {
         Some(EndId { connection, side: 1 })
     }
 
+    /// A connection was taken and cannot be given: it stays the next.
+    pub(crate) fn put_back(&mut self, listener: u32, end: EndId) {
+        self.listeners[listener as usize].queue.push_front(end.connection);
+        self.connections[end.connection as usize].ends[1].owner = Owner::Listener(listener);
+    }
+
     pub(crate) fn set_listener_owner(&mut self, listener: u32, owner: Owner) {
         self.listeners[listener as usize].owner = owner;
         let Listener { queue, defer: Some(defer), .. } = &self.listeners[listener as usize] else { return };

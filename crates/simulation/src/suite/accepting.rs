@@ -119,3 +119,66 @@ pub fn a_closed_listener_says_so_once<R: Rig>() {
     drop(stage.accepted(tenant));
     drop((peer, next));
 }
+
+/// Row 4.9: a pause that is taken back before anybody could carry it out is answered all the same, and
+/// accepting goes on.
+pub fn a_pause_taken_back_at_once_is_answered_and_accepting_goes_on<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (listener, destination) = stage.listen(Place::V4);
+    for round in 0..2 {
+        stage.expect_silence();
+        stage.driver.pause_accept(listener);
+        stage.driver.accept(listener);
+        if round == 1 {
+            // Also when it is the second one.
+            stage.driver.pause_accept(listener);
+            stage.driver.accept(listener);
+        }
+        stage.expect(News::AcceptStopped(listener, false, 0));
+        let peer = stage.rig.dial(&destination);
+        drop(stage.accepted(listener));
+        drop(peer);
+    }
+    stage.driver.pause_accept(listener);
+    stage.expect(News::AcceptStopped(listener, false, 0));
+    let waiting = stage.rig.dial(&destination);
+    stage.expect_silence();
+    drop(waiting);
+}
+
+/// Row 4.9: accepting that is paused before anybody could begin is answered as if it had begun.
+pub fn accepting_paused_at_once_is_answered<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (socket, destination) = stage.rig.listener(Place::V4);
+    let listener = stage.token();
+    stage.driver.listen(listener, socket).expect("listen");
+    stage.driver.accept(listener);
+    stage.driver.pause_accept(listener);
+    stage.expect(News::AcceptStopped(listener, false, 0));
+    let waiting = stage.rig.dial(&destination);
+    stage.expect_silence();
+    stage.driver.accept(listener);
+    drop(stage.accepted(listener));
+    drop(waiting);
+}
+
+/// Row 3.27: a client can be turned away without a slot for it; nobody else is harmed.
+pub fn the_oldest_waiting_client_can_be_refused<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (socket, destination) = stage.rig.listener(Place::V4);
+    let listener = stage.token();
+    stage.driver.listen(listener, socket).expect("listen");
+    assert!(!stage.driver.refuse_one(listener), "nobody waits");
+    let mut oldest = stage.rig.dial(&destination);
+    let mut next = stage.rig.dial(&destination);
+    assert!(stage.driver.refuse_one(listener));
+    // An end or a reset: the client has said nothing that could have been lost.
+    let end = stage.peer_reads(&mut oldest).unwrap_or_default();
+    assert_eq!(end, b"");
+    stage.driver.accept(listener);
+    let socket = stage.accepted(listener);
+    let token = stage.attach(socket, Kind::Stream);
+    stage.peer_writes(&mut next, b"here");
+    assert_eq!(stage.receive(token), News::Received(token, b"here".to_vec()));
+    assert!(!stage.driver.refuse_one(listener), "nobody waits any more");
+}

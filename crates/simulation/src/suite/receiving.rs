@@ -224,6 +224,53 @@ pub fn data_expected_in_vain_while_starved_is_waited_for<R: Rig>() {
     assert_eq!(stage.driver.buffers_lent(), 0);
 }
 
+/// Row 4.34: a receive that waits for a buffer can be taken back, without one.
+pub fn a_starved_receive_can_be_cancelled<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (keeper, mut keeping) = stage.connection();
+    let (token, mut peer) = stage.connection();
+    let kept = keep_all_buffers(&mut stage, keeper, &mut keeping);
+    stage.peer_writes(&mut peer, b"kept");
+    for _ in 0..2 {
+        stage.driver.receive(token);
+        stage.expect_silence();
+        stage.driver.cancel_receive(token);
+        stage.expect(News::ReceiveCancelled(token));
+    }
+    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
+    stage.expect_silence();
+    assert_eq!(stage.receive(token), News::Received(token, b"kept".to_vec()));
+    assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
+/// Row 4.34: whoever has failed has nothing more to say, whatever else was armed.
+pub fn a_failure_answers_everything_that_is_armed<R: Rig>() {
+    for receive_first in [true, false] {
+        let mut stage = Stage::<R>::new();
+        let (token, peer) = stage.connection();
+        if receive_first {
+            stage.driver.receive(token);
+        }
+        stage.fill_up(token, 0);
+        if !receive_first {
+            stage.driver.receive(token);
+            stage.pass();
+        }
+        peer.reset();
+        match stage.news() {
+            // It may be told first; then the failure is still to come.
+            News::Writable(of) if of == token => {
+                stage.expect(News::Failed(token, io::ErrorKind::ConnectionReset));
+            }
+            news => assert_eq!(news, News::Failed(token, io::ErrorKind::ConnectionReset)),
+        }
+        stage.expect_silence();
+        stage.driver.close(token);
+        stage.expect(News::Closed(token));
+        stage.expect_silence();
+    }
+}
+
 /// Row 4.34: what was armed can be taken back, and armed again.
 pub fn a_cancelled_receive_leaves_the_bytes_alone<R: Rig>() {
     let mut stage = Stage::<R>::new();
@@ -327,5 +374,33 @@ pub fn receives_without_a_buffer_wait_and_go_on<R: Rig>() {
     let mut tokens: Vec<Token> = served.into_iter().map(|(token, _)| token).chain([last]).collect();
     tokens.sort();
     assert_eq!(tokens, waiting.each_ref().map(|(token, _)| *token));
+    assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
+/// Rows 4.34, 4.40: many receives that wait for few buffers are each counted once, and all go on.
+pub fn many_receives_share_few_buffers<R: Rig>() {
+    const WAITING: usize = 60;
+    let mut stage = Stage::<R>::new();
+    let (keeper, mut keeping) = stage.connection();
+    let mut waiting: Vec<_> = (0..WAITING).map(|_| stage.connection()).collect();
+    let mut kept = keep_all_buffers(&mut stage, keeper, &mut keeping);
+    let before = stage.driver.counters().starved;
+    for (number, (token, peer)) in waiting.iter_mut().enumerate() {
+        stage.driver.receive(*token);
+        stage.peer_writes(peer, &[number as u8]);
+    }
+    stage.expect_silence();
+    let mut served = [false; WAITING];
+    stage.driver.release(kept.pop().expect("many are kept"));
+    for _ in 0..WAITING {
+        // With one buffer for all of them: each has to be given back before the next can be filled.
+        let News::Received(token, bytes) = stage.news() else { panic!("bytes are waiting") };
+        let number = usize::from(bytes[0]);
+        assert_eq!(token, waiting[number].0);
+        assert!(!std::mem::replace(&mut served[number], true), "receive {number} was answered twice");
+    }
+    stage.expect_silence();
+    assert_eq!(stage.driver.counters().starved - before, WAITING as u64);
+    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
     assert_eq!(stage.driver.buffers_lent(), 0);
 }

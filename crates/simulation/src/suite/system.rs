@@ -376,6 +376,38 @@ pub fn a_receive_at_once_delays_no_news<D: SystemDriver>() {
     }
 }
 
+/// Row 3.27: what cannot accept says why and rests; it does not try again and again.
+pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
+    let mut stage = Stage::<System<D>>::new();
+    let (socket, mut peer) = stage.rig.pipe_to_driver();
+    // Something to read, so that a driver that waits for readiness tries.
+    peer.write(b"no connection").expect("there is room");
+    let listener = stage.token();
+    stage.driver.listen(listener, socket).expect("it is not known yet");
+    for _ in 0..2 {
+        stage.driver.accept(listener);
+        match stage.next_event() {
+            Event::AcceptStopped { listener: of, error: Some(error), refused: 0 } if of == listener => {
+                assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
+            }
+            event => panic!("unexpected: {event:?}"),
+        }
+        stage.expect_silence();
+    }
+}
+
+/// Row 3.27: nobody waits any more when a client is to be turned away: a shard must not wait for one, even if
+/// the listener came to it as a blocking socket.
+pub fn refusing_nobody_does_not_block<D: SystemDriver>() {
+    let _guard = guard();
+    let mut stage = Stage::<System<D>>::new();
+    let (socket, _) = stage.rig.listener(Place::V4);
+    net::set_blocking(&socket).expect("a socket can be made blocking");
+    let listener = stage.token();
+    stage.driver.listen(listener, socket).expect("listen");
+    assert!(!stage.driver.refuse_one(listener));
+}
+
 /// Row 5.1: a foreign event loop learns from one descriptor when to turn: it is told of all news, and
 /// what has been told more than once does not keep it turning.
 pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {

@@ -38,6 +38,7 @@ use stilling_ring::Time;
 use self::buffers::Buffers;
 use self::datagrams::Datagrams;
 use self::source::{Facts, Reading, Role, Sources};
+use super::accepting::Reserve;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle,
@@ -70,7 +71,7 @@ pub struct Poll {
     /// Connects that failed at once.
     refused: Vec<(Token, io::Error)>,
     /// Held so that one connection can be refused when descriptors run out.
-    reserve: Option<OwnedFd>,
+    reserve: Reserve,
     counters: DriverCounters,
 }
 
@@ -95,7 +96,7 @@ impl Poll {
             detaches: Vec::new(),
             starved: Vec::with_capacity(TURN_LIST),
             refused: Vec::new(),
-            reserve: reserve_descriptor(),
+            reserve: Reserve::new(),
             counters: DriverCounters::default(),
         })
     }
@@ -152,6 +153,11 @@ impl Driver for Poll {
 
     fn pause_accept(&mut self, listener: Token) {
         self.cancel_receive(listener);
+    }
+
+    fn refuse_one(&mut self, listener: Token) -> bool {
+        let Some(source) = self.sources.get_mut(listener) else { return false };
+        self.reserve.refuse_one(&source.fd)
     }
 
     fn attach(&mut self, token: Token, socket: OwnedFd, kind: Kind, readable_now: bool) -> io::Result<()> {
@@ -282,11 +288,6 @@ impl Driver for Poll {
     fn counters(&self) -> DriverCounters {
         self.counters
     }
-}
-
-/// A descriptor to give up when there are no others.
-fn reserve_descriptor() -> Option<OwnedFd> {
-    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
 /// A connect that a signal interrupted goes on like any other (connect(2)).

@@ -16,7 +16,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use rustix::io::Errno;
 
-use crate::driver::Kind;
+use crate::driver::{Event, Kind};
 use crate::token::Token;
 
 /// What a source is to the driver.
@@ -128,6 +128,15 @@ impl Source {
             // It can only fail for a source that is not watched, which is what is wanted.
             let _ = registry.deregister(&mut SourceFd(&self.fd.as_raw_fd()));
         }
+    }
+
+    /// The news that the source is dead, which answers everything the shard waits for.
+    pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> Event<OwnedFd> {
+        self.reading = Reading::Idle;
+        for fact in [Facts::AWAITS_WRITABLE, Facts::CONNECTING, Facts::CANCELLED] {
+            self.facts.clear(fact);
+        }
+        Event::Failed { token, error: error.into() }
     }
 
     fn interest(&self) -> Interest {

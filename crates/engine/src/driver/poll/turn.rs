@@ -10,7 +10,8 @@ use stilling_ring::Time;
 
 use super::datagrams::RECEIVE_BATCH;
 use super::source::{Facts, Reading, Role};
-use super::{Poll, WAKE, reserve_descriptor};
+use super::{Poll, WAKE};
+use crate::driver::accepting::{Failure, is_anybody_waiting};
 use crate::driver::{Event, Wait};
 use crate::limits::{ACCEPTS_PER_TURN, DATAGRAMS_PER_TURN};
 use crate::token::Token;
@@ -70,9 +71,9 @@ impl Poll {
     pub(super) fn look_at_asked(&mut self, events: &mut Events) {
         for (token, error) in self.refused.drain(..) {
             if let Some(source) = self.sources.get_mut(token)
-                && source.facts.take(Facts::CONNECTING)
+                && source.facts.has(Facts::CONNECTING)
             {
-                events.push(Event::Failed { token, error });
+                events.push(source.fail(token, error));
             }
         }
         for at in 0..self.asked.len() {
@@ -114,10 +115,10 @@ impl Poll {
             }
             source.facts.clear(Facts::CONNECTING);
             let outcome = rustix::net::sockopt::socket_error(&source.fd).and_then(|outcome| outcome);
-            events.push(match outcome {
-                Ok(()) => Event::Connected { token },
-                Err(error) => Event::Failed { token, error: error.into() },
-            });
+            match outcome {
+                Ok(()) => events.push(Event::Connected { token }),
+                Err(error) => return events.push(source.fail(token, error)),
+            }
         }
         if source.facts.has(Facts::AWAITS_WRITABLE) && source.facts.has(Facts::WRITABLE) {
             source.facts.clear(Facts::AWAITS_WRITABLE);
@@ -138,10 +139,7 @@ impl Poll {
     fn watch(&mut self, token: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(token) else { return };
         if let Err(error) = source.watch(self.poll.registry(), token) {
-            source.reading = Reading::Idle;
-            source.facts.clear(Facts::AWAITS_WRITABLE);
-            source.facts.clear(Facts::CONNECTING);
-            events.push(Event::Failed { token, error });
+            events.push(source.fail(token, error));
         }
     }
 
@@ -176,10 +174,7 @@ impl Poll {
                 events.push(Event::Ended { token });
             }
             Err(Errno::AGAIN) => {}
-            Err(error) => {
-                source.reading = Reading::Idle;
-                events.push(Event::Failed { token, error: error.into() });
-            }
+            Err(error) => events.push(source.fail(token, error)),
         }
         self.buffers.release(buffer);
     }
@@ -223,25 +218,20 @@ impl Poll {
                 Err(Errno::INTR) => {}
                 Err(
                     error @ (Errno::BADF | Errno::NOTSOCK | Errno::INVAL | Errno::FAULT | Errno::OPNOTSUPP),
-                ) => {
-                    source.reading = Reading::Idle;
-                    events.push(Event::Failed { token, error: error.into() });
-                    return;
-                }
+                ) => return events.push(source.fail(token, error)),
                 // Anything else is about one datagram, mostly one that we sent: "port unreachable".
                 Err(_) => left -= 1,
             }
         }
         if let Err(error) = source.watch_again(self.poll.registry(), token) {
-            source.reading = Reading::Idle;
-            events.push(Event::Failed { token, error });
+            events.push(source.fail(token, error));
         }
     }
 
     fn accept_from(&mut self, listener: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let mut stop: Option<(io::Error, u32)> = None;
+        let mut stop: Option<io::Error> = None;
         for attempt in 1..=ACCEPTS_PER_TURN {
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
@@ -253,32 +243,24 @@ impl Poll {
                     }
                 }
                 Err(Errno::AGAIN) => return,
-                Err(error) if concerns_one_connection(error) => {}
-                Err(error @ (Errno::MFILE | Errno::NFILE)) => {
-                    self.reserve = None;
-                    let oldest = rustix::net::accept_with(&source.fd, flags).map(drop);
-                    self.reserve = reserve_descriptor();
-                    if oldest == Err(Errno::AGAIN) {
-                        // Nobody was waiting, so nobody goes without an answer.
-                        return;
+                Err(error) => match Failure::of(error) {
+                    Failure::Passing => {}
+                    Failure::NoDescriptor if !is_anybody_waiting(&source.fd) => return,
+                    Failure::NoDescriptor | Failure::Listener => {
+                        stop = Some(error.into());
+                        break;
                     }
-                    stop = Some((error.into(), u32::from(oldest.is_ok())));
-                    break;
-                }
-                Err(error) => {
-                    stop = Some((error.into(), 0));
-                    break;
-                }
+                },
             }
         }
         if stop.is_none() {
             // There may be more: epoll tells again, so that others get their turn first.
-            stop = source.watch_again(self.poll.registry(), listener).err().map(|error| (error, 0));
+            stop = source.watch_again(self.poll.registry(), listener).err();
         }
-        if let Some((error, refused)) = stop {
+        if let Some(error) = stop {
             source.reading = Reading::Idle;
             source.unwatch(self.poll.registry());
-            events.push(Event::AcceptStopped { listener, error: Some(error), refused });
+            events.push(Event::AcceptStopped { listener, error: Some(error), refused: 0 });
         }
     }
 
@@ -327,23 +309,4 @@ impl Poll {
         }
         self.edges = edges;
     }
-}
-
-/// Errors of accept(2) that are about the connection that would have been accepted: it is gone, and
-/// the next may be fine.
-fn concerns_one_connection(error: Errno) -> bool {
-    matches!(
-        error,
-        Errno::CONNABORTED
-            | Errno::INTR
-            | Errno::PROTO
-            | Errno::PERM
-            | Errno::NETDOWN
-            | Errno::NOPROTOOPT
-            | Errno::HOSTDOWN
-            | Errno::NONET
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-            | Errno::TIMEDOUT
-    )
 }

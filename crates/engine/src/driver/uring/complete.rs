@@ -2,15 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use io_uring::cqueue;
+use rustix::io::Errno;
 use socket2::{SockAddr, SockAddrStorage};
 
 use super::queue::{Completion, Op};
-use super::source::{Armed, Role};
+use super::source::{Accepting, Armed, Role};
 use super::table::Table;
-use super::{Accepted, Uring, reserve_descriptor};
+use super::{Accepted, Uring};
+use crate::driver::accepting::Failure;
 use crate::driver::{BufferId, Datagram, Event, SendStop};
 use crate::token::Token;
 
@@ -44,7 +46,7 @@ impl Uring {
                     events.push(match result {
                         _ if result >= 0 => Event::Readable { token },
                         _ if result == -libc::ECANCELED => Event::ReceiveCancelled { token },
-                        _ => Event::Failed { token, error: error(result) },
+                        _ => self.failed(token, result),
                     });
                 }
             }
@@ -57,7 +59,7 @@ impl Uring {
                 if self.settle(token, Armed::CONNECT, events) {
                     events.push(match result {
                         0 => Event::Connected { token },
-                        _ => Event::Failed { token, error: error(result) },
+                        _ => self.failed(token, result),
                     });
                 }
             }
@@ -87,7 +89,7 @@ impl Uring {
         };
         source.disarm(what);
         if !source.closing {
-            return true;
+            return !source.armed.has(Armed::FAILED);
         }
         if what != Armed::CLOSE && what != Armed::LINKED_CLOSE {
             self.counters.stale += 1;
@@ -109,6 +111,17 @@ impl Uring {
         }
     }
 
+    /// The news that a connection is dead, which answers everything that is armed on it. A datagram socket
+    /// lives on, and has nothing else armed.
+    pub(super) fn failed(&mut self, token: Token, result: i32) -> Event<OwnedFd, Accepted> {
+        if let Some(source) = self.sources.get_mut(token)
+            && source.role != Role::Datagram
+        {
+            source.mark(Armed::FAILED);
+        }
+        Event::Failed { token, error: error(result) }
+    }
+
     fn complete_receive(&mut self, token: Token, completion: Completion, events: &mut Events) {
         // The buffer comes first: it is ours now, whoever the completion was for.
         let buffer = cqueue::buffer_select(completion.flags).map(BufferId);
@@ -127,6 +140,9 @@ impl Uring {
         let datagrams = source.role == Role::Datagram;
         source.expects_data = cqueue::sock_nonempty(completion.flags);
         let detaching = source.detaching;
+        if completion.result != -libc::ENOBUFS {
+            source.unmark(Armed::STARVED);
+        }
         let mut rearm = datagrams && !more;
         match (completion.result, buffer) {
             (len, Some(buffer)) if len > 0 => {
@@ -142,7 +158,7 @@ impl Uring {
                 }
                 match -result {
                     libc::ENOBUFS if !detaching => {
-                        self.counters.starved += 1;
+                        self.counters.starved += u64::from(source.mark(Armed::STARVED));
                         self.starved.push(token);
                         rearm = false;
                     }
@@ -154,7 +170,7 @@ impl Uring {
                     // An error of an earlier datagram (such as "port unreachable") ends nothing.
                     _ if datagrams => {}
                     0 => events.push(Event::Ended { token }),
-                    _ => events.push(Event::Failed { token, error: error(result) }),
+                    _ => events.push(self.failed(token, result)),
                 }
             }
         }
@@ -180,40 +196,22 @@ impl Uring {
         if !ended {
             return;
         }
-        match -result {
-            libc::ECANCELED => events.push(Event::AcceptStopped { listener, error: None, refused: 0 }),
-            libc::ENFILE if self.table.as_ref().is_some_and(Table::is_full) => {
-                // The kernel has accepted the connection, found no slot for it and closed it.
-                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused: 1 });
-            }
-            libc::EMFILE | libc::ENFILE => {
-                let refused = self.refuse_one(listener);
-                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused });
-            }
-            libc::ENOBUFS | libc::ENOMEM | libc::EINVAL | libc::EBADF => {
-                events.push(Event::AcceptStopped { listener, error: Some(error(result)), refused: 0 });
-            }
-            // It ended without fault of the listener (overflow, an aborted connection): once more,
-            // unless it was about to be cancelled, which then found nothing.
-            _ if self.sources.get_mut(listener).is_some_and(|source| source.accepting) => {
-                self.arm_accept(listener);
-            }
-            _ => events.push(Event::AcceptStopped { listener, error: None, refused: 0 }),
+        // It may also end without anybody's fault, when completions overflow.
+        let failed = result < 0
+            && result != -libc::ECANCELED
+            && Failure::of(Errno::from_raw_os_error(-result)) != Failure::Passing;
+        // Without a slot for it, the kernel has accepted the connection and closed it.
+        let slotless = result == -libc::ENFILE && self.table.as_ref().is_some_and(Table::is_full);
+        let source = self.sources.get_mut(listener).expect("it is alive");
+        let was = source.accepting;
+        source.accepting = if failed || was == Accepting::No { Accepting::No } else { Accepting::Yes };
+        if failed || was != Accepting::Yes {
+            let error = failed.then(|| error(result));
+            events.push(Event::AcceptStopped { listener, error, refused: u32::from(slotless) });
         }
-    }
-
-    /// Gives up the reserve descriptor for the oldest waiting connection and closes that, so that
-    /// its peer learns at once that there is no room.
-    fn refuse_one(&mut self, listener: Token) -> u32 {
-        let Some(source) = self.sources.get_mut(listener) else { return 0 };
-        let Some(socket) = source.handle.descriptor() else { return 0 };
-        self.reserve = None;
-        let mut waiting = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd; a zero timeout does not block.
-        let ready = unsafe { libc::poll(&mut waiting, 1, 0) } == 1;
-        let refused = ready && rustix::net::accept(socket).map(drop).is_ok();
-        self.reserve = reserve_descriptor().ok();
-        u32::from(refused)
+        if !failed && was != Accepting::No {
+            self.arm_accept(listener);
+        }
     }
 }
 

@@ -75,7 +75,7 @@ impl Uring {
         };
         if result < 0 {
             if self.settle(token, Armed::CONNECT, events) {
-                events.push(Event::Failed { token, error: io::Error::from_raw_os_error(-result) });
+                events.push(self.failed(token, result));
             }
             return;
         }

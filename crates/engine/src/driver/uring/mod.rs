@@ -50,8 +50,9 @@ use self::complete::Events;
 use self::direct::Coming;
 use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
-use self::source::{Armed, Role, Sources};
+use self::source::{Accepting, Armed, Role, Sources};
 use self::table::Table;
+use super::accepting::Reserve;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle, pipes,
@@ -91,6 +92,8 @@ pub struct Uring {
     coming: VecDeque<Coming>,
     /// Receives that found no buffer, in the order in which they did.
     starved: Vec<Token>,
+    /// Receives that were taken back while they waited for a buffer.
+    cancelled: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
     addresses: Vec<SockAddr>,
     /// Sends whose connection closes afterwards but has something armed that must be cancelled.
@@ -107,7 +110,7 @@ pub struct Uring {
     news: Option<OwnedFd>,
     datagram_shape: Box<libc::msghdr>,
     /// Held so that one connection can be refused when descriptors run out.
-    reserve: Option<OwnedFd>,
+    reserve: Reserve,
     counters: DriverCounters,
 }
 
@@ -127,6 +130,7 @@ impl Uring {
             table: None,
             coming: VecDeque::new(),
             starved: Vec::with_capacity(TURN_LIST),
+            cancelled: Vec::new(),
             addresses: Vec::with_capacity(SUBMISSIONS as usize),
             close_after: Vec::with_capacity(TURN_LIST),
             linked: Vec::with_capacity(TURN_LIST),
@@ -136,7 +140,7 @@ impl Uring {
             wake_count: Box::new(0),
             news: None,
             datagram_shape: shape,
-            reserve: reserve_descriptor().ok(),
+            reserve: Reserve::new(),
             counters: DriverCounters::default(),
         };
         driver.arm_wake();
@@ -391,19 +395,30 @@ impl Uring {
         self.detaching = detaching;
     }
 
-    fn rearm_starved(&mut self) {
-        if self.starved.is_empty() {
-            return;
+    /// Receives that waited for a buffer go on, the oldest first. True if more could, in the next turn.
+    fn rearm_starved(&mut self) -> bool {
+        // More than there are buffers, because not all will take one; those that find none come back here.
+        let count = self.starved.len().min(2 * self.buffers.free());
+        if count == 0 {
+            return false;
         }
-        if self.buffers.free() == 0 {
-            return;
-        }
-        // All of them, because not all will take a buffer; those that find none come back here.
         let mut starved = std::mem::take(&mut self.starved);
-        for token in starved.drain(..) {
+        for token in starved.drain(..count) {
             self.arm_receive(token);
         }
         self.starved = starved;
+        !self.starved.is_empty()
+    }
+
+    /// Answers the cancels of receives that nothing was in flight of.
+    fn tell_cancelled(&mut self, events: &mut Events) -> bool {
+        let before = events.len();
+        for token in self.cancelled.drain(..) {
+            if self.sources.get_mut(token).is_some_and(|source| !source.closing) {
+                events.push(Event::ReceiveCancelled { token });
+            }
+        }
+        events.len() > before
     }
 }
 
@@ -428,24 +443,34 @@ impl Driver for Uring {
     }
 
     fn listen(&mut self, token: Token, socket: OwnedFd) -> io::Result<()> {
+        // The ring does not mind either way, but `refuse_one` asks the system itself.
+        rustix::io::ioctl_fionbio(&socket, true)?;
         self.sources.insert(token, Handle::plain(socket.into_raw_fd()), Role::Listener, true);
         Ok(())
     }
 
     fn accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
-        source.accepting = true;
-        if !source.armed.has(Armed::ACCEPT) {
-            self.arm_accept(listener);
+        match source.accepting {
+            Accepting::Yes | Accepting::Again => {}
+            Accepting::No if source.armed.has(Armed::ACCEPT) => source.accepting = Accepting::Again,
+            Accepting::No => {
+                source.accepting = Accepting::Yes;
+                self.arm_accept(listener);
+            }
         }
     }
 
     fn pause_accept(&mut self, listener: Token) {
         let Some(source) = self.sources.get_mut(listener) else { return };
-        source.accepting = false;
-        if source.armed.has(Armed::ACCEPT) {
+        if std::mem::replace(&mut source.accepting, Accepting::No) == Accepting::Yes {
             self.cancel(Op::Accept, listener);
         }
+    }
+
+    fn refuse_one(&mut self, listener: Token) -> bool {
+        let Some(source) = self.sources.get_mut(listener) else { return false };
+        source.handle.descriptor().is_some_and(|socket| self.reserve.refuse_one(socket))
     }
 
     fn attach(&mut self, token: Token, socket: Accepted, kind: Kind, readable_now: bool) -> io::Result<()> {
@@ -492,7 +517,10 @@ impl Driver for Uring {
     fn cancel_receive(&mut self, token: Token) {
         if let Some(at) = self.starved.iter().position(|starved| *starved == token) {
             self.starved.remove(at);
-            self.arm_receive(token);
+            if let Some(source) = self.sources.get_mut(token) {
+                source.unmark(Armed::STARVED);
+            }
+            return self.cancelled.push(token);
         }
         let Some(source) = self.sources.get_mut(token) else { return };
         if source.armed.has(Armed::RECEIVE) {
@@ -584,7 +612,8 @@ impl Driver for Uring {
             let _ = rustix::io::read(news, &mut [0; 8]);
         }
         self.buffers.publish();
-        self.rearm_starved();
+        let more_to_rearm = self.rearm_starved();
+        let cancelled = self.tell_cancelled(events);
         self.close_dropped();
         let mut sending = false;
         for (position, out) in outgoing.enumerate() {
@@ -597,7 +626,7 @@ impl Driver for Uring {
             || !self.close_after.is_empty()
             || !self.completions.is_empty()
             || self.can_detach();
-        let wait = if news { Wait::No } else { wait };
+        let wait = if news || cancelled || more_to_rearm { Wait::No } else { wait };
         self.counters.enters += u64::from(self.queue.enter(now, wait)?);
         self.addresses.clear();
         loop {
@@ -656,11 +685,6 @@ impl Drop for Uring {
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
-}
-
-/// A descriptor to give up when there are no others.
-fn reserve_descriptor() -> io::Result<OwnedFd> {
-    Ok(std::fs::File::open("/dev/null")?.into())
 }
 
 /// Non-blocking: it is read whether or not there was news.

@@ -42,10 +42,24 @@ impl Armed {
     pub(super) const SHUTDOWN: Armed = Armed(128);
     /// The making of an ordinary descriptor for a slot that is left.
     pub(super) const INSTALL: Armed = Armed(256);
+    /// Not an operation: the receive asked for has found no buffer, and that is counted.
+    pub(super) const STARVED: Armed = Armed(1 << 14);
+    /// Not an operation: it has failed, which answers everything that was armed.
+    pub(super) const FAILED: Armed = Armed(1 << 15);
 
     pub(super) fn has(self, what: Armed) -> bool {
         self.0 & what.0 != 0
     }
+}
+
+/// Whether a listener is to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Accepting {
+    /// No; an accept that is still armed is being taken back, which is to be answered.
+    No,
+    Yes,
+    /// It was paused and is to go on, but the pause is still to be answered.
+    Again,
 }
 
 #[derive(Debug)]
@@ -62,8 +76,8 @@ pub(super) struct Source {
     pub(super) detaching: bool,
     /// The next receive probably finds bytes, so it is tried before waiting.
     pub(super) expects_data: bool,
-    /// A listener is to accept; false while its accept is being cancelled.
-    pub(super) accepting: bool,
+    /// Whether a listener is to accept.
+    pub(super) accepting: Accepting,
 }
 
 const _: () = assert!(size_of::<Source>() <= 16);
@@ -78,7 +92,7 @@ impl Source {
         closing: false,
         detaching: false,
         expects_data: false,
-        accepting: false,
+        accepting: Accepting::No,
     };
 
     /// Notes that `what` is now in flight.
@@ -93,6 +107,17 @@ impl Source {
         debug_assert!(self.armed.has(what), "not armed: {what:?} on {self:?}");
         self.armed.0 &= !what.0;
         self.in_flight -= 1;
+    }
+
+    /// Remembers something that is no operation. True if it was not known.
+    pub(super) fn mark(&mut self, what: Armed) -> bool {
+        let known = self.armed.has(what);
+        self.armed.0 |= what.0;
+        !known
+    }
+
+    pub(super) fn unmark(&mut self, what: Armed) {
+        self.armed.0 &= !what.0;
     }
 }
 

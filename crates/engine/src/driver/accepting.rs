@@ -1,0 +1,93 @@
+//! What the drivers of this system share about accepting: what a failed accept means, and how a client is
+//! turned away for whom there is no descriptor.
+//!
+//! The one decision: an error that nobody has thought of stops the listener. Trying again at once what
+//! fails at once would keep a core busy; the shard tries again after a rest.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// What a failed accept says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// It was about one connection, which is gone, or about nothing: the next may be fine.
+    Passing,
+    /// There is no descriptor for a connection.
+    NoDescriptor,
+    /// The listener cannot accept, now or at all.
+    Listener,
+}
+
+impl Failure {
+    /// Reads an error of accept(2).
+    pub(crate) fn of(error: Errno) -> Self {
+        match error {
+            Errno::MFILE | Errno::NFILE => Failure::NoDescriptor,
+            Errno::AGAIN
+            | Errno::INTR
+            | Errno::CONNABORTED
+            | Errno::PROTO
+            | Errno::PERM
+            | Errno::NETDOWN
+            | Errno::NOPROTOOPT
+            | Errno::HOSTDOWN
+            | Errno::NONET
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::TIMEDOUT => Failure::Passing,
+            _ => Failure::Listener,
+        }
+    }
+
+    /// Whether an accept stopped because descriptors ran out.
+    pub(crate) fn is_no_descriptor(error: &io::Error) -> bool {
+        Errno::from_io_error(error).is_some_and(|errno| Failure::of(errno) == Failure::NoDescriptor)
+    }
+}
+
+/// Whether a connection waits at a listener. (An accept does not tell when descriptors have run out: it
+/// asks for one first.)
+pub(crate) fn is_anybody_waiting(listener: impl AsFd) -> bool {
+    let mut asked = [PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN)];
+    poll(&mut asked, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) == Ok(1)
+}
+
+/// A descriptor to give up when there are no others.
+#[derive(Debug)]
+pub(crate) struct Reserve(Option<OwnedFd>);
+
+impl Reserve {
+    pub(crate) fn new() -> Self {
+        Reserve(File::open("/dev/null").ok().map(OwnedFd::from))
+    }
+
+    /// Accepts the oldest connection that waits at a non-blocking listener, and closes it.
+    pub(crate) fn refuse_one(&mut self, listener: impl AsFd) -> bool {
+        self.0 = None;
+        let refused = rustix::net::accept(listener).is_ok();
+        *self = Reserve::new();
+        refused
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 3.27: what is not known to pass is not tried again at once.
+    #[test]
+    fn an_unknown_error_is_the_listeners() {
+        let check = |error, expected| assert_eq!(Failure::of(error), expected, "{error:?}");
+        check(Errno::NOTSOCK, Failure::Listener);
+        check(Errno::NOMEM, Failure::Listener);
+        check(Errno::INVAL, Failure::Listener);
+        check(Errno::CONNABORTED, Failure::Passing);
+        check(Errno::MFILE, Failure::NoDescriptor);
+        assert!(Failure::is_no_descriptor(&Errno::NFILE.into()));
+        assert!(!Failure::is_no_descriptor(&io::ErrorKind::Other.into()));
+    }
+}

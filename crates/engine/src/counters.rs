@@ -87,9 +87,9 @@ pub struct Counters {
     pub enters: Counter,
     /// Receives that waited for a free buffer.
     pub starved: Counter,
-    /// Completions that came for a former tenant of a slot.
+    /// Completions that came for a connection that was closed already, as they do when something was armed.
     pub stale: Counter,
-    /// Overflows of the completion queue.
+    /// Overflows of the completion queue in turns that sent something.
     pub overflows: Counter,
     closed: [Counter; CloseReason::ALL.len()],
 }

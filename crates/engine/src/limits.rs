@@ -40,7 +40,8 @@ pub const LISTENERS_MAX: u32 = 64;
 /// Bytes that one turn may send from the shard's arena. Full: the shard sends before it goes on.
 pub const ARENA_SIZE: usize = 512 * 1024;
 
-/// Bytes that one call of a session may send. Full: `send` refuses, the session yields.
+/// Bytes of one connection that may be unsent: held up, or said in this turn. Full: `send` refuses, the
+/// session yields until they have gone.
 pub const SEND_MAX: usize = 64 * 1024;
 
 /// How often a shard that is told to accept anew does so. A connection whose wake-up went to somebody who is gone

@@ -105,12 +105,12 @@ pub struct Control<'a, V: Service> {
     pub open: u32,
     /// Connections that are accepted but have no slot yet, and listeners that are not closed.
     pub(crate) coming: usize,
-    pub(crate) requests: &'a mut Vec<Request<V>>,
+    pub(crate) orders: &'a mut Vec<Order<V>>,
     pub(crate) adopting: Adopting<'a>,
 }
 
 /// Something for the shard to do at the end of a turn.
-pub(crate) enum Request<V: Service> {
+pub(crate) enum Order<V: Service> {
     Connect(Destination, V::Session),
     /// The next socket is this session's, with bytes that it has not read.
     Adopt(V::Session, Stash),
@@ -129,30 +129,30 @@ impl<V: Service> Control<'_, V> {
     /// Opens a connection; the session hears `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
         self.adopting.slots = self.adopting.slots.saturating_sub(1);
-        self.requests.push(Request::Connect(to, session));
+        self.orders.push(Order::Connect(to, session));
     }
 
     /// Accepts nothing more and closes the listeners. Connections that are accepted already are still
     /// served; what waits in the backlog of a listener that had paused at capacity is reset by the
     /// system.
     pub fn close_listeners(&mut self) {
-        self.requests.push(Request::CloseListeners);
+        self.orders.push(Order::CloseListeners);
     }
 
     /// Tells every session that the server drains, as soon as it has seen what had come for it: in this
     /// turn, or in the next ones if there is much to do. Sessions that come meanwhile may be told, or not.
     pub fn drain(&mut self) {
-        self.requests.push(Request::Drain);
+        self.orders.push(Order::Drain);
     }
 
     /// Closes every connection at once, also those that wait for a slot and those that come from now on.
     /// For the end of a shard. One that had said everything keeps its own reason.
     pub fn abort_all(&mut self, reason: CloseReason) {
-        self.requests.push(Request::AbortAll(reason));
+        self.orders.push(Order::AbortAll(reason));
     }
 
     /// Ends the shard's loop after this turn.
     pub fn stop(&mut self) {
-        self.requests.push(Request::Stop);
+        self.orders.push(Order::Stop);
     }
 }

@@ -8,6 +8,12 @@
 //! | name | where | what goes wrong |
 //! |---|---|---|
 //! | `lost wake` | `Wake::notify` | every eighth wake that was needed is dropped |
+//! | `lost job` | worker pool | a worker takes a job and forgets it |
+//! | `double answer` | worker pool | a worker's result is handed in twice |
+//! | `lost unread` | a shard's detach | what a leaving connection had not consumed stays behind |
+//! | `stale generation` | simulated driver | a completion reaches the next tenant of its slot |
+//! | `lost completion` | simulated driver | a completion is never told |
+//! | `double-freed buffer` | simulated driver | a receive buffer is free twice |
 
 /// Whether this build contains the planted bugs at all.
 pub const AVAILABLE: bool = cfg!(stilling_planted);

@@ -101,7 +101,8 @@ struct World {
 impl World {
     fn new(script: Script, options: Options) -> Self {
         let network = Network::new(1, options);
-        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 2 * MANY, None);
+        let listener =
+            network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 2 * MANY, None);
         let address = listener.listening_at().expect("it listens");
         let config = Config {
             capacity: MANY as u32,
@@ -217,6 +218,8 @@ fn goodbyes_wait_for_room() {
     for client in &mut clients {
         assert_eq!(read(client), (SEND_MAX, true));
     }
+    // Their peers are lingered on.
+    world.pass(2 * LINGER_TIMEOUT);
     assert_eq!(world.ended(), [CloseReason::Drained; MANY]);
 }
 
@@ -241,7 +244,8 @@ fn a_connection_that_only_seems_writable_meets_its_write_timeout() {
 #[test]
 fn progress_at_the_last_moment_counts() {
     let received: Act = |io| say_all(io);
-    let mut world = World::new(Script { received, ..QUIET }, Options { buffer: SEND_MAX / 4, ..Options::default() });
+    let mut world =
+        World::new(Script { received, ..QUIET }, Options { buffer: SEND_MAX / 4, ..Options::default() });
     let mut clients = world.clients(1);
     assert_eq!(clients[0].write(b"?").expect("there is room"), 1);
     world.turns();

@@ -221,9 +221,10 @@ pub struct DriverCounters {
     pub enters: u64,
     /// Receives that found no free buffer and waited for one.
     pub starved: u64,
-    /// Completions that belonged to a former tenant of a slot or to a closed source.
+    /// Completions for a source that was closed, or whose slot had another tenant by then. Every close that
+    /// takes something back leaves at least one: this is no sign of trouble.
     pub stale: u64,
-    /// Times the completion queue overflowed.
+    /// Times the completion queue overflowed in a turn that sent something.
     pub overflows: u64,
 }
 

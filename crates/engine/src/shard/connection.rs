@@ -57,6 +57,28 @@ pub(super) enum Reading {
     Parked,
 }
 
+/// Whether the session is owed a call of `received`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owed {
+    /// No: it has been shown everything, and has done all it wanted with it.
+    Nothing,
+    /// Yes: there is input that it has not been shown, or it was held up and may have something left to do
+    /// with what it has seen.
+    Received,
+    /// Yes, when this turn's output has gone.
+    AfterOutput,
+}
+
+/// What is known of the peer's sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    Sending,
+    /// It has finished.
+    Ended,
+    /// It has finished, and the session knows.
+    EndTold,
+}
+
 /// What the engine itself does for a connection when a point in time has come. It is cleared by whoever
 /// acts on it, so that none gets lost while something else is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +127,8 @@ pub(super) struct Connection {
     pub(super) paused: bool,
     /// Output is held in the store until the connection is writable.
     pub(super) blocked: bool,
-    /// The session is owed a call of `received`: there is input that it has not been shown, or it was
-    /// held up and may have something left to do with what it has seen.
-    pub(super) fresh: bool,
-    /// The session wants `received` again when this turn's output has gone.
-    pub(super) again: bool,
-    /// The peer has finished sending.
-    pub(super) ended: bool,
-    /// The session knows that the peer has finished.
-    pub(super) ended_told: bool,
+    pub(super) owed: Owed,
+    pub(super) peer: Peer,
     /// Held-up output has gone since the session was last told.
     pub(super) drained: bool,
 }
@@ -141,11 +156,16 @@ impl Connection {
             reason: CloseReason::Done,
             paused: false,
             blocked: false,
-            fresh: false,
-            again: false,
-            ended: false,
-            ended_told: false,
+            owed: Owed::Nothing,
+            peer: Peer::Sending,
             drained: false,
+        }
+    }
+
+    /// The session is to be called again, not before a moment that was agreed on already.
+    pub(super) fn owe_received(&mut self) {
+        if self.owed == Owed::Nothing {
+            self.owed = Owed::Received;
         }
     }
 

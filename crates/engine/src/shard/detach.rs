@@ -11,12 +11,12 @@ use std::io;
 use stilling_ring::planted;
 
 use super::Shard;
-use super::connection::{Due, Finish, NEVER, State};
+use super::connection::{Due, Finish, NEVER, Owed, State};
 use super::output::After;
 use crate::close_reason::CloseReason;
 use crate::detached::{Detached, Refusal, Refused};
 use crate::driver::{Driver, Kind};
-use crate::session::{Control, Request, Service, Session};
+use crate::session::{Control, Order, Service, Session};
 use crate::store::{Stash, Store};
 use crate::token::Token;
 
@@ -70,8 +70,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn settle_in(&mut self, socket: D::Socket, session: V::Session, input: Stash) -> Token {
         let token = self.slots.insert(session).expect("the caller keeps a slot free");
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
-        connection.fresh = !input.is_empty();
         connection.input = input;
+        if !connection.input.is_empty() {
+            connection.owed = Owed::Received;
+        }
         self.counters.adopted.add(1);
         self.note_open();
         if self.slots.is_full() {
@@ -150,7 +152,7 @@ impl<V: Service> Control<'_, V> {
         }
         self.adopting.slots -= 1;
         sockets.push_back(connection.socket);
-        self.requests.push(Request::Adopt(connection.session, input));
+        self.orders.push(Order::Adopt(connection.session, input));
         Ok(())
     }
 }

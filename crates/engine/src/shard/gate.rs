@@ -7,7 +7,6 @@ use std::io;
 use std::time::Duration;
 
 use super::Shard;
-use super::connection::State;
 use crate::driver::accepting::Failure;
 use crate::driver::{Driver, Kind};
 use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
@@ -79,8 +78,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let session = self.service.accepted_from(listener, || driver.peer(&socket));
         let token = self.slots.insert(session).expect("the gate keeps a slot free");
         let defers = self.listeners[listener as usize].defers;
-        let slot = self.slots.get(token).expect("just inserted");
-        slot.connection.state = State::Open;
         self.note_open();
         if self.driver.attach(token, socket, Kind::Stream, defers).is_err() {
             return self.forget_unattached(token);

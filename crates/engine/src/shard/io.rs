@@ -3,7 +3,7 @@
 
 use stilling_ring::Time;
 
-use super::connection::{Connection, Finish, NEVER, NO_ITEM};
+use super::connection::{Connection, Finish, NEVER, Owed, Peer};
 use super::output::Output;
 use crate::close_reason::CloseReason;
 use crate::limits::SEND_MAX;
@@ -19,13 +19,28 @@ pub struct Full;
 pub struct Io<'a, V: Service> {
     /// What the shard's sessions share.
     pub service: &'a mut V,
-    pub(super) now: Time,
-    pub(super) token: Token,
-    pub(super) connection: &'a mut Connection,
-    pub(super) output: &'a mut Output,
-    pub(super) store: &'a mut Store,
+    now: Time,
+    token: Token,
+    connection: &'a mut Connection,
+    output: &'a mut Output,
+    store: &'a mut Store,
     /// Bytes of this connection that are not with the system yet.
-    pub(super) unsent: usize,
+    unsent: usize,
+}
+
+impl<'a, V: Service> Io<'a, V> {
+    /// What a session is lent for one call.
+    pub(super) fn lend(
+        token: Token,
+        now: Time,
+        service: &'a mut V,
+        connection: &'a mut Connection,
+        output: &'a mut Output,
+        store: &'a mut Store,
+    ) -> Self {
+        let unsent = connection.output.len() + output.unsent(connection.link);
+        Io { service, now, token, connection, output, store, unsent }
+    }
 }
 
 impl<V: Service> Io<'_, V> {
@@ -100,13 +115,15 @@ impl<V: Service> Io<'_, V> {
 
     /// Shows input again, beginning with what was left over.
     pub fn resume(&mut self) {
-        self.connection.fresh |= std::mem::take(&mut self.connection.paused);
+        if std::mem::take(&mut self.connection.paused) {
+            self.connection.owe_received();
+        }
     }
 
     /// Asks for `received` with the unconsumed bytes (there may be none) when this turn's output has
     /// gone.
     pub fn again(&mut self) {
-        self.connection.again = true;
+        self.connection.owed = Owed::AfterOutput;
     }
 
     /// Closes when all output is sent.
@@ -132,9 +149,8 @@ impl<V: Service> Io<'_, V> {
     /// Closes at once; unsent output is dropped.
     pub fn abort(&mut self, reason: CloseReason) {
         if self.connection.finish != Finish::Abort {
-            self.connection.finish = Finish::No;
+            (self.connection.finish, self.connection.reason) = (Finish::Abort, reason);
         }
-        self.end(Finish::Abort, reason);
     }
 
     /// Whether the session has paused.
@@ -154,12 +170,12 @@ impl<V: Service> Io<'_, V> {
 
     /// Whether the peer has finished sending.
     pub fn peer_ended(&self) -> bool {
-        self.connection.ended
+        self.connection.peer != Peer::Sending
     }
 
     /// Whether output of this or an earlier call is not with the system yet.
     pub fn has_unsent(&self) -> bool {
-        self.connection.blocked || self.connection.link != NO_ITEM
+        self.connection.has_output()
     }
 
     fn end(&mut self, finish: Finish, reason: CloseReason) {

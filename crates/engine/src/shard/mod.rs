@@ -8,8 +8,8 @@
 //!  what was not taken            ──► stash, wait for writability     (turn.rs)
 //!  events                        ──► sessions                        (turn.rs)
 //!  mail from other threads       ──► sessions
-//!  deadlines                     ──► sessions
-//!  the service's own turn        ──► connects, drain, …
+//!  deadlines                     ──► sessions                        (ends.rs)
+//!  the service's own turn        ──► connects, drain, …              (orders.rs)
 //! ```
 //!
 //! Sessions only note what they want (`Io`); `pump` (pump.rs) looks at one connection's notes and
@@ -18,8 +18,10 @@
 mod connection;
 mod datagrams;
 mod detach;
+mod ends;
 mod gate;
 mod io;
+mod orders;
 mod output;
 mod pump;
 mod slots;
@@ -43,7 +45,7 @@ use crate::close_reason::CloseReason;
 use crate::counters::Counters;
 use crate::driver::{Driver, Event, SendStop};
 use crate::limits::{LISTENERS_MAX, TURN_LIST};
-use crate::session::{Request, Service};
+use crate::session::{Order, Service};
 use crate::store::Store;
 use crate::token::Token;
 use crate::wheel::Wheel;
@@ -103,7 +105,7 @@ pub struct Shard<D: Driver, V: Service> {
     /// Events before this one are dispatched.
     dispatched: usize,
     /// Connections to look at when this turn's output has gone, and those being looked at.
-    again: Vec<Token>,
+    to_revisit: Vec<Token>,
     looking: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
@@ -112,7 +114,7 @@ pub struct Shard<D: Driver, V: Service> {
     /// The wake is parked: somebody waits outside of `turn`.
     parked: bool,
     expired: Vec<u32>,
-    requests: Vec<Request<V>>,
+    orders: Vec<Order<V>>,
     listeners: Vec<Listener>,
     /// Until then the queues of listeners are looked into from time to time.
     anew_until: Time,
@@ -120,7 +122,7 @@ pub struct Shard<D: Driver, V: Service> {
     waiting: VecDeque<(u32, D::Accepted)>,
     /// Who is given the connections that leave with their socket open.
     taker: Option<Taker<V, D::Socket>>,
-    /// Sockets that the service has its shard adopt, in the order of their requests.
+    /// Sockets that the service has its shard adopt, in the order of their orders.
     adopted: VecDeque<D::Socket>,
     /// When the service wants its turn at the latest.
     service_deadline: Option<Time>,
@@ -130,7 +132,7 @@ pub struct Shard<D: Driver, V: Service> {
     aborting: Option<CloseReason>,
     wake: Arc<Wake>,
     counters: Arc<Counters>,
-    stopped: bool,
+    is_over: bool,
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -161,13 +163,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
             stops: Vec::with_capacity(TURN_LIST),
             events: Vec::with_capacity(TURN_LIST),
             dispatched: 0,
-            again: Vec::with_capacity(TURN_LIST),
+            to_revisit: Vec::with_capacity(TURN_LIST),
             looking: Vec::with_capacity(TURN_LIST),
             turn_number: 0,
             acted: true,
             parked: false,
             expired: Vec::with_capacity(TURN_LIST),
-            requests: Vec::new(),
+            orders: Vec::new(),
             listeners: Vec::new(),
             anew_until: now,
             waiting: VecDeque::new(),
@@ -178,13 +180,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
             aborting: None,
             wake,
             counters,
-            stopped: false,
+            is_over: false,
         }
     }
 
     /// Turns until the service asks to stop.
     pub fn run(&mut self) -> std::io::Result<()> {
-        while !self.stopped {
+        while !self.is_over {
             self.turn(true)?;
         }
         Ok(())
@@ -192,7 +194,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Whether the service has asked to stop.
     pub fn is_stopped(&self) -> bool {
-        self.stopped
+        self.is_over
     }
 
     /// The service, for the embedder's own bookkeeping between turns.

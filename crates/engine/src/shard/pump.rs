@@ -3,7 +3,7 @@
 use stilling_ring::Time;
 
 use super::Shard;
-use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Reading, State};
+use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Reading, State};
 use super::io::Io;
 use super::output::{After, Item, Place};
 use crate::close_reason::CloseReason;
@@ -31,7 +31,7 @@ impl Connection {
             State::Open => {
                 self.reading != Reading::Nothing
                     || self.has_output()
-                    || self.again
+                    || self.owed == Owed::AfterOutput
                     || self.paused
                     || self.deadline != NEVER
             }
@@ -49,7 +49,7 @@ impl Connection {
     fn must_linger(&self, turn: u32) -> bool {
         let quiet = self.reading != Reading::Nothing || self.quiet_turn == Some(turn);
         let unannounced = self.reason == CloseReason::Drained;
-        !self.ended && (self.finish == Finish::Linger || unannounced || !quiet)
+        self.peer == Peer::Sending && (self.finish == Finish::Linger || unannounced || !quiet)
     }
 
     /// When the wheel must look at this connection.
@@ -75,16 +75,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let session = slot.session.as_mut().expect("a tenant has a session");
         let connection = &mut slot.connection;
-        let unsent = connection.output.len() + self.output.unsent(connection.link);
-        let mut io = Io {
-            service: &mut self.service,
-            now: self.now,
-            token,
-            connection,
-            output: &mut self.output,
-            store: &mut self.held_output,
-            unsent,
-        };
+        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
+        let mut io = Io::lend(token, self.now, service, connection, output, store);
         method(session, &mut io);
     }
 
@@ -99,7 +91,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         } else {
             let bytes = &self.driver.buffer(buffer)[..len];
             if connection.input.append(&mut self.held_input, bytes) {
-                connection.fresh = true;
+                connection.owe_received();
             } else {
                 (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
             }
@@ -111,22 +103,16 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn show(&mut self, token: Token, from: Input) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        connection.fresh = false;
+        if connection.owed == Owed::Received {
+            connection.owed = Owed::Nothing;
+        }
         let mut stash = std::mem::take(&mut connection.input);
-        let unsent = connection.output.len() + self.output.unsent(connection.link);
         let bytes = match from {
             Input::Buffer(buffer, len) => &self.driver.buffer(buffer)[..len],
             Input::Stash => stash.bytes(&self.held_input),
         };
-        let mut io = Io {
-            service: &mut self.service,
-            now: self.now,
-            token,
-            connection,
-            output: &mut self.output,
-            store: &mut self.held_output,
-            unsent,
-        };
+        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
+        let mut io = Io::lend(token, self.now, service, connection, output, store);
         let session = slot.session.as_mut().expect("a tenant has a session");
         let consumed = session.received(bytes, &mut io);
         let connection = &mut slot.connection;
@@ -154,9 +140,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
-        if slot.connection.again && slot.connection.state == State::Open {
+        if slot.connection.owed == Owed::AfterOutput && slot.connection.state == State::Open {
             // Perhaps not for the first time; the second look will find nothing to do.
-            self.again.push(token);
+            self.to_revisit.push(token);
         }
         match slot.connection.earliest_deadline() {
             NEVER => self.wheel.clear(token.index()),
@@ -190,19 +176,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 return false;
             }
         }
-        if connection.paused || connection.blocked || connection.again {
+        if connection.paused || connection.blocked || connection.owed == Owed::AfterOutput {
             return false;
         }
-        if connection.fresh {
+        if connection.owed == Owed::Received {
             self.show(token, Input::Stash);
             return true;
         }
-        if connection.ended {
-            if std::mem::replace(&mut connection.ended_told, true) {
-                return false;
+        match connection.peer {
+            Peer::Sending => {}
+            Peer::Ended => {
+                connection.peer = Peer::EndTold;
+                self.tell(token, Session::ended);
+                return true;
             }
-            self.tell(token, Session::ended);
-            return true;
+            Peer::EndTold => return false,
         }
         if connection.reading == Reading::Nothing {
             connection.reading = Reading::Receive;

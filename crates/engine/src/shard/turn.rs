@@ -2,16 +2,13 @@
 
 use std::io;
 
-use stilling_ring::Time;
-
-use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Reading, State};
-use super::gate::Accepting;
+use super::Shard;
+use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State};
 use super::output::{After, Item, Place};
-use super::{Adopting, Shard};
 use crate::close_reason::CloseReason;
-use crate::driver::{Destination, Driver, Event, Outgoing, SendStop, Wait};
+use crate::driver::{BufferId, Driver, Event, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
-use crate::session::{Control, Request, Service, Session};
+use crate::session::{Service, Session};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -29,8 +26,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         result?;
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
-        self.acted = !self.events.is_empty() || !self.again.is_empty();
-        self.look_again();
+        self.acted = !self.events.is_empty() || !self.to_revisit.is_empty();
+        self.revisit();
         self.dispatch();
         self.deliver();
         self.expire();
@@ -55,7 +52,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Decides how long to wait. Before it waits, a shard says that it is about to, and looks once
     /// more for mail: a sender either sees the announcement or is seen here.
     fn announce_wait(&mut self) -> Wait {
-        let undone = !self.again.is_empty() || self.untold_from.is_some();
+        let undone = !self.to_revisit.is_empty() || self.untold_from.is_some();
         let busy = self.dispatched < self.events.len() || undone;
         if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
             return Wait::No;
@@ -98,7 +95,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         for at in 0..self.stops.len() {
             let stop = std::mem::replace(&mut self.stops[at], SendStop { position: 0, sent: 0, error: None });
             sent += u64::from(stop.sent);
-            self.stopped(stop);
+            self.keep_unsent(stop);
         }
         self.stops.clear();
         for at in 0..self.output.items.len() {
@@ -110,7 +107,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// A send stopped short: what is left is kept until the connection is writable.
-    fn stopped(&mut self, stop: SendStop) {
+    fn keep_unsent(&mut self, stop: SendStop) {
         if stop.position as usize >= self.output.items.len() {
             return self.counters.datagrams_dropped.add(1);
         }
@@ -126,7 +123,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         if let Some(error) = stop.error {
             (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
-            return self.again.push(token);
+            return self.to_revisit.push(token);
         }
         let kept = match place {
             Place::Stash => {
@@ -140,7 +137,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         };
         if !kept {
             (connection.finish, connection.reason) = (Finish::Abort, CloseReason::OutputFull);
-            return self.again.push(token);
+            return self.to_revisit.push(token);
         }
         if stop.sent > 0 || !connection.blocked {
             connection.due = Due::Write(self.now.after(self.config.write_timeout));
@@ -150,7 +147,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let late = self.now >= connection.due.at();
         if let Some(reason) = self.aborting.or(late.then_some(CloseReason::WriteTimeout)) {
             (connection.finish, connection.reason) = (Finish::Abort, reason);
-            return self.again.push(token);
+            return self.to_revisit.push(token);
         }
         self.driver.writable(token);
         self.wheel.set(token.index(), connection.due.at());
@@ -163,7 +160,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let connection = &mut slot.connection;
         connection.link = NO_ITEM;
         if after == After::LookAgain {
-            self.again.push(token);
+            self.to_revisit.push(token);
         }
         match place {
             Place::Arena { len, .. } => len as u64,
@@ -176,7 +173,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     Reading::Receive => Due::Park(self.now.after(self.config.park_after)),
                     Reading::Nothing | Reading::Parking | Reading::Parked => Due::Never,
                 };
-                connection.fresh = true;
+                connection.owe_received();
                 connection.drained = true;
                 len
             }
@@ -185,17 +182,19 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Connections that wanted to be looked at when the output had gone. Those for which the arena has
     /// no room, and those that ask once more, are looked at in the next turn.
-    fn look_again(&mut self) {
-        std::mem::swap(&mut self.again, &mut self.looking);
+    fn revisit(&mut self) {
+        std::mem::swap(&mut self.to_revisit, &mut self.looking);
         let mut looking = std::mem::take(&mut self.looking);
         for token in looking.drain(..) {
             if !self.output.has_room() {
-                self.again.push(token);
+                self.to_revisit.push(token);
                 continue;
             }
             let Some(slot) = self.slots.get(token) else { continue };
             let connection = &mut slot.connection;
-            connection.fresh |= std::mem::take(&mut connection.again);
+            if connection.owed == Owed::AfterOutput {
+                connection.owed = Owed::Received;
+            }
             if std::mem::take(&mut connection.drained) && connection.state == State::Open {
                 self.call(token, Session::drained);
             } else {
@@ -252,7 +251,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn is_in(&mut self, token: Token, state: State) -> bool {
+    pub(super) fn is_in(&mut self, token: Token, state: State) -> bool {
         self.slots.get(token).is_some_and(|slot| slot.connection.state == state)
     }
 
@@ -262,7 +261,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn on_received(&mut self, token: Token, buffer: crate::driver::BufferId, len: u32) {
+    fn on_received(&mut self, token: Token, buffer: BufferId, len: u32) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         connection.reading = Reading::Nothing;
@@ -314,68 +313,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    fn on_ended(&mut self, token: Token) {
-        let Some(slot) = self.slots.get(token) else { return };
-        let connection = &mut slot.connection;
-        connection.reading = Reading::Nothing;
-        connection.ended = true;
-        match connection.state {
-            State::Lingering => self.begin_close(token),
-            State::Open => self.pump(token),
-            State::Free | State::Connecting | State::Closing | State::Detaching => {}
-        }
-    }
-
-    fn on_failed(&mut self, token: Token, error: &io::Error) {
-        if token.index() < LISTENERS_MAX {
-            return self.on_datagrams_failed(token.index());
-        }
-        let Some(slot) = self.slots.get(token) else { return };
-        let connection = &mut slot.connection;
-        connection.reading = Reading::Nothing;
-        match connection.state {
-            State::Connecting => connection.reason = CloseReason::ConnectFailed,
-            // The session had its reason before the peer went away.
-            State::Lingering => {}
-            State::Open | State::Detaching => connection.reason = CloseReason::of_error(error),
-            State::Free | State::Closing => return,
-        }
-        self.begin_close(token);
-    }
-
-    pub(super) fn on_closed(&mut self, token: Token) {
-        if token.index() < LISTENERS_MAX {
-            self.listeners[token.index() as usize].accepting = Accepting::Closed;
-            return;
-        }
-        if self.forget(token).is_some() {
-            self.accept_again();
-        }
-    }
-
-    /// Frees the slot of a connection that the driver is done with. Its session has heard the reason.
-    pub(super) fn forget(&mut self, token: Token) -> Option<V::Session> {
-        let slot = self.slots.get(token)?;
-        let Connection { input, output, reason, .. } = &mut slot.connection;
-        input.clear(&mut self.held_input);
-        output.clear(&mut self.held_output);
-        let reason = *reason;
-        self.wheel.clear(token.index());
-        let mut session = self.slots.remove(token)?;
-        session.closed(reason, &mut self.service);
-        self.counters.closed(reason).add(1);
-        self.note_open();
-        Some(session)
-    }
-
-    /// A connection that never reached the driver.
-    pub(super) fn forget_unattached(&mut self, token: Token) {
-        if let Some(slot) = self.slots.get(token) {
-            slot.connection.reason = CloseReason::SystemError;
-        }
-        self.on_closed(token);
-    }
-
     /// Hands out mail while the arena has room for the answers.
     fn deliver(&mut self) {
         while self.output.has_room() {
@@ -393,7 +330,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.acted |= !expired.is_empty();
         for id in expired.drain(..) {
             if !self.output.has_room() {
-                // These come first in the next turn.
+                // These come with the wheel's next tick.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {
                 self.listener_due(id);
@@ -402,135 +339,5 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
         }
         self.expired = expired;
-    }
-
-    fn expire_connection(&mut self, index: u32) {
-        let now = self.now;
-        let Some(token) = self.slots.tenant((index - LISTENERS_MAX) as usize) else { return };
-        let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        match connection.due {
-            due if now < due.at() => {}
-            Due::Linger(_) => return self.begin_close(token),
-            Due::Connect(_) => {
-                connection.reason = CloseReason::ConnectFailed;
-                return self.begin_close(token);
-            }
-            // What goes out with this turn may still be taken; `stopped` knows if it was not.
-            Due::Write(_) if connection.link != NO_ITEM => {}
-            Due::Write(_) => {
-                connection.reason = CloseReason::WriteTimeout;
-                return self.begin_close(token);
-            }
-            Due::Park(_) => {
-                connection.due = Due::Never;
-                if connection.state == State::Open && connection.reading == Reading::Receive {
-                    connection.reading = Reading::Parking;
-                    self.driver.cancel_receive(token);
-                }
-            }
-            Due::Never => {}
-        }
-        let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        let due = now >= connection.deadline && connection.state == State::Open && !connection.blocked;
-        if due && connection.finish == Finish::No {
-            connection.deadline = NEVER;
-            self.call(token, Session::deadline);
-        } else {
-            self.pump(token);
-        }
-    }
-
-    fn take_service_turn(&mut self) {
-        let coming = self.coming();
-        let open = self.slots.open();
-        let adopting = Adopting {
-            sockets: &mut self.adopted,
-            store: &mut self.held_input,
-            slots: self.config.capacity - open,
-        };
-        let mut control = Control { now: self.now, open, coming, requests: &mut self.requests, adopting };
-        self.service_deadline = self.service.turn(&mut control);
-        self.acted |= !self.requests.is_empty();
-        let mut requests = std::mem::take(&mut self.requests);
-        for request in requests.drain(..) {
-            match request {
-                Request::Connect(to, session) => self.dial(&to, session),
-                Request::Adopt(session, input) => {
-                    let socket = self.adopted.pop_front().expect("one for each request");
-                    self.settle_in(socket, session, input);
-                }
-                Request::CloseListeners => self.close_listeners(),
-                Request::Drain => self.untold_from = Some(0),
-                Request::AbortAll(reason) => self.abort_all(reason),
-                Request::Stop => self.stopped = true,
-            }
-        }
-        self.requests = requests;
-        self.tell_of_drain();
-    }
-
-    /// Tells the sessions that the server drains, slot by slot, in as many turns as it takes: while events
-    /// wait to be handed out, a connection whose request is among them looks idle and would be closed with
-    /// it; and what the sessions say to that needs room like everything else.
-    fn tell_of_drain(&mut self) {
-        while let Some(at) = self.untold_from {
-            if self.dispatched < self.events.len() || !self.output.has_room() {
-                return;
-            }
-            self.untold_from = (at + 1 < self.slots.touched()).then_some(at + 1);
-            self.acted = true;
-            if let Some(token) = self.slots.tenant(at)
-                && self.is_in(token, State::Open)
-            {
-                self.call(token, Session::draining);
-            }
-        }
-    }
-
-    /// Closes all connections, drops those that wait for a slot, and lets nobody in any more.
-    fn abort_all(&mut self, reason: CloseReason) {
-        self.aborting = Some(reason);
-        self.counters.refused_full.add(self.waiting.len() as u64);
-        self.waiting.clear();
-        for at in 0..self.slots.touched() {
-            if let Some(token) = self.slots.tenant(at) {
-                self.abort(token, reason);
-            }
-        }
-    }
-
-    /// Closes a connection at once. One whose close goes out with this turn's output is seen to when that
-    /// stops short.
-    pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
-        let Some(slot) = self.slots.get(token) else { return };
-        let connection = &mut slot.connection;
-        if connection.state == State::Closing {
-            return;
-        }
-        match connection.finish {
-            Finish::No | Finish::Detach => connection.reason = reason,
-            Finish::Close | Finish::Linger if connection.has_output() => connection.reason = reason,
-            // It had its end already.
-            Finish::Close | Finish::Linger | Finish::Abort => {}
-        }
-        self.begin_close(token);
-    }
-
-    fn dial(&mut self, to: &Destination, mut session: V::Session) {
-        if self.slots.is_full() || self.aborting.is_some() {
-            self.counters.closed(CloseReason::ConnectFailed).add(1);
-            return session.closed(CloseReason::ConnectFailed, &mut self.service);
-        }
-        let token = self.slots.insert(session).expect("there is a free slot");
-        let connection = &mut self.slots.get(token).expect("just inserted").connection;
-        connection.state = State::Connecting;
-        let deadline: Time = self.now.after(self.config.connect_timeout);
-        connection.due = Due::Connect(deadline);
-        self.note_open();
-        self.wheel.set(token.index(), deadline);
-        if self.driver.connect(token, to).is_err() {
-            self.slots.get(token).expect("just inserted").connection.reason = CloseReason::ConnectFailed;
-            self.on_closed(token);
-        }
     }
 }

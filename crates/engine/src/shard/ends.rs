@@ -1,0 +1,132 @@
+//! How connections end: the peer's end, a failure, a point in time, an abort; and what is left to do when the
+//! driver is done with one.
+
+use std::io;
+
+use super::Shard;
+use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Peer, Reading, State};
+use super::gate::Accepting;
+use crate::close_reason::CloseReason;
+use crate::driver::Driver;
+use crate::limits::LISTENERS_MAX;
+use crate::session::{Service, Session};
+use crate::token::Token;
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    pub(super) fn on_ended(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.reading = Reading::Nothing;
+        if connection.peer == Peer::Sending {
+            connection.peer = Peer::Ended;
+        }
+        match connection.state {
+            State::Lingering => self.begin_close(token),
+            State::Open => self.pump(token),
+            State::Free | State::Connecting | State::Closing | State::Detaching => {}
+        }
+    }
+
+    pub(super) fn on_failed(&mut self, token: Token, error: &io::Error) {
+        if token.index() < LISTENERS_MAX {
+            return self.on_datagrams_failed(token.index());
+        }
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        connection.reading = Reading::Nothing;
+        match connection.state {
+            State::Connecting => connection.reason = CloseReason::ConnectFailed,
+            // The session had its reason before the peer went away.
+            State::Lingering => {}
+            State::Open | State::Detaching => connection.reason = CloseReason::of_error(error),
+            State::Free | State::Closing => return,
+        }
+        self.begin_close(token);
+    }
+
+    pub(super) fn on_closed(&mut self, token: Token) {
+        if token.index() < LISTENERS_MAX {
+            self.listeners[token.index() as usize].accepting = Accepting::Closed;
+            return;
+        }
+        if self.forget(token).is_some() {
+            self.accept_again();
+        }
+    }
+
+    /// Frees the slot of a connection that the driver is done with. Its session has heard the reason.
+    pub(super) fn forget(&mut self, token: Token) -> Option<V::Session> {
+        let slot = self.slots.get(token)?;
+        let Connection { input, output, reason, .. } = &mut slot.connection;
+        input.clear(&mut self.held_input);
+        output.clear(&mut self.held_output);
+        let reason = *reason;
+        self.wheel.clear(token.index());
+        let mut session = self.slots.remove(token)?;
+        session.closed(reason, &mut self.service);
+        self.counters.closed(reason).add(1);
+        self.note_open();
+        Some(session)
+    }
+
+    /// A connection that never reached the driver.
+    pub(super) fn forget_unattached(&mut self, token: Token) {
+        if let Some(slot) = self.slots.get(token) {
+            slot.connection.reason = CloseReason::SystemError;
+        }
+        self.on_closed(token);
+    }
+
+    pub(super) fn expire_connection(&mut self, index: u32) {
+        let now = self.now;
+        let Some(token) = self.slots.tenant((index - LISTENERS_MAX) as usize) else { return };
+        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        match connection.due {
+            due if now < due.at() => {}
+            Due::Linger(_) => return self.begin_close(token),
+            Due::Connect(_) => {
+                connection.reason = CloseReason::ConnectFailed;
+                return self.begin_close(token);
+            }
+            // What goes out with this turn may still be taken; `keep_unsent` knows if it was not.
+            Due::Write(_) if connection.link != NO_ITEM => {}
+            Due::Write(_) => {
+                connection.reason = CloseReason::WriteTimeout;
+                return self.begin_close(token);
+            }
+            Due::Park(_) => {
+                connection.due = Due::Never;
+                if connection.state == State::Open && connection.reading == Reading::Receive {
+                    connection.reading = Reading::Parking;
+                    self.driver.cancel_receive(token);
+                }
+            }
+            Due::Never => {}
+        }
+        let connection = &mut self.slots.get(token).expect("a tenant").connection;
+        let due = now >= connection.deadline && connection.state == State::Open && !connection.blocked;
+        if due && connection.finish == Finish::No {
+            connection.deadline = NEVER;
+            self.call(token, Session::deadline);
+        } else {
+            self.pump(token);
+        }
+    }
+
+    /// Closes a connection at once. One whose close goes out with this turn's output is seen to when that
+    /// stops short.
+    pub(super) fn abort(&mut self, token: Token, reason: CloseReason) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.state == State::Closing {
+            return;
+        }
+        match connection.finish {
+            Finish::No | Finish::Detach => connection.reason = reason,
+            Finish::Close | Finish::Linger if connection.has_output() => connection.reason = reason,
+            // It had its end already.
+            Finish::Close | Finish::Linger | Finish::Abort => {}
+        }
+        self.begin_close(token);
+    }
+}

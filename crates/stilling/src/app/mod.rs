@@ -12,6 +12,9 @@
 //! fits into [`limits::FIRST_BODY_MAX`] or [`limits::PIECE_SIZE_MAX`] is one job with one result; a longer one goes
 //! piece by piece, in strict alternation between session and job, so that memory stays bounded.
 //!
+//! A process learns where a request comes from by `X-Forwarded-For`, but for connections that are kept in a ring's own
+//! descriptor table (`direct_descriptors`), whose addresses the system does not tell.
+//!
 //! What is said to the client when something fails: 503 when no process takes the request in time, 504 when one does
 //! not answer in time (it is killed and started again), 502 when one dies or answers what is not HTTP.
 

@@ -28,7 +28,7 @@ fn wake() -> Arc<Wake> {
 
 fn world(threads: usize) -> (Pool<Said>, Lane<Said>, Arc<Wake>) {
     let wake = wake();
-    let limits = Limits { threads, queue_max: 8, age_max: HANG };
+    let limits = Limits { threads, queue_max: 8, age_max: HANG, ..Limits::default() };
     let (pool, mut lanes) = Pool::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     (pool, lanes.remove(0), wake)
 }

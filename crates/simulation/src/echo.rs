@@ -159,7 +159,7 @@ impl Echo {
         );
         self.generation += 1;
         let token = Token::new(slot as u32, self.generation);
-        if self.driver.attach(token, socket, Kind::Stream, self.generation % 2 == 0).is_err() {
+        if self.driver.attach(token, socket, Kind::Stream, self.generation.is_multiple_of(2)).is_err() {
             return;
         }
         self.connections[slot] = Some(Connection {

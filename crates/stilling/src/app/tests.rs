@@ -278,7 +278,7 @@ fn converse(
                     }
                     match hear(&said) {
                         Some(heard) => {
-                            reply.as_mut().expect("it came with the first").send(heard).expect("once")
+                            reply.as_mut().expect("it came with the first").send(heard).expect("once");
                         }
                         None => reply = None,
                     }

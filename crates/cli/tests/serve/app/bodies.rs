@@ -162,9 +162,9 @@ fn a_client_that_goes_away_frees_its_slot(driver: Driver) {
         gone.send(get("/sized/50000000"));
         gone.wait_for_bytes();
         if round % 2 == 0 {
-            gone.reset()
+            gone.reset();
         } else {
-            drop(gone)
+            drop(gone);
         }
         assert_eq!(number(&mut peer, "/pid"), pid);
         // In the middle of a body.

@@ -192,7 +192,9 @@ fn a_request_that_waits_for_its_turn_survives_the_drain() {
     for client in &mut clients {
         assert_eq!(client.write(b"?").expect("there is room"), 1);
     }
-    world.shard.service().turn = Some(stilling_engine::Control::drain);
+    world.shard.service().turn = Some(|control| {
+        control.drain();
+    });
     world.turns();
     for client in &mut clients {
         assert_eq!(read(client), (SEND_MAX, true));
@@ -209,7 +211,9 @@ fn goodbyes_wait_for_room() {
     };
     let mut world = World::new(Script { draining, ..QUIET }, roomy());
     let mut clients = world.clients(MANY);
-    world.shard.service().turn = Some(stilling_engine::Control::drain);
+    world.shard.service().turn = Some(|control| {
+        control.drain();
+    });
     world.turn();
     let told = world.shard.service().told;
     assert!((1..=ARENA_SIZE / SEND_MAX).contains(&told), "{told} sessions spoke in one turn");

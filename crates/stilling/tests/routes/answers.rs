@@ -121,10 +121,10 @@ fn a_handler_sees_the_whole_request(driver: DriverChoice) {
             fields.join(","),
         )
     }
-    let routes = Routes::new().inline(Method::Put, "/in/{x}", say).worker(Method::Put, "/work/{x}", say);
+    let routes = Routes::new().inline(Method::Put, "/in/{x}", say).worker(Method::Put, "/job/{x}", say);
     let server = Served::start(driver, routes);
     let mut peer = server.connect();
-    for path in ["/in/%41", "/work/%41"] {
+    for path in ["/in/%41", "/job/%41"] {
         let head = format!(
             "PUT {path}?q HTTP/1.1\r\nHost: h:1\r\nX-Twice: one\r\nx-twice: two\r\nContent-Length: 3\r\n\r\n"
         );

@@ -60,7 +60,7 @@ fn routes(left: usize) -> Routes {
         }
     };
     Routes::new()
-        .worker(Method::Get, "/work/{framing}/{how}", answer)
+        .worker(Method::Get, "/job/{framing}/{how}", answer)
         .inline(Method::Get, "/in/{framing}/{how}", answer)
         .inline(Method::Get, "/good", |_| "good")
 }
@@ -74,7 +74,7 @@ fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
         let server = Served::with(driver, routes(0), |config| config.worker_threads = workers);
         let mut peer = server.connect();
         for way in WAYS {
-            let answer = peer.ask(get(&format!("/work/{way}")));
+            let answer = peer.ask(get(&format!("/job/{way}")));
             assert_eq!((answer.status, answer.text()), (500, "500 Internal Server Error\n"), "{way}");
             assert_eq!(peer.ask(get("/good")).text(), "good", "{way}");
         }
@@ -111,7 +111,7 @@ fn a_failed_answer_tells_its_client_so(driver: DriverChoice) {
     for way in WAYS {
         let outcome = std::process::Command::new("curl")
             .args(["--silent", "--max-time", "60", "--output", "/dev/null"])
-            .arg(server.url(&format!("/work/{way}")))
+            .arg(server.url(&format!("/job/{way}")))
             .output()
             .expect("curl is installed");
         assert_eq!(outcome.status.code(), Some(18), "{way}: {outcome:?}");

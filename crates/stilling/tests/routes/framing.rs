@@ -87,7 +87,7 @@ fn statuses_without_a_body_have_none(driver: DriverChoice) {
     }
     let routes = Routes::new()
         .inline(Method::Get, "/in/{status}/{body}", answer)
-        .worker(Method::Get, "/work/{status}/{body}", answer)
+        .worker(Method::Get, "/job/{status}/{body}", answer)
         .inline(Method::Get, "/good", |_| "good");
     let server = Served::start(driver, routes);
     let mut peer = server.connect();

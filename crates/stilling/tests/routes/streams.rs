@@ -33,8 +33,8 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
         Response::stream("a/b", source())
     }
     let routes = Routes::new()
-        .worker(Method::Get, "/work/sized", sized)
-        .worker(Method::Get, "/work/open", open)
+        .worker(Method::Get, "/job/sized", sized)
+        .worker(Method::Get, "/job/open", open)
         .inline(Method::Get, "/in/sized", sized)
         .inline(Method::Get, "/in/open", open)
         .inline(Method::Get, "/good", |_| "good");

@@ -381,7 +381,10 @@ impl Honest {
         if !harmed && !scene.draining && !scene.cramped && breaks.is_none() {
             return Err(self.complaint(why));
         }
-        if breaks.is_some() && !harmed {
+        // The server ends a broken answer with requests behind it unread, which the network may be blamed for as
+        // well: without care that could go on for ever.
+        let always = breaks == Some(0) && asked[0].fate == Fate::Broken;
+        if always || (breaks.is_some() && !harmed) {
             self.careful = true;
         }
         if breaks == Some(0) && !harmed && !scene.draining {

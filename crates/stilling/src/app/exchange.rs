@@ -13,8 +13,8 @@ use stilling_workers::{Conversation, JobContext, Speaker};
 
 use super::answer::{Draft, Heard, Refusal, Said};
 use super::limits::{
-    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, PIECE_SIZE_MAX, REFUSING_MAX,
-    REFUSING_PAUSE,
+    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, DEATH_PATIENCE, FLUSH_AFTER, INTERIM_MAX, PIECE_SIZE_MAX,
+    REFUSING_MAX, REFUSING_PAUSE,
 };
 use super::link::{Link, Trouble};
 use super::question::Question;
@@ -59,6 +59,10 @@ pub(crate) fn exchange(
                 if may_repeat && (nothing_sent || asking.question.is_idempotent) && asking.may_repeat() =>
             {
                 may_repeat = false;
+                // A request that ends a process is not given to the next.
+                if !nothing_sent && pass.has_died(DEATH_PATIENCE) {
+                    return Said::Refused(Refusal::Bad);
+                }
             }
             Err(Trouble::Late) => {
                 pass.condemn();
@@ -66,6 +70,8 @@ pub(crate) fn exchange(
             }
             Err(trouble @ (Trouble::Stale { .. } | Trouble::Lost(_) | Trouble::Garbage(_))) => {
                 pass.say(&trouble.to_string());
+                // The next request must not go to a process that is half gone; its cause does not matter to this one.
+                let _ = pass.has_died(DEATH_PATIENCE);
                 return asking.refuse(Refusal::Bad);
             }
         }

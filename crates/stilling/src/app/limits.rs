@@ -22,6 +22,8 @@ pub const FLUSH_AFTER: Duration = Duration::from_millis(5);
 /// How old a kept connection to a process may be when a request goes over it that must not be sent twice. Reached: a
 /// new connection, lest the process closes the old one in that very moment.
 pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
+/// How long the loss of a connection waits to be explained by the death of the process, before the slot is used again.
+pub const DEATH_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a process that lives may refuse connections. Reached: 502.
 pub const REFUSING_MAX: Duration = Duration::from_secs(1);
 /// Pause between two attempts to connect to a process that refuses.

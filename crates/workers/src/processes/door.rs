@@ -73,6 +73,7 @@ impl Door {
     /// Supervisor: no job enters any more.
     pub(super) fn close(&self) {
         self.open_for.store(0, SeqCst);
+        self.tell();
     }
 
     /// It will never open again.
@@ -109,6 +110,19 @@ impl Door {
                 Some(left) => self.opened.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0,
             };
         }
+    }
+
+    /// Waits until that life takes no jobs any more, but not beyond `until`. Returns whether it is so.
+    pub(super) fn wait_for_close(&self, life: u64, until: Instant) -> bool {
+        let mut guard = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.open_for.load(SeqCst) == life {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            guard = self.opened.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
     }
 
     /// Goes in, as soon as the door opens but not after `until`. Returns the life that takes the job.

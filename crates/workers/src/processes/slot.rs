@@ -1,7 +1,7 @@
 //! One request at a time to one process: what a pool's thread brings with it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::door::Door;
 use crate::seat::Seat;
@@ -43,6 +43,14 @@ impl Pass {
     #[must_use]
     pub fn life(&self) -> u64 {
         self.life
+    }
+
+    /// Waits for the supervisor to hear of the process's death, for those who have reason to believe in it, at most
+    /// for `patience`. Returns whether it was right. Who asks the process again without waiting may meet one that is
+    /// half gone.
+    #[must_use]
+    pub fn has_died(&self, patience: Duration) -> bool {
+        self.door.wait_for_close(self.life, Instant::now() + patience)
     }
 
     /// Prints a line about the process, among what it prints itself. Does not wait: with no room it is not printed.

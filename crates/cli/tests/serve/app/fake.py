@@ -10,6 +10,7 @@ import threading
 import time
 
 PATTERN = bytes(i % 251 for i in range(251 * 256))
+RELEASED = threading.Event()
 PATH = sys.argv[1] if len(sys.argv) > 1 else os.environ["STILLING_SOCKET"]
 
 
@@ -91,7 +92,7 @@ class Connection:
             return False
         got = self.read_body(fields)
         if word == "echo":
-            self.answer(raw + b"\r\n")
+            self.answer(raw + b"\r\n\r\n")
         elif word == "pid":
             self.answer(b"%d" % os.getpid())
         elif word == "once":
@@ -119,8 +120,11 @@ class Connection:
             self.say(b"HTTP/1.1 200 OK\r\nContent-Length: 12345\r\n\r\n")
         elif word == "drip":
             self.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n")
-            self.until(b"never") if size else time.sleep(0.05)
+            RELEASED.wait()
             self.say(b"6\r\nsecond\r\n0\r\n\r\n")
+        elif word == "release":
+            RELEASED.set()
+            self.answer(b"released")
         elif word == "die":
             os._exit(3)
         elif word == "half":

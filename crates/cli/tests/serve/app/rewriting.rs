@@ -9,6 +9,7 @@ on_both_drivers! {
     a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
     an_answer_leaves_without_what_belongs_to_the_hop,
     an_answer_has_the_framing_that_its_client_understands,
+    an_answer_that_pauses_is_passed_on_as_it_comes,
     answers_without_a_body_have_none,
     the_pages_about_the_server_stay_its_own,
 }
@@ -114,9 +115,15 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
         }
         assert!(peer.rest().into_iter().eq(super::pattern(0, size)), "{word} {size} over HTTP/1.0");
     }
-    // What comes later comes on: the first piece is not held back for the second.
+    drop(watcher);
+    server.finish();
+}
+
+/// What has come comes on: the first piece is not held back for the second.
+fn an_answer_that_pauses_is_passed_on_as_it_comes(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "--app-concurrency 2");
     let mut stream = super::bodies::stream(&server);
-    stream.write_all(get("/drip/1").as_bytes()).expect("it is taken");
+    stream.write_all(super::last("/drip").as_bytes()).expect("it is taken");
     let mut come = Vec::new();
     while !come.ends_with(b"first\r\n") {
         let mut bytes = [0; 1024];
@@ -124,9 +131,10 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
         assert!(count > 0, "{}", come.escape_ascii());
         come.extend_from_slice(&bytes[..count]);
     }
-    drop(stream);
-    let (_, body) = ask_alone(&server, "/drip/0");
-    assert_eq!(body, b"firstsecond");
+    assert_eq!(server.connect().ask(get("/release")).text(), "released");
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).expect("the second piece");
+    assert_eq!(super::without_chunks(&rest), b"second");
     drop(watcher);
     server.finish();
 }

@@ -66,7 +66,8 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
         assert_eq!((answer.status, answer.text().as_str()), (504, "504 Gateway Timeout\n"));
         assert_eq!(answer.field("Connection"), None, "the client's connection goes on");
     }
-    let metrics = watcher.until("both are ready again", |metrics| ready(metrics) == 2);
+    let metrics = watcher
+        .until("two others are ready", |metrics| lives(metrics, "started") == 4 && ready(metrics) == 2);
     assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
     assert_eq!(peer.ask(get("/interim")).status, 200);
     // An answer that begins and never ends is late as well, but its status has gone.

@@ -73,7 +73,9 @@ fn who_has_waited_too_long_is_refused(driver: Driver) {
     let answer = peer.ask(get("/pid"));
     assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
     assert_eq!(busy.answer().status, 504);
-    watcher.until("the process is back", |metrics| super::ready(metrics) == 1);
+    watcher.until("another process is there", |metrics| {
+        super::lives(metrics, "started") == 2 && super::ready(metrics) == 1
+    });
     assert_eq!(peer.ask(get("/pid")).status, 200);
     drop((busy, peer, watcher));
     server.finish();

@@ -50,13 +50,13 @@ impl JobContext {
     }
 
     /// Whether the thread may take a job.
-    #[cfg_attr(loom, allow(dead_code, reason = "asked by seated threads only"))]
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn is_ready(&self) -> bool {
         self.seat.as_ref().is_none_or(|seat| seat.is_ready())
     }
 
     /// Waits until the thread may take a job.
-    #[cfg_attr(loom, allow(dead_code, reason = "asked by seated threads only"))]
+    #[cfg_attr(loom, allow(dead_code))]
     pub(crate) fn wait_until_ready(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.wait();

@@ -19,10 +19,8 @@ pub struct Lane<R> {
     jobs: Sender<Job<R>>,
     results: Receiver<Completed<R>>,
     core: Arc<Core<R>>,
-    #[cfg_attr(
-        loom,
-        allow(dead_code, reason = "only speakers ask for it, which the model checker does not have")
-    )]
+    /// Only speakers ask for it, which the model checker does not have.
+    #[cfg_attr(loom, allow(dead_code))]
     number: usize,
     outstanding: usize,
     outstanding_max: usize,

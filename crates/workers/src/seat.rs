@@ -3,10 +3,8 @@
 //!
 //! A thread whose seat is not ready leaves the jobs to the others. It must not keep a wake to itself either: it
 //! was woken for a job that it will not take, so it wakes the next idle thread in its place.
-#![cfg_attr(
-    loom,
-    allow(dead_code, reason = "seats belong to threads, which the model checker does not have")
-)]
+// Seats belong to threads, which the model checker does not have.
+#![cfg_attr(loom, allow(dead_code))]
 
 use std::any::Any;
 

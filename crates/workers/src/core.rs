@@ -30,7 +30,27 @@ use crate::target::Standing;
 pub(crate) struct Job<R> {
     pub(crate) work: InlineFn<JobContext, R>,
     pub(crate) ticket: u64,
-    pub(crate) enqueued: Time,
+    pub(crate) enqueued: Enqueued,
+}
+
+/// When a job was put into the queue, and whether it may be given up for having waited too long: in one word,
+/// because a job fills its two cache lines.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Enqueued(u64);
+
+impl Enqueued {
+    pub(crate) fn new(now: Time, lasts: bool) -> Enqueued {
+        Enqueued(now.as_nanos() << 1 | u64::from(lasts))
+    }
+
+    fn at(self) -> Time {
+        Time::from_nanos(self.0 >> 1)
+    }
+
+    /// It is run however long it has waited.
+    fn lasts(self) -> bool {
+        self.0 & 1 != 0
+    }
 }
 
 #[cfg(target_pointer_width = "64")]
@@ -156,8 +176,8 @@ impl<R> Core<R> {
             let job = lanes[lane].pop()?;
             let now = core.clock.now();
             let service = core.tally.service_mean();
-            let shed = |standing: &mut Standing| standing.sheds(now, now.since(job.enqueued), service);
-            let shed = standing.as_mut().is_some_and(shed);
+            let shed = |standing: &mut Standing| standing.sheds(now, now.since(job.enqueued.at()), service);
+            let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.lasts();
             (lane, job, now, shed)
         };
         let taken = count(&core.tally.taken);
@@ -165,14 +185,15 @@ impl<R> Core<R> {
         if let Some(strength) = &core.strength {
             strength.took();
         }
-        let waited = now.since(job.enqueued);
+        let waited = now.since(job.enqueued.at());
         let wait_nanos = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
         core.tally.wait_nanos.fetch_add(wait_nanos, Relaxed);
         let lost = planted!("lost job") && taken.is_multiple_of(16);
         if shed {
             count(&core.tally.shed);
         }
-        Some(Running::new(Arc::clone(core), lane, job, now, shed || waited > core.limits.age_max, lost))
+        let expired = shed || waited > core.limits.age_max && !job.enqueued.lasts();
+        Some(Running::new(Arc::clone(core), lane, job, now, expired, lost))
     }
 
     /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.

@@ -10,7 +10,7 @@ use stilling_ring::sync::Arc;
 use stilling_ring::{InlineFn, Receiver, Sender};
 
 use crate::context::JobContext;
-use crate::core::{Admission, Core, Job};
+use crate::core::{Admission, Core, Enqueued, Job};
 use crate::counters::count;
 use crate::running::{Completed, Outcome};
 
@@ -92,6 +92,26 @@ impl<R> Lane<R> {
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
     {
+        self.enqueue(ticket, false, job)
+    }
+
+    /// The same for a job that goes on with what has begun and could not be begun again: once it is in the queue
+    /// it is run, however long it has waited.
+    ///
+    /// # Errors
+    /// As [`submit`](Lane::submit).
+    pub fn submit_lasting<F>(&mut self, ticket: u64, job: F) -> Result<Position, Refused<F>>
+    where
+        F: FnOnce(&mut JobContext) -> R + Send + 'static,
+    {
+        self.enqueue(ticket, true, job)
+    }
+
+    #[inline]
+    fn enqueue<F>(&mut self, ticket: u64, lasts: bool, job: F) -> Result<Position, Refused<F>>
+    where
+        F: FnOnce(&mut JobContext) -> R + Send + 'static,
+    {
         if self.outstanding >= self.outstanding_max {
             count(&self.core.tally.refused);
             return Err(Refused::Full(job));
@@ -105,7 +125,7 @@ impl<R> Lane<R> {
             Admission::Closed => return Err(Refused::Closed(job)),
         }
         let position = Position(self.jobs.pushed());
-        let enqueued = self.core.clock.now();
+        let enqueued = Enqueued::new(self.core.clock.now(), lasts);
         let Some(vacancy) = self.jobs.vacancy() else {
             self.core.leave_queue();
             count(&self.core.tally.refused);

@@ -13,7 +13,7 @@ use stilling_ring::sync::Arc;
 use crate::context::JobContext;
 use crate::core::Core;
 
-/// See the [module](self). Its methods are called by the one thread that has the seat.
+/// What a worker thread has to itself. Its methods are called by the one thread that has the seat.
 pub trait Seat: Any + Send {
     /// Blocks until [`is_ready`](Seat::is_ready), which it must become at the latest when the pool is to end:
     /// then the thread takes the jobs that are left, and they find what they find.

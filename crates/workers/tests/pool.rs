@@ -118,6 +118,29 @@ fn a_job_that_waited_too_long_expires_and_is_not_run() {
     }
 }
 
+/// An answer that has begun cannot be taken back: the job that goes on with it is run, however long it has waited.
+#[test]
+fn a_job_that_lasts_is_run_however_long_it_has_waited() {
+    let (clock, hand) = Clock::manual();
+    let limits = Limits { threads: 1, queue_target: Some(QueueTarget::Service), ..Limits::default() };
+    let (pool, mut lanes) = Pool::new(limits, clock, vec![Arc::new(Wake::new(|| ()))]);
+    let lane = &mut lanes[0];
+    for ticket in 0..40 {
+        let job = move |_: &mut JobContext| ticket;
+        let submitted =
+            if ticket % 2 == 0 { lane.submit_lasting(ticket, job) } else { lane.submit(ticket, job) };
+        submitted.unwrap();
+    }
+    lane.publish();
+    hand.advance(limits.age_max + Duration::from_secs(1));
+    for ticket in 0..40 {
+        assert_eq!(serve(&pool), Some(ticket));
+        hand.advance(Duration::from_millis(10));
+        let outcome = if ticket % 2 == 0 { Outcome::Done(ticket) } else { Outcome::Expired };
+        assert_eq!(lane.next_result(), Some(Completed { ticket, outcome }));
+    }
+}
+
 /// Row 4.26: while a queue stands, only what has not waited long is run; the rest is answered unrun. So an
 /// overload costs no work, and it is over when the load is.
 #[test]

@@ -18,6 +18,9 @@ use stilling_wire::http1::{Method, Status};
 use super::request::Request;
 use super::response::Response;
 
+/// Attempts to open a file while names on its path are being changed. Then 500.
+const OPEN_ATTEMPTS_MAX: u32 = 16;
+
 /// What is served for a directory.
 const INDEX: &str = "index.html";
 
@@ -35,9 +38,10 @@ impl Directory {
     pub(super) fn answer(&self, request: &Request<'_>) -> Response {
         let name = match request.param("path") {
             Some(name) => name,
-            None if request.path().ends_with(b"/") => "".into(),
             // The placeholder is there and is not text.
-            None => return Response::status_line(Status::NotFound),
+            None if request.has_param("path") => return Response::status_line(Status::NotFound),
+            None if request.path().ends_with(b"/") => "".into(),
+            None => return with_slash(request),
         };
         let wanted =
             if name.is_empty() || name.ends_with('/') { format!("{name}{INDEX}") } else { name.into() };
@@ -56,8 +60,16 @@ impl Directory {
         // Non-blocking: opening a pipe must not hold the worker until somebody writes into it.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        let file = rustix::fs::openat2(&directory, name, flags, Mode::empty(), resolve).map_err(status_of)?;
-        Ok(file.into())
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match rustix::fs::openat2(&directory, name, flags, Mode::empty(), resolve) {
+                Ok(file) => return Ok(file.into()),
+                // Something on the way was renamed just now, so the kernel could not be sure.
+                Err(Errno::AGAIN) if attempts < OPEN_ATTEMPTS_MAX => {}
+                Err(error) => return Err(status_of(error)),
+            }
+        }
     }
 }
 
@@ -93,6 +105,9 @@ impl Response {
     pub fn file(request: &Request<'_>, file: File, content_type: &str) -> Response {
         let metadata = match file.metadata() {
             Ok(metadata) if metadata.is_file() => metadata,
+            Ok(metadata) if metadata.is_dir() && !request.path().ends_with(b"/") => {
+                return with_slash(request);
+            }
             Ok(_) => return Response::status_line(Status::NotFound),
             Err(_) => return Response::status_line(Status::InternalServerError),
         };
@@ -133,6 +148,16 @@ impl Response {
             }
             _ => response,
         }
+    }
+}
+
+/// A directory's relative links count from its own name with a slash behind it.
+fn with_slash(request: &Request<'_>) -> Response {
+    match std::str::from_utf8(request.path()) {
+        Ok(path) => {
+            Response::status_line(Status::MovedPermanently).with_header("Location", format!("{path}/"))
+        }
+        Err(_) => Response::status_line(Status::NotFound),
     }
 }
 

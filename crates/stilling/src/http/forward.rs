@@ -17,7 +17,7 @@ use stilling_workers::{JobContext, Outcome, Position, Reply};
 use super::answer;
 use super::counters::Held;
 use super::service::{HttpService, JobOutcome, Work};
-use super::session::{HttpSession, Kept, Waiting};
+use super::session::{Begun, HttpSession, Kept, Waiting};
 use crate::app::limits::{FIRST_BODY_MAX, PIECE_SIZE_MAX};
 use crate::app::{self, Answer, BodyFraming, Heard, Piece, Question, Refusal, Said};
 
@@ -136,7 +136,7 @@ impl HttpSession {
         let ticket = self.next_ticket(io);
         let speaker = io.service.lane.speaker(ticket);
         let job = move |context: &mut JobContext| JobOutcome::app(app::exchange(question, context, speaker));
-        match self.give(io, job) {
+        match self.give(Begun::No, io, job) {
             Some(position) => {
                 self.waiting = Waiting::App(position);
                 let deadline = self.since.after(io.service.config.queue_age_max);

@@ -6,15 +6,14 @@ use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
 
 use super::answer::{self, Terms};
-use super::response::TEXT;
+use super::response::{Response, TEXT};
 use super::service::HttpService;
 use crate::metrics;
 use crate::overview::Overview;
 
 /// `/metrics`.
-pub(super) fn metrics(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
-    let text = metrics::render(&io.service.overview);
-    answer::send(terms, Status::Ok, metrics::MEDIA_TYPE, text.as_bytes(), io)
+pub(super) fn metrics(service: &HttpService) -> Response {
+    fresh(metrics::MEDIA_TYPE, metrics::render(&service.overview))
 }
 
 /// `/readyz`: whether more work is welcome, and how many worker processes are ready for it.
@@ -35,10 +34,13 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
 }
 
 /// `/status`.
-pub(super) fn status(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
-    let ready = io.service.is_ready();
-    let page = status_page(&io.service.overview, ready);
-    answer::send(terms, Status::Ok, "text/html; charset=utf-8", page.as_bytes(), io)
+pub(super) fn status(service: &HttpService) -> Response {
+    fresh("text/html; charset=utf-8", status_page(&service.overview, service.is_ready()))
+}
+
+/// A page that is true now and not later.
+fn fresh(content_type: &'static str, page: String) -> Response {
+    Response::bytes(content_type, page).with_header("Cache-Control", "no-store")
 }
 
 const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:44rem;padding:0 1rem;\

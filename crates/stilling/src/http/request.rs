@@ -42,6 +42,11 @@ impl<'a> Request<'a> {
         percent_encoding::percent_decode_str(raw).decode_utf8().ok()
     }
 
+    /// Whether the route's pattern has such a placeholder.
+    pub(super) fn has_param(&self, name: &str) -> bool {
+        self.routes.param(self.path(), name).is_some()
+    }
+
     /// The first value of `name` in the query, decoded as HTML forms are; what is not UTF-8 is replaced.
     pub fn query(&self, name: &str) -> Option<Cow<'a, str>> {
         self.queries().find(|(key, _)| key == name).map(|(_, value)| value)

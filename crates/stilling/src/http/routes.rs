@@ -129,12 +129,13 @@ impl Routes {
     pub fn files(self, prefix: &str, directory: impl Into<PathBuf>) -> Self {
         let prefix = prefix.trim_end_matches('/');
         let directory = Arc::new(Directory::new(directory.into()));
-        let of = |pattern: &'static str, routes: Self| {
+        let of = |pattern: &str, routes: Self| {
             let directory = Arc::clone(&directory);
             let answer = move |request: &Request<'_>| directory.answer(request);
-            routes.worker(Method::Get, &format!("{prefix}/{pattern}"), answer)
+            routes.worker(Method::Get, &format!("{prefix}{pattern}"), answer)
         };
-        of("{*path}", of("", self))
+        let routes = of("/{*path}", of("/", self));
+        if prefix.is_empty() { routes } else { of("", routes) }
     }
 
     fn with(mut self, method: Method<'static>, pattern: &str, handler: Handler) -> Self {

@@ -11,7 +11,7 @@ use stilling_ring::Time;
 use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDecoder, RequestHead, Status};
 use stilling_workers::{JobContext, Outcome, Position, Refused};
 
-use super::answer::{self, ANSWER_SIZE_MAX, Terms};
+use super::answer::{self, ANSWER_ROOM, Terms};
 use super::delegated::Delegate;
 use super::forward::Forward;
 use super::pages;
@@ -60,6 +60,13 @@ pub(super) enum Kept {
     Delegate(Delegate),
     /// A request to a worker process, or its answer.
     Forward(Box<Forward>),
+}
+
+/// Whether the client has seen a part of the answer that a job is for. Then it cannot be told 503 any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    No,
+    Yes,
 }
 
 /// The state of one HTTP connection.
@@ -206,8 +213,8 @@ impl HttpSession {
             }
             Route::Fast | Route::Slow => answer::send_ok(&terms, io),
             Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
-            Route::Status => pages::status(&terms, io),
-            Route::Metrics => pages::metrics(&terms, io),
+            Route::Status => return self.respond(pages::status(io.service), io),
+            Route::Metrics => return self.respond(pages::metrics(io.service), io),
             Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
             Route::Ready => pages::ready(&terms, io),
             Route::Refused(status) => answer::send_status(&terms, status, io),
@@ -347,7 +354,7 @@ impl HttpSession {
             io.set_deadline(Some(deadline));
             return io.pause();
         }
-        let submitted = self.give(io, move |_| {
+        let submitted = self.give(Begun::Yes, io, move |_| {
             stream.next_piece();
             JobOutcome(Work::Piece(stream))
         });
@@ -382,14 +389,18 @@ impl HttpSession {
     }
 
     /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
-    pub(super) fn give<F>(&mut self, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
+    pub(super) fn give<F>(&mut self, begun: Begun, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
         io.service.counters.jobs.add(1);
         let ticket = self.next_ticket(io);
         self.job = self.job.wrapping_add(1);
-        match io.service.lane.submit(ticket, job) {
+        let submitted = match begun {
+            Begun::No => io.service.lane.submit(ticket, job),
+            Begun::Yes => io.service.lane.submit_lasting(ticket, job),
+        };
+        match submitted {
             Ok(position) => {
                 self.since = io.now();
                 io.pause();
@@ -414,7 +425,7 @@ impl HttpSession {
             }
             Err(job) => job,
         };
-        match self.give(io, job) {
+        match self.give(Begun::No, io, job) {
             Some(position) => {
                 self.waiting = Waiting::Worker { position };
                 let config = &io.service.config;
@@ -551,7 +562,7 @@ impl Session for HttpSession {
         let mut consumed = 0;
         // The end of a body is an event of its own, behind its last byte.
         while consumed < bytes.len() || self.decoder.in_body() {
-            if io.room() < ANSWER_SIZE_MAX {
+            if io.room() < ANSWER_ROOM {
                 io.again();
                 break;
             }

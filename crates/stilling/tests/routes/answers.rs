@@ -143,7 +143,7 @@ fn a_head_request_gets_the_fields_of_a_get(driver: DriverChoice) {
     let stream = |_: &Request<'_>| Response::stream_sized("text/csv", 100_000, std::io::repeat(b'x'));
     let routes = Routes::new()
         .inline(Method::Get, "/in", answer)
-        .worker(Method::Get, "/work", answer)
+        .worker(Method::Get, "/job", answer)
         .worker(Method::Get, "/sized", stream)
         .inline(Method::Get, "/both", |_| "of get")
         .inline(Method::Head, "/both", |_| Response::new(Status::Ok).with_header("X-Of", "head"));
@@ -152,7 +152,7 @@ fn a_head_request_gets_the_fields_of_a_get(driver: DriverChoice) {
     let without_date = |head: &str| -> Vec<String> {
         head.lines().filter(|line| !line.starts_with("Date")).map(str::to_owned).collect()
     };
-    for path in ["/in", "/work", "/sized"] {
+    for path in ["/in", "/job", "/sized"] {
         let with_body = peer.ask(get(path));
         peer.send(get(path).replace("GET", "HEAD"));
         let head = peer.head();
@@ -229,9 +229,9 @@ fn results_are_answers(driver: DriverChoice) {
 }
 
 fn old_clients_keep_their_connections_if_they_ask(driver: DriverChoice) {
-    let routes = Routes::new().inline(Method::Get, "/in", |_| "in").worker(Method::Get, "/work", |_| "work");
+    let routes = Routes::new().inline(Method::Get, "/in", |_| "in").worker(Method::Get, "/job", |_| "job");
     let server = Served::start(driver, routes);
-    for path in ["/in", "/work"] {
+    for path in ["/in", "/job"] {
         let mut peer = server.connect();
         for _ in 0..3 {
             let answer = peer.ask(format!("GET {path} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
@@ -252,7 +252,7 @@ fn a_panic_costs_one_answer(driver: DriverChoice) {
     let routes = Routes::new()
         .inline(Method::Get, "/in", fall)
         .inline(Method::Post, "/in", fall)
-        .worker(Method::Get, "/work", fall)
+        .worker(Method::Get, "/job", fall)
         .inline(Method::Get, "/good", |_| "good");
     for workers in [0, 1] {
         let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
@@ -261,7 +261,7 @@ fn a_panic_costs_one_answer(driver: DriverChoice) {
             assert_eq!(peer.ask(get("/in")).status, 500);
             let with_body = "POST /in HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx";
             assert_eq!(peer.ask(with_body).status, 500);
-            assert_eq!(peer.ask(get("/work")).status, 500);
+            assert_eq!(peer.ask(get("/job")).status, 500);
             assert_eq!(peer.ask(get("/good")).text(), "good");
         }
         drop(peer);

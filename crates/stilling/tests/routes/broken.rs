@@ -84,7 +84,7 @@ fn a_source_that_fails_at_the_start_is_a_500(driver: DriverChoice) {
 }
 
 fn a_source_that_fails_in_the_middle_ends_the_connection(driver: DriverChoice) {
-    for (workers, place) in [(0, "work"), (0, "in"), (2, "work"), (2, "in")] {
+    for (workers, place) in [(0, "job"), (0, "in"), (2, "job"), (2, "in")] {
         // With one shard its counter says in turn what became of whom.
         let server = Served::with(driver, routes(200_000), |config| {
             (config.shards, config.worker_threads) = (1, workers);

@@ -28,6 +28,7 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
             Some("blank") => ok.with_header("X A", "b"),
             Some("nameless") => ok.with_header("", "b"),
             Some("type") => ok.with_type("text/plain\r\nX-A: b"),
+            Some("second type") => ok.with_header("Content-Type", "text/html"),
             Some("length") => ok.with_header("content-length", "2"),
             Some("coding") => ok.with_header("Transfer-Encoding", "chunked"),
             Some("connection") => ok.with_header("Connection", "close"),
@@ -37,13 +38,14 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
             _ => ok,
         }
     }
-    let routes = Routes::new()
-        .inline(Method::Get, "/in", answer)
-        .worker(Method::Get, "/work", answer)
-        .inline(Method::Get, "/good", |_| "good");
+    let routes = Routes::new().inline(Method::Get, "/in", answer).worker(Method::Get, "/job", answer).inline(
+        Method::Get,
+        "/good",
+        |_| "good",
+    );
     let server = Served::start(driver, routes);
     let mut peer = server.connect();
-    for route in ["/in", "/work"] {
+    for route in ["/in", "/job"] {
         for way in [
             "value",
             "line+feed",
@@ -52,6 +54,7 @@ fn an_answer_that_would_break_the_framing_is_a_500(driver: DriverChoice) {
             "blank",
             "nameless",
             "type",
+            "second+type",
             "length",
             "coding",
             "connection",
@@ -91,7 +94,7 @@ fn statuses_without_a_body_have_none(driver: DriverChoice) {
         .inline(Method::Get, "/good", |_| "good");
     let server = Served::start(driver, routes);
     let mut peer = server.connect();
-    for route in ["in", "work"] {
+    for route in ["in", "job"] {
         for status in [204, 304] {
             for body in ["none", "text", "sized", "unsized"] {
                 let answer = peer.ask(get(&format!("/{route}/{status}/{body}")));
@@ -114,7 +117,7 @@ fn answers_of_every_kind_come_in_order(driver: DriverChoice) {
     let (of_sized, of_unsized) = (copy, copy);
     let routes = Routes::new()
         .inline(Method::Get, "/in", |_| "in")
-        .worker(Method::Get, "/work", |_| "work")
+        .worker(Method::Get, "/job", |_| "job")
         .inline(Method::Post, "/echo", |request| Response::bytes("a/b", request.body()))
         .inline(Method::Get, "/long", {
             let long = long.clone();
@@ -127,7 +130,7 @@ fn answers_of_every_kind_come_in_order(driver: DriverChoice) {
     let post = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
     let kinds: [(String, u16, &[u8]); 8] = [
         (get("/in"), 200, b"in"),
-        (get("/work"), 200, b"work"),
+        (get("/job"), 200, b"job"),
         (get("/sized"), 200, &long),
         (post.to_owned(), 200, b"hello"),
         (get("/nothing"), 404, b"404 Not Found\n"),

@@ -41,7 +41,7 @@ fn a_body_is_framed_as_the_client_understands_it(driver: DriverChoice) {
     let expected = pattern(LENGTH);
     for workers in [0, 2] {
         let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
-        for place in ["work", "in"] {
+        for place in ["job", "in"] {
             for (path, version, field, coding, connection) in [
                 ("sized", "1.1", "", None, None),
                 ("sized", "1.0", "Connection: keep-alive\r\n", None, Some("keep-alive")),
@@ -81,13 +81,13 @@ fn what_the_source_has_beyond_is_not_read(driver: DriverChoice) {
         }
     }
     let routes = Routes::new()
-        .worker(Method::Get, "/work", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
+        .worker(Method::Get, "/job", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
         .inline(Method::Get, "/in", |_| Response::stream_sized("a/b", 100_001, Guarded(100_001)))
         .inline(Method::Get, "/empty", |_| Response::stream_sized("a/b", 0, Guarded(0)));
     let server = Served::start(driver, routes);
     let mut peer = server.connect();
     for _ in 0..3 {
-        for (path, length) in [("/work", 100_001), ("/in", 100_001), ("/empty", 0)] {
+        for (path, length) in [("/job", 100_001), ("/in", 100_001), ("/empty", 0)] {
             let answer = peer.ask(get(path));
             assert!(answer.body == vec![b'g'; length], "{path}");
         }
@@ -146,7 +146,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
     let alive = Arc::new(AtomicUsize::new(0));
     let (of_worker, of_shard) = (Arc::clone(&alive), Arc::clone(&alive));
     let routes = Routes::new()
-        .worker(Method::Get, "/work", move |_| Response::stream("a/b", Watched::new(u64::MAX, &of_worker)))
+        .worker(Method::Get, "/job", move |_| Response::stream("a/b", Watched::new(u64::MAX, &of_worker)))
         .inline(Method::Get, "/in", move |_| {
             Response::stream_sized("a/b", 1 << 40, Watched::new(u64::MAX, &of_shard))
         });
@@ -154,7 +154,7 @@ fn a_source_lives_as_long_as_its_client(driver: DriverChoice) {
         let server = Served::with(driver, routes.clone(), |config| config.worker_threads = workers);
         for round in 0..10 {
             let mut peer = Peer::connect_small(server.address());
-            peer.send(get(["/work", "/in"][round % 2]));
+            peer.send(get(["/job", "/in"][round % 2]));
             peer.head();
             peer.exactly(10_000 * round);
             assert_eq!(alive.load(Ordering::SeqCst), 1);

@@ -106,7 +106,7 @@ fn what_is_no_file_is_not_there(driver: DriverChoice) {
     // A worker that waited for the pipe's other end would not come back for the next.
     for _ in 0..5 {
         refused(&site, "/files/pipe", 404);
-        refused(&site, "/files/sub", 404);
+
         refused(&site, "/files/ten/", 404);
         refused(&site, "/files/ten/more", 404);
         refused(&site, "/files/socket", 404);

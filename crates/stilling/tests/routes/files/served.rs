@@ -57,14 +57,19 @@ fn a_folder_answers_with_its_index(driver: DriverChoice) {
         ("/files/", 200, "<p>front</p>"),
         ("/files/index.html", 200, "<p>front</p>"),
         ("/files/sub/", 200, "<p>sub</p>"),
-        // Its page's links would lead elsewhere.
-        ("/files/sub", 404, "404 Not Found\n"),
+        // Without its slash its page's links would lead elsewhere.
+        ("/files/sub", 301, "301 Moved Permanently\n"),
         ("/files/bare/", 404, "404 Not Found\n"),
         ("/files/none/", 404, "404 Not Found\n"),
-        ("/files", 404, "404 Not Found\n"),
+        ("/files/%ff", 404, "404 Not Found\n"),
+        ("/files/%ff/", 404, "404 Not Found\n"),
+        ("/files", 301, "301 Moved Permanently\n"),
     ] {
         let answer = peer.ask(get(path));
         assert_eq!((answer.status, answer.text()), (status, body), "{path}");
+        if status == 301 {
+            assert_eq!(answer.field("Location"), Some(&*format!("{path}/")));
+        }
     }
     drop(peer);
     site.server.finish();

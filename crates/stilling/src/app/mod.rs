@@ -13,7 +13,10 @@
 //! piece by piece, in strict alternation between session and job, so that memory stays bounded.
 //!
 //! A process learns where a request comes from by `X-Forwarded-For`, but for connections that are kept in a ring's own
-//! descriptor table (`direct_descriptors`), whose addresses the system does not tell.
+//! descriptor table (`direct_descriptors`), whose addresses the system does not tell. Only the last entry of that list is
+//! Stilling's, what stands before it is the client's claim. `X-Forwarded-Proto` and `X-Forwarded-Host` are Stilling's
+//! alone; `Forwarded` and fields with `_` in their names, which many programs cannot tell from those with `-`, are
+//! dropped.
 //!
 //! What is said to the client when something fails: 503 when no process takes the request in time, 504 when one does
 //! not answer in time (it is killed and started again), 502 when one dies or answers what is not HTTP.

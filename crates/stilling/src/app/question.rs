@@ -106,6 +106,7 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
             push(out, &[name, b": ", value, b"\r\n"]);
         }
     }
+    // These grow from hop to hop: what the client sent is its claim, and only the last entry is ours.
     let listed = |out: &mut Vec<u8>, name: &str| {
         push(out, &[name.as_bytes(), b": "]);
         for (other, value) in head.headers() {
@@ -119,11 +120,10 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
         // Writing to memory does not fail.
         let _ = write!(out, "{}\r\n", peer.to_canonical());
     }
-    listed(out, "X-Forwarded-Proto");
-    out.extend_from_slice(b"http\r\n");
+    // Programs believe the first entry of these, so there is none but ours.
+    out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
     if let Some(host) = head.host {
-        listed(out, "X-Forwarded-Host");
-        push(out, &[host, b"\r\n"]);
+        push(out, &[b"X-Forwarded-Host: ", host, b"\r\n"]);
     }
     // RFC 9110 §7.6.3.
     listed(out, "Via");
@@ -135,9 +135,60 @@ fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
 }
 
 /// Fields that are written anew, or that no program should see: `Proxy` becomes a variable that some take for their
-/// own proxy.
+/// own proxy, `Forwarded` (RFC 7239) would say what the client likes beside what ours say, and a name with `_` becomes
+/// the same variable as the one with `-` (RFC 3875 §4.1.18), which may be one of ours.
 fn is_ours(name: &[u8]) -> bool {
-    const OURS: [&[u8]; 6] =
-        [b"host", b"proxy", b"via", b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host"];
-    OURS.iter().any(|ours| ours.len() == name.len() && name.eq_ignore_ascii_case(ours))
+    const OURS: [&[u8]; 7] = [
+        b"host",
+        b"proxy",
+        b"via",
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-proto",
+        b"x-forwarded-host",
+    ];
+    name.contains(&b'_') || OURS.iter().any(|ours| name.eq_ignore_ascii_case(ours))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+
+    fn rewritten(fields: &str) -> String {
+        let request = format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n");
+        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
+        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        let peer = Some(IpAddr::from([192, 0, 2, 9]));
+        let question = Question::new(&head, peer, Vec::new(), Held::new(&Arc::default()));
+        String::from_utf8(question.head).expect("it is text")
+    }
+
+    /// Row 1.3.
+    #[test]
+    fn a_client_cannot_say_where_it_comes_from_or_what_it_has_asked_for() {
+        let ours = |before: &str| {
+            format!(
+                "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: {before}192.0.2.9\r\n\
+                 X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\nVia: 1.1 stilling\r\n"
+            )
+        };
+        assert_eq!(rewritten(""), ours(""));
+        for claim in [
+            "X-Forwarded-Proto: https",
+            "x-forwarded-proto: https\r\nX-FORWARDED-PROTO: https",
+            "X-Forwarded-Host: evil.example",
+            "Connection: X-Forwarded-Proto, X-Forwarded-Host\r\nX-Forwarded-Proto: https",
+            "Forwarded: for=192.0.2.1;proto=https;host=evil.example",
+            "X_Forwarded_Proto: https\r\nX_Forwarded-For: 192.0.2.1",
+            "Remote_User: admin",
+        ] {
+            assert_eq!(rewritten(&format!("{claim}\r\n")), ours(""), "{claim}");
+        }
+        // A list that grows: the first entries are the client's claim, the last is ours.
+        assert_eq!(rewritten("X-Forwarded-For: 192.0.2.1\r\n"), ours("192.0.2.1, "));
+    }
 }

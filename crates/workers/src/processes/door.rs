@@ -6,9 +6,13 @@
 //!
 //! Each life of a process has a number of its own, from 1 on: a job that comes out late cannot condemn, or count for,
 //! the next life.
+//!
+//! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
+//! lost with it. It does when all that are inside are late, or when the request came after another late one and
+//! nothing at all was heard of the process since.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use super::bell::Bell;
@@ -21,8 +25,10 @@ pub(super) struct Door {
     /// The life that takes jobs; 0: the door is closed.
     open_for: AtomicU64,
     inside: AtomicU32,
-    /// Requests that the present life has done.
-    served: AtomicU64,
+    served: Mutex<Served>,
+    lateness: Mutex<Lateness>,
+    /// Whether there is a suspicion that an answer would dispel.
+    is_suspect: AtomicBool,
     /// The last life that passed a deadline.
     condemned: AtomicU64,
     over: AtomicBool,
@@ -33,6 +39,20 @@ pub(super) struct Door {
     notices: OnceLock<Weak<Notices>>,
 }
 
+/// Requests that a life has done.
+#[derive(Debug, Default)]
+struct Served {
+    life: u64,
+    requests: u64,
+}
+
+/// The life of which a request got no answer in time, and when the first of these was noticed; nothing was heard of
+/// the process since.
+#[derive(Debug, Default)]
+struct Lateness {
+    suspect: Option<(u64, Instant)>,
+}
+
 impl Door {
     pub(super) fn new(number: usize, requests_max: u64, bell: Arc<Bell>) -> Door {
         Door {
@@ -40,7 +60,9 @@ impl Door {
             requests_max,
             open_for: AtomicU64::new(0),
             inside: AtomicU32::new(0),
-            served: AtomicU64::new(0),
+            served: Mutex::default(),
+            lateness: Mutex::default(),
+            is_suspect: AtomicBool::new(false),
             condemned: AtomicU64::new(0),
             over: AtomicBool::new(false),
             opening: Mutex::new(()),
@@ -65,7 +87,7 @@ impl Door {
 
     /// Supervisor: `life` takes jobs from now on.
     pub(super) fn open(&self, life: u64) {
-        self.served.store(0, SeqCst);
+        *lock(&self.served) = Served { life, requests: 0 };
         self.open_for.store(life, SeqCst);
         self.tell();
     }
@@ -88,7 +110,7 @@ impl Door {
 
     /// Whether the present life has done its number of requests.
     pub(super) fn is_worn(&self) -> bool {
-        self.requests_max > 0 && self.served.load(SeqCst) >= self.requests_max
+        self.requests_max > 0 && lock(&self.served).requests >= self.requests_max
     }
 
     pub(super) fn is_condemned(&self, life: u64) -> bool {
@@ -141,12 +163,48 @@ impl Door {
         }
     }
 
-    /// Comes out, the request done.
-    pub(super) fn leave(&self) {
-        if self.requests_max > 0 && self.served.fetch_add(1, SeqCst) + 1 == self.requests_max {
-            self.bell.ring();
+    /// Comes out, the request done by that life.
+    pub(super) fn leave(&self, life: u64) {
+        if self.requests_max > 0 {
+            let mut served = lock(&self.served);
+            if served.life == life {
+                served.requests += 1;
+                if served.requests == self.requests_max {
+                    self.bell.ring();
+                }
+            }
         }
         self.go_out();
+    }
+
+    /// Something has come from that life: it does not hang.
+    pub(super) fn hear(&self, life: u64) {
+        if self.is_suspect.load(SeqCst) {
+            let mut lateness = lock(&self.lateness);
+            lateness.suspect.take_if(|(suspect, _)| *suspect == life);
+            self.is_suspect.store(lateness.suspect.is_some(), SeqCst);
+        }
+    }
+
+    /// Comes out, a request that had gone in at `entered` and got no answer in time from that life, at `now`. Returns
+    /// whether the process is condemned for it.
+    pub(super) fn leave_late(&self, life: u64, entered: Instant, now: Instant) -> bool {
+        // The lock is held until this one is out: of several that are late at once, the last finds itself alone.
+        let mut lateness = lock(&self.lateness);
+        let is_alone = self.inside.load(SeqCst) == 1;
+        let known_since = match lateness.suspect {
+            Some((suspect, since)) if suspect == life => Some(since),
+            _ => None,
+        };
+        let hangs = is_alone || known_since.is_some_and(|since| since <= entered);
+        if hangs {
+            self.condemn(life);
+        } else if known_since.is_none() {
+            lateness.suspect = Some((life, now));
+            self.is_suspect.store(true, SeqCst);
+        }
+        self.leave(life);
+        hangs
     }
 
     /// That life has passed a deadline: it gets no more jobs and is to be killed.
@@ -169,8 +227,14 @@ impl Door {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn door(requests_max: u64) -> Door {
@@ -188,7 +252,7 @@ mod tests {
         door.close();
         assert!(!door.is_empty());
         assert_eq!(door.enter(Instant::now()), None);
-        door.leave();
+        door.leave(1);
         assert!(door.is_empty());
     }
 
@@ -211,9 +275,58 @@ mod tests {
             for _ in 0..2 {
                 assert!(!door.is_worn());
                 assert_eq!(door.enter(Instant::now()), Some(life));
-                door.leave();
+                door.leave(life);
             }
             assert!(door.is_worn());
+        }
+    }
+
+    #[test]
+    fn what_a_former_life_did_does_not_count_for_the_next() {
+        let door = door(1);
+        door.open(1);
+        assert_eq!(door.enter(Instant::now()), Some(1));
+        door.close();
+        door.open(2);
+        door.leave(1);
+        assert!(!door.is_worn() && door.is_empty());
+        assert_eq!(door.enter(Instant::now()), Some(2));
+        door.leave(2);
+        assert!(door.is_worn());
+    }
+
+    /// Row 1.24: a request that is late costs the others something only if the process hangs.
+    #[test]
+    fn a_late_request_condemns_a_process_only_when_nothing_speaks_for_it() {
+        let begun = Instant::now();
+        let at = |second: u64| begun + Duration::from_secs(second);
+        let enter = |door: &Door| assert_eq!(door.enter(Instant::now()), Some(1));
+        let busy = |inside: u32| {
+            let door = door(0);
+            door.open(1);
+            (0..inside).for_each(|_| enter(&door));
+            door
+        };
+        // Alone: nobody else loses anything.
+        let door = busy(1);
+        assert!(door.leave_late(1, at(0), at(60)) && door.is_condemned(1) && door.is_empty());
+        // All that are inside, at the same time: the last of them condemns.
+        let door = busy(3);
+        assert!(!door.leave_late(1, at(0), at(60)) && !door.leave_late(1, at(0), at(60)));
+        assert!(door.answers() && door.leave_late(1, at(0), at(60)));
+        // Never alone, and nothing is heard any more. One that was there before the first had been late proves no more
+        // than that one; one that came afterwards does.
+        let door = busy(3);
+        assert!(!door.leave_late(1, at(0), at(60)) && !door.leave_late(1, at(59), at(119)));
+        enter(&door);
+        assert!(door.leave_late(1, at(60), at(120)));
+        // The same, but something was heard in between; of this life, that is.
+        for (life, hangs) in [(1, false), (2, true)] {
+            let door = busy(2);
+            enter(&door);
+            assert!(!door.leave_late(1, at(0), at(60)));
+            door.hear(life);
+            assert_eq!(door.leave_late(1, at(60), at(120)), hangs);
         }
     }
 

@@ -6,6 +6,8 @@
 //!      │          └────────►  Dying ◄─────┴──────────┘      │
 //!      └───────── dead ◄────────┴───────────────────────────┘   (or Over, when all is to end)
 //! ```
+//!
+//! Every state but `Serving` ends by itself at some time: no request, however long, keeps a process from being replaced.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -53,7 +55,7 @@ enum State {
     /// Takes jobs.
     Serving { running: Running, since: Instant },
     /// Finishes its jobs, to be replaced.
-    Emptying { running: Running, since: Instant },
+    Emptying { running: Running, since: Instant, leave_by: Instant },
     /// Has been asked to end.
     Leaving { running: Running, kill_at: Instant },
     /// Has been killed, after it had served for that long.
@@ -93,7 +95,8 @@ impl Life {
             State::Resting { until, .. } => Some(*until),
             State::Starting { ready_by, look_at, .. } => Some(*look_at.min(ready_by)),
             State::Leaving { kill_at, .. } => Some(*kill_at),
-            State::Serving { .. } | State::Emptying { .. } | State::Dying { .. } | State::Over => None,
+            State::Emptying { leave_by, .. } => Some(*leave_by),
+            State::Serving { .. } | State::Dying { .. } | State::Over => None,
         }
     }
 
@@ -134,12 +137,12 @@ impl Life {
         }
     }
 
-    /// Takes no more jobs, to be replaced when those that it has are done.
-    pub(super) fn replace(&mut self) {
+    /// Takes no more jobs, to be replaced when those that it has are done, and at the latest then.
+    pub(super) fn replace(&mut self, leave_by: Instant) {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Serving { running, since } => {
                 self.door.close();
-                self.state = State::Emptying { running, since };
+                self.state = State::Emptying { running, since, leave_by };
             }
             other => self.state = other,
         }
@@ -181,13 +184,13 @@ impl Life {
                 };
                 self.stays(State::Starting { running, ready_by, look_at, look_wait })
             }
-            State::Serving { running, since } | State::Emptying { running, since }
+            State::Serving { running, since } | State::Emptying { running, since, .. }
                 if self.door.is_condemned(self.lives) =>
             {
                 let lived = now.saturating_duration_since(since);
                 Some(self.kill(running, lived, "did not answer a request in time", world))
             }
-            State::Emptying { running, .. } if self.door.is_empty() => {
+            State::Emptying { running, leave_by, .. } if self.door.is_empty() || now >= leave_by => {
                 count(&world.tally.recycled);
                 running.signal(Signal::TERM);
                 Some(State::Leaving { running, kill_at: now + world.limits.stop_timeout })
@@ -243,7 +246,7 @@ impl Life {
         let state = std::mem::replace(&mut self.state, State::Over);
         let (running, lived, by_itself) = match state {
             State::Starting { running, .. } => (running, Duration::ZERO, true),
-            State::Serving { running, since } | State::Emptying { running, since } => {
+            State::Serving { running, since } | State::Emptying { running, since, .. } => {
                 (running, world.now.saturating_duration_since(since), true)
             }
             State::Leaving { running, .. } => (running, Duration::MAX, false),

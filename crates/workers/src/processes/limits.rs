@@ -34,6 +34,9 @@ pub struct Limits {
     pub requests_max: u64,
     /// How long a started process may take until it answers. Reached: it is killed, which counts as a death.
     pub start_timeout: Duration,
+    /// How long a process that is to be replaced may take to finish its requests, while it gets no others. Reached: it
+    /// is asked to end all the same.
+    pub drain_timeout: Duration,
     /// How long a process may take to end after `SIGTERM`. Reached: it is killed.
     pub stop_timeout: Duration,
 }
@@ -45,6 +48,7 @@ impl Default for Limits {
             slots: 1,
             requests_max: 0,
             start_timeout: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(10),
         }
     }

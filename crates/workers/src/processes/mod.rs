@@ -17,8 +17,9 @@
 //!
 //! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
 //! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.
-//! - One that passes a deadline is condemned by the slot that waited, and killed.
-//! - One that has done its number of requests is replaced when no request is under way, one process at a time.
+//! - One that hangs is condemned by the slot that waited, and killed: what counts as hanging stands in `door.rs`.
+//! - One that has done its number of requests is replaced when no request is under way, one process at a time; requests
+//!   that have not come to their end by then are lost ([`Limits::drain_timeout`]).
 
 mod backoff;
 mod bell;

@@ -17,6 +17,8 @@ pub struct ProcessSlot {
 pub struct Pass {
     door: Arc<Door>,
     life: u64,
+    entered: Instant,
+    has_left: bool,
 }
 
 impl ProcessSlot {
@@ -34,7 +36,7 @@ impl ProcessSlot {
     #[must_use]
     pub fn enter(&self, until: Instant) -> Option<Pass> {
         let life = self.door.enter(until)?;
-        Some(Pass { door: Arc::clone(&self.door), life })
+        Some(Pass { door: Arc::clone(&self.door), life, entered: Instant::now(), has_left: false })
     }
 }
 
@@ -58,7 +60,21 @@ impl Pass {
         self.door.say(text);
     }
 
-    /// The process has passed a deadline: it is killed, and started again.
+    /// Something has come from the process: whatever else is late, it does not hang.
+    pub fn heard(&self) {
+        self.door.hear(self.life);
+    }
+
+    /// Gives it back because there was no answer in time. The process is condemned if no other request would be lost
+    /// with it, or if a request before this one was late, too, and nothing has been [heard](Pass::heard) since.
+    /// Returns whether it is.
+    #[must_use]
+    pub fn leave_late(mut self) -> bool {
+        self.has_left = true;
+        self.door.leave_late(self.life, self.entered, Instant::now())
+    }
+
+    /// The process is of no use any more: it is killed, and started again.
     pub fn condemn(&self) {
         self.door.condemn(self.life);
     }
@@ -66,7 +82,9 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.door.leave();
+        if !self.has_left {
+            self.door.leave(self.life);
+        }
     }
 }
 

@@ -103,7 +103,7 @@ impl Supervisor {
             && !self.lives.iter().any(Life::is_changing)
             && let Some(worn) = self.lives.iter_mut().find(|life| life.is_worn())
         {
-            worn.replace();
+            worn.replace(Instant::now() + self.limits.drain_timeout);
             // It may be empty already.
             self.bell.ring();
         }

@@ -210,6 +210,21 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     assert_eq!((counters.recycled, counters.started, counters.died, counters.killed), (1, 2, 0, 0));
 }
 
+/// Row 1.24: an endless request does not keep a worn process, and with it everybody, waiting.
+#[test]
+fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {
+    let drain_timeout = Duration::from_millis(50);
+    let world = World::new(GOOD, Limits { slots: 2, requests_max: 2, drain_timeout, ..Limits::default() });
+    let endless = world.enter(0);
+    drop(world.enter(1));
+    drop(world.enter(1));
+    world.until("it is asked to end", |counters| counters.recycled == 1);
+    assert_eq!(world.enter(1).life(), 2);
+    drop(endless);
+    let (counters, _) = world.finish(EVER);
+    assert_eq!((counters.recycled, counters.died, counters.killed), (1, 0, 0));
+}
+
 #[test]
 fn only_one_process_at_a_time_is_replaced() {
     let world = World::new(GOOD, Limits { processes: 2, requests_max: 1, ..Limits::default() });

@@ -36,6 +36,12 @@ impl Time {
         Time(self.0.saturating_add(whole_nanos(span)))
     }
 
+    /// The point one `span` earlier, or the start if there is no such point.
+    #[must_use]
+    pub fn before(self, span: Duration) -> Time {
+        Time(self.0.saturating_sub(whole_nanos(span)))
+    }
+
     /// The span from `earlier` to here; zero if `earlier` is in fact later.
     #[must_use]
     pub const fn since(self, earlier: Time) -> Duration {

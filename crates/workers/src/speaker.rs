@@ -55,6 +55,13 @@ pub struct Conversation<R, Q> {
 }
 
 impl<R, Q> Conversation<R, Q> {
+    /// Whether anybody still listens, as far as is known: for a job that may have to wait long for its next part.
+    #[must_use]
+    pub fn is_heard(&self) -> bool {
+        let Speaker { core, lane, .. } = &self.speaker;
+        !self.is_over && !self.replies.is_closed() && !core.is_abandoned(*lane)
+    }
+
     /// Delivers `part` and waits for the reply. `None`: nobody listens any more, and never will.
     pub fn say(&mut self, part: R) -> Option<Q> {
         if self.is_over {

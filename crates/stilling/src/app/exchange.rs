@@ -3,6 +3,10 @@
 //! Whatever goes wrong becomes an answer. A request is sent a second time only when the first went over a kept
 //! connection that turned out to be dead before anything came back, and only if that is safe: nothing of it had been
 //! taken, or its method is idempotent.
+//!
+//! What goes wrong is held against the process only as far as it is the process's fault, since a process that is
+//! killed takes all its other requests with it. A client that has gone, or an answer that stops in the middle, costs
+//! the connection to the process and nothing else.
 
 use std::io::{ErrorKind, IoSlice};
 use std::time::{Duration, Instant};
@@ -36,19 +40,33 @@ pub(crate) fn exchange(
     let mut asking =
         Asking { question, listener: Listener::Silent(Some(speaker)), draft: None, upload: Upload::Whole };
     let until = Instant::now() + slot.timeout;
-    let mut refusing_since = None;
+    // Which life refuses connections, and since when.
+    let mut refusing: Option<(u64, Instant)> = None;
     let mut may_repeat = true;
     loop {
         let Some(pass) = slot.enter(until) else { return Said::Refused(Refusal::Unavailable) };
         let link = match slot.link(&pass, asking.question.is_idempotent) {
             Ok(link) => link,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                pass.say("accepts no connections");
+                pass.condemn();
+                return Said::Refused(Refusal::Late);
+            }
             Err(error) => {
                 // It has died and nobody has noticed yet, or it lives and refuses. Nothing is lost so far.
-                drop(pass);
-                let since = *refusing_since.get_or_insert_with(Instant::now);
-                if error.kind() == ErrorKind::WouldBlock || since.elapsed() >= REFUSING_MAX {
+                let (_, since) = *refusing.insert(match refusing {
+                    Some(known) if known.0 == pass.life() => known,
+                    _ => (pass.life(), Instant::now()),
+                });
+                if since.elapsed() >= REFUSING_MAX {
+                    pass.say(&format!("no connection: {error}"));
+                    // Want of descriptors and the like are this side's fault.
+                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
+                        pass.condemn();
+                    }
                     return Said::Refused(Refusal::Bad);
                 }
+                drop(pass);
                 std::thread::park_timeout(REFUSING_PAUSE);
                 continue;
             }
@@ -64,8 +82,14 @@ pub(crate) fn exchange(
                     return Said::Refused(Refusal::Bad);
                 }
             }
+            Err(Trouble::Late) if asking.draft.is_none() => {
+                pass.say("a request was not answered in time");
+                // Whether the request is slow or the process hangs is judged there.
+                let _ = pass.leave_late();
+                return asking.refuse(Refusal::Late);
+            }
             Err(Trouble::Late) => {
-                pass.condemn();
+                pass.say("an answer stopped in the middle for too long; its connection is closed");
                 return asking.refuse(Refusal::Late);
             }
             Err(trouble @ (Trouble::Stale { .. } | Trouble::Lost(_) | Trouble::Garbage(_))) => {
@@ -86,6 +110,11 @@ enum Listener {
 }
 
 impl Listener {
+    /// Whether somebody is known to have gone.
+    fn has_gone(&self) -> bool {
+        matches!(self, Listener::Hears(conversation) if !conversation.is_heard())
+    }
+
     /// Says a part and waits for the reply; `None`: nobody listens any more.
     fn say(
         &mut self,
@@ -138,7 +167,7 @@ impl Asking {
 
     /// The exchange over this connection, which is kept afterwards if it is any good.
     fn over(&mut self, mut link: Link, slot: &mut AppSlot, pass: &Pass) -> Result<Said, Trouble> {
-        link.give(slot.timeout);
+        link.begin(slot.timeout);
         if link.used > 0 {
             link.arm()?;
         }
@@ -150,7 +179,7 @@ impl Asking {
             Err(other) => return Err(other),
         }
         link.give(slot.timeout);
-        let (said, is_good) = self.receive(&mut link, slot)?;
+        let (said, is_good) = self.receive(&mut link, slot, pass)?;
         if is_good && self.upload == Upload::Whole {
             link.used += 1;
             slot.keep(link, pass);
@@ -183,7 +212,7 @@ impl Asking {
     }
 
     /// Takes the answer. Returns what is to be said last, and whether the connection may be used again.
-    fn receive(&mut self, link: &mut Link, slot: &mut AppSlot) -> Result<(Said, bool), Trouble> {
+    fn receive(&mut self, link: &mut Link, slot: &mut AppSlot, pass: &Pass) -> Result<(Said, bool), Trouble> {
         let answered = if self.question.is_head { ReplyTo::Head } else { ReplyTo::Other };
         let timeout = slot.timeout;
         let mut decoder = ResponseDecoder::default();
@@ -235,6 +264,7 @@ impl Asking {
             }
             input.start += consumed;
         };
+        pass.heard();
         let Some(draft) = &mut self.draft else { return Err(Trouble::Lost(ErrorKind::InvalidData.into())) };
         while decoder.in_body() {
             let step = decoder.decode(&LIMITS, answered, input.bytes())?;
@@ -264,8 +294,13 @@ impl Asking {
                         };
                         link.give(timeout);
                     }
+                    if draft.has_begun() && !link.wait(|| !self.listener.has_gone()) {
+                        return Ok((Said::Broken, false));
+                    }
                     link.arm()?;
-                    if input.receive(link)? == 0 {
+                    let received = input.receive(link)?;
+                    pass.heard();
+                    if received == 0 {
                         decoder.finish()?;
                         return Ok((draft.pass_on(true, None), false));
                     }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How long a process may take to answer, unless told otherwise. Reached: 504, and the process is killed.
+/// How long a process may take to answer, unless told otherwise. Reached: 504, and the process is killed if it hangs.
+/// How long it may pause within an answer. Reached: the answer breaks off.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a request's body that are received before the request asks for a slot. A longer body goes on piece by
 /// piece while the slot is held.
@@ -24,8 +25,11 @@ pub const FLUSH_AFTER: Duration = Duration::from_millis(5);
 pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
 /// How long the loss of a connection waits to be explained by the death of the process, before the slot is used again.
 pub const DEATH_PATIENCE: Duration = Duration::from_millis(50);
-/// How long a process that lives may refuse connections. Reached: 502.
+/// How long a process that lives may refuse connections. Reached: 502, and it is killed.
 pub const REFUSING_MAX: Duration = Duration::from_secs(1);
+/// How often an exchange whose answer has begun and pauses looks whether the client is still there. It has gone: the
+/// connection to the process is closed, and the slot is free.
+pub const LISTENER_LOOK: Duration = Duration::from_millis(250);
 /// Pause between two attempts to connect to a process that refuses.
 pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);
 /// Buffers for requests and answers that a shard keeps for the next ones. More are given back to the system.

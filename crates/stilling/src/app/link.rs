@@ -13,6 +13,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use stilling_wire::http1::{DecodeError, Fault};
 
+use super::limits::LISTENER_LOOK;
+
 /// Why an exchange did not come to its end.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -53,6 +55,8 @@ pub(super) struct Link {
     stream: UnixStream,
     /// Exchanges that it has carried before.
     pub(super) used: u64,
+    /// Whether the process has taken anything of the present exchange: from then on a failure may hide an answer.
+    has_sent: bool,
     /// What the socket's timeouts are.
     armed: Duration,
     /// When the present wait for the process must be over.
@@ -66,7 +70,19 @@ impl Link {
         set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
         set_socket_timeout(&socket, Timeout::Recv, Some(timeout))?;
         connect(&socket, address)?;
-        Ok(Link { stream: socket.into(), used: 0, armed: timeout, until: Instant::now() + timeout })
+        Ok(Link {
+            stream: socket.into(),
+            used: 0,
+            has_sent: false,
+            armed: timeout,
+            until: Instant::now() + timeout,
+        })
+    }
+
+    /// Another exchange begins, for which the process has so long until its first sign of life.
+    pub(super) fn begin(&mut self, timeout: Duration) {
+        self.has_sent = false;
+        self.give(timeout);
     }
 
     /// From now on the process has so long until the next sign of life.
@@ -74,21 +90,20 @@ impl Link {
         self.until = Instant::now() + timeout;
     }
 
-    /// Sends all of the parts. Returns whether the process took any of them, if it did not take all.
+    /// Sends all of the parts.
     pub(super) fn send(&mut self, mut parts: &mut [IoSlice<'_>]) -> Result<(), Trouble> {
-        let mut sent = false;
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
             match self.stream.write_vectored(parts) {
                 Ok(count) => {
-                    sent = true;
+                    self.has_sent = true;
                     IoSlice::advance_slices(&mut parts, count);
                     if !parts.is_empty() {
                         self.arm()?;
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.judge(error, !sent)),
+                Err(error) => return Err(self.judge(error)),
             }
         }
         Ok(())
@@ -100,7 +115,7 @@ impl Link {
             match self.stream.read(room) {
                 Ok(count) => return Ok(count),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.judge(error, false)),
+                Err(error) => return Err(self.judge(error)),
             }
         }
     }
@@ -109,6 +124,20 @@ impl Link {
     pub(super) fn is_readable(&self, patience: Duration) -> bool {
         let patience = Timespec::try_from(patience).ok();
         poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], patience.as_ref()).is_ok_and(|count| count > 0)
+    }
+
+    /// Waits for something to receive, as long as there is time and `is_wanted`, which is asked again and again.
+    /// Returns whether it is still wanted.
+    pub(super) fn wait(&self, is_wanted: impl Fn() -> bool) -> bool {
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.is_readable(left.min(LISTENER_LOOK)) {
+                return true;
+            }
+            if !is_wanted() {
+                return false;
+            }
+        }
     }
 
     /// Makes the socket's timeouts what is left until the deadline, unless they are about that.
@@ -125,11 +154,11 @@ impl Link {
         Ok(())
     }
 
-    fn judge(&self, error: io::Error, nothing_sent: bool) -> Trouble {
+    fn judge(&self, error: io::Error) -> Trouble {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Trouble::Late,
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset if self.used > 0 => {
-                Trouble::Stale { nothing_sent }
+                Trouble::Stale { nothing_sent: !self.has_sent }
             }
             _ => Trouble::Lost(error),
         }

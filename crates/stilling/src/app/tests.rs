@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -57,9 +58,23 @@ impl World {
                 script(&mut stream);
             }
         });
+        Self::behind(folder, &path, timeout, listener)
+    }
+
+    /// A process at that path that takes no more connections than those that are there.
+    fn full(timeout: Duration) -> (World, UnixListener, UnixStream) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.sock");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        rustix::net::listen(&listener, 0).expect("a smaller queue");
+        let queued = UnixStream::connect(&path).expect("room for one");
+        (Self::behind(folder, &path, timeout, std::thread::spawn(|| ())), listener, queued)
+    }
+
+    fn behind(folder: tempfile::TempDir, path: &Path, timeout: Duration, listener: JoinHandle<()>) -> World {
         let (processes, mut slots) = Processes::new(processes::Limits::default()).expect("a plan");
         processes.start("app", Box::new(Sleeper), Box::new(|_, _| ())).expect("it starts");
-        let slot = AppSlot::new(slots.remove(0), &path, timeout).expect("a path");
+        let slot = AppSlot::new(slots.remove(0), path, timeout).expect("a path");
         let wake = Arc::new(Wake::new(|| ()));
         let limits = PoolLimits { threads: 1, queue_max: 8, ..PoolLimits::default() };
         let (pool, mut lanes) = Pool::new(limits, Clock::real(), vec![wake]);
@@ -256,6 +271,16 @@ fn a_process_that_does_not_answer_in_time_is_condemned() {
 fn converse(
     world: &mut World,
     question: Box<Question>,
+    hear: impl FnMut(&Said) -> Option<Heard> + Send,
+) -> (Vec<Said>, Said) {
+    converse_until(world, question, false, hear)
+}
+
+/// The same; `leaves`: the session goes away after its first reply.
+fn converse_until(
+    world: &mut World,
+    question: Box<Question>,
+    leaves: bool,
     mut hear: impl FnMut(&Said) -> Option<Heard> + Send,
 ) -> (Vec<Said>, Said) {
     let speaker = world.lane.speaker(0);
@@ -279,6 +304,9 @@ fn converse(
                     match hear(&said) {
                         Some(heard) => {
                             reply.as_mut().expect("it came with the first").send(heard).expect("once");
+                            if leaves {
+                                reply = None;
+                            }
                         }
                         None => reply = None,
                     }
@@ -372,4 +400,85 @@ fn a_session_that_goes_away_ends_the_exchange_and_not_the_process() {
     is_ok(&world.ask(GET));
     let counters = world.finish();
     assert_eq!((counters.died, counters.killed), (0, 0));
+}
+
+/// Row 1.24: what is silent in the middle of an answer loses the answer, and the process's other requests nothing.
+#[test]
+fn an_answer_that_stops_in_the_middle_ends_the_exchange_and_not_the_process() {
+    let stops = |text: &'static str| -> Script {
+        Box::new(move |stream| {
+            take(stream);
+            say(stream, text);
+            assert_eq!(stream.read(&mut [0]).expect("an end"), 0, "the connection is closed");
+        })
+    };
+    let chunked = stops("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let sized = stops("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+    let mut world = World::new(Duration::from_millis(50), vec![sized, chunked]);
+    is_refused(&world.ask_the_living(GET), Refusal::Late);
+    let (parts, last) = converse(&mut world, question(GET, b"", false), |_| Some(Heard::More));
+    assert!(matches!((&parts[..], last), ([Said::Answer(..)], Said::Broken)), "{parts:?}");
+    let counters = world.finish();
+    assert_eq!((counters.died, counters.killed), (0, 0));
+}
+
+/// Row 4.12: a stream that is silent for long, and a client that leaves meanwhile: its slot is free at once.
+#[test]
+fn a_session_that_leaves_a_silent_stream_frees_the_slot_before_the_deadline() {
+    let mut world = World::new(
+        HANG * 10,
+        vec![Box::new(|stream| {
+            take(stream);
+            say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+            assert_eq!(stream.read(&mut [0]).expect("an end in time"), 0, "the connection is closed");
+        })],
+    );
+    let hear = |_: &Said| Some(Heard::More);
+    let (parts, last) = converse_until(&mut world, question(GET, b"", false), true, hear);
+    assert!(matches!((&parts[..], last), ([Said::Answer(..)], Said::Broken)), "{parts:?}");
+    let counters = world.finish();
+    assert_eq!((counters.died, counters.killed), (0, 0));
+}
+
+/// RFC 9112 §9.3: an answer before the end of the body is the answer, over a kept connection, too.
+#[test]
+fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection() {
+    let (asked, is_asked) = std::sync::mpsc::channel();
+    let (closed, is_closed) = std::sync::mpsc::channel();
+    let mut world = World::new(
+        HANG,
+        vec![Box::new(move |stream| {
+            take(stream);
+            say(stream, OK);
+            take(stream);
+            stream.read_exact(&mut [0; 5]).expect("the first piece");
+            is_asked.recv().expect("somebody asks");
+            say(stream, "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+            stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+            closed.send(()).expect("somebody waits");
+        })],
+    );
+    is_ok(&world.ask(GET));
+    let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n";
+    let (_, last) = converse(&mut world, question(request, b"first", true), move |_| {
+        asked.send(()).expect("the process waits");
+        is_closed.recv().expect("it closes");
+        Some(Heard::Body(b"second".to_vec(), false))
+    });
+    let Said::Answer(answer, None) = &last else { panic!("{last:?}") };
+    assert_eq!((answer.status, answer.piece.is_last), (413, true));
+    world.finish();
+}
+
+/// Row 1.24: one that lives and takes no connections is as good as dead.
+#[test]
+fn a_process_that_takes_no_connections_is_replaced() {
+    // Its socket is gone as soon as the list of connections is at its end.
+    let mut world = World::new(HANG, Vec::new());
+    is_refused(&world.ask(GET), Refusal::Bad);
+    assert_eq!(world.finish().killed, 1);
+
+    let (mut world, _listener, _queued) = World::full(Duration::from_millis(50));
+    is_refused(&world.ask_the_living(GET), Refusal::Late);
+    assert_eq!(world.finish().killed, 1);
 }

@@ -10,6 +10,8 @@
 //! What comes behind is read only when the process asks for it, and an answer is asked on only when the client has
 //! taken the piece before: in each direction one piece is under way.
 
+use std::time::Duration;
+
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::{RequestHead, Status};
 use stilling_workers::{JobContext, Outcome, Position, Reply};
@@ -33,6 +35,9 @@ pub(super) struct Forward {
     has_begun: bool,
     /// What has come of the body since it was last asked for.
     body: Vec<u8>,
+    /// How long the client has been waited for, for this body. With the bytes that have come it makes the body's rate,
+    /// which counts over the whole of it: a client that trickles holds the slot no longer than its minimum allows.
+    waited: Duration,
     /// The part of the answer that is on its way to the client, and how far it is.
     piece: Option<(Piece, usize)>,
 }
@@ -51,6 +56,7 @@ impl Forward {
             is_asked: false,
             has_begun: false,
             body: Vec::new(),
+            waited: Duration::ZERO,
             piece: None,
         })
     }
@@ -126,6 +132,7 @@ impl HttpSession {
 
     fn ask_kept(&mut self, io: &mut Io<'_, HttpService>) {
         let Kept::Forward(forward) = &mut self.kept else { return };
+        forward.waited = io.now().since(self.since);
         if let Some(question) = forward.question.take() {
             self.ask(question, io);
         }
@@ -206,10 +213,9 @@ impl HttpSession {
             forward.reply = reply;
         }
         forward.is_asked = true;
-        // The client's time for its body begins anew: until now it could not go on.
+        // The client's time goes on: until now it was the process's.
         self.waiting = Waiting::Body;
-        self.since = io.now();
-        self.body_received = 0;
+        self.since = io.now().before(forward.waited);
         self.keep_deadline(io);
         io.resume();
     }
@@ -218,6 +224,7 @@ impl HttpSession {
     fn reply_body(&mut self, is_last: bool, io: &mut Io<'_, HttpService>) {
         let Kept::Forward(forward) = &mut self.kept else { return };
         forward.is_asked = false;
+        forward.waited = io.now().since(self.since);
         let body = std::mem::take(&mut forward.body);
         let Some(reply) = &mut forward.reply else { return io.abort(CloseReason::AnswerBroken) };
         // A part was said, and this is the first reply to it.

@@ -503,6 +503,7 @@ impl HttpSession {
     }
 
     fn reject(&mut self, error: &DecodeError, io: &mut Io<'_, HttpService>) {
+        self.kept = Kept::Nothing;
         // In the service's own memory: a flood of garbage must not become a flood of allocations.
         let mut text = std::mem::take(&mut io.service.scratch);
         text.clear();
@@ -513,6 +514,8 @@ impl HttpSession {
     }
 
     fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_, HttpService>) {
+        // Whoever waits for the rest of the body hears at once that it does not come.
+        self.kept = Kept::Nothing;
         answer::send_status(&Terms::unreadable(), Status::RequestTimeout, io);
         io.finish_lingering(reason);
     }

@@ -188,7 +188,7 @@ impl Life {
                 if self.door.is_condemned(self.lives) =>
             {
                 let lived = now.saturating_duration_since(since);
-                Some(self.kill(running, lived, "did not answer a request in time", world))
+                Some(self.kill(running, lived, "does not answer", world))
             }
             State::Emptying { running, leave_by, .. } if self.door.is_empty() || now >= leave_by => {
                 count(&world.tally.recycled);

@@ -1,7 +1,8 @@
 //! Bodies of any length, in both directions, in bounded memory, whatever the client does in the middle.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
 
 use super::{before_fakes, get, lives, number, pattern, ready};
 use crate::support::{Driver, HANG, Server};
@@ -13,6 +14,7 @@ on_both_drivers! {
     a_client_that_goes_away_frees_its_slot,
     an_answer_before_the_end_of_the_body_is_the_answer,
     a_slow_upload_holds_no_slot_before_its_first_buffer_is_full,
+    an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate,
     a_body_longer_than_allowed_is_refused_before_a_process_sees_it,
 }
 
@@ -226,6 +228,33 @@ fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: Driver) {
     assert!(text(slow).ends_with("100000 good"));
     drop((peer, watcher));
     server.finish();
+}
+
+/// Row 4.26: the rate counts over the whole body, however many pieces the process asks for.
+fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver: Driver) {
+    let options = format!("{LARGE} --body-timeout 0.2 --min-body-rate 100000000");
+    let (server, watcher) = before_fakes(driver, &options);
+    let mut slow = stream(&server);
+    write!(slow, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
+        .expect("it is taken");
+    slow.write_all(&[0; 65_536]).expect("it is taken");
+    // As long as this goes on the client is never silent for as long as it may be.
+    slow.set_read_timeout(Some(Duration::from_millis(10))).expect("a socket takes options");
+    let mut head = [0; 12];
+    let count = loop {
+        // The server may have had enough of it.
+        let _ = slow.write_all(b"x");
+        match slow.read(&mut head) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            other => break other.expect("an answer"),
+        }
+    };
+    assert_eq!(&head[..count], b"HTTP/1.1 408");
+    // The slot is free while the client still lingers.
+    let mut peer = server.connect();
+    assert_eq!(peer.ask(get("/pid")).status, 200);
+    drop((slow, peer, watcher));
+    assert_eq!(server.finish().answers(408), 1);
 }
 
 fn a_body_longer_than_allowed_is_refused_before_a_process_sees_it(driver: Driver) {

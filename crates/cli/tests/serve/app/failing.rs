@@ -7,6 +7,7 @@ on_both_drivers! {
     a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely,
     a_process_that_dies_costs_the_request_that_it_had,
     a_process_that_hangs_is_killed_and_its_request_answered_504,
+    a_slow_request_costs_the_others_of_its_process_nothing,
     what_is_no_answer_is_answered_502,
     an_answer_that_breaks_off_ends_the_connection,
     a_kept_connection_that_the_process_has_closed_costs_nobody_anything,
@@ -70,16 +71,36 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
         .until("two others are ready", |metrics| lives(metrics, "started") == 4 && ready(metrics) == 2);
     assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
     assert_eq!(peer.ask(get("/interim")).status, 200);
-    // An answer that begins and never ends is late as well, but its status has gone.
+    // An answer that begins and never ends is late as well, but its status has gone; and the process lives.
     peer.send(get("/endless"));
     let answer = peer.answer_to_head();
     assert_eq!((answer.status, answer.field("Connection")), (200, None));
     let rest = peer.whatever_comes();
     assert!(rest.starts_with(b"0000000") && !rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
-    watcher.until("the process is killed", |metrics| lives(metrics, "killed") == 3);
     drop(watcher);
     let metrics = server.finish();
+    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "died")), (2, 0));
     assert_eq!((metrics.answers(504), metrics.closed("answer_broken")), (2, 1));
+}
+
+/// Row 1.24: a process that answers others does not hang.
+fn a_slow_request_costs_the_others_of_its_process_nothing(driver: Driver) {
+    let options = "--app-concurrency 3 --app-timeout 1 --send-buffer 32768";
+    let (server, mut watcher) = before_fakes(driver, options);
+    let [mut other, mut slow, mut peer] = [server.connect(), server.connect(), server.connect()];
+    // It takes its time, and the process none of it.
+    other.keep_little(32 * 1024);
+    other.send(last("/sized/1000000"));
+    other.wait_for_bytes();
+    let before = number(&mut peer, "/pid");
+    assert_eq!(slow.ask(get("/hang")).status, 504);
+    let (_, body) = (other.answer_to_head(), other.rest());
+    assert!(body.into_iter().eq(super::pattern(0, 1_000_000)));
+    assert_eq!(number(&mut peer, "/pid"), before, "the process lives");
+    let metrics = watcher.look();
+    assert_eq!((lives(&metrics, "killed"), lives(&metrics, "started")), (0, 1));
+    drop((other, slow, peer, watcher));
+    server.finish();
 }
 
 fn what_is_no_answer_is_answered_502(driver: Driver) {

@@ -9,7 +9,7 @@ use crate::steps;
 use crate::tree;
 
 /// The version that tests and measurements speak of.
-const VERSION: &str = "gunicorn==27.0.1";
+pub(crate) const VERSION: &str = "gunicorn==27.0.1";
 
 /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
 pub(crate) fn place() -> PathBuf {

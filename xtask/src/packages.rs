@@ -41,6 +41,15 @@ pub(crate) const FOR_BENCH: [Program; 6] = [
     program("wrk", "wrk"),
 ];
 
+/// What `cargo xtask bench app` needs, besides gunicorn.
+pub(crate) const FOR_BENCH_APP: [Program; 5] = [
+    program("ip", "iproute2"),
+    program("nginx", "nginx-light"),
+    program("node", "nodejs"),
+    program("perf", "linux-perf"),
+    program("python3", "python3"),
+];
+
 /// What `cargo xtask soak http` needs.
 pub(crate) const FOR_SOAK: [Program; 4] = [
     program("ab", "apache2-utils"),

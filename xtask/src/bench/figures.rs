@@ -81,6 +81,8 @@ pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
         ("stilling uring", "nginx"),
         ("stilling poll", "nginx"),
         ("stilling uring", "hyper"),
+        ("stilling uring", "nginx, upstream keepalive"),
+        ("stilling poll", "nginx, upstream keepalive"),
     ] {
         if !series.iter().any(|series| series.server == above)
             || !series.iter().any(|series| series.server == below)

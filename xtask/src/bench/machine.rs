@@ -67,14 +67,14 @@ fn read(path: &str) -> String {
 }
 
 /// The first line that a command prints, wherever it prints it.
-fn said(program: &str, arguments: &[&str]) -> String {
+pub(super) fn said(program: &str, arguments: &[&str]) -> String {
     let Ok(output) = Command::new(program).args(arguments).output() else { return "unknown".to_owned() };
     let all = [output.stdout, output.stderr].concat();
     String::from_utf8_lossy(&all).lines().next().unwrap_or_default().trim().to_owned()
 }
 
 /// The version alone, out of the sentence it stands in.
-fn short(sentence: &str) -> &str {
+pub(super) fn short(sentence: &str) -> &str {
     let is_version =
         |word: &&str| word.contains('.') && word.contains(|letter: char| letter.is_ascii_digit());
     sentence.split_whitespace().find(is_version).unwrap_or(sentence)

@@ -1,6 +1,7 @@
 //! `cargo xtask bench http`: Stilling on both drivers beside nginx, in one run with interleaved rounds, on
 //! whatever machine this is. Servers and generators share its cores, so only figures of the same run compare.
 
+mod app;
 pub(crate) mod figures;
 mod flood;
 pub(crate) mod idle;
@@ -10,6 +11,7 @@ pub(crate) mod load;
 mod machine;
 mod overload;
 pub(crate) mod own;
+mod page;
 pub(crate) mod server;
 mod slow;
 mod sockets;
@@ -26,6 +28,7 @@ use crate::steps::{cargo, run};
 use crate::tree;
 use figures::{Section, Series};
 use load::{Load, Place, Sample};
+use page::PAGE;
 use server::{Driver, Server};
 use targets::Target;
 
@@ -40,9 +43,6 @@ const START_MB_MAX: f64 = 20.0;
 
 /// How much more than on `uring` a request may cost on `poll`.
 const POLL_FACTOR_MAX: f64 = 1.3;
-
-/// The page.
-const PAGE: &str = "docs/benchmarks.md";
 
 /// The packages of the peer whose versions matter.
 const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
@@ -59,6 +59,8 @@ enum What {
     Http(Http),
     /// Tens of thousands of live connections in one process, beyond its limit of open files
     Sockets(sockets::Sockets),
+    /// Worker processes behind the server, beside the same behind nginx
+    App(app::Arguments),
 }
 
 #[derive(Args)]
@@ -129,6 +131,7 @@ impl Arguments {
         match self.what {
             What::Http(arguments) => arguments.run(),
             What::Sockets(arguments) => arguments.run(),
+            What::App(arguments) => arguments.run(),
         }
     }
 }
@@ -158,7 +161,7 @@ impl Http {
         // nginx gives its workers to another user, who has to reach their files.
         run(std::process::Command::new("chmod").arg("755").arg(folder.path()))?;
         let introduction = bench.introduction(&arguments)?;
-        let mut page = String::new();
+        let mut sections = String::new();
         for (part, measure) in PARTS {
             if !arguments.only.is_empty() && !arguments.only.contains(&part) {
                 continue;
@@ -166,17 +169,17 @@ impl Http {
             for section in measure(&bench)? {
                 let text = section.text();
                 println!("\n{text}");
-                page += &format!("\n{text}");
+                sections += &format!("\n{text}");
             }
         }
         let verdicts = targets::section(&bench.targets.borrow()).text();
         println!("\n{verdicts}");
-        let page = format!("{introduction}\n{verdicts}{page}");
+        let page = format!("{introduction}\n{verdicts}{sections}");
         if !arguments.write {
             return Ok(());
         }
         let former = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
-        tree::write(PAGE, &(page + &sockets::kept_sections(&former)))
+        tree::write(PAGE, &(page + &page::kept_sections(&former)))
     }
 }
 

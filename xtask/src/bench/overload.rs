@@ -178,7 +178,7 @@ impl Bench {
 }
 
 /// The best goodput of any step of a run.
-fn best(report: &Report) -> f64 {
+pub(super) fn best(report: &Report) -> f64 {
     report.steps.iter().map(|step| step.goodput_per_s).fold(0.0, f64::max)
 }
 

@@ -23,6 +23,8 @@ pub(crate) enum Manner {
     Closed { seconds: f64, close: bool, pipeline: u32 },
     /// By the clock.
     Steps(Vec<Step>),
+    /// By the clock, each request over a connection of its own that is opened when the request is due.
+    Clients(Vec<Step>),
 }
 
 /// A run of the generator.
@@ -96,10 +98,13 @@ impl Plan {
                     options.push(format!("--pipeline={pipeline}"));
                 }
             }
-            Manner::Steps(steps) => {
+            Manner::Steps(steps) | Manner::Clients(steps) => {
                 let steps: Vec<_> =
                     steps.iter().map(|step| format!("{:.0}:{}", step.rate, step.seconds)).collect();
                 options.push(format!("--steps={}", steps.join(",")));
+                if matches!(self.manner, Manner::Clients(_)) {
+                    options.push("--close".to_owned());
+                }
             }
         }
         options
@@ -152,6 +157,9 @@ mod tests {
             ]),
         };
         assert_eq!(plan.shown("/x"), "stilling bench http URL/x -c9 --timeout=1 --steps=400:2.5,8000:5");
+        let clients =
+            Plan { manner: Manner::Clients(vec![Step { rate: 5.0, seconds: 1.0 }]), ..plan.clone() };
+        assert_eq!(clients.shown("/x"), "stilling bench http URL/x -c9 --timeout=1 --steps=5:1 --close");
         let closed = |close, pipeline| Manner::Closed { seconds: 4.0, close, pipeline };
         let shown = |manner| Plan { manner, ..plan.clone() }.shown("/x");
         assert!(

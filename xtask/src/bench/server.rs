@@ -16,10 +16,10 @@ use crate::steps::shown;
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// How long a server may take to start or to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
-const NGINX_CONNECTIONS: u32 = 16_384;
+pub(super) const NGINX_CONNECTIONS: u32 = 16_384;
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
@@ -30,6 +30,8 @@ pub(crate) struct Server {
     /// How it was started.
     pub(crate) command: String,
     child: Child,
+    /// Its children are an app, which is not measured.
+    has_app: bool,
     /// Kept open, so that a line the server prints later does not meet a closed pipe.
     _stdout: Option<BufReader<ChildStdout>>,
 }
@@ -54,20 +56,47 @@ impl Server {
     }
 
     /// A server whose first line says where it listens.
-    pub(super) fn that_says_where(
-        name: &'static str,
-        words: String,
-        mut command: Command,
-    ) -> Outcome<Server> {
+    pub(super) fn that_says_where(name: &'static str, words: String, command: Command) -> Outcome<Server> {
+        let server = Server::announced(name, words, command)?;
+        server.answers("/test/fast")?;
+        Ok(server)
+    }
+
+    /// The same, whatever it answers.
+    pub(super) fn announced(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         stdout.read_line(&mut line)?;
         let address = line.trim().strip_prefix("listening http://").and_then(|address| address.parse().ok());
         let address = address.ok_or_else(|| format!("`{}` said {line:?} first", shown(&command)))?;
-        let server = Server { name, address, command: words, child, _stdout: Some(stdout) };
-        server.answers("/test/fast")?;
+        Ok(Server { name, address, command: words, child, has_app: false, _stdout: Some(stdout) })
+    }
+
+    /// A server that was told where to listen, as soon as it does; whatever it answers.
+    pub(super) fn told_where(
+        name: &'static str,
+        words: String,
+        address: SocketAddr,
+        mut command: Command,
+    ) -> Outcome<Server> {
+        let child = command.stdin(Stdio::null()).spawn();
+        let child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let server = Server { name, address, command: words, child, has_app: false, _stdout: None };
+        let start = Instant::now();
+        while TcpStream::connect(address).is_err() {
+            if start.elapsed() > PATIENCE {
+                return Err(format!("{name} does not listen on {address}").into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
         Ok(server)
+    }
+
+    /// The same server, whose children are an app behind it: what they use is not the server's.
+    pub(super) fn with_app(mut self) -> Server {
+        self.has_app = true;
+        self
     }
 
     /// nginx with a worker per core, everything it can leave out left out; `/test/slow` is passed on to
@@ -83,17 +112,9 @@ impl Server {
         let file = folder.join(format!("nginx-{}.conf", address.port()));
         fs::write(&file, nginx_config(folder, cores, address, slow, slow_rate))?;
         let mut command = Command::new(nginx_binary());
-        command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file).stdin(Stdio::null());
-        let child = command.spawn().map_err(|error| format!("nginx does not start: {error}"))?;
+        command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
         let shown = format!("nginx, {cores} workers, reuseport, no access log");
-        let server = Server { name: "nginx", address, command: shown, child, _stdout: None };
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            if start.elapsed() > PATIENCE {
-                return Err(format!("nginx does not listen on {address}").into());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let server = Server::told_where("nginx", shown, address, command)?;
         server.answers("/test/fast")?;
         Ok(server)
     }
@@ -123,9 +144,12 @@ impl Server {
         Ok(())
     }
 
-    /// The processes of the server: the one that was started, and its children.
+    /// The processes of the server: the one that was started, and its children unless they are an app.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let parent = self.child.id();
+        if self.has_app {
+            return vec![parent];
+        }
         let ids = fs::read_dir("/proc").into_iter().flatten().flatten();
         let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let is_child = |id: &u32| Stat::of(*id).is_some_and(|stat| stat.parent == parent);
@@ -193,14 +217,14 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
-    fn option(self) -> &'static str {
+    pub(super) fn option(self) -> &'static str {
         match self {
             Driver::Uring => "uring",
             Driver::Poll => "poll",
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Driver::Uring => "stilling uring",
             Driver::Poll => "stilling poll",
@@ -208,7 +232,7 @@ impl Driver {
     }
 }
 
-fn nginx_binary() -> PathBuf {
+pub(super) fn nginx_binary() -> PathBuf {
     // Debian keeps it where only an administrator's path looks.
     let debian = Path::new("/usr/sbin/nginx");
     if debian.is_file() { debian.to_owned() } else { "nginx".into() }

@@ -15,8 +15,9 @@ use std::time::Duration;
 use clap::Args;
 
 use super::figures::{self, Section};
+use super::page::{PAGE, with_section};
 use super::server::Server;
-use super::{PAGE, idle, isolation, machine};
+use super::{idle, isolation, machine};
 use crate::Outcome;
 use crate::steps::{cargo, run, shown};
 use crate::tree;
@@ -70,7 +71,7 @@ impl Sockets {
             return Ok(());
         }
         let page = fs::read_to_string(tree::root().join(PAGE))?;
-        tree::write(PAGE, &with_section(&page, &section))
+        tree::write(PAGE, &with_section(&page, &section.title, &section.text()))
     }
 
     /// Measures, and checks that all were there and answered.
@@ -149,34 +150,6 @@ fn title(count: u32) -> String {
     format!("{} sockets", figures::thousands(count.into()))
 }
 
-/// The page with `section` in the place of the one with its title, or at the end.
-fn with_section(page: &str, section: &Section) -> String {
-    let mut page = page.to_owned();
-    if let Some(old) = section_of(&page, &section.title).map(str::to_owned) {
-        page = page.replace(&old, "");
-    }
-    format!("{}\n\n{}", page.trim_end(), section.text())
-}
-
-/// The sections of this measurement on a page that is about to be written anew.
-pub(super) fn kept_sections(page: &str) -> String {
-    let titles =
-        page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| title.ends_with(" sockets"));
-    titles
-        .filter_map(|title| section_of(page, title))
-        .map(|section| format!("\n{}\n", section.trim_end()))
-        .collect()
-}
-
-/// A section from its heading to the next one.
-fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
-    let heading = format!("## {title}\n");
-    let start = if page.starts_with(&heading) { 0 } else { page.find(&format!("\n{heading}"))? + 1 };
-    let rest = &page[start + heading.len()..];
-    let end = rest.find("\n## ").map_or(page.len(), |at| start + heading.len() + at + 1);
-    Some(&page[start..end])
-}
-
 fn look(server: &Server) -> Outcome<Look> {
     let meminfo = fs::read_to_string("/proc/meminfo")?;
     let slab =
@@ -246,31 +219,5 @@ impl Drop for Holder {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn section(title: &str, words: &str) -> Section {
-        Section { title: title.to_owned(), words: words.to_owned(), table: vec![vec!["a".to_owned()]] }
-    }
-
-    #[test]
-    fn a_section_replaces_its_predecessor_and_no_other() {
-        let page = "# Page\n\n## 60 sockets\n\nold\n\n## Other\n\nkept\n";
-        let written = with_section(page, &section("60 sockets", "new"));
-        assert!(!written.contains("old") && written.contains("## Other\n\nkept\n"), "{written}");
-        assert_eq!(written.matches("## 60 sockets").count(), 1);
-        assert_eq!(with_section(&written, &section("60 sockets", "new")), written);
-        assert!(with_section(page, &section("61 sockets", "new")).contains("old"));
-    }
-
-    #[test]
-    fn a_page_written_anew_keeps_these_sections() {
-        let page = "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n";
-        assert_eq!(kept_sections(page), "\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n");
-        assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
     }
 }

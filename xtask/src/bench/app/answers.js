@@ -1,0 +1,13 @@
+// An app that does next to nothing, so that what stands before it is what costs.
+const http = require("http");
+
+const body = Buffer.from("hello from behind\n");
+const server = http.createServer((request, response) => {
+  response.setHeader("Content-Type", "text/plain");
+  response.setHeader("Content-Length", body.length);
+  response.end(body);
+});
+// Connections stay between rounds, or each round would begin with new ones.
+server.keepAliveTimeout = 0;
+server.listen({ path: process.env.STILLING_SOCKET, writableAll: true, backlog: 2048 });
+process.on("SIGTERM", () => process.exit(0));

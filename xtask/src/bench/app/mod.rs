@@ -1,0 +1,183 @@
+//! `cargo xtask bench app`: Stilling before worker processes (`--app`), beside nginx before the same program.
+//!
+//! Two questions, each with a program of its own behind the servers. What does a request cost the server that stands
+//! before the app? (Node, which answers at once.) And what becomes of an app that gets five times the requests it can
+//! do? (gunicorn, whose processes are what is scarce.)
+
+mod overload;
+mod proxies;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use clap::Args;
+
+use super::figures::{self, Section, Series};
+use super::load::{Load, Place, Sample};
+use super::page::{PAGE, with_section};
+use super::server::{Driver, Server};
+use super::targets::{self, Target};
+use super::{idle, instructions, isolation, machine};
+use crate::steps::{cargo, run};
+use crate::{Outcome, gunicorn, packages, tree};
+use proxies::{App, Upstream};
+
+/// The section of the page that this command writes.
+pub(super) const TITLE: &str = "Worker processes: `--app`";
+
+/// What a request may cost the server before the app, as a part of nginx's.
+const CPU_FACTOR_MAX: f64 = 0.8;
+
+/// Connections of the clients, and of the server to the app.
+const CONNECTIONS: u32 = 32;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Rounds of each load on each server
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// A part of the load: shows that it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Write the section into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// What all measurements share.
+struct Bench {
+    place: Place,
+    rounds: u32,
+    quick: bool,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        if !isolation::is_inside() {
+            packages::install(&packages::FOR_BENCH_APP)?;
+            gunicorn::install()?;
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
+        }
+        isolation::enter()?;
+        idle::raise_descriptors();
+        let folder = tempfile::tempdir()?;
+        // nginx gives its workers to another user, who has to reach the socket of the app.
+        run(Command::new("chmod").arg("755").arg(folder.path()))?;
+        proxies::write_programs(folder.path())?;
+        let bench = Bench {
+            place: Place {
+                folder: folder.path().to_owned(),
+                binary: super::taken(&tree::target().join("release/stilling"), folder.path())?,
+                counts_instructions: instructions::are_counted(),
+            },
+            rounds: self.rounds,
+            quick: self.quick,
+        };
+        let (cost, mut found) = bench.cost()?;
+        let (overload, more) = bench.overload()?;
+        found.extend(more);
+        let parts: Vec<String> = std::iter::once(targets::section(&found))
+            .chain(cost)
+            .chain([overload])
+            // One rank below the section.
+            .map(|part| format!("#{}", part.text()))
+            .collect();
+        let text = format!("## {TITLE}\n\n{}\n{}", bench.introduction(), parts.join("\n"));
+        println!("\n{text}");
+        if !self.write {
+            return Ok(());
+        }
+        let page = fs::read_to_string(tree::root().join(PAGE))?;
+        tree::write(PAGE, &with_section(&page, TITLE, &text))
+    }
+}
+
+impl Bench {
+    fn folder(&self) -> &Path {
+        &self.place.folder
+    }
+
+    fn introduction(&self) -> String {
+        let quick = if self.quick { " --quick" } else { "" };
+        let mut lines = machine::where_and_when();
+        lines.extend([
+            format!("nginx: {}", machine::short(&machine::said("/usr/sbin/nginx", &["-v"]))),
+            format!("Node: {}", machine::said("node", &["-v"])),
+            gunicorn::VERSION.replace("==", ": "),
+        ]);
+        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+        format!(
+            "A program that speaks HTTP/1.1 on a Unix socket, behind Stilling (`--app`) and behind nginx \
+             (`proxy_pass`). Both pass on `Host` and set `X-Forwarded-For`, `-Proto` and `-Host`. \
+             `cargo xtask bench app --rounds {}{quick} --write` writes this section; rounds are interleaved as above.\n\n\
+             {lines}",
+            self.rounds
+        )
+    }
+
+    /// CPU of the server before an app that answers at once.
+    fn cost(&self) -> Outcome<(Vec<Section>, Vec<Target>)> {
+        let app = App::node(self.folder())?;
+        let servers = self.before_node(&app)?;
+        let seconds = if self.quick { 1 } else { 4 };
+        let load = |seconds, close| Load::Own { seconds, connections: CONNECTIONS, close, pipeline: 1 };
+        for server in &servers {
+            proxies::answers(server)?;
+            // The programs behind compile themselves while they are young.
+            load(1, false).measure(server, "/", &self.place)?;
+        }
+        let (mut sections, mut found) = (Vec::new(), Vec::new());
+        for (title, close) in [("Kept client connections", false), ("A client connection per request", true)]
+        {
+            let load = load(seconds, close);
+            let mut series: Vec<_> =
+                servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
+            for round in 0..self.rounds {
+                for (server, series) in servers.iter().zip(&mut series) {
+                    let sample = load.measure(server, "/", &self.place)?;
+                    println!(
+                        "{title}, round {round}, {}: {:.0} requests/s, {:.2} s of CPU per million",
+                        server.name, sample.rate, sample.cpu_s
+                    );
+                    series.samples.push(sample);
+                }
+            }
+            for driver in [Driver::Uring, Driver::Poll] {
+                for nginx in [Upstream::Kept, Upstream::Fresh] {
+                    let cpu = |sample: &Sample| Some(sample.cpu_s);
+                    let ratio = figures::ratio(&series, driver.name(), nginx.name(), cpu);
+                    let what = format!("server CPU, {} ÷ {}: {title}", driver.name(), nginx.name());
+                    found.push(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
+                }
+            }
+            let words = format!("`{}`", load.shown("/"));
+            sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
+        }
+        let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
+        sections[0].words += &format!(
+            "\n\nThe app is a Node program of ten lines that answers 18 bytes (`xtask/src/bench/app/answers.js`), one \
+             process; what it uses is not counted, only what the server before it does, with all of its threads and \
+             processes. There are at most {CONNECTIONS} connections to the app at once, because there are so many \
+             clients; *nginx* opens one for each request, as it does unless told otherwise, and the others keep them. \
+             The servers, the app and the generator share the cores. The servers: {}.",
+            commands.join(", ")
+        );
+        Ok((sections, found))
+    }
+
+    /// The servers of the comparison before Node; `app` is behind nginx, Stilling starts its own.
+    fn before_node(&self, app: &App) -> Outcome<Vec<Server>> {
+        let concurrency = CONNECTIONS.to_string();
+        let options = ["--app-concurrency", &concurrency];
+        let command = format!("exec {}", proxies::node_command(self.folder()));
+        let stilling =
+            |driver| proxies::stilling(&self.place.binary, driver, &options, &command, "node answers.js");
+        Ok(vec![
+            stilling(Driver::Uring)?,
+            stilling(Driver::Poll)?,
+            proxies::nginx(self.folder(), app, Upstream::Fresh)?,
+            proxies::nginx(self.folder(), app, Upstream::Kept)?,
+        ])
+    }
+}

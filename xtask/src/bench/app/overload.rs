@@ -1,0 +1,251 @@
+//! An app that gets five times the requests it can do: alone, behind nginx, behind Stilling.
+//!
+//! ```text
+//!  asked   ▁ █ ▁     × what a closed loop gets: ½ 5 ½
+//! ```
+//!
+//! Each request comes over a connection of its own, since a synchronous worker that meets a silent connection waits
+//! for it, and alone it could not be measured otherwise. A client waits a second.
+
+use super::Bench;
+use super::proxies::{self, App, Upstream};
+use crate::Outcome;
+use crate::bench::figures::{self, Section};
+use crate::bench::overload::{best, recovery};
+use crate::bench::own::{Manner, Plan, Report, Step, StepFigures};
+use crate::bench::server::{Driver, Server};
+use crate::bench::targets::Target;
+
+/// How long a client waits, in seconds.
+const PATIENCE_S: f64 = 1.0;
+
+/// Clients of the closed loop that finds out what the app can do: two for each process, so that none is ever
+/// without work and nobody waits long.
+const CLIENTS: u32 = 2 * proxies::PROCESSES;
+
+/// Connections of the open loop: more than ask within a client's patience.
+const CONNECTIONS: u32 = 4000;
+
+/// The loads, in multiples of the closed loop's rate.
+const NORMAL: f64 = 0.5;
+const MULTIPLE: f64 = 5.0;
+
+/// What the goodput at that load must be at least, as a part of the best.
+const GOODPUT_PART_MIN: f64 = 0.9;
+
+/// Seconds after which all is normal again.
+const NORMAL_AGAIN_S: f64 = 1.0;
+
+/// A server, and the app behind it if it did not start it itself.
+type Started = (Server, Option<App>);
+
+/// A server in the comparison.
+struct Contender {
+    name: &'static str,
+    start: fn(&Bench) -> Outcome<Started>,
+    has_target: bool,
+}
+
+const CONTENDERS: [Contender; 4] = [
+    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring), has_target: true },
+    Contender { name: "stilling poll", start: |bench| stilling(bench, Driver::Poll), has_target: true },
+    Contender { name: "nginx", start: nginx, has_target: false },
+    Contender {
+        name: "gunicorn alone",
+        start: |bench| Ok((proxies::gunicorn_alone(bench.folder())?, None)),
+        has_target: false,
+    },
+];
+
+fn stilling(bench: &Bench, driver: Driver) -> Outcome<Started> {
+    let processes = proxies::PROCESSES.to_string();
+    let options = ["--processes", &processes, "--queue-target", "auto"];
+    let command = format!("exec {}", proxies::gunicorn_command(bench.folder(), "unix:{socket}", 1));
+    let server = proxies::stilling(&bench.place.binary, driver, &options, &command, SHOWN)?;
+    Ok((server, None))
+}
+
+/// The app as a reader would type it.
+const SHOWN: &str = "gunicorn --bind unix:{socket} works:answer";
+
+fn nginx(bench: &Bench) -> Outcome<Started> {
+    let app = App::gunicorn(bench.folder())?;
+    Ok((proxies::nginx(bench.folder(), &app, Upstream::Fresh)?, Some(app)))
+}
+
+/// What one run found.
+struct Run {
+    /// The most right answers per second, in the closed loop or in any step.
+    best: f64,
+    report: Report,
+}
+
+impl Run {
+    /// The step with the overload.
+    fn overload(&self) -> &StepFigures {
+        &self.report.steps[1]
+    }
+
+    fn part(&self) -> f64 {
+        self.overload().goodput_per_s / self.best
+    }
+}
+
+impl Bench {
+    pub(super) fn overload(&self) -> Outcome<(Section, Vec<Target>)> {
+        let mut runs: Vec<Vec<Run>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
+        for round in 0..self.rounds {
+            for (contender, runs) in CONTENDERS.iter().zip(&mut runs) {
+                let run = self.overloaded(contender)?;
+                println!(
+                    "overload, round {round}, {}: best {:.0}/s, goodput {:.0}/s ({:.0} %)",
+                    contender.name,
+                    run.best,
+                    run.overload().goodput_per_s,
+                    100.0 * run.part()
+                );
+                runs.push(run);
+            }
+        }
+        let head = [
+            "server",
+            "best/s",
+            "asked/s",
+            "goodput/s",
+            "of its best",
+            "p50 ms",
+            "p99 ms",
+            "refused (503)",
+            "p99 ms of a refusal",
+            "failed",
+            "not begun",
+            "normal again after s",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let mut found = Vec::new();
+        for (contender, runs) in CONTENDERS.iter().zip(runs) {
+            let parts = figures::median(runs.iter().map(Run::part).collect());
+            if contender.has_target {
+                let what = format!("goodput at {MULTIPLE} × overload, part of the best, {}", contender.name);
+                found.push(Target::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
+            }
+            let (row, again) = row(contender.name, &runs);
+            if contender.has_target {
+                let what = format!("normal again after {MULTIPLE} × overload, {}", contender.name);
+                found.push(Target::at_most(what, NORMAL_AGAIN_S, again, "s"));
+            }
+            table.push(row);
+        }
+        let words = format!(
+            "`{probe}` finds a rate. Then the load is {NORMAL} × it, {MULTIPLE} × and {NORMAL} × again, as in \
+             `{plan}` where it is 300/s; the table has the middle step. *Best* is that rate, or a step's goodput that \
+             was greater. Each request comes over a connection of its own, and its client gives up after {PATIENCE_S} s. The app is gunicorn with {processes} synchronous workers \
+             that sleep 5 ms for each request (`xtask/src/bench/app/works.py`): alone on TCP, behind nginx with \
+             `proxy_pass` and no limit, and behind \
+             `stilling serve --processes {processes} --queue-target auto --app '{SHOWN}'`. *Goodput* counts right answers \
+             that came during the step; latencies are those of the right answers, from the moment at which a \
+             request was due; *failed* are requests without an answer in time, or with one that is neither right nor \
+             503; *not begun* those for which no connection was to be had in time; *normal again* as under *Overload*.",
+            probe = self.probe().shown("/"),
+            plan = self.plan(300.0).shown("/"),
+            processes = proxies::PROCESSES,
+        );
+        Ok((Section { title: "Five times what the app can do".to_owned(), words, table }, found))
+    }
+
+    fn probe(&self) -> Plan {
+        let seconds = if self.quick { 1.0 } else { 3.0 };
+        let manner = Manner::Closed { seconds, close: true, pipeline: 1 };
+        Plan { connections: CLIENTS, patience_s: 30.0, manner }
+    }
+
+    fn plan(&self, rate: f64) -> Plan {
+        let (short, long) = if self.quick { (1.0, 2.0) } else { (2.0, 5.0) };
+        let step = |multiple, seconds| Step { rate: rate * multiple, seconds };
+        let steps = vec![step(NORMAL, short), step(MULTIPLE, long), step(NORMAL, long)];
+        Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner: Manner::Clients(steps) }
+    }
+
+    fn overloaded(&self, contender: &Contender) -> Outcome<Run> {
+        let (server, _app) = (contender.start)(self)?;
+        // The first answer also says that the app is there.
+        proxies::answers(&server)?;
+        let (binary, url) = (&self.place.binary, server.url("/"));
+        let probe = self.probe().run(binary, &url)?;
+        let closed = probe.rate_per_s;
+        if closed < 1.0 || probe.shed + probe.failures_total > 0 {
+            return Err(format!(
+                "{} does not answer {CLIENTS} clients: {closed:.0}/s, {} refused, {:?}",
+                contender.name, probe.shed, probe.evidence
+            )
+            .into());
+        }
+        let report = self.plan(closed).run(binary, &url)?;
+        Ok(Run { best: closed.max(best(&report)), report })
+    }
+}
+
+/// The figures of all runs, and the time until all was normal.
+fn row(name: &str, runs: &[Run]) -> (Vec<String>, Option<f64>) {
+    let all = |of: &dyn Fn(&StepFigures) -> f64| {
+        figures::median(runs.iter().map(|run| of(run.overload())).collect())
+    };
+    let spread = |of: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| {
+        figures::spread(&runs.iter().map(of).collect::<Vec<_>>(), show)
+    };
+    let part = |of: fn(&StepFigures) -> u64| {
+        format!("{:.1} %", 100.0 * all(&|step| of(step) as f64 / step.due.max(1) as f64))
+    };
+    let milliseconds = |known: bool, of: fn(&StepFigures) -> f64| {
+        if known { figures::two_places(all(&|step| of(step)) / 1e3) } else { figures::unknown() }
+    };
+    let (answered, refused) = (all(&|step| step.ok as f64) > 0.0, all(&|step| step.shed as f64) > 0.0);
+    let reports: Vec<Report> = runs.iter().map(|run| run.report.clone()).collect();
+    let again = recovery(&reports, 2);
+    let row = vec![
+        name.to_owned(),
+        spread(&|run| run.best, figures::thousands),
+        figures::thousands(all(&|step| step.rate)),
+        spread(&|run| run.overload().goodput_per_s, figures::thousands),
+        spread(&|run| 100.0 * run.part(), |part| format!("{part:.0} %")),
+        milliseconds(answered, |step| step.latency.p50_us),
+        milliseconds(answered, |step| step.latency.p99_us),
+        part(|step| step.shed),
+        milliseconds(refused, |step| step.refusal.p99_us),
+        part(|step| step.failed),
+        part(|step| step.due.saturating_sub(step.requests)),
+        again.map_or_else(
+            || format!("> {:.0}", runs[0].report.steps[2].span_s),
+            |seconds| format!("{seconds:.1}"),
+        ),
+    ];
+    (row, again)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goodput_is_told_as_a_part_of_the_best_and_never_of_what_was_asked() {
+        let step = |goodput_per_s| StepFigures {
+            rate: 1000.0,
+            span_s: 2.0,
+            due: 100,
+            requests: 80,
+            ok: 10,
+            shed: 60,
+            failed: 10,
+            goodput_per_s,
+            ..StepFigures::default()
+        };
+        let run = |goodput| Run {
+            best: 200.0,
+            report: Report { steps: vec![step(100.0), step(goodput), step(100.0)], ..Report::default() },
+        };
+        let (row, again) = row("one", &[run(180.0)]);
+        assert_eq!(row[..5], ["one", "200", "1,000", "180", "90 %"]);
+        assert_eq!(row[7..], ["60.0 %", "0.00", "10.0 %", "20.0 %", "> 2"]);
+        assert_eq!(again, None, "no window shows that it became normal");
+    }
+}

@@ -1,0 +1,231 @@
+//! The programs behind and the servers before them: how each is started, so that all are asked for the same.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use super::CONNECTIONS;
+use crate::bench::machine;
+use crate::bench::server::{Driver, NGINX_CONNECTIONS, PATIENCE, Server, nginx_binary};
+use crate::steps::shown;
+use crate::{Outcome, gunicorn};
+
+/// What both apps answer.
+const BODY: &str = "hello from behind\n";
+
+/// Processes of gunicorn.
+pub(super) const PROCESSES: u32 = 2;
+
+/// Connections that wait in the kernel for gunicorn: its default.
+const GUNICORN_BACKLOG: u32 = 2048;
+
+/// How nginx speaks to the app.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Upstream {
+    /// Over connections that it keeps (`keepalive`).
+    Kept,
+    /// Over a connection per request, which is its default.
+    Fresh,
+}
+
+impl Upstream {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Upstream::Kept => "nginx, upstream keepalive",
+            Upstream::Fresh => "nginx",
+        }
+    }
+}
+
+/// A program on a Unix socket that is behind nginx; dropping it ends it.
+pub(super) struct App {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl App {
+    pub(super) fn node(folder: &Path) -> Outcome<App> {
+        let socket = folder.join("node.socket");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("exec {}", node_command(folder))).env("STILLING_SOCKET", &socket);
+        App::start(command, socket)
+    }
+
+    pub(super) fn gunicorn(folder: &Path) -> Outcome<App> {
+        let socket = folder.join("gunicorn.socket");
+        let bind = format!("unix:{}", socket.display());
+        let words = gunicorn_command(folder, &bind, PROCESSES);
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("exec {words}"));
+        App::start(command, socket)
+    }
+
+    /// Returns when it accepts connections.
+    fn start(mut command: Command, socket: PathBuf) -> Outcome<App> {
+        // What an earlier one left would be taken for a listener until the new one replaces it.
+        let _ = fs::remove_file(&socket);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let mut app = App { child, socket };
+        let start = Instant::now();
+        while UnixStream::connect(&app.socket).is_err() {
+            if let Some(status) = app.child.try_wait()? {
+                return Err(format!("`{}` ended with {status} before it listened", shown(&command)).into());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(format!("`{}` does not listen", shown(&command)).into());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        Ok(app)
+    }
+}
+
+impl Drop for App {
+    fn drop(&mut self) {
+        // SIGTERM, because a killed gunicorn would leave its workers behind.
+        let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Puts the programs where all of their processes reach them, and leave what they make.
+pub(super) fn write_programs(folder: &Path) -> Outcome {
+    fs::write(folder.join("answers.js"), include_str!("answers.js"))?;
+    Ok(fs::write(folder.join("works.py"), include_str!("works.py"))?)
+}
+
+pub(super) fn node_command(folder: &Path) -> String {
+    format!("node '{}'", folder.join("answers.js").display())
+}
+
+/// The command that starts gunicorn with the default, synchronous workers; `bind` as it takes it.
+pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> String {
+    format!(
+        "'{}' --no-control-socket --log-level critical --graceful-timeout 1 --chdir '{}' --backlog {GUNICORN_BACKLOG} \
+         --workers {workers} --bind {bind} works:answer",
+        gunicorn::place().join("bin/gunicorn").display(),
+        folder.display()
+    )
+}
+
+/// Stilling before an app that it starts; `called` is what a reader would type for it.
+pub(super) fn stilling(
+    binary: &Path,
+    driver: Driver,
+    options: &[&str],
+    app: &str,
+    called: &str,
+) -> Outcome<Server> {
+    let mut command = Command::new(binary);
+    command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
+    command.args(["--app", app]);
+    let words = format!("stilling serve --driver {} {} --app '{called}'", driver.option(), options.join(" "));
+    Ok(Server::announced(driver.name(), words, command)?.with_app())
+}
+
+/// nginx with a worker per core before an app that is there already.
+pub(super) fn nginx(folder: &Path, app: &App, upstream: Upstream) -> Outcome<Server> {
+    // nginx cannot say which port it took, so the free one is found here.
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let file = folder.join(format!("nginx-{}.conf", address.port()));
+    fs::write(&file, nginx_config(folder, address, &app.socket, upstream))?;
+    let mut command = Command::new(nginx_binary());
+    command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
+    let keep = match upstream {
+        Upstream::Kept => ", upstream keepalive",
+        Upstream::Fresh => "",
+    };
+    let words = format!("nginx, {} workers, reuseport, no access log, proxy_pass{keep}", machine::cores());
+    Server::told_where(upstream.name(), words, address, command)
+}
+
+/// gunicorn that listens on TCP itself.
+pub(super) fn gunicorn_alone(folder: &Path) -> Outcome<Server> {
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(format!("exec {}", gunicorn_command(folder, &address.to_string(), PROCESSES)));
+    Server::told_where("gunicorn alone", "gunicorn".to_owned(), address, command)
+}
+
+fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Upstream) -> String {
+    let (folder, port, socket) = (folder.display(), address.port(), socket.display());
+    let (keep, version) = match upstream {
+        Upstream::Kept => (
+            format!(" keepalive {CONNECTIONS}; keepalive_requests 1000000000;"),
+            "proxy_http_version 1.1; proxy_set_header Connection \"\";",
+        ),
+        Upstream::Fresh => Default::default(),
+    };
+    format!(
+        "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log crit;\n\
+         events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
+         http {{\n access_log off; server_tokens off; keepalive_requests 1000000000;\n\
+         \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
+         \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\
+         \x20upstream app {{ server unix:{socket};{keep} }}\n\
+         \x20server {{\n  listen {address} reuseport backlog=4096;\n\
+         \x20 location / {{\n   proxy_pass http://app; {version}\n\
+         \x20  proxy_set_header Host $http_host;\n\
+         \x20  proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n\
+         \x20  proxy_set_header X-Forwarded-Proto $scheme;\n\
+         \x20  proxy_set_header X-Forwarded-Host $http_host;\n  }}\n }}\n}}\n",
+        cores = machine::cores(),
+    )
+}
+
+/// Checks that the app's answer comes through: a rate of anything else counts for nothing.
+pub(super) fn answers(server: &Server) -> Outcome {
+    let mut stream = TcpStream::connect(server.address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    if is_the_apps(&answer) {
+        return Ok(());
+    }
+    Err(format!("{} answers with {answer:?} instead of the app's {BODY:?}", server.name).into())
+}
+
+fn is_the_apps(answer: &str) -> bool {
+    answer.starts_with("HTTP/1.1 200 ") && answer.split_once("\r\n\r\n").is_some_and(|(_, body)| body == BODY)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_apps_answer_is_worth_measuring() {
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len());
+        assert!(is_the_apps(&answer));
+        assert!(!is_the_apps(&answer.replace("200", "502")));
+        assert!(!is_the_apps(answer.trim_end()));
+        assert!(!is_the_apps(""));
+        for program in [include_str!("answers.js"), include_str!("works.py")] {
+            assert!(program.contains(&BODY.escape_default().to_string()), "{program}");
+        }
+    }
+
+    #[test]
+    fn nginx_keeps_connections_to_the_app_only_where_it_is_told_to() {
+        let config = |upstream| {
+            nginx_config(Path::new("a"), SocketAddr::from(([127, 0, 0, 1], 81)), Path::new("b"), upstream)
+        };
+        let (kept, fresh) = (config(Upstream::Kept), config(Upstream::Fresh));
+        assert!(kept.contains("server unix:b; keepalive 32;") && kept.contains("proxy_http_version 1.1;"));
+        assert!(fresh.contains("server unix:b; }") && !fresh.contains("proxy_http_version"));
+        assert!([kept, fresh].iter().all(|config| config.contains("X-Forwarded-For")));
+    }
+}

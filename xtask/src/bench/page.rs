@@ -1,0 +1,67 @@
+//! docs/benchmarks.md has more than one writer: `bench http` writes it anew and keeps the sections that other
+//! commands wrote, and each of those replaces its own section and nothing else.
+
+use super::app;
+
+/// The page.
+pub(super) const PAGE: &str = "docs/benchmarks.md";
+
+/// Whether a section is written by a command of its own.
+fn has_its_own_command(title: &str) -> bool {
+    title == app::TITLE || title.ends_with(" sockets")
+}
+
+/// The page with a section's `text` in the place of the one with its title, or at the end.
+pub(super) fn with_section(page: &str, title: &str, text: &str) -> String {
+    let mut page = page.to_owned();
+    if let Some(old) = section_of(&page, title).map(str::to_owned) {
+        page = page.replace(&old, "");
+    }
+    format!("{}\n\n{text}", page.trim_end())
+}
+
+/// The sections of a page that is about to be written anew which come from commands of their own.
+pub(super) fn kept_sections(page: &str) -> String {
+    let titles =
+        page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| has_its_own_command(title));
+    titles
+        .filter_map(|title| section_of(page, title))
+        .map(|section| format!("\n{}\n", section.trim_end()))
+        .collect()
+}
+
+/// A section with all of its parts, from its heading to the next one of the same rank.
+fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+    let heading = format!("## {title}\n");
+    let start = if page.starts_with(&heading) { 0 } else { page.find(&format!("\n{heading}"))? + 1 };
+    let rest = &page[start + heading.len()..];
+    let end = rest.find("\n## ").map_or(page.len(), |at| start + heading.len() + at + 1);
+    Some(&page[start..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_replaces_its_predecessor_and_no_other() {
+        let page = "# Page\n\n## 60 sockets\n\nold\n\n### A part\n\nold\n\n## Other\n\nkept\n";
+        let new = "## 60 sockets\n\nnew\n";
+        let written = with_section(page, "60 sockets", new);
+        assert!(!written.contains("old") && written.contains("## Other\n\nkept\n"), "{written}");
+        assert_eq!(written.matches("## 60 sockets").count(), 1);
+        assert_eq!(with_section(&written, "60 sockets", new), written);
+        assert!(with_section(page, "61 sockets", "## 61 sockets\n").contains("old"));
+    }
+
+    #[test]
+    fn a_page_written_anew_keeps_the_sections_of_other_commands() {
+        let app = format!("## {}\n\nthird\n\n### A part\n\nfourth\n", app::TITLE);
+        let page = format!(
+            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{app}"
+        );
+        let kept = kept_sections(&page);
+        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{app}"));
+        assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
+    }
+}

@@ -25,6 +25,9 @@ on_both_drivers!(
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
     servers_that_are_killed_leave_one_that_works,
+    an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor,
+    an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over,
+    a_successor_that_is_too_late_cannot_take_the_path_any_more,
     a_successor_that_cannot_start_leaves_the_old_server_alone,
     only_one_successor_at_a_time,
     a_draining_server_is_not_taken_over,
@@ -365,6 +368,83 @@ fn servers_that_are_killed_leave_one_that_works(driver: Driver) {
         eventually("the server can be succeeded", || place.is_tidy().then_some(()));
     }
     server.finish();
+}
+
+/// Row 4.37: SIGTERM between any two steps: the successor hears no refusal but the end, the queue is in its hands,
+/// and the path is free for it.
+fn an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor(driver: Driver) {
+    for step in 0..4 {
+        let place = Place::new();
+        let old = place.first(driver, "-A 1");
+        let address = old.address();
+        let (successor, listeners) = match step {
+            0 => (Control::knock(&place.path), Vec::new()),
+            _ => Control::knock_for_offer(&place.path, 1),
+        };
+        if step >= 2 {
+            successor.say("ready");
+            successor.expect("yours");
+        }
+        if step >= 3 {
+            successor.say("taken");
+        }
+        old.signal(Signal::TERM);
+        successor.expect_end();
+        old.ends_well();
+        if step > 0 {
+            let mut peer = Peer::connect(address);
+            peer.send(FAST);
+            let queue = TcpListener::from(listeners.into_iter().next().expect("it was offered"));
+            queue.set_nonblocking(false).expect("a listener can be blocking");
+            queue.accept().expect("the queue has survived");
+        }
+        let next = place.next(driver, "127.0.0.1:0".parse().expect("an address"), "");
+        assert!(place.is_tidy(), "after step {step}");
+        next.finish();
+    }
+}
+
+/// Row 4.37: two servers never go on beside each other: the one that is refused ends, whatever it is doing.
+fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over(driver: Driver) {
+    let place = Place::new();
+    let door = Control::door(&place.path);
+    let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = queue.local_addr().expect("it is bound");
+    let (new, old) = thread::scope(|scope| {
+        let new = scope.spawn(|| place.next(driver, address, "-A 1"));
+        let old = Control::open(&door);
+        old.make_offer(&queue);
+        old.expect("ready");
+        old.say("yours");
+        old.expect("taken");
+        (new.join().expect("it starts"), old)
+    });
+    let (another, _listeners) = Control::knock_for_offer(&place.path, 1);
+    old.say("refused too late");
+    another.expect("refused the server before this one goes on, so this one must end: too late");
+    another.expect_end();
+    let (status, _) = new.wait();
+    assert_eq!(status.code(), Some(1));
+}
+
+/// Row 4.37: what a refused successor still does to the path changes nothing: there is nothing left to rename.
+fn a_successor_that_is_too_late_cannot_take_the_path_any_more(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 1");
+    let next = place.path.with_extension("next");
+    let (successor, listeners) = Control::knock_for_offer(&place.path, 1);
+    let _door = Control::door(&next);
+    successor.say("ready");
+    successor.expect("yours");
+    successor.say("ready");
+    successor.expect("refused the other side should have said `taken` and said `ready`");
+    let error = std::fs::rename(&next, &place.path).expect_err("it was to be taken away");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+    assert!(place.is_tidy());
+    drop(listeners);
+    let new = place.next(driver, old.address(), "");
+    old.ends_well();
+    new.finish();
 }
 
 /// Row 4.37: an error of the successor is told by the successor; nobody else notices.

@@ -38,6 +38,8 @@ pub(super) struct Door {
     path: PathBuf,
     /// The socket file, under whichever name.
     identity: Identity,
+    /// The file is left where it is at the end.
+    is_left: bool,
 }
 
 impl Door {
@@ -56,7 +58,7 @@ impl Door {
             .and_then(|()| Ok(listen(&listener, CONTROL_BACKLOG)?))
             .and_then(|()| std::fs::symlink_metadata(&next));
         match prepared {
-            Ok(file) => Ok(Door { listener, path: path.to_owned(), identity: identity(&file) }),
+            Ok(file) => Ok(Door { listener, path: path.to_owned(), identity: identity(&file), is_left: false }),
             Err(error) => {
                 // It is not ours to keep if it cannot be used.
                 let _ = std::fs::remove_file(&next);
@@ -74,6 +76,31 @@ impl Door {
     /// Whether somebody who looks for the path finds this door.
     pub(super) fn is_at_its_path(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|file| identity(&file) == self.identity)
+    }
+
+    /// Takes away what a successor waits under, which can then not take the path any more.
+    pub(super) fn remove_next(&self) {
+        // A folder that has become read-only lets the successor rename as little as this server remove.
+        let _ = std::fs::remove_file(next_to(&self.path));
+    }
+
+    /// From now on its file is not to be removed: a successor may put its own in the place at any moment, also
+    /// between a look and the removal. What stays is a dead socket, which the next server replaces.
+    pub(super) fn leave_file(&mut self) {
+        self.is_left = true;
+    }
+
+    /// Takes the socket's file away, under whichever name it is still this door's.
+    pub(super) fn remove_files(&self) {
+        if self.is_left {
+            return;
+        }
+        for name in [next_to(&self.path), self.path.clone()] {
+            if std::fs::symlink_metadata(&name).is_ok_and(|file| identity(&file) == self.identity) {
+                // A folder that has become read-only keeps a dead socket, which the next server replaces.
+                let _ = std::fs::remove_file(&name);
+            }
+        }
     }
 
     /// Where it is, or is to be.
@@ -98,15 +125,10 @@ impl AsFd for Door {
 }
 
 impl Drop for Door {
-    /// Takes the socket's file away, under whichever name it is still this door's. It does so while it listens:
-    /// nobody takes it for a dead one and puts a new one in its place, which would then be removed.
+    /// It does so while it listens: nobody takes the socket for a dead one and puts a new one in its place, which
+    /// would then be removed.
     fn drop(&mut self) {
-        for name in [next_to(&self.path), self.path.clone()] {
-            if std::fs::symlink_metadata(&name).is_ok_and(|file| identity(&file) == self.identity) {
-                // A folder that has become read-only keeps a dead socket, which the next server replaces.
-                let _ = std::fs::remove_file(&name);
-            }
-        }
+        self.remove_files();
     }
 }
 

@@ -37,6 +37,8 @@ pub enum HandOverError {
     Version(u32),
     /// The other side said no.
     Refused(String),
+    /// The server before this one had not heard its last word in time and goes on, so this one must not.
+    TakenBack(String),
     /// The other side said something else than it should, or nothing that can be understood.
     Unexpected {
         /// What should have come.
@@ -103,6 +105,9 @@ impl fmt::Display for HandOverError {
                 write!(f, "this server speaks version {VERSION} of the hand-over, the other version {theirs}")
             }
             HandOverError::Refused(reason) => write!(f, "the other server refused: {reason}"),
+            HandOverError::TakenBack(reason) => {
+                write!(f, "the server before this one goes on, so this one must end: {reason}")
+            }
             HandOverError::Unexpected { expected, got } => {
                 write!(f, "the other side should have said `{expected}` and said {got}")
             }

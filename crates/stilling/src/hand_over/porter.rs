@@ -139,8 +139,7 @@ impl Porter {
             self.take_over()?;
         }
         match self.keep_the_door() {
-            // It had not heard `taken` in time and goes on.
-            Err(refused @ HandOverError::Refused(_)) => Err(refused),
+            Err(fatal @ (HandOverError::TakenBack(_) | HandOverError::Ending)) => Err(fatal),
             Err(error) => {
                 self.tell(&format!("hand-over: no successor can reach this server any more: {error}"));
                 Ok(())
@@ -157,7 +156,7 @@ impl Porter {
     fn keep_the_door(&mut self) -> Result<Option<Channel>, HandOverError> {
         while self.lifecycle.phase() == Phase::Running && !self.bell.is_over() {
             if self.wait(None, None)? == News::Knock
-                && let Some(successor) = self.serve_successor()
+                && let Some(successor) = self.serve_successor()?
             {
                 return Ok(Some(successor));
             }
@@ -201,32 +200,57 @@ impl Porter {
     }
 
     /// Speaks with one that knocks. Returns it if it is the server from now on.
-    fn serve_successor(&mut self) -> Option<Channel> {
+    ///
+    /// # Errors
+    /// This server must not go on: it ends, or the one before it does not.
+    fn serve_successor(&mut self) -> Result<Option<Channel>, HandOverError> {
         let successor = match self.door.open() {
-            Ok(successor) => successor?,
+            Ok(Some(successor)) => successor,
+            Ok(None) => return Ok(None),
             Err(error) => {
                 self.tell(&format!("hand-over: {error}"));
                 self.rest();
-                return None;
+                return Ok(None);
             }
         };
         let mut moved = false;
         let failure = match self.hand_over(&successor, &mut moved) {
             Ok(process) => {
                 self.tell(&format!("handed over to process {process}: draining"));
-                return Some(successor);
+                return Ok(Some(successor));
+            }
+            Err(HandOverError::Ending) => {
+                self.leave_to(successor, moved);
+                return Err(HandOverError::Ending);
             }
             Err(failure) => failure,
         };
+        let goes_on = !matches!(failure, HandOverError::TakenBack(_));
+        if moved && goes_on {
+            self.keep_the_path();
+        }
         let refusal = Message::Refused(failure.to_string());
         let _ = successor.send(&refusal, &[], Instant::now() + MOVE_TIMEOUT);
         drop(successor);
+        if !goes_on {
+            return Err(failure);
+        }
         self.tell(&format!("hand-over failed, this server goes on: {failure}"));
         self.lifecycle.look_again();
-        if moved && !self.door.is_at_its_path() {
-            self.move_back();
+        Ok(None)
+    }
+
+    /// This server ends while it is being succeeded. A refusal would have the successor end as well; the end of
+    /// the connection without a word has it go on alone.
+    fn leave_to(&mut self, successor: Channel, moved: bool) {
+        self.tell("this server ends in the middle of a hand-over: its successor goes on alone");
+        if moved {
+            self.door.leave_file();
+        } else {
+            self.door.remove_files();
         }
-        None
+        // Last: the path is free, or its own to take, when it hears that it is alone.
+        drop(successor);
     }
 
     /// All steps with one successor. Notes in `moved` when that may have taken the path. Returns the number of
@@ -272,8 +296,13 @@ impl Porter {
         successor.send(&Message::End { total: self.listeners.len() }, &[], deadline)
     }
 
-    /// The successor is gone and may have taken the path: takes it back.
-    fn move_back(&mut self) {
+    /// The successor may take the path at any moment, or has, and is not to keep it. What it would rename is
+    /// taken away first; so nothing changes any more after the look.
+    fn keep_the_path(&mut self) {
+        self.door.remove_next();
+        if self.door.is_at_its_path() {
+            return;
+        }
         let door = Door::beside(self.door.path()).and_then(|door| door.move_in().map(|()| door));
         match door {
             Ok(door) => self.door = door,
@@ -388,7 +417,8 @@ impl Porter {
         let Some(old) = &self.old else { return Ok(()) };
         match old.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
-            Ok(Incoming::Message(Message::Refused(reason), _)) => Err(HandOverError::Refused(reason)),
+            // It had not heard `taken` in time and goes on.
+            Ok(Incoming::Message(Message::Refused(reason), _)) => Err(HandOverError::TakenBack(reason)),
             // Whatever else it says, it has nothing more to say.
             Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;

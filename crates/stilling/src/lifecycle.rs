@@ -34,6 +34,8 @@ pub struct Lifecycle {
     /// Another server has taken over. It drains like the first request, and is none: whoever asks for the end
     /// of a server that hands over asks for what is happening.
     handed_over: AtomicBool,
+    /// A part of the server has failed. However many do, it drains like the first request and cuts nobody off.
+    failed: AtomicBool,
     /// Shards that accept.
     began: AtomicUsize,
     /// Calls of `look_again`, wrapping.
@@ -48,6 +50,7 @@ impl Lifecycle {
         Lifecycle {
             requests: Arc::default(),
             handed_over: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             began: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
             wakes,
@@ -58,7 +61,9 @@ impl Lifecycle {
     /// The phase.
     pub fn phase(&self) -> Phase {
         match self.requests.load(Ordering::Acquire) {
-            0 if !self.handed_over.load(Ordering::Acquire) => Phase::Running,
+            0 if !self.handed_over.load(Ordering::Acquire) && !self.failed.load(Ordering::Acquire) => {
+                Phase::Running
+            }
             0 | 1 => Phase::Draining,
             _ => Phase::Stopping,
         }
@@ -72,6 +77,12 @@ impl Lifecycle {
     /// Asks for the end: politely the first time. Safe in a signal handler.
     pub fn end(&self) {
         self.requests.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    /// A part of the server cannot go on: the others drain.
+    pub(crate) fn fail(&self) {
+        self.failed.store(true, Ordering::Release);
         self.wake_all();
     }
 
@@ -131,6 +142,20 @@ mod tests {
         assert_eq!(life.phase(), Phase::Running);
         life.hand_over();
         assert_eq!(life.phase(), Phase::Draining);
+        life.end();
+        assert_eq!(life.phase(), Phase::Draining);
+        life.end();
+        assert_eq!(life.phase(), Phase::Stopping);
+    }
+
+    /// Row 4.9: one failure seldom comes alone, and the clients of what has not failed are answered.
+    #[test]
+    fn failures_drain_and_however_many_cut_nobody_off() {
+        let life = Lifecycle::new(Vec::new(), Calendar::System);
+        for _ in 0..3 {
+            life.fail();
+            assert_eq!(life.phase(), Phase::Draining);
+        }
         life.end();
         assert_eq!(life.phase(), Phase::Draining);
         life.end();

@@ -226,49 +226,86 @@ impl Server {
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
         let Server { seats, pin, pool, overview, lifecycle, clock, porter, app_seats, .. } = self;
+        let mut staff =
+            Staff { lifecycle, pool, app: overview.app.clone(), clock, shards: Vec::new(), porter: None };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         match overview.app.as_ref().zip(app_seats) {
             Some((app, seats)) => {
                 let seats = app.start(seats).map_err(ServeError::App)?;
-                pool.start_seats(seats).map_err(ServeError::Threads)?;
+                staff.pool.start_seats(seats).map_err(ServeError::Threads)?;
             }
-            None => pool.start().map_err(ServeError::Threads)?,
+            None => staff.pool.start().map_err(ServeError::Threads)?,
         }
-        let porter = porter.map(|porter| keep(porter, &lifecycle)).transpose()?;
+        staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
         let first = seats.next().expect("there is at least one shard");
-        let mut threads = Vec::new();
         for seat in seats {
             let core = usable.get(seat.number % usable.len().max(1)).copied();
             let thread = std::thread::Builder::new()
                 .name(format!("shard-{}", seat.number))
                 .spawn(move || seat.serve(core))
                 .map_err(ServeError::Threads)?;
-            threads.push(thread);
+            staff.shards.push(thread);
         }
-        let mut outcome = first.serve(usable.first().copied());
-        if outcome.is_err() {
-            lifecycle.end();
+        let outcome = first.serve(usable.first().copied());
+        outcome.and(staff.leave()).map(|()| overview)
+    }
+}
+
+/// All that runs beside shard 0. However `run` is left, it has ended by then: with shard 0, or because something
+/// could not be started.
+struct Staff {
+    lifecycle: Arc<Lifecycle>,
+    pool: Pool<JobOutcome>,
+    app: Option<Arc<App>>,
+    clock: Clock,
+    shards: Vec<std::thread::JoinHandle<Result<(), ServeError>>>,
+    porter: Option<(Arc<Bell>, PorterThread)>,
+}
+
+impl Staff {
+    /// Waits until all shards have drained, then ends the others. What has ended already is not asked again.
+    fn leave(&mut self) -> Result<(), ServeError> {
+        let mut outcome = Ok(());
+        let mut panicked = None;
+        for thread in self.shards.drain(..) {
+            match thread.join() {
+                Ok(other) => outcome = outcome.and(other),
+                Err(panic) => panicked = Some(panic),
+            }
         }
-        for thread in threads {
-            let other = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcome = outcome.and(other);
-        }
-        if let Some((bell, thread)) = porter {
+        if let Some((bell, thread)) = self.porter.take() {
             bell.ring_the_end();
-            let kept = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            outcome = outcome.and(kept.map_err(ServeError::HandOver));
+            match thread.join() {
+                Ok(kept) => outcome = outcome.and(kept.map_err(ServeError::HandOver)),
+                Err(panic) => panicked = Some(panic),
+            }
         }
-        pool.close();
-        if let Some(app) = &overview.app {
-            app.end(|| lifecycle.phase() == Phase::Stopping);
+        self.pool.close();
+        if let Some(app) = self.app.take() {
+            app.end(|| self.lifecycle.phase() == Phase::Stopping);
         }
         // Jobs of connections that are gone need not hold up the exit for long.
-        let _ = pool.join(clock.now().after(WORKERS_LEAVE));
-        outcome.map(|()| overview)
+        let _ = self.pool.join(self.clock.now().after(WORKERS_LEAVE));
+        match panicked {
+            // A panic on top of another would end the process without a word on the first.
+            Some(panic) if !std::thread::panicking() => std::panic::resume_unwind(panic),
+            _ => outcome,
+        }
+    }
+}
+
+impl Drop for Staff {
+    /// There is something left to end only when `run` was left early.
+    fn drop(&mut self) {
+        if !self.shards.is_empty() || self.porter.is_some() || self.app.is_some() {
+            self.lifecycle.fail();
+        }
+        // The first error is on its way to the caller already.
+        let _ = self.leave();
     }
 }
 
@@ -392,7 +429,7 @@ fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, Porter
     let keep = move || {
         let kept = porter.keep();
         if kept.is_err() {
-            lifecycle.end();
+            lifecycle.fail();
         }
         kept
     };
@@ -450,7 +487,7 @@ struct EndUnless {
 impl Drop for EndUnless {
     fn drop(&mut self) {
         if !self.served {
-            self.lifecycle.end();
+            self.lifecycle.fail();
         }
     }
 }

@@ -58,7 +58,9 @@ impl Door {
             .and_then(|()| Ok(listen(&listener, CONTROL_BACKLOG)?))
             .and_then(|()| std::fs::symlink_metadata(&next));
         match prepared {
-            Ok(file) => Ok(Door { listener, path: path.to_owned(), identity: identity(&file), is_left: false }),
+            Ok(file) => {
+                Ok(Door { listener, path: path.to_owned(), identity: identity(&file), is_left: false })
+            }
             Err(error) => {
                 // It is not ours to keep if it cannot be used.
                 let _ = std::fs::remove_file(&next);

@@ -129,13 +129,16 @@ struct App {
     /// Requests after which a worker process is replaced; 0: never
     #[arg(long, value_name = "N", default_value_t = 0, requires = "app")]
     app_requests_max: u64,
-    /// For a worker process to answer a request, or to go on with it, in seconds; then 504, and the process is
-    /// killed and started again
+    /// For a worker process to answer a request, or to go on with it, in seconds; then 504, or the answer breaks off,
+    /// and the process is killed and started again if it hangs
     #[arg(long, value_name = "S", default_value_t = 60.0, requires = "app", value_parser = seconds())]
     app_timeout: f64,
     /// For a worker process to accept connections after its start, in seconds; then it is killed and started again
     #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
     app_start_timeout: f64,
+    /// For a worker process that is to be replaced to finish its requests, in seconds; then it gets SIGTERM all the same
+    #[arg(long, value_name = "S", default_value_t = 30.0, requires = "app", value_parser = seconds())]
+    app_drain_timeout: f64,
     /// For a worker process to end after SIGTERM, in seconds; then it is killed
     #[arg(long, value_name = "S", default_value_t = 10.0, requires = "app", value_parser = seconds())]
     app_stop_timeout: f64,
@@ -282,6 +285,7 @@ impl App {
         config.processes.slots = self.app_concurrency as usize;
         config.processes.requests_max = self.app_requests_max;
         config.processes.start_timeout = span(self.app_start_timeout);
+        config.processes.drain_timeout = span(self.app_drain_timeout);
         config.processes.stop_timeout = span(self.app_stop_timeout);
         Some(config)
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use stilling_engine::Config as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
+use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{Growth, QueueTarget};
 
 use crate::app::AppConfig;
@@ -99,9 +100,52 @@ impl Default for ServeConfig {
     }
 }
 
+impl ServeConfig {
+    /// Whether a server can be made of this, with routes of its user or without.
+    pub(crate) fn check(&self, has_routes: bool) -> Result<(), ServeError> {
+        let most = stilling_workers::QUEUE_MAX_LIMIT;
+        let growth = self.growth;
+        let threads_max = if growth.is_enabled() { growth.threads_max } else { self.worker_threads };
+        if let Some(app) = &self.app {
+            let processes::Limits { processes, slots, .. } = app.processes;
+            in_range("app.processes.processes", processes, 1, PROCESSES_MAX)?;
+            in_range("app.processes.slots", slots, 1, SLOTS_MAX)?;
+            if app.timeout.is_zero() {
+                return Err(ServeError::Config(
+                    "app.timeout is zero: no process can answer in no time".into(),
+                ));
+            }
+            if has_routes {
+                return Err(ServeError::Config(
+                    "app is set, and there are routes: worker processes answer everything, so no handler would be called"
+                        .into(),
+                ));
+            }
+        }
+        in_range("queue_max", self.queue_max, 1, most)?;
+        in_range("the number of worker threads", threads_max, 0, most)?;
+        if !growth.fits(self.worker_threads) {
+            let threads = self.worker_threads;
+            return Err(ServeError::Config(format!(
+                "growth does not fit {threads} worker threads: {growth:?}"
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn in_range(name: &str, value: usize, least: usize, most: usize) -> Result<(), ServeError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(ServeError::Config(format!("{name} is {value}; it must be in the range {least} to {most}")))
+}
+
 /// Why a server did not start, or stopped.
 #[derive(Debug)]
 pub enum ServeError {
+    /// The configuration contradicts itself, or a value is out of its range: which, and what it must be.
+    Config(String),
     /// An address cannot be listened on.
     Listen(SocketAddr, io::Error),
     /// The demanded driver is not available.
@@ -131,6 +175,7 @@ pub enum ServeError {
 impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            ServeError::Config(what) => write!(f, "the server cannot be configured so: {what}"),
             ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(
                     f,
@@ -171,4 +216,72 @@ impl fmt::Display for ServeError {
     }
 }
 
-impl std::error::Error for ServeError {}
+impl std::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            ServeError::Listen(_, error)
+            | ServeError::Driver(error)
+            | ServeError::DirectDescriptors(error)
+            | ServeError::Passed(_, error)
+            | ServeError::Copies(error)
+            | ServeError::Threads(error)
+            | ServeError::App(error)
+            | ServeError::Shard(_, error) => Some(error),
+            ServeError::Activation(error) => Some(error),
+            ServeError::HandOver(error) => Some(error),
+            ServeError::Config(_) | ServeError::Descriptors(_) | ServeError::Listeners(..) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    /// What must be changed about the defaults for it, whether there are routes, and what the error names.
+    #[test]
+    fn what_cannot_work_is_refused_before_anything_is_opened() {
+        type Change = fn(&mut ServeConfig);
+        fn app(config: &mut ServeConfig) -> &mut AppConfig {
+            config.app.insert(AppConfig::new("true"))
+        }
+        let check = |change: Change, has_routes: bool| {
+            let mut config = ServeConfig::default();
+            change(&mut config);
+            config.check(has_routes)
+        };
+        assert!(check(|_| (), true).is_ok());
+        assert!(check(|config| drop(app(config)), false).is_ok());
+        assert!(check(|config| config.worker_threads = 0, false).is_ok());
+        let wrong: [(Change, bool, &str); 8] = [
+            (|config| app(config).processes.processes = 0, false, "processes is 0"),
+            (|config| app(config).processes.processes = PROCESSES_MAX + 1, false, "processes is 1025"),
+            (|config| app(config).processes.slots = 0, false, "slots is 0"),
+            (|config| app(config).processes.slots = SLOTS_MAX + 1, false, "slots is 1025"),
+            (|config| app(config).timeout = Duration::ZERO, false, "app.timeout is zero"),
+            (|config| drop(app(config)), true, "there are routes"),
+            (|config| config.queue_max = 0, false, "queue_max is 0"),
+            (
+                |config| {
+                    config.worker_threads = 0;
+                    config.growth.free_threshold = 10;
+                },
+                false,
+                "growth does not fit 0 worker threads",
+            ),
+        ];
+        for (change, has_routes, named) in wrong {
+            let error = check(change, has_routes).expect_err(named);
+            assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_system_is_the_source() {
+        let error = ServeError::Threads(io::ErrorKind::WouldBlock.into());
+        assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
+        assert!(ServeError::Descriptors(1).source().is_none());
+    }
+}

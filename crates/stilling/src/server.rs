@@ -71,6 +71,7 @@ impl Server {
             config.accept_workers = 0;
             config.growth = Growth { free_threshold: 0, ..config.growth };
         }
+        config.check(!routes.is_empty())?;
         let driver = if config.direct_descriptors {
             config.driver.resolve_direct().map_err(ServeError::DirectDescriptors)?
         } else {

@@ -19,7 +19,7 @@
 //! dropped.
 //!
 //! What is said to the client when something fails: 503 when no process takes the request in time, 504 when one does
-//! not answer in time (it is killed and started again), 502 when one dies or answers what is not HTTP.
+//! not answer in time (one that hangs is killed and started again), 502 when one dies or answers what is not HTTP.
 
 mod answer;
 mod exchange;
@@ -53,8 +53,9 @@ pub struct AppConfig {
     pub command: String,
     /// Processes, their slots and their lives.
     pub processes: processes::Limits,
-    /// How long a process may take to answer a request, or to go on with an answer or with a request's body. Reached:
-    /// 504, and the process is killed and started again.
+    /// How long a process may take to answer a request, or to go on with an answer or with a request's body. More than
+    /// zero. Reached before the answer has begun: 504, and the process is killed and started again if it hangs
+    /// ([`Pass::leave_late`](processes::Pass::leave_late)). Reached after that: the answer breaks off, the process lives.
     pub timeout: Duration,
 }
 

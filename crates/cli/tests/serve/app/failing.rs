@@ -1,6 +1,6 @@
 //! Processes that do not start, die, hang, or answer what is no answer.
 
-use super::{before, before_fakes, get, lives, number, ready};
+use super::{before, before_fakes, get, last, lives, number, ready};
 use crate::support::Driver;
 
 on_both_drivers! {
@@ -99,7 +99,7 @@ fn a_slow_request_costs_the_others_of_its_process_nothing(driver: Driver) {
     assert_eq!(number(&mut peer, "/pid"), before, "the process lives");
     let metrics = watcher.look();
     assert_eq!((lives(&metrics, "killed"), lives(&metrics, "started")), (0, 1));
-    drop((other, slow, peer, watcher));
+    drop((slow, peer, watcher));
     server.finish();
 }
 

@@ -26,7 +26,7 @@ use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 use crate::app::{App, Seats};
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::limits::LOOK_AGAIN_FOR;
-use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter};
+use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter, Process};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle, Phase};
 use crate::listeners::{Listener, Listeners};
@@ -409,10 +409,10 @@ fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduc
 }
 
 /// Before the last line, whose listeners these are.
-fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<i32>, names: &[String]) {
+fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<Process>, names: &[String]) {
     let mut lines = Vec::new();
     if let Some(process) = predecessor {
-        lines.push(format!("taking over from process {process}"));
+        lines.push(format!("taking over from {process}"));
     }
     if !names.is_empty() {
         lines.push(format!("passed by the parent: {}", names.join(", ")));

@@ -1,33 +1,55 @@
-//! Descriptors that the parent process left open for this one.
+//! Descriptors that the parent process left open for this one, as sd_listen_fds(3) describes.
 //!
-//! A parent that opens listeners for its child (a service supervisor, say) leaves them open over `exec` under
-//! fixed numbers. A number alone is no ownership: it may also be the number of a descriptor that this process
-//! has opened itself. What tells them apart is the close-on-exec flag. Whatever came over `exec` does not have
-//! it, and whatever Rust opens does; so only descriptors without it are taken, and they get it when they are.
+//! A number alone is no ownership: it may also be the number of a descriptor that this process has opened itself.
+//! So a number is taken only if three things hold. The parent has announced it to this very process in
+//! `LISTEN_PID` and `LISTEN_FDS`, which within a process only unsafe code can set. It is not a standard stream.
+//! And it is not closed on `exec`: whatever came over `exec` is without that flag, whatever Rust opens has it, and
+//! a descriptor gets it when it is taken.
 #![allow(unsafe_code)]
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
+
+/// The first descriptor that is passed (`SD_LISTEN_FDS_START`): before it are the standard streams.
+pub const FIRST: RawFd = 3;
 
 /// Held while descriptors change from numbers into owned ones: nobody takes one twice.
 static TAKING: Mutex<()> = Mutex::new(());
 
-/// Takes the descriptor with that number, which the parent process left open. From now on it is closed on
-/// `exec`, so a second call fails.
+/// Takes the descriptor with that number, which the parent process has announced and left open. From now on it is
+/// closed on `exec`, so a second call fails.
 ///
 /// # Errors
-/// `NotFound` if there is no such descriptor or the parent did not leave it open.
+/// `NotFound` if the parent has not announced it, or has not left it open.
 pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    let variable = |name| std::env::var(name).ok();
+    let announced =
+        announced(std::process::id(), variable("LISTEN_PID").as_deref(), variable("LISTEN_FDS").as_deref());
+    take_of(announced, number)
+}
+
+/// The numbers that are announced to process `own`.
+fn announced(own: u32, process: Option<&str>, count: Option<&str>) -> Range<RawFd> {
+    let is_meant = process.and_then(|process| process.parse().ok()) == Some(own);
+    let count: RawFd = count.filter(|_| is_meant).and_then(|count| count.parse().ok()).unwrap_or(0);
+    FIRST..FIRST.saturating_add(count)
+}
+
+fn take_of(announced: Range<RawFd>, number: RawFd) -> io::Result<OwnedFd> {
+    if !announced.contains(&number) {
+        return Err(io::ErrorKind::NotFound.into());
+    }
     let _alone = TAKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // SAFETY: asks about a number; one that is no descriptor is an error, not undefined.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     if flags == -1 || flags & libc::FD_CLOEXEC != 0 {
         return Err(io::ErrorKind::NotFound.into());
     }
-    // SAFETY: it is open and was left open over `exec`, so nobody in this process owns it: what is opened here
-    // is closed on `exec` from the start. The flag is set under the lock before the number becomes an owned
-    // descriptor, so no second owner is made.
+    // SAFETY: it is open, the parent has announced it, and it was left open over `exec`, so nobody in this process
+    // owns it: what is opened here is closed on `exec` from the start. The flag is set under the lock before the
+    // number becomes an owned descriptor, so no second owner is made.
     unsafe {
         if libc::fcntl(number, libc::F_SETFD, flags | libc::FD_CLOEXEC) == -1 {
             return Err(io::Error::last_os_error());
@@ -42,16 +64,42 @@ mod tests {
 
     use super::*;
 
+    fn not_found(range: Range<RawFd>, number: RawFd) {
+        assert_eq!(take_of(range, number).unwrap_err().kind(), io::ErrorKind::NotFound, "{number}");
+    }
+
     /// Row 4.37: what this process has opened itself is never mistaken for what it was given.
     #[test]
     fn only_what_was_left_open_over_exec_is_taken_and_only_once() {
+        let all = FIRST..RawFd::MAX;
         let own = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(take(own.as_raw_fd()).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(take(RawFd::MAX).unwrap_err().kind(), io::ErrorKind::NotFound);
+        not_found(all.clone(), own.as_raw_fd());
+        not_found(all.clone(), RawFd::MAX - 1);
         // SAFETY: a copy that nobody owns yet, without the flag, as `exec` leaves it.
         let given = unsafe { libc::dup(own.as_raw_fd()) };
-        let taken = take(given).unwrap();
+        not_found(FIRST..given, given);
+        let taken = take_of(all.clone(), given).unwrap();
         assert_eq!(taken.as_raw_fd(), given);
-        assert_eq!(take(given).unwrap_err().kind(), io::ErrorKind::NotFound);
+        not_found(all, given);
+    }
+
+    /// Row 4.37: what nobody has announced to this process is not taken, whatever its number.
+    #[test]
+    fn numbers_that_are_not_announced_are_not_taken() {
+        for number in [RawFd::MIN, -1, 0, 1, 2] {
+            not_found(announced(7, Some("7"), Some("9")), number);
+        }
+        for (process, count, expected) in [
+            (Some("7"), Some("2"), 3..5),
+            (Some("8"), Some("2"), 3..3),
+            (None, Some("2"), 3..3),
+            (Some("7"), None, 3..3),
+            (Some("7"), Some("-2"), 3..3),
+            (Some("7"), Some("2147483647"), 3..RawFd::MAX),
+            (Some("7"), Some("x"), 3..3),
+        ] {
+            let range = announced(7, process, count);
+            assert!(range == expected || range.is_empty() && expected.is_empty(), "{range:?} {expected:?}");
+        }
     }
 }

@@ -39,6 +39,7 @@
 pub(crate) mod accepting;
 pub mod choice;
 pub mod inherited;
+pub mod peer;
 pub(crate) mod pipes;
 #[cfg(target_os = "linux")]
 pub mod poll;

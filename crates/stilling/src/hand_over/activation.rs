@@ -8,12 +8,9 @@
 use std::fmt;
 use std::os::fd::{OwnedFd, RawFd};
 
-use stilling_engine::driver::inherited;
+use stilling_engine::driver::inherited::{self, FIRST};
 
 use super::limits::LISTENERS_HANDED_MAX;
-
-/// The first descriptor that is passed (`SD_LISTEN_FDS_START`).
-const FIRST: RawFd = 3;
 
 /// The variables are wrong, or do not fit what is open.
 #[derive(Debug)]

@@ -4,8 +4,10 @@
 //! them, so there is nothing to frame, and nothing to go wrong between two messages. The end of the other
 //! process, however it ends, is the end of the connection: that is how each side knows that it is alone.
 
+use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -14,9 +16,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, UCred, connect, recvmsg,
-    sendmsg, socket_with,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
+    socket_with,
 };
+
+use stilling_engine::driver::peer::{self, Peer};
 
 use super::error::HandOverError;
 use super::limits::{DESCRIPTORS_PER_MESSAGE, MESSAGE_SIZE_MAX};
@@ -34,6 +38,19 @@ pub(super) enum Incoming {
     Ended,
     /// Nothing yet.
     Nothing,
+}
+
+/// The process at the other end, for people.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Process(Option<NonZeroU32>);
+
+impl fmt::Display for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(number) => write!(f, "process {number}"),
+            None => f.write_str("a process of another namespace"),
+        }
+    }
 }
 
 /// A connection to the other server.
@@ -65,18 +82,17 @@ impl Channel {
     }
 
     /// Who is at the other end.
-    pub(super) fn peer(&self) -> Result<UCred, HandOverError> {
-        rustix::net::sockopt::socket_peercred(&self.0)
-            .map_err(HandOverError::system("ask who is at the other end of the control socket"))
+    pub(super) fn peer(&self) -> Result<Peer, HandOverError> {
+        peer::of(&self.0).map_err(HandOverError::system("ask who is at the other end of the control socket"))
     }
 
-    /// Refuses to speak with a process of another user. Returns the number of the process.
-    pub(super) fn check_peer(&self) -> Result<i32, HandOverError> {
-        let (peer, user) = (self.peer()?, rustix::process::geteuid());
-        if peer.uid != user {
-            return Err(HandOverError::ForeignPeer { peer: peer.uid.as_raw(), user: user.as_raw() });
+    /// Refuses to speak with a process of another user.
+    pub(super) fn check_peer(&self) -> Result<Process, HandOverError> {
+        let (peer, user) = (self.peer()?, rustix::process::geteuid().as_raw());
+        if peer.user != user {
+            return Err(HandOverError::ForeignPeer { peer: peer.user, user });
         }
-        Ok(peer.pid.as_raw_pid())
+        Ok(Process(peer.process))
     }
 
     /// Sends a message with descriptors, at most [`DESCRIPTORS_PER_MESSAGE`], by `deadline`.

@@ -52,6 +52,8 @@ pub use error::HandOverError;
 pub(crate) use activation::{Passed, take as take_passed};
 pub(crate) use porter::{Bell, Porter};
 
+pub(crate) use channel::Process;
+
 use channel::Channel;
 use door::Door;
 
@@ -91,9 +93,9 @@ impl Arrival {
         Ok((Arrival { config, old, bell }, listeners))
     }
 
-    /// The number of the process that is succeeded.
-    pub(crate) fn predecessor(&self) -> Option<i32> {
-        Some(self.old.as_ref()?.peer().ok()?.pid.as_raw_pid())
+    /// The process that is succeeded.
+    pub(crate) fn predecessor(&self) -> Option<Process> {
+        self.old.as_ref()?.check_peer().ok()
     }
 
     /// Wakes the porter: when the server's life changes.

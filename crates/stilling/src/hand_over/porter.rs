@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 
-use super::channel::{Channel, Incoming, timespec};
+use super::channel::{Channel, Incoming, Process, timespec};
 use super::door::Door;
 use super::error::HandOverError;
 use super::limits::{
@@ -177,7 +177,7 @@ impl Porter {
     fn take_over(&mut self) -> Result<(), HandOverError> {
         const YOURS: &str = "yours";
         let old = self.old.take().expect("the caller has looked");
-        let process = old.peer()?.pid.as_raw_pid();
+        let process = old.check_peer()?;
         let deadline = Instant::now() + CONFIRM_TIMEOUT;
         // An old server that cannot be spoken to has gone: the next look tells.
         let _ = old.send(&Message::Ready, &[], deadline);
@@ -187,14 +187,14 @@ impl Porter {
             Incoming::Ended | Incoming::Nothing => {
                 self.door.move_in()?;
                 self.lifecycle.look_again();
-                self.tell(&format!("process {process} ended while it handed over: went on without it"));
+                self.tell(&format!("{process} ended while it handed over: went on without it"));
                 return Ok(());
             }
         }
         self.check_life()?;
         self.door.move_in()?;
         let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
-        self.tell(&format!("took over from process {process}"));
+        self.tell(&format!("took over from {process}"));
         self.old = Some(old);
         Ok(())
     }
@@ -216,7 +216,7 @@ impl Porter {
         let mut moved = false;
         let failure = match self.hand_over(&successor, &mut moved) {
             Ok(process) => {
-                self.tell(&format!("handed over to process {process}: draining"));
+                self.tell(&format!("handed over to {process}: draining"));
                 return Ok(Some(successor));
             }
             Err(HandOverError::Ending) => {
@@ -253,9 +253,8 @@ impl Porter {
         drop(successor);
     }
 
-    /// All steps with one successor. Notes in `moved` when that may have taken the path. Returns the number of
-    /// its process.
-    fn hand_over(&mut self, successor: &Channel, moved: &mut bool) -> Result<i32, HandOverError> {
+    /// All steps with one successor. Notes in `moved` when that may have taken the path.
+    fn hand_over(&mut self, successor: &Channel, moved: &mut bool) -> Result<Process, HandOverError> {
         let process = successor.check_peer()?;
         let version = match self.expect(successor, "hand-over", HELLO_TIMEOUT)? {
             Message::Hello { version } => version,

@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     #[arg(short, long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
     /// Take over from the server whose control socket this is, without losing a connection; then listen there
-    /// for the next
+    /// for the next. Each service needs a path of its own. With --daemonize the path is looked up before the
+    /// server changes to /, a command of --app is run after that
     #[arg(long, value_name = "PATH")]
     take_over: Option<PathBuf>,
     /// Accept threads, each with listeners of its own [default: number of cores]
@@ -79,24 +80,24 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 #[command(next_help_heading = "Elastic workers")]
 struct Elastic {
-    /// Accept threads that may do slow work themselves at the same time, one job each; a busy one serves nobody
-    /// else until it is done
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=16_000_000))]
+    /// How many of the accept threads may do slow work themselves at the same time, when no worker thread is free,
+    /// one job each; a busy one serves nobody else until it is done
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=1024))]
     accept_workers: u32,
     /// Per cent of the worker threads that are to be free; when fewer are, more are started; 0: never
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=50))]
     free_threshold: u8,
-    /// How many worker threads are started at a time, in per cent of those that are there
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=50))]
+    /// With a free threshold: how many worker threads are started at a time, in per cent of those that are there
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, requires = "free_threshold", value_parser = clap::value_parser!(u8).range(1..=50))]
     spawn_hunk: u8,
-    /// By how many per cent each hunk is smaller than the one before, until the first size is reached again
-    #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=90))]
+    /// With a free threshold: by how many per cent each hunk is smaller than the one before, until the first size is reached again
+    #[arg(long, value_name = "PERCENT", default_value_t = 0, requires = "free_threshold", value_parser = clap::value_parser!(u8).range(0..=90))]
     spawn_factor: u8,
-    /// Most worker threads that a pool ever grows to; then jobs wait in the queue
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// With a free threshold: most worker threads that the pool ever grows to; then jobs wait in the queue
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "free_threshold", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     worker_limit: u32,
-    /// Seconds that the workers have to be more than needed before a hunk of them ends
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
+    /// With a free threshold: seconds that the workers have to be more than needed before a hunk of them ends
+    #[arg(long, value_name = "S", default_value_t = 10.0, requires = "free_threshold", value_parser = seconds())]
     shrink_after: f64,
 }
 
@@ -202,8 +203,8 @@ struct Seconds {
     /// For a job to wait for a worker; then 503
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     queue_timeout: f64,
-    /// For a job to wait while the queue stands: longer than twice this, 503; auto is as long as jobs take on
-    /// average and at least 5 ms [default: off]
+    /// Wait that is bearable: once even the shortest wait of late is longer than this, jobs that have waited for
+    /// twice as long are answered 503; auto is as long as jobs take on average and at least 5 ms [default: off]
     #[arg(long, value_name = "S|auto|off", value_parser = queue_target())]
     queue_target: Option<QueueTargetChoice>,
     /// For a job to be taken and done; then 503, and the connection closes

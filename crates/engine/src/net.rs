@@ -78,6 +78,20 @@ pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Ow
     Ok(socket.into())
 }
 
+/// Whether nobody listens on a TCP address, not even one that would share it. It is not listened on for that:
+/// nobody who connects at this moment is accepted and then reset.
+///
+/// # Errors
+/// `AddrInUse` if somebody listens there; else what the system says.
+pub fn check_free(address: SocketAddr, options: &ListenOptions) -> io::Result<()> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(options.only_v6)?;
+    }
+    socket.bind(&address.into())
+}
+
 /// Makes a listener that somebody else has opened behave like one of [`listen_tcp`], as far as an open one
 /// can be changed. The settings are those of the socket: whoever else holds it shares them.
 ///
@@ -231,6 +245,8 @@ mod tests {
     fn several_listeners_share_one_port() {
         let first = listen_tcp(any_v4(), &ListenOptions::default()).unwrap();
         let address = local_addr(&first).unwrap();
+        let free = || check_free(address, &ListenOptions::default()).map_err(|error| error.kind());
+        assert_eq!(free(), Err(io::ErrorKind::AddrInUse));
         let second = listen_tcp(address, &ListenOptions::default()).unwrap();
         assert_eq!(local_addr(&second).unwrap(), address);
     }

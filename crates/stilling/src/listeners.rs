@@ -59,6 +59,16 @@ impl Listeners {
         old: Vec<OwnedFd>,
         passed: Vec<Passed>,
     ) -> Result<Listeners, ServeError> {
+        Self::open_with_patience(config, old, passed, &mut || false)
+    }
+
+    /// The same; when an address is in use, tries again for as long as `wait` returns true.
+    pub(crate) fn open_with_patience(
+        config: &ServeConfig,
+        old: Vec<OwnedFd>,
+        passed: Vec<Passed>,
+        wait: &mut dyn FnMut() -> bool,
+    ) -> Result<Listeners, ServeError> {
         let options = ListenOptions {
             defer_accept: Some(DEFER_ACCEPT_SECONDS),
             send_buffer: config.send_buffer,
@@ -72,7 +82,7 @@ impl Listeners {
         for (number, group) in groups.into_iter().enumerate() {
             let wanted = group.wanted;
             let open = |error| ServeError::Listen(wanted, error);
-            let sockets = complete(group, config.shards, &options).map_err(open)?;
+            let sockets = complete(group, config.shards, &options, wait).map_err(open)?;
             let address = net::local_addr(&sockets[0]).map_err(open)?;
             addresses.push(address);
             for (at, socket) in sockets.into_iter().enumerate() {
@@ -170,12 +180,22 @@ fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
 }
 
 /// At least as many listeners as shards.
-fn complete(group: Group, shards: usize, options: &ListenOptions) -> io::Result<Vec<OwnedFd>> {
+fn complete(
+    group: Group,
+    shards: usize,
+    options: &ListenOptions,
+    wait: &mut dyn FnMut() -> bool,
+) -> io::Result<Vec<OwnedFd>> {
     let Group { wanted, mut sockets } = group;
     if sockets.is_empty() {
         if wanted.port() != 0 {
             // Shared ports would let a second server start silently beside the first: ask once without.
-            drop(net::listen_tcp(wanted, &ListenOptions { reuse_port: false, ..options.clone() })?);
+            loop {
+                match net::check_free(wanted, options) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && wait() => {}
+                    outcome => break outcome?,
+                }
+            }
         }
         sockets.push(net::listen_tcp(wanted, options)?);
     }
@@ -297,6 +317,26 @@ mod tests {
         let twice = passed(old.copies().unwrap().pop().unwrap());
         let next = Listeners::open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
         assert_eq!((next.kept, shape(&next)), (1, vec![1]));
+    }
+
+    /// Row 4.37: what a server that has ended still holds for a moment is waited for, and not for ever.
+    #[test]
+    fn an_address_that_becomes_free_in_time_is_taken() {
+        let mut stranger = Some(std::net::TcpListener::bind(any_port()).unwrap());
+        let address = stranger.as_ref().unwrap().local_addr().unwrap();
+        let mut looks = 0;
+        let mut in_vain = || {
+            looks += 1;
+            looks < 3
+        };
+        let wanted = config(&[address], 1);
+        let error = Listeners::open_with_patience(&wanted, Vec::new(), Vec::new(), &mut in_vain).unwrap_err();
+        assert!(error.to_string().contains("another process listens there"), "{error}");
+        assert_eq!(looks, 3);
+        let mut until_it_leaves = || stranger.take().is_some();
+        let listeners =
+            Listeners::open_with_patience(&wanted, Vec::new(), Vec::new(), &mut until_it_leaves).unwrap();
+        assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
     }
 
     /// Row 4.37: what is passed and cannot be served is an error that names it.

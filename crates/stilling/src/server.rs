@@ -77,6 +77,8 @@ impl Server {
         } else {
             config.driver.resolve().map_err(ServeError::Driver)?
         };
+        // The listeners of an old server come as descriptors of this one.
+        net::raise_descriptor_limit();
         let (arrival, old) = match config.take_over.take() {
             Some(take_over) => {
                 let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
@@ -91,7 +93,10 @@ impl Server {
         };
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
         let room = Room::fit(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
-        let listeners = Listeners::open(&config, old, passed)?;
+        let listeners = match &arrival {
+            Some(arrival) => Listeners::open_with_patience(&config, old, passed, &mut arrival.patience())?,
+            None => Listeners::open(&config, old, passed)?,
+        };
         let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);

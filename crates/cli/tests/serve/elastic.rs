@@ -27,8 +27,8 @@ fn threads(watcher: &mut Watcher) -> u64 {
 /// Row 4.31, `--free-threshold` and `--worker-limit`: a server of two workers runs twelve jobs that do not end, and no
 /// more; without a threshold it runs two.
 fn a_burst_of_slow_work_is_served_by_grown_threads(driver: Driver) {
-    for (options, running) in [("", 2), ("--free-threshold 20", 12)] {
-        let options = format!("-w 2 -D 600000 --worker-limit 12 --drain-timeout 0.1 {options}");
+    for (options, running) in [("", 2), ("--free-threshold 20 --worker-limit 12", 12)] {
+        let options = format!("-w 2 -D 600000 --drain-timeout 0.1 {options}");
         let server = Server::start(driver, &options);
         let mut watcher = server.watch();
         let crowd = crowd(&server, 20);

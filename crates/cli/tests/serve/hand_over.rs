@@ -27,6 +27,7 @@ on_both_drivers!(
     servers_that_are_killed_leave_one_that_works,
     an_old_server_that_is_told_to_end_leaves_its_place_to_the_successor,
     an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_hands_over,
+    whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on,
     a_successor_that_is_too_late_cannot_take_the_path_any_more,
     a_successor_that_cannot_start_leaves_the_old_server_alone,
     only_one_successor_at_a_time,
@@ -425,6 +426,40 @@ fn an_old_server_that_thinks_better_of_it_ends_its_successor_also_while_that_han
     another.expect_end();
     let (status, _) = new.wait();
     assert_eq!(status.code(), Some(1));
+}
+
+/// Row 4.37: whoever came to the old server's door before the path changed hands neither waits for its drain nor
+/// fails: it asks again, once.
+fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: Driver) {
+    const SUCCEEDED: &str = "refused another server has just taken over; it is at the path now";
+    let place = Place::new();
+    let old = place.first(driver, "-A 1 -w 1 -D 300");
+    let (first, _listeners) = Control::knock_for_offer(&place.path, 1);
+    first.say("ready");
+    first.expect("yours");
+    old.signal(Signal::STOP);
+    eventually("all its threads stand still", || {
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?.contains(") T ").then_some(())
+        };
+        std::fs::read_dir(old.proc("task")).ok()?.map(stands).collect::<Option<()>>()
+    });
+    first.say("taken");
+    let late = Control::knock(&place.path);
+    old.signal(Signal::CONT);
+    late.expect(SUCCEEDED);
+    late.expect_end();
+    old.ends_well();
+
+    let place = Place::new();
+    let door = Control::door(&place.path);
+    let outcome = thread::scope(|scope| {
+        let attempt = scope.spawn(|| place.attempt(driver, "--listen 127.0.0.1:0"));
+        Control::open(&door).say(SUCCEEDED);
+        Control::open(&door).say(SUCCEEDED);
+        attempt.join().expect("it ends")
+    });
+    expect_failure(&outcome, "the other server refused: another server has just taken over");
 }
 
 /// Row 4.37: what a refused successor still does to the path changes nothing: there is nothing left to rename.

@@ -16,7 +16,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, accept_with, bind, listen};
+use rustix::net::{Shutdown, SocketAddrUnix, accept_with, bind, listen, shutdown};
 
 use super::channel::{Channel, FLAGS, packet_socket};
 use super::error::HandOverError;
@@ -84,6 +84,12 @@ impl Door {
     pub(super) fn remove_next(&self) {
         // A folder that has become read-only lets the successor rename as little as this server remove.
         let _ = std::fs::remove_file(next_to(&self.path));
+    }
+
+    /// Nobody can knock any more; who has knocked before can still be let in.
+    pub(super) fn close(&self) {
+        // Linux knows no reason to refuse that for a socket that listens.
+        let _ = shutdown(&self.listener, Shutdown::Both);
     }
 
     /// From now on its file is not to be removed: a successor may put its own in the place at any moment, also
@@ -213,6 +219,7 @@ mod tests {
         new.move_in().unwrap();
         assert!(!old.is_at_its_path() && new.is_at_its_path());
         let late = knock(&path).unwrap();
+        old.close();
         assert!(old.open().unwrap().is_some() && old.open().unwrap().is_none());
         assert!(new.open().unwrap().is_some() && new.open().unwrap().is_none());
         drop((early, late, old));

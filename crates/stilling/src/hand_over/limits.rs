@@ -39,6 +39,12 @@ pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the successor to move in at the path. Then it is refused, and the old server moves back.
 pub const MOVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// For the addresses of an old server that has just ended to become free. Then the address is in use.
+pub const ADDRESS_FREE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Between two looks whether an address has become free.
+pub const ADDRESS_FREE_LOOK: Duration = Duration::from_millis(10);
+
 /// How long the shards look into their listeners' queues from time to time (`ACCEPT_ANEW_EVERY`) after another
 /// process has had a hand in them: long enough for the system to have cleared away what is left of it.
 pub const LOOK_AGAIN_FOR: Duration = Duration::from_secs(10);

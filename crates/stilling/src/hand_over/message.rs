@@ -68,6 +68,9 @@ impl fmt::Display for Message {
     }
 }
 
+/// The reason that a server gives which has just been succeeded: whoever hears it finds another server at the path.
+pub const SUCCEEDED: &str = "another server has just taken over; it is at the path now";
+
 impl Message {
     /// The message as it travels: its line and a line feed.
     pub fn to_line(&self) -> String {

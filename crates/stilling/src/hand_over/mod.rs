@@ -43,6 +43,7 @@ mod successor;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use stilling_ring::Wake;
 
@@ -56,6 +57,7 @@ pub(crate) use channel::Process;
 
 use channel::Channel;
 use door::Door;
+use limits::{ADDRESS_FREE_LOOK, ADDRESS_FREE_TIMEOUT};
 
 /// How a server succeeds another, and is succeeded.
 #[derive(Clone, Debug)]
@@ -71,6 +73,8 @@ pub struct TakeOver {
 pub(crate) struct Arrival {
     config: TakeOver,
     old: Option<Channel>,
+    /// There was an old server, and it has ended, perhaps this very moment.
+    has_ended: bool,
     bell: Arc<Bell>,
 }
 
@@ -89,13 +93,27 @@ impl Arrival {
         // A process that goes into the background changes its folder.
         config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
         let bell = Arc::new(Bell::new()?);
-        let successor::Found { old, listeners } = successor::ask(&config.path)?;
-        Ok((Arrival { config, old, bell }, listeners))
+        let successor::Found { old, listeners, was_there } = successor::ask(&config.path)?;
+        let has_ended = was_there && old.is_none();
+        Ok((Arrival { config, old, has_ended, bell }, listeners))
     }
 
     /// The process that is succeeded.
     pub(crate) fn predecessor(&self) -> Option<Process> {
         self.old.as_ref()?.check_peer().ok()
+    }
+
+    /// A short wait for an address that is in use, again and again until it returns false: what is left of an old
+    /// server that has ended may hold its addresses for a moment.
+    pub(crate) fn patience(&self) -> impl FnMut() -> bool + use<> {
+        let until = self.has_ended.then(|| Instant::now() + ADDRESS_FREE_TIMEOUT);
+        move || {
+            let waits = until.is_some_and(|until| Instant::now() < until);
+            if waits {
+                std::thread::sleep(ADDRESS_FREE_LOOK);
+            }
+            waits
+        }
     }
 
     /// Wakes the porter: when the server's life changes.
@@ -106,7 +124,7 @@ impl Arrival {
 
     /// All listeners are open: makes the control socket. Without an old server it is at its path at once.
     pub(crate) fn settle(self) -> Result<Waiting, HandOverError> {
-        let Arrival { config, old, bell } = self;
+        let Arrival { config, old, bell, .. } = self;
         let door = Door::beside(&config.path)?;
         if old.is_none() {
             door.move_in()?;

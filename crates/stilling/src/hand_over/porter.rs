@@ -26,7 +26,7 @@ use super::limits::{
     CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR,
     MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT, REST,
 };
-use super::message::{Message, VERSION};
+use super::message::{Message, SUCCEEDED, VERSION};
 use super::{TakeOver, Waiting};
 use crate::lifecycle::{Lifecycle, Phase};
 
@@ -314,10 +314,20 @@ impl Porter {
     fn retire(mut self, successor: Channel) {
         self.listeners.clear();
         self.lifecycle.hand_over();
+        self.send_on();
         while !self.bell.is_over() {
             self.wait_for_bell();
         }
         drop(successor);
+    }
+
+    /// Whoever knocked before the path changed hands waits at this door: there is another one now.
+    fn send_on(&self) {
+        self.door.close();
+        while let Ok(Some(late)) = self.door.open() {
+            // One that has left already need not hear it.
+            let _ = late.send(&Message::Refused(SUCCEEDED.to_owned()), &[], Instant::now() + MOVE_TIMEOUT);
+        }
     }
 
     /// The next message of a successor.

@@ -12,22 +12,33 @@ use super::channel::{Channel, Incoming};
 use super::door;
 use super::error::HandOverError;
 use super::limits::{HELLO_TIMEOUT, LISTENERS_HANDED_MAX, OFFER_TIMEOUT};
-use super::message::{Message, VERSION};
+use super::message::{Message, SUCCEEDED, VERSION};
 
 /// What was found at the path.
 #[derive(Debug, Default)]
 pub(super) struct Found {
+    /// There was a socket at the path, whether or not somebody listened.
+    pub(super) was_there: bool,
     /// The old server, if it still lives.
     pub(super) old: Option<Channel>,
     /// Its listeners.
     pub(super) listeners: Vec<OwnedFd>,
 }
 
-/// Asks the server at `path` for its listeners.
+/// Asks the server at `path` for its listeners. One that has just been succeeded sends its visitors on: then
+/// once more.
 pub(super) fn ask(path: &Path) -> Result<Found, HandOverError> {
     if !door::check(path)? {
         return Ok(Found::default());
     }
+    let found = match knock(path) {
+        Err(HandOverError::Refused(reason)) if reason == SUCCEEDED => knock(path)?,
+        outcome => outcome?,
+    };
+    Ok(Found { was_there: true, ..found })
+}
+
+fn knock(path: &Path) -> Result<Found, HandOverError> {
     let Some(channel) = Channel::connect(path, Instant::now() + HELLO_TIMEOUT)? else {
         return Ok(Found::default());
     };
@@ -56,13 +67,15 @@ fn receive_offer(channel: Channel) -> Result<Found, HandOverError> {
                 listeners.extend(came);
             }
             Incoming::Message(Message::End { total }, _) if total == listeners.len() => {
-                return Ok(Found { old: Some(channel), listeners });
+                return Ok(Found { old: Some(channel), listeners, was_there: true });
             }
             Incoming::Message(Message::Refused(reason), _) => return Err(HandOverError::Refused(reason)),
             Incoming::Message(other, _) => {
                 return Err(HandOverError::Unexpected { expected: EXPECTED, got: format!("`{other}`") });
             }
-            Incoming::Ended | Incoming::Nothing => return Ok(Found { old: None, listeners }),
+            Incoming::Ended | Incoming::Nothing => {
+                return Ok(Found { old: None, listeners, was_there: true });
+            }
         }
     }
 }

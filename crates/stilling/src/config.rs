@@ -253,7 +253,7 @@ mod tests {
             config.check(has_routes)
         };
         assert!(check(|_| (), true).is_ok());
-        assert!(check(|config| drop(app(config)), false).is_ok());
+        assert!(check(|config| _ = app(config), false).is_ok());
         assert!(check(|config| config.worker_threads = 0, false).is_ok());
         let wrong: [(Change, bool, &str); 8] = [
             (|config| app(config).processes.processes = 0, false, "processes is 0"),
@@ -261,7 +261,7 @@ mod tests {
             (|config| app(config).processes.slots = 0, false, "slots is 0"),
             (|config| app(config).processes.slots = SLOTS_MAX + 1, false, "slots is 1025"),
             (|config| app(config).timeout = Duration::ZERO, false, "app.timeout is zero"),
-            (|config| drop(app(config)), true, "there are routes"),
+            (|config| _ = app(config), true, "there are routes"),
             (|config| config.queue_max = 0, false, "queue_max is 0"),
             (
                 |config| {
@@ -281,7 +281,7 @@ mod tests {
     #[test]
     fn an_error_of_the_system_is_the_source() {
         let error = ServeError::Threads(io::ErrorKind::WouldBlock.into());
-        assert!(error.source().is_some_and(|source| source.is::<io::Error>()));
+        assert!(error.source().is_some_and(<dyn Error>::is::<io::Error>));
         assert!(ServeError::Descriptors(1).source().is_none());
     }
 }

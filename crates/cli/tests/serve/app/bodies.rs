@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{before_fakes, get, lives, number, pattern, ready};
 use crate::support::{Driver, HANG, Server};
@@ -241,7 +241,9 @@ fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver
     // As long as this goes on the client is never silent for as long as it may be.
     slow.set_read_timeout(Some(Duration::from_millis(10))).expect("a socket takes options");
     let mut head = [0; 12];
+    let begun = Instant::now();
     let count = loop {
+        assert!(begun.elapsed() < HANG, "it goes on for ever");
         // The server may have had enough of it.
         let _ = slow.write_all(b"x");
         match slow.read(&mut head) {

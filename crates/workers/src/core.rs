@@ -117,13 +117,16 @@ impl<R> Core<R> {
 
     /// Counts one more job into the queue, unless a limit forbids it. When lanes race for the last place, both
     /// may be refused; the limit is never passed.
-    pub(crate) fn admit(&self) -> Admission {
+    ///
+    /// A job that `lasts` is not held to the limit: who submits it has looked before, so only lanes that race for
+    /// the last place pass it, by one job each.
+    pub(crate) fn admit(&self, lasts: bool) -> Admission {
         let before = self.queued.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         if self.is_closed() {
             self.leave_queue();
             Admission::Closed
-        } else if before >= self.limits.queue_max as u64 {
+        } else if !lasts && before >= self.limits.queue_max as u64 {
             self.leave_queue();
             Admission::Full
         } else {

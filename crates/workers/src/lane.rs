@@ -96,10 +96,11 @@ impl<R> Lane<R> {
     }
 
     /// The same for a job that goes on with what has begun and could not be begun again: once it is in the queue
-    /// it is run, however long it has waited.
+    /// it is run, however long it has waited. To be asked for only when the lane is not [full](Lane::is_full): then
+    /// it is accepted, even if another lane takes the last place at this moment.
     ///
     /// # Errors
-    /// As [`submit`](Lane::submit).
+    /// The pool is closed, or the lane was full.
     pub fn submit_lasting<F>(&mut self, ticket: u64, job: F) -> Result<Position, Refused<F>>
     where
         F: FnOnce(&mut JobContext) -> R + Send + 'static,
@@ -116,7 +117,7 @@ impl<R> Lane<R> {
             count(&self.core.tally.refused);
             return Err(Refused::Full(job));
         }
-        match self.core.admit() {
+        match self.core.admit(lasts) {
             Admission::Admitted => {}
             Admission::Full => {
                 count(&self.core.tally.refused);

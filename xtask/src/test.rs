@@ -29,7 +29,7 @@ pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     steps.act("programs", || packages::install(&packages::FOR_TESTS))?;
     steps.act("gunicorn", gunicorn::install)?;
     steps.act("limits", limits::check)?;
-    steps.command("tests", &mut cargo(["test", "--workspace"]))?;
+    steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {
         return Ok(());
     }

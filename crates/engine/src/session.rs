@@ -32,11 +32,16 @@ pub trait Service: Sized {
         self.accepted(listener)
     }
 
-    /// The next piece of mail and its receiver. Mail for a connection that is gone is dropped.
-    fn next_mail(&mut self) -> Option<(Token, Self::Mail)>;
+    /// The next piece of mail and its receiver. Mail for a connection that is gone is dropped. By default there is
+    /// none; a service that has some has to say so by [`has_mail`](Service::has_mail), too.
+    fn next_mail(&mut self) -> Option<(Token, Self::Mail)> {
+        None
+    }
 
     /// Whether mail is waiting; asked after the shard has announced that it is about to sleep.
-    fn has_mail(&self) -> bool;
+    fn has_mail(&self) -> bool {
+        false
+    }
 
     /// A datagram came in by a socket given to
     /// [`Shard::receive_datagrams`](crate::Shard::receive_datagrams).
@@ -46,7 +51,10 @@ pub trait Service: Sized {
 
     /// Called once per turn, after all events: the place to publish batches and to steer the shard.
     /// Returns when it wants to be called again at the latest.
-    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time>;
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        let _ = control;
+        None
+    }
 }
 
 /// One connection's protocol. All methods but `received` have a sensible default.

@@ -11,9 +11,7 @@ use std::time::Duration;
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
 use stilling_engine::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
-use stilling_engine::{
-    Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Token, Wake, net,
-};
+use stilling_engine::{Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Wake, net};
 
 /// Only so long may one receive take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
@@ -31,10 +29,6 @@ impl Service for Lengths {
 
     fn accepted(&mut self, _listener: u32) -> Never {
         Never
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
     }
 
     fn has_mail(&self) -> bool {

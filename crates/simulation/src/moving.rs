@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use stilling_engine::counters::Counters;
 use stilling_engine::{
-    CloseReason, Config, Control, Detached, Io, Refusal, Refused, Service, Session, Shard, Token,
+    CloseReason, Config, Control, Detached, Io, Refusal, Refused, Service, Session, Shard,
 };
 use stilling_ring::{Time, Wake};
 
@@ -142,14 +142,6 @@ impl Service for Echoes {
 
     fn accepted(&mut self, _listener: u32) -> Echo {
         Echo { begun: false, leaving: false }
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {

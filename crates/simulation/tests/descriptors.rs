@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 use stilling_engine::driver::{Driver, Event, Kind, poll::Poll, uring::Uring};
-use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard, Token};
-use stilling_ring::{Clock, Time, Wake};
+use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard};
+use stilling_ring::{Clock, Wake};
 use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
 use stilling_simulation::suite::{News, Peer, Place, Rig, Stage};
 
@@ -228,18 +228,6 @@ impl Service for Answers {
 
     fn accepted(&mut self, _listener: u32) -> Answer {
         Answer
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use stilling_engine::counters::Counters;
 use stilling_engine::store::STASH_MAX;
 use stilling_engine::{
-    CloseReason, Config, Control, Detached, Io, Refusal, Refused, Service, Session, Shard, Token,
+    CloseReason, Config, Control, Detached, Io, Refusal, Refused, Service, Session, Shard,
 };
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, Network, Options, Peer, SimDriver, SimSocket};
@@ -44,14 +44,6 @@ impl Service for Stage {
 
     fn accepted(&mut self, _listener: u32) -> Actor {
         Actor { received: self.received }
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {

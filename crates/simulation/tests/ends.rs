@@ -8,7 +8,7 @@ use std::time::Duration;
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Destination;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
-use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard};
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver};
 
@@ -52,14 +52,6 @@ impl Service for Stage {
 
     fn accepted(&mut self, _listener: u32) -> Actor {
         Actor
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {

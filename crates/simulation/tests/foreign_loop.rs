@@ -13,8 +13,8 @@ use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, Wait};
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard, Token};
-use stilling_ring::{Clock, Time, Wake};
+use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard, Token};
+use stilling_ring::{Clock, Wake};
 
 /// Only so long may one wait take before the test counts as hanging, in milliseconds.
 const HANG_MS: i32 = 20_000;
@@ -52,10 +52,6 @@ impl Service for Echoes {
 
     fn has_mail(&self) -> bool {
         !self.mailbox.lock().expect("nobody panicked").is_empty()
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Control, Detached, Io, Refused, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Config, Control, Detached, Io, Refused, Service, Session, Shard};
 use stilling_ring::{Clock, Time, Wake};
 use stilling_simulation::suite::system::{DirectUring, SystemDriver};
 
@@ -47,10 +47,6 @@ impl Service for House {
 
     fn accepted(&mut self, _listener: u32) -> Lines {
         Lines { word: self.word }
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
     }
 
     fn has_mail(&self) -> bool {

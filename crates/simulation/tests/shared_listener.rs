@@ -13,8 +13,8 @@ use stilling_engine::driver::Driver;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{Config, Control, Io, Service, Session, Shard, Token};
-use stilling_ring::{Clock, Time, Wake};
+use stilling_engine::{Config, Io, Service, Session, Shard};
+use stilling_ring::{Clock, Wake};
 
 /// After this a client that has not been served is taken to wait for ever.
 const HANG: Duration = Duration::from_secs(60);
@@ -28,18 +28,6 @@ impl Service for Echoes {
 
     fn accepted(&mut self, _listener: u32) -> Echo {
         Echo
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 

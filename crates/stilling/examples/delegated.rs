@@ -14,7 +14,7 @@ use std::sync::Arc;
 use stilling::engine::driver::Driver;
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::{
-    Clock, CloseReason, Config, Control, Detached, Io, Service, Session, Shard, Time, Token, Wake,
+    Clock, CloseReason, Config, Control, Detached, Io, Service, Session, Shard, Time, Wake,
 };
 use stilling::http::{Delegated, Method, Response, Routes};
 use stilling::{ServeConfig, ServeError};
@@ -59,14 +59,6 @@ impl Service for Alone {
 
     fn accepted(&mut self, _listener: u32) -> Echo {
         Echo
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {

@@ -11,9 +11,7 @@ use std::sync::Arc;
 
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::driver::{Datagram, Driver};
-use stilling::engine::{
-    Clock, Config, Control, DatagramIo, Io, Service, Session, Shard, Time, Token, Wake, net,
-};
+use stilling::engine::{Clock, Config, DatagramIo, Io, Service, Session, Shard, Wake, net};
 
 /// The state of the protocol. One shard owns it, so there is nothing to lock.
 struct Tally {
@@ -43,18 +41,6 @@ impl Service for Tally {
 
     fn accepted(&mut self, _listener: u32) -> NoConnections {
         NoConnections
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 

@@ -15,7 +15,7 @@ use stilling::engine::driver::Driver;
 use stilling::engine::driver::poll::Poll;
 use stilling::engine::driver::uring::Uring;
 use stilling::engine::net::{self, ListenOptions};
-use stilling::engine::{Clock, CloseReason, Config, Control, Io, Service, Session, Shard, Time, Token, Wake};
+use stilling::engine::{Clock, CloseReason, Config, Io, Service, Session, Shard, Wake};
 
 /// What the sessions of one shard share: nothing.
 struct Echoes;
@@ -29,18 +29,6 @@ impl Service for Echoes {
 
     fn accepted(&mut self, _listener: u32) -> Echo {
         Echo
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 

@@ -98,7 +98,7 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         shard.listen(listener, false).expect("there is room for two");
         let client = talk(address, Arc::clone(&mailbox), Arc::clone(&opened), Arc::clone(&wake));
         let mut waits = 0;
-        while shard.counters().closed_total() < round {
+        while shard.counters().closed_total() < round * CONNECTIONS {
             // Nothing here has a deadline that counts: only news may end a wait.
             if shard.prepare_to_wait() != Wait::No {
                 waits += 1;
@@ -109,10 +109,13 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         assert!(waits > 0, "the loop never slept");
         client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
-    assert_eq!(shard.counters().closed(CloseReason::Done).get(), 2);
+    assert_eq!(shard.counters().closed(CloseReason::Done).get(), 2 * CONNECTIONS);
 }
 
-/// A client that has its words echoed, then has mail sent to its connection.
+/// Connections one after the other, each with mail of its own: the system may lose not the first wake but the next.
+const CONNECTIONS: u64 = 20;
+
+/// A client that has its words echoed, then has mail sent to its connection; again and again.
 fn talk(
     address: SocketAddr,
     mailbox: Mailbox,
@@ -120,21 +123,23 @@ fn talk(
     wake: Arc<Wake>,
 ) -> JoinHandle<()> {
     std::thread::spawn(move || {
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
-        for round in 0_u32..100 {
-            let (said, mut heard) = (round.to_le_bytes(), [0; 4]);
-            stream.write_all(&said).expect("it reads");
-            stream.read_exact(&mut heard).expect("it answers");
-            assert_eq!(heard, said);
+        for _ in 0..CONNECTIONS {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
+            for round in 0_u32..10 {
+                let (said, mut heard) = (round.to_le_bytes(), [0; 4]);
+                stream.write_all(&said).expect("it reads");
+                stream.read_exact(&mut heard).expect("it answers");
+                assert_eq!(heard, said);
+            }
+            // From another thread: the shard may be asleep in the foreign loop just now.
+            let token = opened.lock().expect("nobody panicked").expect("it is open");
+            mailbox.lock().expect("nobody panicked").push_back(token);
+            wake.notify();
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).expect("it closes in order");
+            assert_eq!(rest, b"mail");
         }
-        // From another thread: the shard may be asleep in the foreign loop just now.
-        let token = opened.lock().expect("nobody panicked").expect("it is open");
-        mailbox.lock().expect("nobody panicked").push_back(token);
-        wake.notify();
-        let mut rest = Vec::new();
-        stream.read_to_end(&mut rest).expect("it closes in order");
-        assert_eq!(rest, b"mail");
     })
 }
 

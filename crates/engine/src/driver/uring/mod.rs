@@ -32,6 +32,7 @@ mod handle;
 mod queue;
 mod source;
 mod table;
+mod wakeup;
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,6 +53,7 @@ use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
 use self::source::{Accepting, Armed, Role, Sources};
 use self::table::Table;
+use self::wakeup::Wakeup;
 use super::accepting::Reserve;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
@@ -104,10 +106,8 @@ pub struct Uring {
     detaching: Vec<Token>,
     /// Completions that wait to be looked at; between turns only what a `recv_now` came across.
     completions: Vec<Completion>,
-    wake: Arc<OwnedFd>,
+    wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
-    /// Told by the kernel of news, once somebody has asked for a waitable descriptor.
-    news: Option<OwnedFd>,
     datagram_shape: Box<libc::msghdr>,
     /// Held so that one connection can be refused when descriptors run out.
     reserve: Reserve,
@@ -119,7 +119,7 @@ impl Uring {
     pub fn new() -> io::Result<Self> {
         let mut queue = Queue::new()?;
         let buffers = Buffers::register(&mut queue)?;
-        let wake = Arc::new(eventfd()?);
+        let wakeup = Arc::new(Wakeup::new()?);
         // SAFETY: an all-zero msghdr is a valid empty one.
         let mut shape: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
         shape.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
@@ -136,9 +136,8 @@ impl Uring {
             linked: Vec::with_capacity(TURN_LIST),
             detaching: Vec::new(),
             completions: Vec::with_capacity(COMPLETIONS as usize),
-            wake,
+            wakeup,
             wake_count: Box::new(0),
-            news: None,
             datagram_shape: shape,
             reserve: Reserve::new(),
             counters: DriverCounters::default(),
@@ -179,7 +178,7 @@ impl Uring {
 
     fn arm_wake(&mut self) {
         let count: *mut u64 = &mut *self.wake_count;
-        let read = opcode::Read::new(types::Fd(self.wake.as_raw_fd()), count.cast(), 8)
+        let read = opcode::Read::new(types::Fd(self.wakeup.event()), count.cast(), 8)
             .offset(u64::MAX)
             .build()
             .user_data(Op::Wake.bits());
@@ -607,10 +606,7 @@ impl Driver for Uring {
         stops: &mut Vec<SendStop>,
         events: &mut Events,
     ) -> io::Result<()> {
-        if let Some(news) = &self.news {
-            // What is told from here on ends the next wait; what was told before is taken now.
-            let _ = rustix::io::read(news, &mut [0; 8]);
-        }
+        self.wakeup.hush();
         self.buffers.publish();
         let more_to_rearm = self.rearm_starved();
         let cancelled = self.tell_cancelled(events);
@@ -645,26 +641,23 @@ impl Driver for Uring {
             // Without news the shard need not turn again, so what came up meanwhile goes out now.
             self.flush();
         }
+        if self.queue.is_behind() {
+            // It was told of already, and is not told of again.
+            self.wakeup.tell();
+        }
         Ok(())
     }
 
     fn wake_handle(&self) -> WakeHandle {
-        let wake = Arc::clone(&self.wake);
-        WakeHandle::new(move || {
-            // The counter can only be full when a wake is pending anyway.
-            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
-        })
+        let wakeup = Arc::clone(&self.wakeup);
+        WakeHandle::new(move || wakeup.wake())
     }
 
     fn waitable(&mut self) -> Option<i32> {
         // The ring's own descriptor does not wake a poller for work that is deferred to the next
         // enter; an eventfd that is registered with the ring does. Only foreign loops pay for it.
-        if self.news.is_none() {
-            let news = news_descriptor().ok()?;
-            self.queue.ring().submitter().register_eventfd(news.as_raw_fd()).ok()?;
-            self.news = Some(news);
-        }
-        self.news.as_ref().map(AsRawFd::as_raw_fd)
+        let submitter = self.queue.ring().submitter();
+        self.wakeup.waitable(|news| submitter.register_eventfd(news)).ok()
     }
 
     fn counters(&self) -> DriverCounters {
@@ -685,15 +678,4 @@ impl Drop for Uring {
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
-}
-
-/// Non-blocking: it is read whether or not there was news.
-fn news_descriptor() -> io::Result<OwnedFd> {
-    use rustix::event::EventfdFlags;
-    Ok(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
-}
-
-/// Blocking, so that the ring waits for it instead of reporting `EAGAIN`.
-fn eventfd() -> io::Result<OwnedFd> {
-    Ok(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?)
 }

@@ -201,6 +201,11 @@ impl Queue {
         self.ring.submission().cq_overflow()
     }
 
+    /// Whether the kernel has more to complete than it does in one enter.
+    pub(super) fn is_behind(&mut self) -> bool {
+        self.ring.submission().taskrun()
+    }
+
     /// Moves all completions into `into`.
     pub(super) fn drain(&mut self, into: &mut Vec<Completion>) {
         for entry in self.ring.completion() {

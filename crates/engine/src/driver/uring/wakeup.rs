@@ -1,0 +1,61 @@
+//! How a sleeping shard is woken: by an eventfd that its ring reads, and, where the shard lives in somebody else's
+//! event loop, by another one that the loop polls.
+//!
+//! The kernel writes the second one for completions, but not reliably for those that an eventfd causes: it puts such a
+//! write off, and Linux 6.18 was seen to do so only once in a ring's life. So whoever wakes the shard writes both.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+pub(super) struct Wakeup {
+    event: OwnedFd,
+    /// Written when there is news, once somebody has asked for a waitable descriptor.
+    news: OnceLock<OwnedFd>,
+}
+
+impl Wakeup {
+    pub(super) fn new() -> io::Result<Wakeup> {
+        // Blocking, so that the ring waits for it instead of reporting `EAGAIN`.
+        Ok(Wakeup { event: eventfd(0, EventfdFlags::CLOEXEC)?, news: OnceLock::new() })
+    }
+
+    /// What the ring is to read.
+    pub(super) fn event(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// Ends the shard's sleep, or its next one. From any thread, also in a signal handler.
+    pub(super) fn wake(&self) {
+        // The counter can only be full when a wake is pending anyway.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        self.tell();
+    }
+
+    /// What a foreign loop is to poll, made and given to `register` when it is asked for first.
+    pub(super) fn waitable(&self, register: impl FnOnce(RawFd) -> io::Result<()>) -> io::Result<RawFd> {
+        if let Some(news) = self.news.get() {
+            return Ok(news.as_raw_fd());
+        }
+        // Not blocking: it is read whether or not there was news.
+        let news = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        register(news.as_raw_fd())?;
+        Ok(self.news.get_or_init(|| news).as_raw_fd())
+    }
+
+    /// Ends the foreign loop's wait, or its next one.
+    pub(super) fn tell(&self) {
+        if let Some(news) = self.news.get() {
+            let _ = rustix::io::write(news, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// A turn begins: what is told from here on ends the next wait, what was told before is taken now.
+    pub(super) fn hush(&self) {
+        if let Some(news) = self.news.get() {
+            let _ = rustix::io::read(news, &mut [0; 8]);
+        }
+    }
+}

@@ -43,6 +43,7 @@ pub mod peer;
 pub(crate) mod pipes;
 #[cfg(target_os = "linux")]
 pub mod poll;
+mod role;
 pub mod signals;
 pub(crate) mod sockopt;
 #[cfg(target_os = "linux")]

@@ -37,8 +37,9 @@ use stilling_ring::Time;
 
 use self::buffers::Buffers;
 use self::datagrams::Datagrams;
-use self::source::{Facts, Reading, Role, Sources};
+use self::source::{Facts, Reading, Sources};
 use super::accepting::Reserve;
+use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle,

@@ -11,7 +11,8 @@ use rustix::net::SendFlags;
 
 use super::Poll;
 use super::datagrams::SEND_BATCH;
-use super::source::{Facts, Role};
+use super::source::Facts;
+use crate::driver::role::Role;
 use crate::driver::{Event, Outgoing, SendStop, pipes};
 use crate::token::Token;
 

@@ -16,27 +16,9 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry};
 use rustix::io::Errno;
 
-use crate::driver::{Event, Kind};
+use crate::driver::Event;
+use crate::driver::role::Role;
 use crate::token::Token;
-
-/// What a source is to the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Listener,
-    Stream,
-    Pipe,
-    Datagram,
-}
-
-impl From<Kind> for Role {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Stream => Role::Stream,
-            Kind::Pipe => Role::Pipe,
-            Kind::Datagram => Role::Datagram,
-        }
-    }
-}
 
 /// What the shard waits for on the reading side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

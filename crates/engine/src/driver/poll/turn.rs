@@ -9,9 +9,10 @@ use rustix::net::SocketFlags;
 use stilling_ring::Time;
 
 use super::datagrams::RECEIVE_BATCH;
-use super::source::{Facts, Reading, Role};
+use super::source::{Facts, Reading};
 use super::{Poll, WAKE};
 use crate::driver::accepting::{Failure, is_anybody_waiting};
+use crate::driver::role::Role;
 use crate::driver::{Event, Wait};
 use crate::limits::{ACCEPTS_PER_TURN, DATAGRAMS_PER_TURN};
 use crate::token::Token;

@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use socket2::{SockAddr, SockAddrStorage};
 
 use super::queue::{Completion, Op};
-use super::source::{Accepting, Armed, Role};
+use super::source::{Accepting, Armed};
 use super::table::Table;
 use super::{Accepted, Uring};
 use crate::driver::accepting::Failure;
+use crate::driver::role::Role;
 use crate::driver::{BufferId, Datagram, Event, SendStop};
 use crate::token::Token;
 

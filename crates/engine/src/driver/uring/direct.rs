@@ -22,8 +22,9 @@ use socket2::SockAddr;
 use super::complete::Events;
 use super::handle::Handle;
 use super::queue::Op;
-use super::source::{Armed, Role};
+use super::source::Armed;
 use super::{Accepted, Completion, Uring};
+use crate::driver::role::Role;
 use crate::driver::{Destination, Event};
 use crate::token::Token;
 

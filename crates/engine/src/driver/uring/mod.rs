@@ -51,10 +51,11 @@ use self::complete::Events;
 use self::direct::Coming;
 use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
-use self::source::{Accepting, Armed, Role, Sources};
+use self::source::{Accepting, Armed, Sources};
 use self::table::Table;
 use self::wakeup::Wakeup;
 use super::accepting::Reserve;
+use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle, pipes,

@@ -3,27 +3,8 @@
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::handle::Handle;
-use crate::driver::Kind;
+use crate::driver::role::Role;
 use crate::token::Token;
-
-/// What a source is to the driver.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    Listener,
-    Stream,
-    Pipe,
-    Datagram,
-}
-
-impl From<Kind> for Role {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Stream => Role::Stream,
-            Kind::Pipe => Role::Pipe,
-            Kind::Datagram => Role::Datagram,
-        }
-    }
-}
 
 /// The set of operations in flight for a source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

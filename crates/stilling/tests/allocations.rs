@@ -58,6 +58,9 @@ const HANG: Duration = Duration::from_secs(60);
 /// Connections of a kind in one round, all open at once.
 const CONNECTIONS: usize = 60;
 const ROUNDS: usize = 3;
+/// More may be under way at once than ever before, and a list grows to its new size for good. What is allocated for each
+/// connection or request is seen in every attempt.
+const ATTEMPTS: usize = 4;
 
 /// One connection's requests, and how many answers they get.
 const KINDS: [(&str, &str, usize); 16] = [
@@ -166,10 +169,14 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
             KINDS.iter().for_each(|(kind, request, answers)| round(address, kind, request, *answers));
         }
         for (kind, request, answers) in KINDS {
-            let before = ALLOCATIONS.load(Ordering::Relaxed);
-            (0..ROUNDS).for_each(|_| round(address, kind, request, answers));
-            let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
-            assert_eq!(allocated, 0, "{driver:?}, {kind}");
+            let allocated = || {
+                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                (0..ROUNDS).for_each(|_| round(address, kind, request, answers));
+                ALLOCATIONS.load(Ordering::Relaxed) - before
+            };
+            let attempts: Vec<u64> =
+                (0..ATTEMPTS).map(|_| allocated()).take_while(|count| *count > 0).collect();
+            assert!(attempts.len() < ATTEMPTS, "{driver:?}, {kind}: {attempts:?}");
         }
     });
     client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

@@ -37,7 +37,8 @@ const DESCRIPTORS_KEPT: u64 = 64;
 /// The same, for each shard.
 const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
 /// Slots of a shard's own descriptor table that are not for connections with a place: for those that have been
-/// accepted and wait for one, because accepting stops a moment after the last place is taken.
+/// accepted and wait for one, because accepting stops a moment after the last place is taken. When more come in that
+/// very moment the system closes one of them (counted as refused for want of descriptors); the others wait in the backlog.
 const SLOTS_KEPT: u64 = 64;
 
 /// For each worker process, beside one for each of its slots: two pipes and what tells of its death.

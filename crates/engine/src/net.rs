@@ -64,6 +64,17 @@ impl Default for ListenOptions {
 /// What the system says: the address is in use or not ours, the congestion control is unknown, the
 /// descriptors ran out.
 pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
+    let socket = bind_tcp(address, options)?;
+    begin_to_listen(&socket, options)?;
+    Ok(socket)
+}
+
+/// The first half of [`listen_tcp`]: the address is ours and all options are set, but the system refuses whoever
+/// connects, or gives them to other listeners of the address, until [`begin_to_listen`].
+///
+/// # Errors
+/// Those of [`listen_tcp`].
+pub fn bind_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // Connections of the server before us linger in TIME_WAIT; they must not keep us out.
     socket.set_reuse_address(true)?;
@@ -73,9 +84,24 @@ pub fn listen_tcp(address: SocketAddr, options: &ListenOptions) -> io::Result<Ow
     }
     set_what_connections_inherit(&socket, options)?;
     socket.bind(&address.into())?;
-    socket.listen(options.backlog)?;
     finish_listener(&socket, options)?;
     Ok(socket.into())
+}
+
+/// The second half of [`listen_tcp`], for one that came from [`bind_tcp`].
+///
+/// # Errors
+/// `AddrInUse` if another one has listened on the address since; else what the system says.
+pub fn begin_to_listen(socket: &OwnedFd, options: &ListenOptions) -> io::Result<()> {
+    SockRef::from(socket).listen(options.backlog)
+}
+
+/// Whether connections come to this socket: it is bound and listens.
+///
+/// # Errors
+/// What the system says; none is known for an open socket.
+pub fn is_listening(socket: &OwnedFd) -> io::Result<bool> {
+    SockRef::from(socket).is_listener()
 }
 
 /// Whether nobody listens on a TCP address, not even one that would share it. It is not listened on for that:
@@ -251,6 +277,34 @@ mod tests {
         assert_eq!(local_addr(&second).unwrap(), address);
     }
 
+    /// Row 4.37: what is only bound takes no connection, neither from nobody nor from another listener of the port.
+    #[test]
+    fn a_bound_socket_gets_connections_only_once_it_listens() {
+        let options = ListenOptions { defer_accept: None, ..ListenOptions::default() };
+        let bound = bind_tcp(any_v4(), &options).unwrap();
+        let address = local_addr(&bound).unwrap();
+        let connect = || std::net::TcpStream::connect(address);
+        assert_eq!(connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        let other = listen_tcp(address, &options).unwrap();
+        let early: Vec<_> = (0..30).map(|_| connect().unwrap()).collect();
+        let accepted = |socket: &OwnedFd| std::iter::from_fn(|| rustix::net::accept(socket).ok()).count();
+        assert_eq!((accepted(&other), is_listening(&bound).unwrap()), (early.len(), false));
+        begin_to_listen(&bound, &options).unwrap();
+        drop(other);
+        let late: Vec<_> = (0..30).map(|_| connect().unwrap()).collect();
+        assert_eq!((accepted(&bound), is_listening(&bound).unwrap()), (late.len(), true));
+    }
+
+    /// Row 4.37: two that are bound to one port may not both listen there if they do not share it.
+    #[test]
+    fn who_listens_too_late_on_a_port_of_its_own_is_told() {
+        let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
+        let first = bind_tcp(any_v4(), &alone).unwrap();
+        let second = bind_tcp(local_addr(&first).unwrap(), &alone).unwrap();
+        begin_to_listen(&second, &alone).unwrap();
+        assert_eq!(begin_to_listen(&first, &alone).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+
     #[test]
     fn a_port_of_its_own_is_refused_to_others() {
         let alone = ListenOptions { reuse_port: false, ..ListenOptions::default() };
@@ -298,7 +352,8 @@ mod tests {
     fn a_deferring_listener_gives_a_connection_only_with_its_first_bytes() {
         use std::io::Write;
         let options = ListenOptions { defer_accept: Some(30), ..ListenOptions::default() };
-        let listener = listen_tcp(any_v4(), &options).unwrap();
+        let listener = bind_tcp(any_v4(), &options).unwrap();
+        begin_to_listen(&listener, &options).unwrap();
         let mut client = std::net::TcpStream::connect(local_addr(&listener).unwrap()).unwrap();
         assert_eq!(rustix::net::accept(&listener).unwrap_err(), Errno::AGAIN);
         client.write_all(b"GET").unwrap();

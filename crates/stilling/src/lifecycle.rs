@@ -1,7 +1,7 @@
 //! The life of the process: running, draining, stopping; and what time it is for people.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stilling_ring::{Time, Wake};
@@ -15,6 +15,16 @@ pub enum Phase {
     Draining,
     /// What has not finished is cut off.
     Stopping,
+}
+
+/// How far a server has come that succeeds another. Others begin with the last one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Both serve: it accepts from the listeners that it has got, and from no other, so that nobody is lost with it
+    /// when it fails.
+    Beside,
+    /// It is the server.
+    Alone,
 }
 
 /// What time it is in the world outside.
@@ -40,6 +50,8 @@ pub struct Lifecycle {
     began: AtomicUsize,
     /// Calls of `look_again`, wrapping.
     looks: AtomicU32,
+    /// A `Stage`.
+    stage: AtomicU8,
     wakes: Vec<Arc<Wake>>,
     calendar: Calendar,
 }
@@ -53,6 +65,7 @@ impl Lifecycle {
             failed: AtomicBool::new(false),
             began: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
+            stage: AtomicU8::new(Stage::Alone as u8),
             wakes,
             calendar,
         }
@@ -112,6 +125,17 @@ impl Lifecycle {
     /// How often that has been asked for.
     pub(crate) fn looks(&self) -> u32 {
         self.looks.load(Ordering::Acquire)
+    }
+
+    /// The succession has come so far.
+    pub(crate) fn reach(&self, stage: Stage) {
+        self.stage.store(stage as u8, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Whether the succession has come so far.
+    pub(crate) fn has_reached(&self, stage: Stage) -> bool {
+        self.stage.load(Ordering::Acquire) >= stage as u8
     }
 
     fn wake_all(&self) {

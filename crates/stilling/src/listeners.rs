@@ -10,6 +10,10 @@
 //!  3 shards, 1 that is alone    a  a  a       copies: the parent opened it without SO_REUSEPORT
 //! ```
 //!
+//! What a successor opens beside the listeners that it has got is bound at once, so that errors are known, and
+//! listens only when it is the server: connections that come to a listener are lost with the process that holds it,
+//! and until then that process may fail.
+//!
 //! Of an old server's listeners those are kept whose address is wanted still. The copies of the others are
 //! closed, which ends nothing: the old server has its own, and serves who waits there until it drains.
 
@@ -32,6 +36,18 @@ const DEFER_ACCEPT_SECONDS: u32 = 1;
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     pub(crate) address: SocketAddr,
+    /// It is bound, and is to listen when this server is the only one.
+    pub(crate) waits: bool,
+}
+
+/// When what is opened listens.
+pub(crate) enum When<'a> {
+    /// At once.
+    Now,
+    /// At once, and an address in use is tried again for as long as this returns true.
+    Free(&'a mut dyn FnMut() -> bool),
+    /// Later; now it is bound.
+    Alone,
 }
 
 /// All listeners of the server.
@@ -39,7 +55,7 @@ pub(crate) struct Listener {
 pub(crate) struct Listeners {
     /// Where it listens, ports filled in.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// For each shard its listeners.
+    /// For each shard its listeners, those that wait last.
     pub(crate) of_shards: Vec<Vec<Listener>>,
     /// How many came from the old server or the parent and are kept.
     pub(crate) kept: usize,
@@ -58,23 +74,9 @@ impl Listeners {
         config: &ServeConfig,
         old: Vec<OwnedFd>,
         passed: Vec<Passed>,
+        mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
-        Self::open_with_patience(config, old, passed, &mut || false)
-    }
-
-    /// The same; when an address is in use, tries again for as long as `wait` returns true.
-    pub(crate) fn open_with_patience(
-        config: &ServeConfig,
-        old: Vec<OwnedFd>,
-        passed: Vec<Passed>,
-        wait: &mut dyn FnMut() -> bool,
-    ) -> Result<Listeners, ServeError> {
-        let options = ListenOptions {
-            defer_accept: Some(DEFER_ACCEPT_SECONDS),
-            send_buffer: config.send_buffer,
-            congestion: config.congestion.clone(),
-            ..ListenOptions::default()
-        };
+        let options = options(config);
         let groups = group(config, old, passed, &options)?;
         let kept = groups.iter().map(|group| group.sockets.len()).sum();
         let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
@@ -82,13 +84,17 @@ impl Listeners {
         for (number, group) in groups.into_iter().enumerate() {
             let wanted = group.wanted;
             let open = |error| ServeError::Listen(wanted, error);
-            let sockets = complete(group, config.shards, &options, wait).map_err(open)?;
+            let sockets = complete(group, config.shards, &options, &mut when).map_err(open)?;
             let address = net::local_addr(&sockets[0]).map_err(open)?;
             addresses.push(address);
             for (at, socket) in sockets.into_iter().enumerate() {
                 // Each address begins with another shard, so that the first does not get all of what is over.
-                of_shards[(number + at) % config.shards].push(Listener { socket, address });
+                let waits = !net::is_listening(&socket).map_err(open)?;
+                of_shards[(number + at) % config.shards].push(Listener { socket, address, waits });
             }
+        }
+        for listeners in &mut of_shards {
+            listeners.sort_by_key(|listener| listener.waits);
         }
         match of_shards.iter().map(Vec::len).max() {
             Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
@@ -106,6 +112,16 @@ impl Listeners {
             }
         }
         Ok(copies)
+    }
+}
+
+/// How listeners are opened.
+pub(crate) fn options(config: &ServeConfig) -> ListenOptions {
+    ListenOptions {
+        defer_accept: Some(DEFER_ACCEPT_SECONDS),
+        send_buffer: config.send_buffer,
+        congestion: config.congestion.clone(),
+        ..ListenOptions::default()
     }
 }
 
@@ -184,9 +200,17 @@ fn complete(
     group: Group,
     shards: usize,
     options: &ListenOptions,
-    wait: &mut dyn FnMut() -> bool,
+    when: &mut When<'_>,
 ) -> io::Result<Vec<OwnedFd>> {
     let Group { wanted, mut sockets } = group;
+    let open = match when {
+        When::Alone => net::bind_tcp,
+        When::Now | When::Free(_) => net::listen_tcp,
+    };
+    let mut wait = || match when {
+        When::Free(wait) => wait(),
+        When::Now | When::Alone => false,
+    };
     if sockets.is_empty() {
         if wanted.port() != 0 {
             // Shared ports would let a second server start silently beside the first: ask once without.
@@ -197,14 +221,14 @@ fn complete(
                 }
             }
         }
-        sockets.push(net::listen_tcp(wanted, options)?);
+        sockets.push(open(wanted, options)?);
     }
     let address = net::local_addr(&sockets[0])?;
     let shares = |socket: &OwnedFd| Ok::<bool, io::Error>(rustix::net::sockopt::socket_reuseport(socket)?);
     let there = sockets.len();
     for at in 0..shards.saturating_sub(there) {
         // One that another user opened is shared with that user's processes alone.
-        let beside = shares(&sockets[0])?.then(|| net::listen_tcp(address, options).ok()).flatten();
+        let beside = shares(&sockets[0])?.then(|| open(address, options).ok()).flatten();
         let socket = match beside {
             Some(socket) => socket,
             None => sockets[at % there].try_clone()?,
@@ -222,6 +246,10 @@ mod tests {
 
     fn config(listen: &[SocketAddr], shards: usize) -> ServeConfig {
         ServeConfig { listen: listen.to_vec(), shards, ..ServeConfig::default() }
+    }
+
+    fn open(config: &ServeConfig, old: Vec<OwnedFd>, passed: Vec<Passed>) -> Result<Listeners, ServeError> {
+        Listeners::open(config, old, passed, When::Now)
     }
 
     fn any_port() -> SocketAddr {
@@ -244,14 +272,14 @@ mod tests {
     /// Row 4.37: from one shard to three to two: no listener is lost on the way, and no shard is without one.
     #[test]
     fn every_listener_keeps_a_shard_however_many_there_are() {
-        let first = Listeners::open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let first = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
         let address = first.addresses[0];
         let mut held = first.copies().unwrap();
         let mut before = identities(&held);
         for (shards, kept, expected) in
             [(3, 1, vec![1, 1, 1]), (2, 3, vec![2, 1]), (1, 3, vec![3]), (4, 3, vec![1; 4])]
         {
-            let next = Listeners::open(&config(&[address], shards), held, Vec::new()).unwrap();
+            let next = open(&config(&[address], shards), held, Vec::new()).unwrap();
             assert_eq!((next.kept, shape(&next), &next.addresses), (kept, expected, &vec![address]));
             held = next.copies().unwrap();
             let after = identities(&held);
@@ -264,7 +292,7 @@ mod tests {
     #[test]
     fn a_queue_stays_with_its_listener() {
         use std::io::Write;
-        let old = Listeners::open(&config(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
+        let old = open(&config(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
         let clients: Vec<_> = (0..40)
             .map(|_| {
                 let mut client = std::net::TcpStream::connect(old.addresses[0]).unwrap();
@@ -272,7 +300,7 @@ mod tests {
                 client
             })
             .collect();
-        let next = Listeners::open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
+        let next = open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
         drop(old);
         let accept = |listener: &Listener| rustix::net::accept(&listener.socket).ok();
         let accepted: Vec<_> = next
@@ -289,7 +317,7 @@ mod tests {
     fn a_listener_that_is_alone_is_copied_for_every_shard() {
         let foreign = std::net::TcpListener::bind(any_port()).unwrap();
         let address = foreign.local_addr().unwrap();
-        let listeners = Listeners::open(&config(&[], 3), Vec::new(), passed(foreign)).unwrap();
+        let listeners = open(&config(&[], 3), Vec::new(), passed(foreign)).unwrap();
         assert_eq!((listeners.addresses.as_slice(), shape(&listeners)), (&[address][..], vec![1, 1, 1]));
         assert_eq!(listeners.copies().unwrap().len(), 1);
     }
@@ -299,9 +327,9 @@ mod tests {
     #[test]
     fn addresses_come_and_go_as_the_configuration_says() {
         let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|host| SocketAddr::from((host, 0)));
-        let old = Listeners::open(&config(&[one, other], 1), Vec::new(), Vec::new()).unwrap();
+        let old = open(&config(&[one, other], 1), Vec::new(), Vec::new()).unwrap();
         let third = SocketAddr::from(([127, 0, 0, 3], 0));
-        let next = Listeners::open(&config(&[third, other], 1), old.copies().unwrap(), Vec::new()).unwrap();
+        let next = open(&config(&[third, other], 1), old.copies().unwrap(), Vec::new()).unwrap();
         assert_eq!((next.kept, next.addresses[1]), (1, old.addresses[1]));
         assert_eq!(next.addresses[0].ip(), third.ip());
         assert_eq!(
@@ -310,12 +338,28 @@ mod tests {
         );
     }
 
+    /// Row 4.37: what a successor opens besides takes no connection before it is the server, and stands behind what
+    /// it accepts from at once.
+    #[test]
+    fn what_is_opened_beside_an_old_server_waits() {
+        let first = SocketAddr::from(([127, 0, 0, 2], 0));
+        let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let wanted = config(&[first, old.addresses[0]], 2);
+        let next = Listeners::open(&wanted, old.copies().unwrap(), Vec::new(), When::Alone).unwrap();
+        let waits = |of: &Vec<Listener>| of.iter().map(|listener| listener.waits).collect::<Vec<bool>>();
+        let waits: Vec<Vec<bool>> = next.of_shards.iter().map(waits).collect();
+        assert_eq!(waits, [vec![true, true], vec![false, true]]);
+        assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "somebody listens");
+        let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap_err();
+        assert!(error.to_string().contains("another process listens there"), "{error}");
+    }
+
     /// Row 4.37: the same listener from the old server and from the parent is one listener.
     #[test]
     fn a_listener_that_comes_twice_counts_once() {
-        let old = Listeners::open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
         let twice = passed(old.copies().unwrap().pop().unwrap());
-        let next = Listeners::open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
+        let next = open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
         assert_eq!((next.kept, shape(&next)), (1, vec![1]));
     }
 
@@ -330,12 +374,12 @@ mod tests {
             looks < 3
         };
         let wanted = config(&[address], 1);
-        let error = Listeners::open_with_patience(&wanted, Vec::new(), Vec::new(), &mut in_vain).unwrap_err();
+        let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut in_vain)).unwrap_err();
         assert!(error.to_string().contains("another process listens there"), "{error}");
         assert_eq!(looks, 3);
         let mut until_it_leaves = || stranger.take().is_some();
         let listeners =
-            Listeners::open_with_patience(&wanted, Vec::new(), Vec::new(), &mut until_it_leaves).unwrap();
+            Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut until_it_leaves)).unwrap();
         assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
     }
 
@@ -343,7 +387,7 @@ mod tests {
     #[test]
     fn what_is_no_listener_is_refused_with_its_name() {
         let datagrams = std::net::UdpSocket::bind(any_port()).unwrap();
-        let error = Listeners::open(&config(&[], 1), Vec::new(), passed(datagrams)).unwrap_err();
+        let error = open(&config(&[], 1), Vec::new(), passed(datagrams)).unwrap_err();
         assert!(error.to_string().starts_with("the parent process passed `web`"), "{error}");
     }
 
@@ -351,9 +395,8 @@ mod tests {
     #[test]
     fn too_many_listeners_for_the_shards_are_refused() {
         let many = LISTENERS_MAX as usize + 1;
-        let old = Listeners::open(&config(&[any_port()], many), Vec::new(), Vec::new()).unwrap();
-        let error =
-            Listeners::open(&config(&old.addresses, 1), old.copies().unwrap(), Vec::new()).unwrap_err();
+        let old = open(&config(&[any_port()], many), Vec::new(), Vec::new()).unwrap();
+        let error = open(&config(&old.addresses, 1), old.copies().unwrap(), Vec::new()).unwrap_err();
         assert!(matches!(error, ServeError::Listeners(65, 64)), "{error}");
     }
 }

@@ -4,6 +4,7 @@
 //! at the start. So A shards and W workers make A + W − 1 new threads; a pool that may grow has one thread
 //! more, its keeper, which starts others later, and so has a server that is to be succeeded, its porter.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -28,8 +29,8 @@ use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::limits::LOOK_AGAIN_FOR;
 use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter, Process};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
-use crate::lifecycle::{Calendar, Lifecycle, Phase};
-use crate::listeners::{Listener, Listeners};
+use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
+use crate::listeners::{self, Listener, Listeners, When};
 use crate::overview::Overview;
 
 /// Descriptors that are not for connections: standard streams, rings, epoll, wakes, listeners, files.
@@ -95,8 +96,9 @@ impl Server {
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
         let room = Room::fit(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
         let listeners = match &arrival {
-            Some(arrival) => Listeners::open_with_patience(&config, old, passed, &mut arrival.patience())?,
-            None => Listeners::open(&config, old, passed)?,
+            Some(arrival) if arrival.has_old() => Listeners::open(&config, old, passed, When::Alone)?,
+            Some(arrival) => Listeners::open(&config, old, passed, When::Free(&mut arrival.patience()))?,
+            None => Listeners::open(&config, old, passed, When::Now)?,
         };
         let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
@@ -120,11 +122,15 @@ impl Server {
         let mut told = wakes.clone();
         told.extend(arrival.as_ref().map(Arrival::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
+        if arrival.as_ref().is_some_and(Arrival::has_old) {
+            lifecycle.reach(Stage::Beside);
+        }
         let porter = match arrival {
             Some(arrival) => {
                 let copies = listeners.copies().map_err(ServeError::Copies)?;
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
-                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, config.shards))
+                let options = listeners::options(&config);
+                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, options, config.shards))
             }
             None => None,
         };
@@ -528,9 +534,8 @@ impl Seat {
         let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
-        for listener in self.listeners {
-            shard.listen(listener.socket, true)?;
-        }
+        let mut listeners = VecDeque::from(self.listeners);
+        accept_from(&mut shard, &mut listeners, &lifecycle)?;
         let mut looks = lifecycle.looks();
         if self.shares_listeners {
             shard.accept_anew(LOOK_AGAIN_FOR);
@@ -540,6 +545,7 @@ impl Seat {
         lifecycle.shard_began();
         while !shard.is_stopped() {
             shard.turn(true)?;
+            accept_from(&mut shard, &mut listeners, &lifecycle)?;
             if lifecycle.looks() != looks {
                 looks = lifecycle.looks();
                 shard.accept_anew(LOOK_AGAIN_FOR);
@@ -547,4 +553,20 @@ impl Seat {
         }
         Ok(())
     }
+}
+
+/// Accepts from those listeners whose time has come; they are in front. A server that drains begins with none.
+fn accept_from<D: Driver<Socket = OwnedFd>>(
+    shard: &mut Shard<D, HttpService>,
+    listeners: &mut VecDeque<Listener>,
+    lifecycle: &Lifecycle,
+) -> io::Result<()> {
+    while let Some(listener) = listeners.front()
+        && lifecycle.has_reached(if listener.waits { Stage::Alone } else { Stage::Beside })
+        && lifecycle.phase() == Phase::Running
+        && let Some(listener) = listeners.pop_front()
+    {
+        shard.listen(listener.socket, true)?;
+    }
+    Ok(())
 }

@@ -24,6 +24,7 @@ on_both_drivers!(
     a_supervisor_that_ends_the_old_server_cuts_nobody_off,
     numbers_of_shards_may_differ,
     addresses_may_come_and_go,
+    what_a_successor_opens_takes_nobody_before_it_is_the_server,
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
     servers_that_are_killed_leave_one_that_works,
@@ -235,6 +236,73 @@ fn addresses_may_come_and_go(driver: Driver) {
     new.finish();
 }
 
+/// Row 4.37: while a hand-over may fail, connections come to the old server's listeners alone, whatever the
+/// successor opens besides; so nobody is lost with it.
+fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: Driver) {
+    for fails in [true, false] {
+        let place = Place::new();
+        let door = Control::door(&place.path);
+        let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // Of those who may listen there together.
+        socket2::SockRef::from(&queue).set_reuse_port(true).expect("a socket takes the option");
+        let address = queue.local_addr().expect("it is bound");
+        let besides = free_address();
+        let (outcome, waiting) = thread::scope(|scope| {
+            let new = scope.spawn(|| {
+                let mut command = binary();
+                command.args(["serve", "--driver", driver.name(), "-A", "3"]);
+                command.args(["--listen", &address.to_string(), "--listen", &besides.to_string()]);
+                command.args(place.option().split_whitespace());
+                Server::spawn(command)
+            });
+            let old = Control::open(&door);
+            old.make_offer(&queue);
+            old.expect("ready");
+            assert!(Peer::try_connect(besides).is_err(), "somebody listens already");
+            let server = new.join().expect("it starts");
+            if fails {
+                // What it accepts ends with it.
+                server.signal(Signal::STOP);
+                server.stands_still();
+            }
+            let waiting: Vec<Peer> = (0..30).map(|_| Peer::connect(address)).collect();
+            if fails {
+                server.signal(Signal::KILL);
+                server.wait();
+                old.expect_end();
+                return (None, waiting);
+            }
+            old.say("yours");
+            old.expect("taken");
+            (Some(server), waiting)
+        });
+        queue.set_nonblocking(false).expect("a listener can be blocking");
+        for mut peer in waiting {
+            peer.send(FAST);
+            match &outcome {
+                None => _ = queue.accept().expect("nobody is lost with the successor"),
+                Some(_) => assert_eq!(peer.answer().status, 200),
+            }
+        }
+        if let Some(server) = outcome {
+            drop(queue);
+            for at in [address, besides] {
+                eventually("it listens", || Peer::try_connect(at).ok());
+                for _ in 0..20 {
+                    expect_served(at);
+                }
+            }
+            server.finish();
+        }
+    }
+}
+
+/// An address at which nobody listens.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.2:0").expect("a free port");
+    listener.local_addr().expect("it is bound")
+}
+
 /// Rows 4.37, 4.9: the successor ends, having said so much and no more. The old server serves on, and can still
 /// be succeeded.
 fn a_successor_that_dies_at_any_step_changes_nothing(driver: Driver) {
@@ -440,12 +508,7 @@ fn whoever_knocks_at_a_server_that_was_just_succeeded_is_sent_on(driver: Driver)
     first.say("ready");
     first.expect("yours");
     old.signal(Signal::STOP);
-    eventually("all its threads stand still", || {
-        let stands = |task: std::io::Result<std::fs::DirEntry>| {
-            std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?.contains(") T ").then_some(())
-        };
-        std::fs::read_dir(old.proc("task")).ok()?.map(stands).collect::<Option<()>>()
-    });
+    old.stands_still();
     first.say("taken");
     let late = Control::knock(&place.path);
     old.signal(Signal::CONT);

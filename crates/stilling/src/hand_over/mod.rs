@@ -18,6 +18,8 @@
 //! - Once the listeners have come the successor needs nothing more from the old server. If that dies, the
 //!   successor is the server.
 //! - Every listener that a server holds is accepted from, or is also held by somebody who accepts from it.
+//! - What the successor opens besides listens only when the old server has said `yours`: no connection comes to
+//!   what might end with a hand-over that fails.
 //!
 //! | file | what |
 //! |---|---|
@@ -96,6 +98,11 @@ impl Arrival {
         let successor::Found { old, listeners, was_there } = successor::ask(&config.path)?;
         let has_ended = was_there && old.is_none();
         Ok((Arrival { config, old, has_ended, bell }, listeners))
+    }
+
+    /// Whether there is a server to succeed.
+    pub(crate) fn has_old(&self) -> bool {
+        self.old.is_some()
     }
 
     /// The process that is succeeded.

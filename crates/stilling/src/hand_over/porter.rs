@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use stilling_engine::net::{self, ListenOptions};
 
 use super::channel::{Channel, Incoming, Process, timespec};
 use super::door::Door;
@@ -28,7 +29,7 @@ use super::limits::{
 };
 use super::message::{Message, SUCCEEDED, VERSION};
 use super::{TakeOver, Waiting};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, Phase, Stage};
 
 /// Ends the porter's wait: when the server's life changes, and when it is over.
 #[derive(Debug)]
@@ -95,6 +96,8 @@ pub(crate) struct Porter {
     lifecycle: Arc<Lifecycle>,
     /// A copy of each.
     listeners: Vec<OwnedFd>,
+    /// How those listen that do not yet.
+    options: ListenOptions,
     /// How many shards are to begin before the server counts as ready.
     shards: usize,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
@@ -109,11 +112,12 @@ impl Porter {
         waiting: Waiting,
         lifecycle: Arc<Lifecycle>,
         listeners: Vec<OwnedFd>,
+        options: ListenOptions,
         shards: usize,
     ) -> Porter {
         let Waiting { config, old, door, bell } = waiting;
         let look_again = Instant::now();
-        Porter { config, door, bell, lifecycle, listeners, shards, old, look_again }
+        Porter { config, door, bell, lifecycle, listeners, options, shards, old, look_again }
     }
 
     /// What ends it.
@@ -185,17 +189,32 @@ impl Porter {
             Incoming::Message(Message::Yours, _) => {}
             Incoming::Message(other, _) => return Err(unexpected(YOURS, &other)),
             Incoming::Ended | Incoming::Nothing => {
-                self.door.move_in()?;
+                self.move_in()?;
                 self.lifecycle.look_again();
                 self.tell(&format!("{process} ended while it handed over: went on without it"));
                 return Ok(());
             }
         }
         self.check_life()?;
-        self.door.move_in()?;
+        self.move_in()?;
         let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
         self.tell(&format!("took over from {process}"));
         self.old = Some(old);
+        Ok(())
+    }
+
+    /// This is the server now: takes the path, and listens on what it has opened besides. In this order: if the
+    /// system refuses the path nobody has come yet who would be lost.
+    fn move_in(&self) -> Result<(), HandOverError> {
+        self.door.move_in()?;
+        for listener in &self.listeners {
+            let listens = net::is_listening(listener).and_then(|listens| {
+                if listens { Ok(()) } else { net::begin_to_listen(listener, &self.options) }
+            });
+            let at = || net::local_addr(listener).map_or("a new address".to_owned(), |at| at.to_string());
+            listens.map_err(|error| HandOverError::system(format!("listen on {}", at()))(error))?;
+        }
+        self.lifecycle.reach(Stage::Alone);
         Ok(())
     }
 

@@ -143,6 +143,17 @@ impl Server {
         kill_process(self.pid(), signal).expect("the process takes signals");
     }
 
+    /// Waits until SIGSTOP has reached all its threads.
+    #[track_caller]
+    pub(crate) fn stands_still(&self) {
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?.contains(") T ").then_some(())
+        };
+        eventually("all its threads stand still", || {
+            std::fs::read_dir(self.proc("task")).ok()?.map(stands).collect::<Option<()>>()
+        });
+    }
+
     /// Whether the process has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child can be waited for").is_some()

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -34,6 +34,7 @@ on_both_drivers!(
     a_successor_that_is_too_late_cannot_take_the_path_any_more,
     a_successor_that_cannot_start_leaves_the_old_server_alone,
     only_one_successor_at_a_time,
+    of_two_that_start_at_the_same_moment_one_is_left,
     a_draining_server_is_not_taken_over,
     the_parent_may_pass_listeners,
 );
@@ -586,6 +587,55 @@ fn only_one_successor_at_a_time(driver: Driver) {
     let mut peer = Peer::connect(address);
     peer.send(FAST);
     queue.accept().expect("the queue has survived");
+}
+
+/// Row 4.37: nobody is at the path, and two servers come: one of them is the first, and the other one has been told
+/// so or takes over from it. Files that killed servers have left change nothing.
+fn of_two_that_start_at_the_same_moment_one_is_left(driver: Driver) {
+    let place = Place::new();
+    let start = || {
+        let mut command = binary();
+        command.args(["serve", "--listen", "127.0.0.1:0", "-A", "1", "--driver", driver.name()]);
+        command.args(place.option().split_whitespace());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("the binary starts")
+    };
+    for round in 0..20 {
+        let mut both = [start(), start()];
+        let ended = eventually("one has ended", || {
+            both.iter_mut().position(|one| one.try_wait().expect("a child can be waited for").is_some())
+        });
+        let [first, second] = both;
+        let (ended, mut left) = if ended == 0 { (first, second) } else { (second, first) };
+        let ended = ended.wait_with_output().expect("it has ended");
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        match ended.status.code() {
+            Some(0) => {
+                assert!(said.contains(&format!("handed over to process {}: draining", left.id())), "{said}")
+            }
+            // Which process, it says if that one has said so in time.
+            code => {
+                let about = format!(
+                    "is starting with {} at this moment; wait until it serves\n",
+                    place.path.display()
+                );
+                assert!(
+                    said.starts_with("stilling: cannot take over: another server ") && said.ends_with(&about),
+                    "{said}"
+                );
+                assert_eq!(code, Some(1));
+            }
+        }
+        eventually("the other one is the server", || Control::is_offered(&place.path).then_some(()));
+        assert!(place.is_tidy());
+        let killed = round % 3 == 0;
+        let signal = if killed { Signal::KILL } else { Signal::TERM };
+        rustix::process::kill_process(rustix::process::Pid::from_child(&left), signal).expect("it runs");
+        let status = left.wait().expect("it ends");
+        assert_eq!(status.success(), !killed, "{status}");
+        // What one that was killed while it started would leave.
+        std::fs::write(place.path.with_extension("lock"), "1").expect("our folder");
+    }
 }
 
 /// Row 4.37: a server that has been told to end hands over nothing: the next one starts by itself.

@@ -60,6 +60,13 @@ pub enum HandOverError {
     },
     /// There are more listeners than can be handed over.
     TooMany(usize),
+    /// Nobody is at the path, and another process is about to be.
+    Starting {
+        /// The control socket.
+        path: PathBuf,
+        /// The process's number, if it has said so.
+        process: Option<u32>,
+    },
     /// This server is to end, so it takes over nothing.
     Ending,
     /// The operating system refused something.
@@ -119,6 +126,11 @@ impl fmt::Display for HandOverError {
             }
             HandOverError::TooMany(listeners) => {
                 write!(f, "{listeners} listeners are more than can be handed over")
+            }
+            HandOverError::Starting { path, process } => {
+                let who = process.map(|number| format!(" (process {number})")).unwrap_or_default();
+                let path = path.display();
+                write!(f, "another server{who} is starting with {path} at this moment; wait until it serves")
             }
             HandOverError::Ending => f.write_str("this server is to end"),
             HandOverError::System { doing, error } => write!(f, "cannot {doing}: {error}"),

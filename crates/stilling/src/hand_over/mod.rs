@@ -26,6 +26,7 @@
 //! | `message.rs` | what is said: lines and their meaning, no I/O |
 //! | `channel.rs` | the connection: messages with descriptors, in bounded time |
 //! | `door.rs` | the path: who may own it, how it changes hands |
+//! | `lock.rs` | who may begin where nobody is: one at a time |
 //! | `successor.rs` | asking for the listeners, at the start |
 //! | `porter.rs` | the thread that finishes a take-over and waits for the next successor |
 //! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
@@ -38,6 +39,7 @@ mod channel;
 mod door;
 mod error;
 pub mod limits;
+mod lock;
 pub mod message;
 mod porter;
 mod successor;
@@ -60,6 +62,7 @@ pub(crate) use channel::Process;
 use channel::Channel;
 use door::Door;
 use limits::{ADDRESS_FREE_LOOK, ADDRESS_FREE_TIMEOUT};
+use lock::StartLock;
 
 /// How a server succeeds another, and is succeeded.
 #[derive(Clone, Debug)]
@@ -75,6 +78,8 @@ pub struct TakeOver {
 pub(crate) struct Arrival {
     config: TakeOver,
     old: Option<Channel>,
+    /// Held until this server is at the path, so that nobody else begins there.
+    lock: Option<StartLock>,
     /// There was an old server, and it has ended, perhaps this very moment.
     has_ended: bool,
     bell: Arc<Bell>,
@@ -85,6 +90,7 @@ pub(crate) struct Arrival {
 pub(crate) struct Waiting {
     config: TakeOver,
     old: Option<Channel>,
+    lock: Option<StartLock>,
     door: Door,
     bell: Arc<Bell>,
 }
@@ -95,9 +101,16 @@ impl Arrival {
         // A process that goes into the background changes its folder.
         config.path = std::path::absolute(&config.path).map_err(HandOverError::system("find this folder"))?;
         let bell = Arc::new(Bell::new()?);
+        door::check(&config.path)?;
+        // Before the look at the path: who begins there lets go of the lock only when it can be found.
+        let lock = StartLock::take(&config.path)?;
         let successor::Found { old, listeners, was_there } = successor::ask(&config.path)?;
+        if lock.is_none() && old.is_none() {
+            let process = StartLock::holder(&config.path);
+            return Err(HandOverError::Starting { path: config.path, process });
+        }
         let has_ended = was_there && old.is_none();
-        Ok((Arrival { config, old, has_ended, bell }, listeners))
+        Ok((Arrival { config, old, lock, has_ended, bell }, listeners))
     }
 
     /// Whether there is a server to succeed.
@@ -131,11 +144,12 @@ impl Arrival {
 
     /// All listeners are open: makes the control socket. Without an old server it is at its path at once.
     pub(crate) fn settle(self) -> Result<Waiting, HandOverError> {
-        let Arrival { config, old, bell, .. } = self;
+        let Arrival { config, old, mut lock, bell, .. } = self;
         let door = Door::beside(&config.path)?;
         if old.is_none() {
             door.move_in()?;
+            lock = None;
         }
-        Ok(Waiting { config, old, door, bell })
+        Ok(Waiting { config, old, lock, door, bell })
     }
 }

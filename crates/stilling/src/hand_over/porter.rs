@@ -27,6 +27,7 @@ use super::limits::{
     CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR,
     MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT, REST,
 };
+use super::lock::StartLock;
 use super::message::{Message, SUCCEEDED, VERSION};
 use super::{TakeOver, Waiting};
 use crate::lifecycle::{Lifecycle, Phase, Stage};
@@ -100,6 +101,8 @@ pub(crate) struct Porter {
     options: ListenOptions,
     /// How many shards are to begin before the server counts as ready.
     shards: usize,
+    /// Held until this server is at the path.
+    lock: Option<StartLock>,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
     old: Option<Channel>,
     /// When the shards are to be told again to look into the queues, while there is an old server.
@@ -115,9 +118,9 @@ impl Porter {
         options: ListenOptions,
         shards: usize,
     ) -> Porter {
-        let Waiting { config, old, door, bell } = waiting;
+        let Waiting { config, old, lock, door, bell } = waiting;
         let look_again = Instant::now();
-        Porter { config, door, bell, lifecycle, listeners, options, shards, old, look_again }
+        Porter { config, door, bell, lifecycle, listeners, options, shards, lock, old, look_again }
     }
 
     /// What ends it.
@@ -205,8 +208,9 @@ impl Porter {
 
     /// This is the server now: takes the path, and listens on what it has opened besides. In this order: if the
     /// system refuses the path nobody has come yet who would be lost.
-    fn move_in(&self) -> Result<(), HandOverError> {
+    fn move_in(&mut self) -> Result<(), HandOverError> {
         self.door.move_in()?;
+        self.lock = None;
         for listener in &self.listeners {
             let listens = net::is_listening(listener).and_then(|listens| {
                 if listens { Ok(()) } else { net::begin_to_listen(listener, &self.options) }

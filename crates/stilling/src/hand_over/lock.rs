@@ -1,0 +1,166 @@
+//! Who may begin to be the server at a path: one process at a time.
+//!
+//! Two servers that are started in the same moment would both find nobody at the path, and both be the first. So a
+//! server that starts holds a lock until it is at the path; one that gets no lock and finds nobody to succeed ends.
+//! Where there is an old server, that one sees to it that they come one after the other.
+//!
+//! The system lets go of a lock with the process that held it, however that ended, so a file that a killed server
+//! has left is in nobody's way. The holder removes the file before it lets go: whoever has opened it before locks a
+//! file that is not there any more, notices, and looks again.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use super::error::HandOverError;
+
+/// Behind the path while a server starts.
+const LOCK: &str = ".lock";
+
+/// Who may open the file: the owner.
+const MODE: u32 = 0o600;
+
+/// Bytes of a process's number that are read.
+const NUMBER_SIZE_MAX: u64 = 10;
+
+/// This process may begin to be the server, until this is dropped.
+#[derive(Debug)]
+pub(super) struct StartLock {
+    file: File,
+    path: PathBuf,
+}
+
+impl StartLock {
+    /// Takes the lock of the control socket at `path`, whose folder has been checked. `None`: another process has it.
+    pub(super) fn take(path: &Path) -> Result<Option<StartLock>, HandOverError> {
+        let path = beside(path);
+        loop {
+            let doing = || format!("lock {}", path.display());
+            let file = open(&path).map_err(HandOverError::system(doing()))?;
+            let metadata = file.metadata().map_err(HandOverError::system(doing()))?;
+            check_owner(&path, &metadata)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(HandOverError::system(doing())(error)),
+            }
+            let is_there = std::fs::symlink_metadata(&path).is_ok_and(|there| is_same(&there, &metadata));
+            if is_there {
+                let mut lock = StartLock { file, path };
+                lock.tell_who();
+                return Ok(Some(lock));
+            }
+        }
+    }
+
+    /// Who holds the lock of the control socket at `path`, as far as it has said so: for people.
+    pub(super) fn holder(path: &Path) -> Option<u32> {
+        let mut text = String::new();
+        let file = OpenOptions::new().read(true).custom_flags(NO_LINKS).open(beside(path)).ok()?;
+        file.take(NUMBER_SIZE_MAX).read_to_string(&mut text).ok()?;
+        text.parse().ok()
+    }
+
+    /// Whoever finds it locked can say by whom. A full disk leaves that unsaid.
+    fn tell_who(&mut self) {
+        let _ = self.file.set_len(0).and_then(|()| write!(self.file, "{}", std::process::id()));
+    }
+}
+
+impl Drop for StartLock {
+    fn drop(&mut self) {
+        // A folder that has become read-only keeps the file, which is in nobody's way.
+        let _ = std::fs::remove_file(&self.path);
+        // A child that is being started may hold a copy for a moment: closing would not be enough.
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+const NO_LINKS: i32 = OFlags::NOFOLLOW.bits().cast_signed();
+
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(MODE).custom_flags(NO_LINKS);
+    options.open(path)
+}
+
+/// One of another user could be held for ever.
+fn check_owner(path: &Path, file: &Metadata) -> Result<(), HandOverError> {
+    let user = rustix::process::geteuid().as_raw();
+    if file.uid() == user {
+        return Ok(());
+    }
+    Err(HandOverError::ForeignSocket { path: path.to_owned(), owner: file.uid(), user })
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(LOCK);
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Row 4.37: one at a time, who it is can be told, and nothing is left behind.
+    #[test]
+    fn a_lock_is_held_by_one_and_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        // Left by a process that was killed.
+        std::fs::write(beside(&path), "4294967295 and more").unwrap();
+        let first = StartLock::take(&path).unwrap().expect("nobody holds it");
+        assert!(StartLock::take(&path).unwrap().is_none());
+        assert_eq!(StartLock::holder(&path), Some(std::process::id()));
+        drop(first);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(StartLock::holder(&path), None);
+        drop(StartLock::take(&path).unwrap().expect("it is free again"));
+    }
+
+    /// Row 4.37: also where many take it, let go of it and remove its file all the time.
+    #[test]
+    fn never_two_hold_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        let (holders, held) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while held.load(Ordering::Relaxed) < 500 {
+                        let Some(lock) = StartLock::take(&path).unwrap() else { continue };
+                        assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0);
+                        std::thread::yield_now();
+                        assert_eq!(holders.fetch_sub(1, Ordering::SeqCst), 1);
+                        held.fetch_add(1, Ordering::Relaxed);
+                        drop(lock);
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    /// Row 4.37: what a link points to is neither made nor touched.
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("control");
+        std::os::unix::fs::symlink(folder.path().join("elsewhere"), beside(&path)).unwrap();
+        let error = StartLock::take(&path).unwrap_err().to_string();
+        assert!(error.starts_with("cannot lock "), "{error}");
+        assert!(!folder.path().join("elsewhere").exists());
+    }
+}

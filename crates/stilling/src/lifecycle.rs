@@ -20,6 +20,8 @@ pub enum Phase {
 /// How far a server has come that succeeds another. Others begin with the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
+    /// Its worker processes start: it accepts nobody whom it could only have wait for them.
+    Before,
     /// Both serve: it accepts from the listeners that it has got, and from no other, so that nobody is lost with it
     /// when it fails.
     Beside,

@@ -27,7 +27,7 @@ use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 use crate::app::{App, Seats};
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::limits::LOOK_AGAIN_FOR;
-use crate::hand_over::{self, Arrival, Bell, HandOverError, Porter, Process};
+use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, When};
@@ -123,14 +123,15 @@ impl Server {
         told.extend(arrival.as_ref().map(Arrival::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
         if arrival.as_ref().is_some_and(Arrival::has_old) {
-            lifecycle.reach(Stage::Beside);
+            lifecycle.reach(if app.is_some() { Stage::Before } else { Stage::Beside });
         }
         let porter = match arrival {
             Some(arrival) => {
                 let copies = listeners.copies().map_err(ServeError::Copies)?;
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
                 let options = listeners::options(&config);
-                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, options, config.shards))
+                let crew = app.as_ref().map(crew);
+                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, options, config.shards, crew))
             }
             None => None,
         };
@@ -436,6 +437,13 @@ fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<Pr
     banner.splice(last..last, lines);
 }
 
+/// The worker processes, as a hand-over sees them.
+fn crew(app: &Arc<App>) -> Crew {
+    let start_timeout = app.config().processes.start_timeout;
+    let app = Arc::clone(app);
+    Crew { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
+}
+
 /// Starts the porter on a thread of its own. If it fails the server must not go on.
 fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, PorterThread), ServeError> {
     let (bell, lifecycle) = (porter.bell(), Arc::clone(lifecycle));
@@ -535,17 +543,20 @@ impl Seat {
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
-        accept_from(&mut shard, &mut listeners, &lifecycle)?;
         let mut looks = lifecycle.looks();
-        if self.shares_listeners {
-            shard.accept_anew(LOOK_AGAIN_FOR);
-        }
-        // The system accepts from here on.
-        shard.turn(false)?;
-        lifecycle.shard_began();
+        let mut has_begun = false;
         while !shard.is_stopped() {
-            shard.turn(true)?;
             accept_from(&mut shard, &mut listeners, &lifecycle)?;
+            if !has_begun && lifecycle.has_reached(Stage::Beside) {
+                has_begun = true;
+                if self.shares_listeners {
+                    shard.accept_anew(LOOK_AGAIN_FOR);
+                }
+                // The system accepts from here on.
+                shard.turn(false)?;
+                lifecycle.shard_began();
+            }
+            shard.turn(true)?;
             if lifecycle.looks() != looks {
                 looks = lifecycle.looks();
                 shard.accept_anew(LOOK_AGAIN_FOR);

@@ -67,6 +67,11 @@ pub enum HandOverError {
         /// The process's number, if it has said so.
         process: Option<u32>,
     },
+    /// No worker process of this server has become ready.
+    AppNotReady {
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// This server is to end, so it takes over nothing.
     Ending,
     /// The operating system refused something.
@@ -131,6 +136,13 @@ impl fmt::Display for HandOverError {
                 let who = process.map(|number| format!(" (process {number})")).unwrap_or_default();
                 let path = path.display();
                 write!(f, "another server{who} is starting with {path} at this moment; wait until it serves")
+            }
+            HandOverError::AppNotReady { after } => {
+                let seconds = after.as_secs_f64();
+                write!(
+                    f,
+                    "no worker process (--app) has become ready within {seconds} seconds, so the old server goes on"
+                )
             }
             HandOverError::Ending => f.write_str("this server is to end"),
             HandOverError::System { doing, error } => write!(f, "cannot {doing}: {error}"),

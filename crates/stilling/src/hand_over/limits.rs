@@ -33,6 +33,13 @@ pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// For the successor to accept on all of them: its memory, drivers and threads. Then it is refused.
 pub const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// For the first worker process of a successor to become ready, if its own timeout (`--app-start-timeout`) is not
+/// shorter; within `READY_TIMEOUT`. Then the hand-over fails.
+pub const APP_READY_TIMEOUT: Duration = Duration::from_secs(50);
+
+/// Between two looks whether a worker process has become ready.
+pub const APP_READY_LOOK: Duration = Duration::from_millis(10);
+
 /// For the old server to confirm. Then the successor gives up.
 pub const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 

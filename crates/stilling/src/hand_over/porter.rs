@@ -24,8 +24,8 @@ use super::channel::{Channel, Incoming, Process, timespec};
 use super::door::Door;
 use super::error::HandOverError;
 use super::limits::{
-    CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT, LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR,
-    MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT, REST,
+    APP_READY_LOOK, APP_READY_TIMEOUT, CONFIRM_TIMEOUT, DESCRIPTORS_PER_MESSAGE, HELLO_TIMEOUT,
+    LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR, MOVE_TIMEOUT, OFFER_TIMEOUT, READY_TIMEOUT, REST,
 };
 use super::lock::StartLock;
 use super::message::{Message, SUCCEEDED, VERSION};
@@ -88,6 +88,20 @@ struct Ready {
     channel: bool,
 }
 
+/// Who answers behind this server.
+pub(crate) struct Crew {
+    /// Whether somebody could answer a request now.
+    pub(crate) is_ready: Box<dyn Fn() -> bool + Send>,
+    /// How long the first one may take to become ready.
+    pub(crate) start_timeout: Duration,
+}
+
+impl std::fmt::Debug for Crew {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Crew").field("start_timeout", &self.start_timeout).finish_non_exhaustive()
+    }
+}
+
 /// The thread's state.
 #[derive(Debug)]
 pub(crate) struct Porter {
@@ -101,6 +115,8 @@ pub(crate) struct Porter {
     options: ListenOptions,
     /// How many shards are to begin before the server counts as ready.
     shards: usize,
+    /// Who is to be ready before that.
+    crew: Option<Crew>,
     /// Held until this server is at the path.
     lock: Option<StartLock>,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
@@ -117,10 +133,11 @@ impl Porter {
         listeners: Vec<OwnedFd>,
         options: ListenOptions,
         shards: usize,
+        crew: Option<Crew>,
     ) -> Porter {
         let Waiting { config, old, lock, door, bell } = waiting;
         let look_again = Instant::now();
-        Porter { config, door, bell, lifecycle, listeners, options, shards, lock, old, look_again }
+        Porter { config, door, bell, lifecycle, listeners, options, shards, crew, lock, old, look_again }
     }
 
     /// What ends it.
@@ -141,6 +158,9 @@ impl Porter {
     }
 
     fn keep_to_the_end(mut self) -> Result<(), HandOverError> {
+        if self.old.is_some() {
+            self.await_crew()?;
+        }
         self.await_shards()?;
         if self.old.is_some() {
             self.take_over()?;
@@ -169,6 +189,45 @@ impl Porter {
             }
         }
         Ok(None)
+    }
+
+    /// Waits until somebody can answer, and has the shards accept: until then whoever comes is better off with the
+    /// old server. If that ends meanwhile there is nobody else, and the shards hold who comes.
+    fn await_crew(&mut self) -> Result<(), HandOverError> {
+        if let Some(crew) = self.crew.take() {
+            let timeout = crew.start_timeout.min(APP_READY_TIMEOUT);
+            let deadline = Instant::now() + timeout;
+            while !(crew.is_ready)() && self.old_waits()? {
+                self.check_life()?;
+                let now = Instant::now();
+                if now >= deadline {
+                    return Err(self.call_off(HandOverError::AppNotReady { after: timeout }));
+                }
+                self.wait_for_bell_until(Some(deadline.min(now + APP_READY_LOOK)));
+            }
+        }
+        self.lifecycle.reach(Stage::Beside);
+        Ok(())
+    }
+
+    /// Whether the old server still waits for this one. Its end is told again to whoever asks next.
+    fn old_waits(&self) -> Result<bool, HandOverError> {
+        let Some(old) = &self.old else { return Ok(false) };
+        match old.receive_now("nothing")? {
+            Incoming::Nothing => Ok(true),
+            Incoming::Ended => Ok(false),
+            Incoming::Message(Message::Refused(reason), _) => Err(HandOverError::Refused(reason)),
+            Incoming::Message(other, _) => Err(unexpected("nothing", &other)),
+        }
+    }
+
+    /// Tells the old server why it is not to be.
+    fn call_off(&self, reason: HandOverError) -> HandOverError {
+        if let Some(old) = &self.old {
+            // One that has gone need not hear it.
+            let _ = old.send(&Message::Refused(reason.to_string()), &[], Instant::now() + MOVE_TIMEOUT);
+        }
+        reason
     }
 
     /// Waits until every shard accepts.
@@ -478,9 +537,14 @@ impl Porter {
     }
 
     fn wait_for_bell(&self) {
+        self.wait_for_bell_until(None);
+    }
+
+    fn wait_for_bell_until(&self, deadline: Option<Instant>) {
         let bell = PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN);
+        let timeout = deadline.map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
         // An interruption is a reason to look as good as any.
-        let _ = poll(&mut [bell], None);
+        let _ = poll(&mut [bell], timeout.as_ref());
         self.bell.hush();
     }
 

@@ -7,6 +7,7 @@ mod lives;
 mod overload;
 mod real;
 mod rewriting;
+mod succession;
 
 use crate::support::{Driver, Peer, Server, Watcher, binary};
 

@@ -143,6 +143,16 @@ impl Server {
         kill_process(self.pid(), signal).expect("the process takes signals");
     }
 
+    /// Waits until a thread of that name runs.
+    #[track_caller]
+    pub(crate) fn thread(&self, name: &str) {
+        let is_it = |task: std::io::Result<std::fs::DirEntry>| {
+            let its = std::fs::read_to_string(task.ok()?.path().join("comm")).ok()?;
+            (its.trim_end() == name).then_some(())
+        };
+        eventually(name, || std::fs::read_dir(self.proc("task")).ok()?.find_map(is_it));
+    }
+
     /// Waits until SIGSTOP has reached all its threads.
     #[track_caller]
     pub(crate) fn stands_still(&self) {

@@ -102,6 +102,11 @@ impl Listeners {
         }
     }
 
+    /// Descriptors of all shards together.
+    pub(crate) fn count(&self) -> usize {
+        self.of_shards.iter().map(Vec::len).sum()
+    }
+
     /// A copy of every listener, each once even if several shards share it.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let mut seen = Vec::new();

@@ -26,7 +26,7 @@ use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Seats};
 use crate::config::{ServeConfig, ServeError};
-use crate::hand_over::limits::LOOK_AGAIN_FOR;
+use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
@@ -74,6 +74,7 @@ impl Server {
             config.growth = Growth { free_threshold: 0, ..config.growth };
         }
         config.check(!routes.is_empty())?;
+        config.shards = config.shards.max(1);
         let driver = if config.direct_descriptors {
             config.driver.resolve_direct().map_err(ServeError::DirectDescriptors)?
         } else {
@@ -94,12 +95,17 @@ impl Server {
             Vec::new()
         };
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
-        let room = Room::fit(&mut config, (old.len() + passed.len()) as u64, arrival.is_some())?;
         let listeners = match &arrival {
             Some(arrival) if arrival.has_old() => Listeners::open(&config, old, passed, When::Alone)?,
             Some(arrival) => Listeners::open(&config, old, passed, When::Free(&mut arrival.patience()))?,
             None => Listeners::open(&config, old, passed, When::Now)?,
         };
+        let copies = arrival.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
+        let copies = copies.unwrap_or_default();
+        if copies.len() > LISTENERS_HANDED_MAX {
+            return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
+        }
+        let room = Room::fit(&mut config, listeners.count() + copies.len())?;
         let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
@@ -127,7 +133,6 @@ impl Server {
         }
         let porter = match arrival {
             Some(arrival) => {
-                let copies = listeners.copies().map_err(ServeError::Copies)?;
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
                 let options = listeners::options(&config);
                 let crew = app.as_ref().map(crew);
@@ -364,19 +369,18 @@ struct Room {
 
 impl Room {
     /// Lowers the capacity to what the limit of open files allows: for all shards together, or, with direct
-    /// descriptors, for each of them.
-    ///
-    /// `received` listeners are there already; each takes a second descriptor if this server is to be succeeded.
-    fn fit(config: &mut ServeConfig, received: u64, succeeded: bool) -> Result<Room, ServeError> {
+    /// descriptors, for each of them. `listeners` descriptors are open already.
+    fn fit(config: &mut ServeConfig, listeners: usize) -> Result<Room, ServeError> {
         let (limit, _) = net::raise_descriptor_limit();
-        config.shards = config.shards.max(1);
+        Self::within(limit, config, listeners as u64)
+    }
+
+    fn within(limit: u64, config: &mut ServeConfig, listeners: u64) -> Result<Room, ServeError> {
         let shards = config.shards as u64;
-        let listeners = shards * config.listen.len() as u64 + received;
-        let copies = if succeeded { listeners } else { 0 };
         let of_app = config.app.as_ref().map_or(0, |app| {
             DESCRIPTORS_KEPT_PER_PROCESS * app.processes.processes as u64 + app.slots() as u64
         });
-        let kept = DESCRIPTORS_KEPT + of_app + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners + copies;
+        let kept = DESCRIPTORS_KEPT + of_app + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners;
         let left = limit.saturating_sub(kept);
         let slots_max = limit.min(DIRECT_DESCRIPTORS_MAX.into());
         let available = if !config.direct_descriptors {
@@ -580,4 +584,29 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         shard.listen(listener.socket, true)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row 3.27: what is open already and what is kept free counts to the last descriptor.
+    #[test]
+    fn there_is_room_for_exactly_what_the_limit_leaves() {
+        let config =
+            |shards, direct_descriptors| ServeConfig { shards, direct_descriptors, ..ServeConfig::default() };
+        let capacity = |limit, shards, listeners, direct| {
+            let mut config = config(shards, direct);
+            Room::within(limit, &mut config, listeners).map(|room| (config.capacity, room.reduced)).ok()
+        };
+        let kept = DESCRIPTORS_KEPT + 2 * DESCRIPTORS_KEPT_PER_SHARD + 7;
+        assert_eq!(capacity(kept + 1, 2, 7, false), None);
+        assert_eq!(capacity(kept + 2, 2, 7, false), Some((1, true)));
+        assert_eq!(capacity(kept + 2, 2, 8, false), None);
+        assert_eq!(capacity(kept + 199_999, 2, 7, false), Some((99_999, true)));
+        assert_eq!(capacity(kept + 200_000, 2, 7, false), Some((100_000, false)));
+        assert_eq!(capacity(kept, 2, 7, true), None);
+        assert_eq!(capacity(kept + 1, 2, 7, true), Some(((kept + 1 - SLOTS_KEPT) as u32, true)));
+        assert_eq!(capacity(u64::MAX, 2, 7, false), Some((100_000, false)));
+    }
 }

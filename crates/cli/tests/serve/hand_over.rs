@@ -23,6 +23,8 @@ on_both_drivers!(
     requests_in_flight_are_answered_by_the_old_server,
     a_supervisor_that_ends_the_old_server_cuts_nobody_off,
     numbers_of_shards_may_differ,
+    more_listeners_than_one_message_holds_are_handed_over,
+    at_the_limit_of_open_files_all_listeners_are_handed_over,
     addresses_may_come_and_go,
     what_a_successor_opens_takes_nobody_before_it_is_the_server,
     a_successor_that_dies_at_any_step_changes_nothing,
@@ -216,6 +218,75 @@ fn numbers_of_shards_may_differ(driver: Driver) {
         }
     }
     server.finish();
+}
+
+/// As many addresses.
+fn addresses(count: usize) -> String {
+    "--listen 127.0.0.1:0 ".repeat(count)
+}
+
+/// Row 4.37: one message holds 64 descriptors: exactly that many, a few more, and two full ones.
+fn more_listeners_than_one_message_holds_are_handed_over(driver: Driver) {
+    for count in [32, 33, 64] {
+        let place = Place::new();
+        let old = Server::listening(
+            driver,
+            "127.0.0.1:0",
+            &format!("-A 2 {} {}", addresses(count - 1), place.option()),
+        );
+        let mut options = format!("-A 2 {}", place.option());
+        for address in &old.addresses()[1..] {
+            options += &format!(" --listen {address}");
+        }
+        let new = Server::listening(driver, &old.address().to_string(), &options);
+        assert_eq!(new.banner_line("kept "), format!("{} listeners", 2 * count));
+        assert_eq!(new.addresses(), old.addresses());
+        old.ends_well();
+        for address in new.addresses() {
+            expect_served(address);
+        }
+        new.finish();
+    }
+}
+
+/// Rows 4.37, 3.27: what listeners take from the limit of open files is known exactly: as many connections as the
+/// server says it has room for find room, and so does a hand-over at the same time; with less the server does not start.
+fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
+    let place = Place::new();
+    let limited = |limit: usize, options: &str| {
+        let limit = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+        let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
+        command.args(["serve", "--driver", driver.name(), "-A", "1", "--take-over"]).arg(&place.path);
+        command.args(options.split_whitespace());
+        command
+    };
+    // 64 kept, 8 for the shard, 20 listeners, and a copy of each.
+    let (kept, room) = (64 + 8 + 2 * 20, 10);
+    let outcome = limited(kept, &addresses(20)).output().expect("bash runs");
+    expect_failure(&outcome, "open files leaves no room for connections");
+    let old = Server::spawn(limited(kept + room, &addresses(20)));
+    let full = |server: &Server| -> Vec<Peer> {
+        assert_eq!(
+            server.banner_line("shards 1, worker threads 1, capacity "),
+            format!("{room} connections per shard (limited by open files)")
+        );
+        let mut peers: Vec<Peer> = (0..room).map(|_| server.connect()).collect();
+        for peer in &mut peers {
+            assert_eq!(peer.ask(FAST).status, 200);
+        }
+        peers
+    };
+    let peers = full(&old);
+    let wanted: String = old.addresses().iter().map(|address| format!("--listen {address} ")).collect();
+    let new = Server::spawn(limited(kept + room, &wanted));
+    assert_eq!(new.banner_line("kept "), "20 listeners");
+    for peer in peers {
+        assert_eq!(peer.rest(), b"");
+    }
+    let metrics = old.ends_well();
+    assert_eq!((metrics.value("accept_errors_total"), metrics.value("connections_max")), (0, room as u64));
+    drop(full(&new));
+    new.finish();
 }
 
 /// Row 4.37: what only the old one had is drained with it, what only the new one asks for is opened.

@@ -19,7 +19,9 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::driver::{Destination, sockopt};
 
 /// Connections that may wait to be accepted, unless told otherwise. The system caps it at
-/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries.
+/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries. Who still waits when
+/// the last process that holds the listener closes it, as a server at capacity does when it drains, is reset by the
+/// system: a hand-over (`--take-over`) keeps the listener open, and loses nobody.
 pub const BACKLOG: i32 = 4096;
 
 /// How a TCP listener behaves, and through it every connection it accepts.

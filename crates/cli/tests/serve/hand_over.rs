@@ -22,6 +22,7 @@ on_both_drivers!(
     ten_hand_overs_lose_no_request_on_kept_connections,
     requests_in_flight_are_answered_by_the_old_server,
     a_supervisor_that_ends_the_old_server_cuts_nobody_off,
+    whoever_waits_before_a_full_server_is_served_by_its_successor,
     numbers_of_shards_may_differ,
     more_listeners_than_one_message_holds_are_handed_over,
     at_the_limit_of_open_files_all_listeners_are_handed_over,
@@ -185,6 +186,31 @@ fn a_supervisor_that_ends_the_old_server_cuts_nobody_off(driver: Driver) {
     assert_eq!(idle.rest(), b"");
     old.signal(Signal::TERM);
     assert_eq!(slow.answer().status, 200);
+    old.ends_well();
+    new.finish();
+}
+
+/// Rows 4.37, 4.9: the places of the old server are taken, its gate is closed, and its backlog holds a crowd: none of
+/// them is reset.
+fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 1 -C 3");
+    let mut watcher = old.watch();
+    let mut inside: Vec<Peer> = (0..2).map(|_| old.connect()).collect();
+    for peer in &mut inside {
+        assert_eq!(peer.ask(FAST).status, 200);
+    }
+    assert_eq!(watcher.look().value("accept_gate_closed_total"), 1);
+    let mut crowd: Vec<Peer> = (0..40).map(|_| old.connect()).collect();
+    for peer in &mut crowd {
+        peer.send(FAST);
+    }
+    assert!(crowd.iter().all(Peer::is_silent));
+    let new = place.next(driver, old.address(), "-A 2");
+    for peer in &mut crowd {
+        assert_eq!(peer.answer().status, 200);
+    }
+    drop((crowd, inside, watcher));
     old.ends_well();
     new.finish();
 }

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
           value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// Listen on this address, such as 0.0.0.0:80 or [::]:9000; port 0 takes a free one; repeatable
-    #[arg(short, long, value_name = "ADDRESS")]
+    #[arg(short, long, value_name = "ADDRESS", value_parser = address())]
     listen: Vec<SocketAddr>,
     /// Take over from the server whose control socket this is, without losing a connection; then listen there
     /// for the next. Each service needs a path of its own. With --daemonize the path is looked up before the
@@ -227,6 +227,14 @@ enum Driver {
 
 fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=16_000_000)
+}
+
+/// An address to listen on; names are not looked up, because they may change their meaning.
+fn address() -> impl TypedValueParser<Value = SocketAddr> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        let wrong = "it must be an IP address and a port, such as 127.0.0.1:9000 or [::]:9000";
+        text.parse::<SocketAddr>().map_err(|_| wrong)
+    })
 }
 
 /// A positive number of seconds up to a year.

@@ -24,6 +24,9 @@ use crate::driver::{Destination, sockopt};
 /// system: a hand-over (`--take-over`) keeps the listener open, and loses nobody.
 pub const BACKLOG: i32 = 4096;
 
+/// Where the system lists what [`ListenOptions::congestion`] may be.
+const CONGESTION_LIST: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
 /// How a TCP listener behaves, and through it every connection it accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
@@ -142,7 +145,13 @@ fn set_what_connections_inherit(socket: &Socket, options: &ListenOptions) -> io:
         socket.set_send_buffer_size(size)?;
     }
     if let Some(name) = &options.congestion {
-        socket.set_tcp_congestion(name.as_bytes())?;
+        // The system's own words would be of a file that is not there.
+        socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+            io::Error::new(
+                error.kind(),
+                format!("the system refuses the congestion control `{name}` ({error}); {CONGESTION_LIST} lists those that it allows"),
+            )
+        })?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use stilling_engine::Config as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
 use stilling_wire::http1::Limits;
@@ -148,6 +149,14 @@ pub enum ServeError {
     Config(String),
     /// An address cannot be listened on.
     Listen(SocketAddr, io::Error),
+    /// An address cannot be listened on because the server that is to be succeeded listens on one that overlaps, and
+    /// that is not asked for.
+    Overlap {
+        /// The address that was asked for.
+        wanted: SocketAddr,
+        /// The old server's.
+        old: SocketAddr,
+    },
     /// The demanded driver is not available.
     Driver(io::Error),
     /// Direct descriptors were demanded and are not available.
@@ -176,13 +185,13 @@ impl fmt::Display for ServeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ServeError::Config(what) => write!(f, "the server cannot be configured so: {what}"),
-            ServeError::Listen(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
-                write!(
-                    f,
-                    "cannot listen on {address}: another process listens there; stop it or choose another port"
-                )
+            ServeError::Listen(address, error) => {
+                write!(f, "cannot listen on {address}: {}", why_not(address, error))
             }
-            ServeError::Listen(address, error) => write!(f, "cannot listen on {address}: {error}"),
+            ServeError::Overlap { wanted, old } => write!(
+                f,
+                "cannot listen on {wanted}: the server that is succeeded listens on {old}, which is a part of it; ask for both, or stop it first"
+            ),
             ServeError::Driver(error) => {
                 write!(f, "io_uring is not available here ({error}); use --driver poll, or auto")
             }
@@ -216,6 +225,27 @@ impl fmt::Display for ServeError {
     }
 }
 
+/// What the system's refusal of an address means, and what helps.
+fn why_not(address: &SocketAddr, error: &io::Error) -> String {
+    let all = if address.is_ipv6() { "[::]" } else { "0.0.0.0" };
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::ADDRINUSE) => "another process listens there; stop it or choose another port".to_owned(),
+        Some(Errno::ADDRNOTAVAIL) => {
+            format!("no network interface of this machine has that address; {all} stands for all that it has")
+        }
+        Some(Errno::AFNOSUPPORT) => "this machine has no IPv6".to_owned(),
+        Some(Errno::ACCESS) if address.port() < 1024 => format!(
+            "this user may not listen on port {}; choose one from 1024 on, or run with CAP_NET_BIND_SERVICE",
+            address.port()
+        ),
+        Some(Errno::MFILE) => {
+            "too few open files are allowed; raise the limit (ulimit -n) or use fewer accept threads"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 impl std::error::Error for ServeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
@@ -229,7 +259,10 @@ impl std::error::Error for ServeError {
             | ServeError::Shard(_, error) => Some(error),
             ServeError::Activation(error) => Some(error),
             ServeError::HandOver(error) => Some(error),
-            ServeError::Config(_) | ServeError::Descriptors(_) | ServeError::Listeners(..) => None,
+            ServeError::Config(_)
+            | ServeError::Overlap { .. }
+            | ServeError::Descriptors(_)
+            | ServeError::Listeners(..) => None,
         }
     }
 }
@@ -275,6 +308,25 @@ mod tests {
         for (change, has_routes, named) in wrong {
             let error = check(change, has_routes).expect_err(named);
             assert!(error.to_string().contains(named), "{error}");
+        }
+    }
+
+    /// Row 4.19: whoever reads the line knows what to do next, also without a manual of the system.
+    #[test]
+    fn an_address_that_is_refused_is_explained() {
+        for (address, errno, explanation) in [
+            ("127.0.0.1:9000", Errno::ADDRINUSE, "another process listens there"),
+            ("192.0.2.1:9000", Errno::ADDRNOTAVAIL, "has that address; 0.0.0.0 stands for"),
+            ("[2001:db8::1]:9000", Errno::ADDRNOTAVAIL, "has that address; [::] stands for"),
+            ("[::1]:9000", Errno::AFNOSUPPORT, "no IPv6"),
+            ("0.0.0.0:80", Errno::ACCESS, "this user may not listen on port 80; choose"),
+            ("0.0.0.0:8000", Errno::ACCESS, "Permission denied"),
+            ("0.0.0.0:80", Errno::MFILE, "ulimit -n"),
+            ("0.0.0.0:80", Errno::NOBUFS, "No buffer space"),
+        ] {
+            let error = ServeError::Listen(address.parse().unwrap(), errno.into()).to_string();
+            assert!(error.starts_with(&format!("cannot listen on {address}: ")), "{error}");
+            assert!(error.contains(explanation), "{error}");
         }
     }
 

@@ -77,14 +77,18 @@ impl Listeners {
         mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = options(config);
-        let groups = group(config, old, passed, &options)?;
+        let Found { groups, left } = group(config, old, passed, &options)?;
+        // All of them before the first one listens: this server's own addresses may overlap.
+        for group in &groups {
+            check_free(group, &groups, &left, &options, &mut when)?;
+        }
         let kept = groups.iter().map(|group| group.sockets.len()).sum();
         let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
         let mut addresses = Vec::new();
         for (number, group) in groups.into_iter().enumerate() {
             let wanted = group.wanted;
             let open = |error| ServeError::Listen(wanted, error);
-            let sockets = complete(group, config.shards, &options, &mut when).map_err(open)?;
+            let sockets = complete(group, config.shards, &options, &when).map_err(open)?;
             let address = net::local_addr(&sockets[0]).map_err(open)?;
             addresses.push(address);
             for (at, socket) in sockets.into_iter().enumerate() {
@@ -130,15 +134,28 @@ pub(crate) fn options(config: &ServeConfig) -> ListenOptions {
     }
 }
 
+/// What there is.
+struct Found {
+    groups: Vec<Group>,
+    /// Where the old server listens, and this one is not to.
+    left: Vec<SocketAddr>,
+}
+
 /// Sorts what is there by the addresses that are wanted.
 fn group(
     config: &ServeConfig,
     old: Vec<OwnedFd>,
     passed: Vec<Passed>,
     options: &ListenOptions,
-) -> Result<Vec<Group>, ServeError> {
-    let mut groups: Vec<Group> =
-        config.listen.iter().map(|&wanted| Group { wanted, sockets: Vec::new() }).collect();
+) -> Result<Found, ServeError> {
+    let mut groups: Vec<Group> = Vec::new();
+    for &wanted in &config.listen {
+        // Port 0 takes another one each time; any other address that is asked for twice is one address.
+        if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
+            groups.push(Group { wanted, sockets: Vec::new() });
+        }
+    }
+    let mut left = Vec::new();
     let mut seen = Vec::new();
     for Passed { descriptor, name } in passed {
         let failed = |error| ServeError::Passed(name, error);
@@ -162,14 +179,17 @@ fn group(
         let doing = || "use a listener of the old server".to_owned();
         let address = net::local_addr(&socket)
             .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
-        let Some(at) = place_for(address, &groups) else { continue };
+        let Some(at) = place_for(address, &groups) else {
+            left.push(address);
+            continue;
+        };
         let adopted = net::adopt_listener(&socket, options).and_then(|_| is_new(&socket, &mut seen));
         if adopted.map_err(|error| ServeError::Listen(address, error))? {
             groups[at].sockets.push(socket);
             settle_ports(&mut groups);
         }
     }
-    Ok(groups)
+    Ok(Found { groups, left })
 }
 
 /// Which of the wanted addresses this is: the same one, or the same host with any port.
@@ -200,32 +220,57 @@ fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
     Ok(is_new)
 }
 
+/// Shared ports would let a second server start silently beside the first: asks once without.
+fn check_free(
+    group: &Group,
+    groups: &[Group],
+    left: &[SocketAddr],
+    options: &ListenOptions,
+    when: &mut When<'_>,
+) -> Result<(), ServeError> {
+    let Group { wanted, sockets } = group;
+    let overlaps = |other: &SocketAddr| overlap(*wanted, *other);
+    let is_shared = || groups.iter().any(|other| !other.sockets.is_empty() && overlaps(&other.wanted));
+    if !sockets.is_empty() || wanted.port() == 0 || is_shared() {
+        return Ok(());
+    }
+    loop {
+        match net::check_free(*wanted, options) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if let When::Free(wait) = when
+                    && wait()
+                {
+                    continue;
+                }
+                return Err(match left.iter().find(|old| overlaps(old)) {
+                    Some(&old) => ServeError::Overlap { wanted: *wanted, old },
+                    None => ServeError::Listen(*wanted, error),
+                });
+            }
+            outcome => return outcome.map_err(|error| ServeError::Listen(*wanted, error)),
+        }
+    }
+}
+
+/// Whether a connection could be meant for both: the same port, and one of them stands for all hosts.
+fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let all = |address: SocketAddr| address.ip().is_unspecified();
+    one.port() == other.port() && (one.ip() == other.ip() || all(one) || all(other))
+}
+
 /// At least as many listeners as shards.
 fn complete(
     group: Group,
     shards: usize,
     options: &ListenOptions,
-    when: &mut When<'_>,
+    when: &When<'_>,
 ) -> io::Result<Vec<OwnedFd>> {
     let Group { wanted, mut sockets } = group;
     let open = match when {
         When::Alone => net::bind_tcp,
         When::Now | When::Free(_) => net::listen_tcp,
     };
-    let mut wait = || match when {
-        When::Free(wait) => wait(),
-        When::Now | When::Alone => false,
-    };
     if sockets.is_empty() {
-        if wanted.port() != 0 {
-            // Shared ports would let a second server start silently beside the first: ask once without.
-            loop {
-                match net::check_free(wanted, options) {
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && wait() => {}
-                    outcome => break outcome?,
-                }
-            }
-        }
         sockets.push(open(wanted, options)?);
     }
     let address = net::local_addr(&sockets[0])?;
@@ -386,6 +431,34 @@ mod tests {
         let listeners =
             Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut until_it_leaves)).unwrap();
         assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
+    }
+
+    /// Rows 4.19, 4.37: a server is not in its own way: one address for all hosts and one of a host on the same port,
+    /// one of them from the old server or both opened; the same address twice is one.
+    #[test]
+    fn addresses_of_one_server_may_overlap() {
+        for old_shards in [0, 1] {
+            let local = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+            let address = local.addresses[0];
+            let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
+            let old = local.copies().unwrap().into_iter().take(old_shards).collect();
+            drop(local);
+            let both = open(&config(&[all, address, all], 2), old, Vec::new()).unwrap();
+            assert_eq!((both.addresses, both.kept), (vec![all, address], old_shards));
+        }
+    }
+
+    /// Row 4.37: the old server's own listener in the way of an overlapping address is called by its name.
+    #[test]
+    fn an_old_address_in_the_way_of_a_new_one_is_named() {
+        let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+        let address = old.addresses[0];
+        let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
+        let error = Listeners::open(&config(&[all], 1), old.copies().unwrap(), Vec::new(), When::Alone);
+        let wanted = format!(
+            "cannot listen on {all}: the server that is succeeded listens on {address}, which is a part of it; ask for both, or stop it first"
+        );
+        assert_eq!(error.unwrap_err().to_string(), wanted);
     }
 
     /// Row 4.37: what is passed and cannot be served is an error that names it.

@@ -27,6 +27,7 @@ on_both_drivers!(
     more_listeners_than_one_message_holds_are_handed_over,
     at_the_limit_of_open_files_all_listeners_are_handed_over,
     addresses_may_come_and_go,
+    addresses_may_become_wider,
     what_a_successor_opens_takes_nobody_before_it_is_the_server,
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
@@ -332,6 +333,31 @@ fn addresses_may_come_and_go(driver: Driver) {
     }
     assert!(Peer::try_connect(left).is_err(), "somebody listens still");
     new.finish();
+}
+
+/// Row 4.37: from one host to all of them, in two hand-overs: first both, which share the port, then the wide one
+/// alone. The narrow one alone in its way is told by its name.
+fn addresses_may_become_wider(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 2");
+    let narrow = old.address();
+    let wide = SocketAddr::from(([0, 0, 0, 0], narrow.port()));
+    let outcome = place.attempt(driver, &format!("--listen {wide}"));
+    expect_failure(
+        &outcome,
+        &format!("the server that is succeeded listens on {narrow}, which is a part of it; ask for both"),
+    );
+    let other = SocketAddr::from(([127, 0, 0, 3], narrow.port()));
+    assert!(Peer::try_connect(other).is_err(), "somebody listens");
+    let both = place.next(driver, narrow, &format!("-A 2 --demo --listen {wide}"));
+    old.ends_well();
+    for address in [narrow, other] {
+        eventually("it listens", || Peer::try_connect(address).ok());
+        for _ in 0..10 {
+            expect_served(address);
+        }
+    }
+    both.finish();
 }
 
 /// Row 4.37: while a hand-over may fail, connections come to the old server's listeners alone, whatever the

@@ -89,6 +89,66 @@ fn a_wrong_option_is_refused_with_its_reason() {
     }
 }
 
+/// Rows 4.19, 1.24: every option of worker processes has a range, means nothing without `--app`, and says so; what
+/// `--app` takes the place of contradicts it.
+#[test]
+fn options_of_worker_processes_are_refused_out_of_range_and_without_an_app() {
+    // The option, a good value, and bad ones with their reasons.
+    let seconds: &[(&str, &str)] = &[
+        ("0", "it must be in the range 0.001 to 31536000"),
+        ("-1", "it must be in the range 0.001 to 31536000"),
+        ("31536001", "it must be in the range 0.001 to 31536000"),
+        ("soon", "`soon` is not a number of seconds"),
+        ("nan", "it must be in the range"),
+    ];
+    let count: &[(&str, &str)] = &[
+        ("0", "0 is not in 1..=1024"),
+        ("1025", "1025 is not in 1..=1024"),
+        ("-1", "-1 is not in 1..=1024"),
+        ("some", "invalid digit"),
+    ];
+    let number: &[(&str, &str)] =
+        &[("-1", "invalid digit"), ("18446744073709551616", "too large"), ("many", "invalid digit")];
+    let options = [
+        ("--processes", "2", "N", count),
+        ("--app-concurrency", "2", "N", count),
+        ("--app-requests-max", "2", "N", number),
+        ("--app-timeout", "2", "S", seconds),
+        ("--app-start-timeout", "2", "S", seconds),
+        ("--app-drain-timeout", "2", "S", seconds),
+        ("--app-stop-timeout", "2", "S", seconds),
+    ];
+    let help = String::from_utf8(run("serve --help").stdout).expect("help is text");
+    let told = |name: &str| name == "--app" || options.iter().any(|(option, ..)| *option == name);
+    let of_processes = |word: &str| word == "--processes" || word.starts_with("--app");
+    for word in help.split_whitespace().filter(|word| of_processes(word)) {
+        assert!(told(word), "{word} is not in this table");
+    }
+    let refused = |arguments: &str, reason: &str| {
+        let outcome = run(arguments);
+        let said = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
+        assert!(said.contains(reason), "{arguments}: {said}");
+    };
+    for (option, good, value, bad) in options {
+        refused(&format!("serve {option} {good}"), "--app <COMMAND>");
+        for (wrong, reason) in bad {
+            refused(&format!("serve --app true {option}={wrong}"), reason);
+            refused(
+                &format!("serve --app true {option}={wrong}"),
+                &format!("'{wrong}' for '{option} <{value}>'"),
+            );
+        }
+        refused(&format!("serve --app true {option}"), &format!("'{option} <{value}>'"));
+    }
+    refused("serve --app", "'--app <COMMAND>'");
+    for option in ["--worker-threads 1", "--demo", "--accept-workers 1", "--free-threshold 1"] {
+        let name = option.split(' ').next().expect("a name");
+        refused(&format!("serve --app true {option}"), "'--app <COMMAND>' cannot be used with");
+        refused(&format!("serve --app true {option}"), name);
+    }
+}
+
 /// Row 4.19: `-?` and `--help` tell every option with its default and are no error.
 #[test]
 fn help_is_told_with_all_defaults() {
@@ -117,6 +177,14 @@ fn help_is_told_with_all_defaults() {
             ("--shrink-after <S>", "[default: 10]"),
             ("--demo", ""),
             ("-?, --help", ""),
+            ("--app <COMMAND>", ""),
+            ("--processes <N>", "[default: 1]"),
+            ("--app-concurrency <N>", "[default: 1]"),
+            ("--app-requests-max <N>", "[default: 0]"),
+            ("--app-timeout <S>", "[default: 60]"),
+            ("--app-start-timeout <S>", "[default: 30]"),
+            ("--app-drain-timeout <S>", "[default: 30]"),
+            ("--app-stop-timeout <S>", "[default: 10]"),
             ("--max-queue <N>", "[default: 4096]"),
             ("--max-head-size <BYTES>", "[default: 16384]"),
             ("--max-headers <N>", "[default: 100]"),

@@ -38,3 +38,5 @@ pub const SPARE_BUFFERS_MAX: usize = 64;
 pub const SPARE_SIZE_MAX: usize = 16 * 1024;
 /// How often the end looks whether it should hurry.
 pub const HURRY_LOOK: Duration = Duration::from_millis(50);
+/// Folders of dead servers that the next one looks at, and removes, at its start. More are left to the one after it.
+pub const STALE_FOLDERS_MAX: usize = 1000;

@@ -23,6 +23,7 @@
 
 mod answer;
 mod exchange;
+mod folder;
 mod hop;
 pub mod limits;
 mod link;

@@ -1,15 +1,15 @@
 //! Where the processes listen: one Unix socket each, in a folder that nobody else may enter, removed at the end.
 
-use std::fs::{self, DirBuilder};
+use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use stilling_workers::processes::Exchange;
+
+use super::folder::{Folder, socket_name};
 
 /// The variable that tells a process where to listen.
 const VARIABLE: &str = "STILLING_SOCKET";
@@ -17,42 +17,24 @@ const VARIABLE: &str = "STILLING_SOCKET";
 /// The folder.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
-    folder: Arc<PathBuf>,
+    folder: Arc<Folder>,
 }
 
 impl Sockets {
     /// A new folder, below `XDG_RUNTIME_DIR` or the folder for temporary files.
     pub(super) fn new() -> io::Result<Sockets> {
-        /// Servers of this process so far.
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|folder| folder.is_dir());
         let parent = runtime.unwrap_or_else(std::env::temp_dir);
-        loop {
-            let count = COUNT.fetch_add(1, Ordering::Relaxed);
-            let folder = parent.join(format!("stilling-{}-{count}", std::process::id()));
-            // Making it fails if it exists, whoever made it: nobody can prepare one for us.
-            match DirBuilder::new().mode(0o700).create(&folder) {
-                Ok(()) => return Ok(Sockets { folder: Arc::new(folder) }),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    let folder = folder.display();
-                    return Err(io::Error::new(
-                        error.kind(),
-                        format!("cannot make the folder {folder}: {error}"),
-                    ));
-                }
-            }
-        }
+        Ok(Sockets { folder: Arc::new(Folder::new(&parent)?) })
     }
 
     /// Where process `number` listens.
     pub(super) fn path(&self, number: usize) -> PathBuf {
-        self.folder.join(format!("app-{number}.sock"))
+        self.folder.path().join(socket_name(number))
     }
 
     pub(super) fn remove(&self) {
-        // Whatever cannot be removed is left to the system's own cleaning.
-        let _ = fs::remove_dir_all(&*self.folder);
+        self.folder.remove();
     }
 }
 

@@ -4,19 +4,45 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{before, before_fakes, get, lives, number};
-use crate::support::{Driver, eventually};
+use super::{before, before_fakes, fake, get, lives, number};
+use crate::support::{Driver, Server, binary, eventually};
 
 on_both_drivers! {
     a_process_is_replaced_after_its_requests_and_nobody_notices,
     a_drain_answers_what_is_under_way_and_then_ends_the_processes,
     a_server_that_is_killed_takes_its_processes_with_it,
+    what_a_killed_server_leaves_behind_is_removed_by_the_next,
     a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed,
 }
 
 fn is_gone(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
+}
+
+/// Row 1.24: the folder with the sockets, while those of servers that live stay.
+fn what_a_killed_server_leaves_behind_is_removed_by_the_next(driver: Driver) {
+    let runtime = tempfile::tempdir().expect("a folder");
+    let start = || {
+        let mut command = binary();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", &fake()]);
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        Server::spawn(command)
+    };
+    let folders = || std::fs::read_dir(runtime.path()).expect("our folder").count();
+    let (living, killed) = (start(), start());
+    assert_eq!(folders(), 2);
+    assert_eq!(killed.connect().ask(get("/pid")).status, 200);
+    killed.signal(Signal::KILL);
+    killed.wait();
+    assert_eq!(folders(), 2);
+    let next = start();
+    assert_eq!(folders(), 2);
+    for server in [living, next] {
+        assert_eq!(server.connect().ask(get("/pid")).status, 200);
+        server.finish();
+    }
+    assert_eq!(folders(), 0);
 }
 
 fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {

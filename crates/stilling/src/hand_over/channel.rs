@@ -81,6 +81,14 @@ impl Channel {
         }
     }
 
+    /// Both ends, for tests.
+    #[cfg(test)]
+    pub(super) fn pair() -> (Channel, Channel) {
+        let types = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (one, other) = rustix::net::socketpair(types.0, types.1, FLAGS, None).unwrap();
+        (Channel(one), Channel(other))
+    }
+
     /// Who is at the other end.
     pub(super) fn peer(&self) -> Result<Peer, HandOverError> {
         peer::of(&self.0).map_err(HandOverError::system("ask who is at the other end of the control socket"))
@@ -232,14 +240,9 @@ pub(super) fn timespec(span: Duration) -> Timespec {
 
 #[cfg(test)]
 mod tests {
-    use rustix::net::{recv, send, socketpair};
+    use rustix::net::{recv, send};
 
     use super::*;
-
-    fn pair() -> (Channel, Channel) {
-        let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, FLAGS, None).unwrap();
-        (Channel(one), Channel(other))
-    }
 
     fn soon() -> Instant {
         Instant::now() + Duration::from_secs(30)
@@ -248,7 +251,7 @@ mod tests {
     /// Row 4.37: descriptors arrive with their message, as many as one may carry.
     #[test]
     fn listeners_travel_with_their_message() {
-        let (from, to) = pair();
+        let (from, to) = Channel::pair();
         let file = std::fs::File::open("/dev/null").unwrap();
         let files = vec![file.as_fd(); DESCRIPTORS_PER_MESSAGE];
         let message = Message::Listeners { count: DESCRIPTORS_PER_MESSAGE };
@@ -270,13 +273,13 @@ mod tests {
         for (line, descriptors) in
             [("listeners http 2\n", 1), ("listeners http 1\n", 0), ("ready\n", 1), ("end 1\n", 1)]
         {
-            let (from, to) = pair();
+            let (from, to) = Channel::pair();
             let message = Message::parse(line.as_bytes()).unwrap();
             from.send(&message, &vec![file.as_fd(); descriptors], soon()).unwrap();
             let error = to.receive_now("something else").unwrap_err();
             assert!(matches!(error, HandOverError::Unexpected { .. }), "{error}");
         }
-        let (from, to) = pair();
+        let (from, to) = Channel::pair();
         let long = format!("refused {}\n{}", "x".repeat(100), " ".repeat(MESSAGE_SIZE_MAX));
         send(&from.0, long.as_bytes(), SendFlags::empty()).unwrap();
         assert!(matches!(to.receive_now("ready"), Err(HandOverError::Unexpected { .. })));
@@ -285,7 +288,7 @@ mod tests {
     /// Row 4.37: whoever left without having read everything has still said what it said.
     #[test]
     fn the_last_words_of_one_that_left_are_heard() {
-        let (from, to) = pair();
+        let (from, to) = Channel::pair();
         to.send(&Message::Taken, &[], soon()).unwrap();
         from.send(&Message::Refused("too late".to_owned()), &[], soon()).unwrap();
         drop(from);
@@ -298,7 +301,7 @@ mod tests {
     /// Row 4.37: one that neither speaks nor reads costs a bounded time.
     #[test]
     fn a_silent_peer_is_not_waited_for_for_ever() {
-        let (from, to) = pair();
+        let (from, to) = Channel::pair();
         let past = Instant::now();
         let error = to.receive("ready", past, Duration::from_secs(7)).unwrap_err();
         assert!(error.to_string().contains("`ready` within 7 seconds"), "{error}");

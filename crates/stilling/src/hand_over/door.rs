@@ -21,6 +21,7 @@ use rustix::net::{Shutdown, SocketAddrUnix, accept_with, bind, listen, shutdown}
 use super::channel::{Channel, FLAGS, packet_socket};
 use super::error::HandOverError;
 use super::limits::{CONTROL_BACKLOG, PATH_SIZE_MAX};
+use super::lock::StartLock;
 
 /// Behind the path while a successor waits for its turn.
 const NEXT: &str = ".next";
@@ -98,11 +99,14 @@ impl Door {
         self.is_left = true;
     }
 
-    /// Takes the socket's file away, under whichever name it is still this door's.
+    /// Takes the socket's file away, under whichever name it is still this door's. Only with the lock, lest somebody
+    /// puts another file in the place between the look and the removal: a server that takes its path back, or one
+    /// that begins. Whoever has the lock replaces what is left.
     pub(super) fn remove_files(&self) {
         if self.is_left {
             return;
         }
+        let Ok(Some(_lock)) = StartLock::take(&self.path) else { return };
         for name in [next_to(&self.path), self.path.clone()] {
             if std::fs::symlink_metadata(&name).is_ok_and(|file| identity(&file) == self.identity) {
                 // A folder that has become read-only keeps a dead socket, which the next server replaces.

@@ -56,5 +56,12 @@ pub const ADDRESS_FREE_LOOK: Duration = Duration::from_millis(10);
 /// process has had a hand in them: long enough for the system to have cleared away what is left of it.
 pub const LOOK_AGAIN_FOR: Duration = Duration::from_secs(10);
 
+/// How long a server waits for another one that holds the path's lock. Then one that finds nobody to succeed ends; one
+/// that takes its path back does so without the lock, since whoever holds it that long removes nothing.
+pub const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Between two tries to take the lock.
+pub const LOCK_LOOK: Duration = Duration::from_millis(1);
+
 /// Before the porter tries again to let somebody in, after the system refused that.
 pub const REST: Duration = Duration::from_millis(100);

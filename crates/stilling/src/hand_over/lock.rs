@@ -12,11 +12,13 @@ use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use super::error::HandOverError;
+use super::limits::{LOCK_LOOK, LOCK_PATIENCE};
 
 /// Behind the path while a server starts.
 const LOCK: &str = ".lock";
@@ -54,6 +56,17 @@ impl StartLock {
                 let mut lock = StartLock { file, path };
                 lock.tell_who();
                 return Ok(Some(lock));
+            }
+        }
+    }
+
+    /// The same, after those who hold it for a moment, to begin or to remove a file.
+    pub(super) fn take_soon(path: &Path) -> Result<Option<StartLock>, HandOverError> {
+        let deadline = Instant::now() + LOCK_PATIENCE;
+        loop {
+            match Self::take(path) {
+                Ok(None) if Instant::now() < deadline => std::thread::sleep(LOCK_LOOK),
+                outcome => return outcome,
             }
         }
     }

@@ -43,6 +43,8 @@ mod lock;
 pub mod message;
 mod porter;
 mod successor;
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -103,7 +105,7 @@ impl Arrival {
         let bell = Arc::new(Bell::new()?);
         door::check(&config.path)?;
         // Before the look at the path: who begins there lets go of the lock only when it can be found.
-        let lock = StartLock::take(&config.path)?;
+        let lock = StartLock::take_soon(&config.path)?;
         let successor::Found { old, listeners, was_there } = successor::ask(&config.path)?;
         if lock.is_none() && old.is_none() {
             let process = StartLock::holder(&config.path);

@@ -106,6 +106,8 @@ impl std::fmt::Debug for Crew {
 #[derive(Debug)]
 pub(crate) struct Porter {
     config: TakeOver,
+    /// Held until this server is at the path; before the door, which needs it to remove its file.
+    lock: Option<StartLock>,
     door: Door,
     bell: Arc<Bell>,
     lifecycle: Arc<Lifecycle>,
@@ -117,8 +119,6 @@ pub(crate) struct Porter {
     shards: usize,
     /// Who is to be ready before that.
     crew: Option<Crew>,
-    /// Held until this server is at the path.
-    lock: Option<StartLock>,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
     old: Option<Channel>,
     /// When the shards are to be told again to look into the queues, while there is an old server.
@@ -381,6 +381,8 @@ impl Porter {
     /// taken away first; so nothing changes any more after the look.
     fn keep_the_path(&mut self) {
         self.door.remove_next();
+        // The one that goes may be about to remove what it finds there as its own.
+        let _lock = StartLock::take_soon(self.door.path());
         if self.door.is_at_its_path() {
             return;
         }

@@ -82,6 +82,26 @@ fn other_users_get_nothing_and_are_given_nothing() {
     );
 }
 
+/// Row 4.37: where nobody is and somebody is about to be, a second server says so, and who it is.
+#[test]
+fn a_path_at_which_another_server_is_starting_is_left_to_it() {
+    let place = Place::new();
+    let lock = std::fs::File::create(place.path.with_extension("lock")).expect("our folder");
+    std::fs::write(place.path.with_extension("lock"), "77").expect("our folder");
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("nobody holds it");
+    let outcome = place.attempt(Driver::Poll, "--listen 127.0.0.1:0");
+    let path = place.path.display();
+    expect_failure(
+        &outcome,
+        &format!("another server (process 77) is starting with {path} at this moment; wait until it serves"),
+    );
+    assert!(!place.path.exists());
+    drop(lock);
+    let server = place.first(Driver::Poll, "");
+    assert!(place.is_tidy());
+    server.finish();
+}
+
 /// Row 4.37: the path is checked before anything is done: what is dead is replaced, what is not ours is left.
 #[test]
 fn the_path_must_be_a_socket_of_this_user_in_a_safe_folder() {

@@ -1,0 +1,224 @@
+//! What becomes of listeners when one server takes over from another: how many there are on either side, where they
+//! listen, and what they take from the limit of open files.
+
+use super::*;
+
+on_both_drivers!(
+    numbers_of_shards_may_differ,
+    more_listeners_than_one_message_holds_are_handed_over,
+    at_the_limit_of_open_files_all_listeners_are_handed_over,
+    addresses_may_come_and_go,
+    addresses_may_become_wider,
+    what_a_successor_opens_takes_nobody_before_it_is_the_server,
+);
+
+/// Row 4.37: more shards open more listeners, fewer accept from several, and no queue is forgotten.
+fn numbers_of_shards_may_differ(driver: Driver) {
+    let place = Place::new();
+    let mut server = place.first(driver, "-A 1");
+    let address = server.address();
+    for (shards, kept) in [(3, 1), (2, 3), (1, 3), (1, 3)] {
+        // They speak only after the old server has gone, so all that came to it are waiting somewhere.
+        server.signal(Signal::STOP);
+        let mut waiting: Vec<Peer> = (0..60).map(|_| Peer::connect(address)).collect();
+        for peer in &mut waiting[..30] {
+            peer.send(FAST);
+        }
+        server.signal(Signal::CONT);
+        let next = place.next(driver, address, &format!("-A {shards}"));
+        assert_eq!(next.banner_line("kept "), format!("{kept} listeners"));
+        for peer in &mut waiting[30..] {
+            peer.send(FAST);
+        }
+        for peer in &mut waiting {
+            assert_eq!(peer.answer().status, 200);
+        }
+        drop(waiting);
+        server.ends_well();
+        server = next;
+        for _ in 0..40 {
+            expect_served(address);
+        }
+    }
+    server.finish();
+}
+
+/// Row 4.37: one message holds 64 descriptors: exactly that many, a few more, and two full ones.
+fn more_listeners_than_one_message_holds_are_handed_over(driver: Driver) {
+    for count in [32, 33, 64] {
+        let place = Place::new();
+        let old = Server::listening(
+            driver,
+            "127.0.0.1:0",
+            &format!("-A 2 {} {}", addresses(count - 1), place.option()),
+        );
+        let mut options = format!("-A 2 {}", place.option());
+        for address in &old.addresses()[1..] {
+            options += &format!(" --listen {address}");
+        }
+        let new = Server::listening(driver, &old.address().to_string(), &options);
+        assert_eq!(new.banner_line("kept "), format!("{} listeners", 2 * count));
+        assert_eq!(new.addresses(), old.addresses());
+        old.ends_well();
+        for address in new.addresses() {
+            expect_served(address);
+        }
+        new.finish();
+    }
+}
+
+/// Rows 4.37, 3.27: what listeners take from the limit of open files is known exactly: as many connections as the
+/// server says it has room for find room, and so does a hand-over at the same time; with less the server does not start.
+fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
+    let place = Place::new();
+    let limited = |limit: usize, options: &str| {
+        let limit = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
+        let mut command = Tool::new("bash", "-c").arg(limit).arg(binary().get_program()).into_command();
+        command.args(["serve", "--driver", driver.name(), "-A", "1", "--take-over"]).arg(&place.path);
+        command.args(options.split_whitespace());
+        command
+    };
+    // 64 kept, 8 for the shard, 20 listeners, and a copy of each.
+    let (kept, room) = (64 + 8 + 2 * 20, 10);
+    let outcome = limited(kept, &addresses(20)).output().expect("bash runs");
+    expect_failure(&outcome, "open files leaves no room for connections");
+    let old = Server::spawn(limited(kept + room, &addresses(20)));
+    let full = |server: &Server| -> Vec<Peer> {
+        assert_eq!(
+            server.banner_line("shards 1, worker threads 1, capacity "),
+            format!("{room} connections per shard (limited by open files)")
+        );
+        let mut peers: Vec<Peer> = (0..room).map(|_| server.connect()).collect();
+        for peer in &mut peers {
+            assert_eq!(peer.ask(FAST).status, 200);
+        }
+        peers
+    };
+    let peers = full(&old);
+    let wanted: String = old.addresses().iter().map(|address| format!("--listen {address} ")).collect();
+    let new = Server::spawn(limited(kept + room, &wanted));
+    assert_eq!(new.banner_line("kept "), "20 listeners");
+    for peer in peers {
+        assert_eq!(peer.rest(), b"");
+    }
+    let metrics = old.ends_well();
+    assert_eq!((metrics.value("accept_errors_total"), metrics.value("connections_max")), (0, room as u64));
+    drop(full(&new));
+    new.finish();
+}
+
+/// Row 4.37: what only the old one had is drained with it, what only the new one asks for is opened.
+fn addresses_may_come_and_go(driver: Driver) {
+    let place = Place::new();
+    let old = Server::listening(driver, "127.0.0.1:0", &format!("--listen 127.0.0.2:0 {}", place.option()));
+    let [kept, left] = old.addresses()[..] else { panic!("two addresses") };
+    let mut idle = Peer::connect(left);
+    assert_eq!(idle.ask(FAST).status, 200);
+    let new = Server::listening(driver, "127.0.0.3:0", &format!("--listen {kept} {}", place.option()));
+    assert_eq!(idle.rest(), b"");
+    old.ends_well();
+    let addresses = new.addresses();
+    assert_eq!((addresses.len(), addresses[1]), (2, kept));
+    for address in addresses {
+        expect_served(address);
+    }
+    assert!(Peer::try_connect(left).is_err(), "somebody listens still");
+    new.finish();
+}
+
+/// Row 4.37: from one host to all of them, in two hand-overs: first both, which share the port, then the wide one
+/// alone. The narrow one alone in its way is told by its name.
+fn addresses_may_become_wider(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 2");
+    let narrow = old.address();
+    let wide = SocketAddr::from(([0, 0, 0, 0], narrow.port()));
+    let outcome = place.attempt(driver, &format!("--listen {wide}"));
+    expect_failure(
+        &outcome,
+        &format!("the server that is succeeded listens on {narrow}, which is a part of it; ask for both"),
+    );
+    let other = SocketAddr::from(([127, 0, 0, 3], narrow.port()));
+    assert!(Peer::try_connect(other).is_err(), "somebody listens");
+    let both = place.next(driver, narrow, &format!("-A 2 --demo --listen {wide}"));
+    old.ends_well();
+    for address in [narrow, other] {
+        eventually("it listens", || Peer::try_connect(address).ok());
+        for _ in 0..10 {
+            expect_served(address);
+        }
+    }
+    both.finish();
+}
+
+/// Row 4.37: while a hand-over may fail, connections come to the old server's listeners alone, whatever the
+/// successor opens besides; so nobody is lost with it.
+fn what_a_successor_opens_takes_nobody_before_it_is_the_server(driver: Driver) {
+    for fails in [true, false] {
+        let place = Place::new();
+        let door = Control::door(&place.path);
+        let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        // Of those who may listen there together.
+        socket2::SockRef::from(&queue).set_reuse_port(true).expect("a socket takes the option");
+        let address = queue.local_addr().expect("it is bound");
+        let besides = free_address();
+        let (outcome, waiting) = thread::scope(|scope| {
+            let new = scope.spawn(|| {
+                let mut command = binary();
+                command.args(["serve", "--driver", driver.name(), "-A", "3"]);
+                command.args(["--listen", &address.to_string(), "--listen", &besides.to_string()]);
+                command.args(place.option().split_whitespace());
+                Server::spawn(command)
+            });
+            let old = Control::open(&door);
+            old.make_offer(&queue);
+            old.expect("ready");
+            assert!(Peer::try_connect(besides).is_err(), "somebody listens already");
+            let server = new.join().expect("it starts");
+            if fails {
+                // What it accepts ends with it.
+                server.signal(Signal::STOP);
+                server.stands_still();
+            }
+            let waiting: Vec<Peer> = (0..30).map(|_| Peer::connect(address)).collect();
+            if fails {
+                server.signal(Signal::KILL);
+                server.wait();
+                old.expect_end();
+                return (None, waiting);
+            }
+            old.say("yours");
+            old.expect("taken");
+            (Some(server), waiting)
+        });
+        queue.set_nonblocking(false).expect("a listener can be blocking");
+        for mut peer in waiting {
+            peer.send(FAST);
+            match &outcome {
+                None => _ = queue.accept().expect("nobody is lost with the successor"),
+                Some(_) => assert_eq!(peer.answer().status, 200),
+            }
+        }
+        if let Some(server) = outcome {
+            drop(queue);
+            for at in [address, besides] {
+                eventually("it listens", || Peer::try_connect(at).ok());
+                for _ in 0..20 {
+                    expect_served(at);
+                }
+            }
+            server.finish();
+        }
+    }
+}
+
+/// As many addresses.
+fn addresses(count: usize) -> String {
+    "--listen 127.0.0.1:0 ".repeat(count)
+}
+
+/// An address at which nobody listens.
+fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.2:0").expect("a free port");
+    listener.local_addr().expect("it is bound")
+}

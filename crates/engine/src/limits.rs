@@ -44,6 +44,9 @@ pub const ARENA_SIZE: usize = 512 * 1024;
 /// session yields until they have gone.
 pub const SEND_MAX: usize = 64 * 1024;
 
+/// Bytes that a session may offer at once, to be told how many were taken. The others are offered later.
+pub const OFFER_MAX: usize = u16::MAX as usize;
+
 /// How often a shard that is told to accept anew does so. A connection whose wake-up went to somebody who is gone
 /// waits that long at most.
 pub const ACCEPT_ANEW_EVERY: Duration = Duration::from_millis(50);

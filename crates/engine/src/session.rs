@@ -82,6 +82,12 @@ pub trait Session: Sized {
         let _ = io;
     }
 
+    /// So many of the bytes that were offered have been taken, and more may be taken now: see
+    /// [`Io::offer`]. It comes once for each offer; if output was held up, instead of `drained`.
+    fn taken(&mut self, count: usize, io: &mut Io<'_, Self::Service>) {
+        let _ = (count, io);
+    }
+
     /// Mail came.
     fn delivered(&mut self, mail: <Self::Service as Service>::Mail, io: &mut Io<'_, Self::Service>) {
         let _ = (mail, io);

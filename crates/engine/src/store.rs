@@ -14,6 +14,10 @@
 /// The sizes of blocks in bytes.
 const SIZES: [usize; 5] = [256, 1024, 4096, 16 * 1024, 64 * 1024];
 
+/// How many times its bytes' length a block may take of the budget. (A block for less than 64 bytes takes
+/// more than that, and little.)
+pub(crate) const BLOCK_WASTE_MAX: usize = SIZES[1] / SIZES[0];
+
 /// The longest run of bytes that a stash can hold.
 pub const STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
@@ -45,6 +49,11 @@ impl Store {
         // Zeroed memory of this size comes straight from the system and is not touched here.
         let arenas = SIZES.map(|size| Arena { memory: vec![0; budget / size * size], fresh: 0, free: NONE });
         Store { arenas, budget, used: 0 }
+    }
+
+    /// Bytes that blocks may have in all.
+    pub(crate) fn budget(&self) -> usize {
+        self.budget
     }
 
     /// Bytes in blocks that are in use.

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
-use stilling::engine::CloseReason;
+use stilling::engine::{CloseReason, Config};
 use stilling::http::{Method, Response, Routes};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
 
@@ -99,7 +99,10 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     let routes = Routes::new()
         .worker(Method::Get, "/sized", |_| Response::stream_sized("a/b", LENGTH, std::io::repeat(b's')))
         .worker(Method::Get, "/open", |_| Response::stream("a/b", std::io::repeat(b'o').take(LENGTH)));
+    // A store for ten of them.
+    let engine = Config { output_bytes_max: 1 << 20, ..Config::default() };
     let config = ServeConfig {
+        engine,
         listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 0))],
         shards: 2,
         worker_threads: 2,

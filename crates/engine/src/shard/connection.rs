@@ -67,6 +67,8 @@ pub(super) enum Owed {
     Received,
     /// Yes, when this turn's output has gone.
     AfterOutput,
+    /// It has offered bytes, and is told how many of them were taken when that is known.
+    Taken,
 }
 
 /// What is known of the peer's sending.
@@ -119,6 +121,8 @@ pub(super) struct Connection {
     pub(super) quiet_turn: Option<u32>,
     /// Bytes discarded while lingering.
     pub(super) lingered: u32,
+    /// While an offer goes out: bytes offered, at the end of the item. When it is over: those taken.
+    pub(super) offered: u16,
     pub(super) state: State,
     pub(super) finish: Finish,
     pub(super) reading: Reading,
@@ -150,6 +154,7 @@ impl Connection {
             due: Due::Never,
             quiet_turn: None,
             lingered: 0,
+            offered: 0,
             state: State::Open,
             finish: Finish::No,
             reading: Reading::Nothing,
@@ -167,6 +172,17 @@ impl Connection {
         if self.owed == Owed::Nothing {
             self.owed = Owed::Received;
         }
+    }
+
+    /// Whether it is known how much of an offer was taken.
+    pub(super) fn is_offer_over(&self) -> bool {
+        self.owed == Owed::Taken && !self.has_output()
+    }
+
+    /// An offer is over, with its number of bytes taken. What came meanwhile may be shown.
+    pub(super) fn take_offer(&mut self) -> usize {
+        self.owed = Owed::Received;
+        std::mem::take(&mut self.offered).into()
     }
 
     /// Whether output of this turn or of earlier ones is still to be sent.

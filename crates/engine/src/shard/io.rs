@@ -6,9 +6,9 @@ use stilling_ring::Time;
 use super::connection::{Connection, Finish, NEVER, Owed, Peer};
 use super::output::Output;
 use crate::close_reason::CloseReason;
-use crate::limits::SEND_MAX;
+use crate::limits::{OFFER_MAX, SEND_MAX};
 use crate::session::Service;
-use crate::store::Store;
+use crate::store::{BLOCK_WASTE_MAX, Store};
 use crate::token::Token;
 
 /// There was no room for the bytes.
@@ -54,9 +54,21 @@ impl<V: Service> Io<'_, V> {
         self.token
     }
 
-    /// Bytes that may still be sent before what is unsent has gone.
+    /// Bytes that may still be sent before what is unsent has gone. None behind an [`offer`](Self::offer).
     pub fn room(&self) -> usize {
-        SEND_MAX.saturating_sub(self.unsent)
+        match self.connection.owed {
+            Owed::Taken => 0,
+            _ => SEND_MAX.saturating_sub(self.unsent),
+        }
+    }
+
+    /// The same, as far as nobody else suffers: none once half of the store that all connections share may be
+    /// full of what their peers do not take. What is sent beyond may close whoever needs the other half.
+    pub fn spare_room(&self) -> usize {
+        let (used, budget) = (self.store.used(), self.store.budget());
+        // Whatever goes out in this turn may come back.
+        let spare = (budget / 2).saturating_sub(used) / BLOCK_WASTE_MAX;
+        self.room().min(spare.saturating_sub(self.output.arena.len()))
     }
 
     /// Sends bytes, after those sent before.
@@ -103,6 +115,29 @@ impl<V: Service> Io<'_, V> {
         Err(Full)
     }
 
+    /// Tries to send bytes without a promise: what the system does not take is not kept, and the session hears
+    /// by [`taken`](crate::Session::taken) how many went, when more can go. So a long answer needs no room in
+    /// the store, however slowly its peer reads. Until then the session is shown no input and can send nothing
+    /// else. An end that it asks for meanwhile does not wait for the rest.
+    ///
+    /// At most [`OFFER_MAX`](crate::limits::OFFER_MAX) bytes are tried, and none while earlier output is held up; the answer comes all the same.
+    pub fn offer(&mut self, bytes: &[u8]) {
+        let held_up = !self.connection.output.is_empty();
+        let count = if held_up { 0 } else { bytes.len().min(self.room()).min(OFFER_MAX) };
+        if self.connection.owed == Owed::Taken {
+            return;
+        }
+        if count > 0 {
+            self.connection.link = self.output.open_item(self.connection.link, self.token);
+            self.output.arena.extend_from_slice(&bytes[..count]);
+            self.output.extend_item(self.connection.link);
+            self.unsent += count;
+        }
+        // Not more than `OFFER_MAX`.
+        self.connection.offered = count as u16;
+        self.connection.owed = Owed::Taken;
+    }
+
     /// Sets the point in time at which the session wants to hear `deadline`; `None` takes it away.
     pub fn set_deadline(&mut self, deadline: Option<Time>) {
         self.connection.deadline = deadline.unwrap_or(NEVER);
@@ -121,9 +156,11 @@ impl<V: Service> Io<'_, V> {
     }
 
     /// Asks for `received` with the unconsumed bytes (there may be none) when this turn's output has
-    /// gone.
+    /// gone. After an [`offer`](Self::offer) it is called anyway.
     pub fn again(&mut self) {
-        self.connection.owed = Owed::AfterOutput;
+        if self.connection.owed != Owed::Taken {
+            self.connection.owed = Owed::AfterOutput;
+        }
     }
 
     /// Closes when all output is sent.

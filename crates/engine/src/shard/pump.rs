@@ -31,7 +31,7 @@ impl Connection {
             State::Open => {
                 self.reading != Reading::Nothing
                     || self.has_output()
-                    || self.owed == Owed::AfterOutput
+                    || matches!(self.owed, Owed::AfterOutput | Owed::Taken)
                     || self.paused
                     || self.deadline != NEVER
             }
@@ -50,6 +50,17 @@ impl Connection {
         let quiet = self.reading != Reading::Nothing || self.quiet_turn == Some(turn);
         let unannounced = self.reason == CloseReason::Drained;
         self.peer == Peer::Sending && (self.finish == Finish::Linger || unannounced || !quiet)
+    }
+
+    /// No output is held up any more.
+    pub(super) fn unblock(&mut self, park_at: Time) {
+        self.blocked = false;
+        // The write timeout is over; a receive that is still armed may be parked again.
+        self.due = match self.reading {
+            Reading::Receive => Due::Park(park_at),
+            Reading::Nothing | Reading::Parking | Reading::Parked => Due::Never,
+        };
+        self.owe_received();
     }
 
     /// When the wheel must look at this connection.
@@ -71,7 +82,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Calls a session's method; its wishes are noted only.
-    fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
+    pub(super) fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
         let Some(slot) = self.slots.get(token) else { return };
         let session = slot.session.as_mut().expect("a tenant has a session");
         let connection = &mut slot.connection;
@@ -140,7 +151,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
         let Some(slot) = self.slots.get(token) else { return };
-        if slot.connection.owed == Owed::AfterOutput && slot.connection.state == State::Open {
+        let looks_again = match slot.connection.owed {
+            Owed::AfterOutput => true,
+            Owed::Taken => !slot.connection.blocked,
+            Owed::Nothing | Owed::Received => false,
+        };
+        if looks_again && slot.connection.state == State::Open {
             // Perhaps not for the first time; the second look will find nothing to do.
             self.to_revisit.push(token);
         }
@@ -176,7 +192,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 return false;
             }
         }
-        if connection.paused || connection.blocked || connection.owed == Owed::AfterOutput {
+        let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
+        if connection.paused || connection.blocked || waits {
             return false;
         }
         if connection.owed == Owed::Received {
@@ -258,7 +275,30 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// Held-up output may go on.
-    pub(super) fn send_held(&mut self, token: Token) {
+    pub(super) fn on_writable(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if !connection.output.is_empty() {
+            return self.send_held(token);
+        }
+        // An offer was cut short, and nothing is held. The connection stays blocked, with its write timeout, until
+        // its peer has taken something.
+        if connection.owed == Owed::Taken && connection.finish == Finish::No {
+            let count = connection.take_offer();
+            self.tell(token, |session, io| session.taken(count, io));
+        }
+        let connection = &mut self.slots.get(token).expect("telling frees no slot").connection;
+        if !connection.output.is_empty() {
+            self.send_held(token);
+        } else if let Some(item) = self.output.items.get_mut(connection.link as usize) {
+            item.after = After::LookAgain;
+        } else {
+            connection.unblock(self.now.after(self.config.park_after));
+        }
+        self.pump(token);
+    }
+
+    fn send_held(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         let closes = connection.finish == Finish::Close && !connection.must_linger(self.turn_number);

@@ -125,13 +125,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
             return self.to_revisit.push(token);
         }
+        let sent = stop.sent as usize;
         let kept = match place {
             Place::Stash => {
-                connection.output.consume(&mut self.held_output, stop.sent as usize);
+                connection.output.consume(&mut self.held_output, sent);
                 true
             }
             Place::Arena { start, len } => {
-                let rest = &self.output.arena[start + stop.sent as usize..start + len];
+                // What was only offered stands at the end, and is not kept.
+                let promised = len - usize::from(connection.offered);
+                connection.offered = sent.saturating_sub(promised) as u16;
+                let rest = &self.output.arena[start + sent.min(promised)..start + promised];
                 connection.output.append(&mut self.held_output, rest)
             }
         };
@@ -162,22 +166,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if after == After::LookAgain {
             self.to_revisit.push(token);
         }
-        match place {
-            Place::Arena { len, .. } => len as u64,
+        let len = match place {
+            // It stopped short, and there is nothing more to say of it.
+            Place::Arena { len: 0, .. } => return 0,
+            Place::Arena { len, .. } => len,
             Place::Stash => {
-                let len = connection.output.len() as u64;
+                let len = connection.output.len();
                 connection.output.clear(&mut self.held_output);
-                connection.blocked = false;
-                // The write timeout is over; a receive that is still armed may be parked again.
-                connection.due = match connection.reading {
-                    Reading::Receive => Due::Park(self.now.after(self.config.park_after)),
-                    Reading::Nothing | Reading::Parking | Reading::Parked => Due::Never,
-                };
-                connection.owe_received();
-                connection.drained = true;
                 len
             }
+        };
+        if connection.blocked {
+            connection.unblock(self.now.after(self.config.park_after));
+            connection.drained = true;
         }
+        len as u64
     }
 
     /// Connections that wanted to be looked at when the output had gone. Those for which the arena has
@@ -195,7 +198,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
             if connection.owed == Owed::AfterOutput {
                 connection.owed = Owed::Received;
             }
-            if std::mem::take(&mut connection.drained) && connection.state == State::Open {
+            let drained = std::mem::take(&mut connection.drained);
+            if connection.state != State::Open || connection.finish == Finish::Abort {
+                self.pump(token);
+            } else if connection.finish == Finish::No && connection.is_offer_over() {
+                let count = connection.take_offer();
+                self.call(token, |session, io| session.taken(count, io));
+            } else if drained {
                 self.call(token, Session::drained);
             } else {
                 self.pump(token);
@@ -227,7 +236,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Event::Failed { token, error } => self.on_failed(token, &error),
             Event::Writable { token } => {
                 if self.is_in(token, State::Open) {
-                    self.send_held(token);
+                    self.on_writable(token);
                 }
             }
             Event::Readable { token } => {

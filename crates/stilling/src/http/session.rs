@@ -270,11 +270,11 @@ impl HttpSession {
         match body {
             Body::Stream(stream) if !stream.has_piece() => self.read_on(stream, io),
             // Most answers are short: nothing of them has to be kept.
-            Body::Static(bytes) if bytes.len() <= io.room() => {
+            Body::Static(bytes) if bytes.len() <= io.spare_room() => {
                 let _ = io.send(bytes);
                 self.answered(persistent, io);
             }
-            Body::Bytes(bytes) if bytes.len() <= io.room() => {
+            Body::Bytes(bytes) if bytes.len() <= io.spare_room() => {
                 let _ = io.send(&bytes);
                 self.answered(persistent, io);
             }
@@ -308,18 +308,18 @@ impl HttpSession {
     fn go_on(&mut self, io: &mut Io<'_, HttpService>) {
         let Kept::Answer(sending) = &mut self.kept else { return self.forward_on(io) };
         let rest = sending.rest();
-        let count = rest.len().min(io.room());
-        let complete = count == rest.len();
-        if count > 0 {
-            // There is room for as much.
-            let _ = io.send(&rest[..count]);
-            sending.advance(count);
-        }
-        if !complete {
+        if rest.len() > io.spare_room() {
+            // It stays here until the client takes it: the shard's store is not for long answers.
+            io.offer(rest);
             self.waiting = Waiting::Room;
             // Time is kept by the engine: what the client does not take is subject to the write timeout.
-            io.set_deadline(None);
-            return io.again();
+            return io.set_deadline(None);
+        }
+        if !rest.is_empty() {
+            // There is room for as much.
+            let _ = io.send(rest);
+            let count = rest.len();
+            sending.advance(count);
         }
         let Kept::Answer(sending) = std::mem::replace(&mut self.kept, Kept::Nothing) else { return };
         match sending.next() {
@@ -565,7 +565,8 @@ impl Session for HttpSession {
         let mut consumed = 0;
         // The end of a body is an event of its own, behind its last byte.
         while consumed < bytes.len() || self.decoder.in_body() {
-            if io.room() < ANSWER_ROOM {
+            // Whoever asks on without reading is answered one by one when the store is scarce.
+            if io.room() < ANSWER_ROOM || io.has_unsent() && io.spare_room() < ANSWER_ROOM {
                 io.again();
                 break;
             }
@@ -624,6 +625,13 @@ impl Session for HttpSession {
                 let deadline = io.now().after(io.service.config.timeouts.idle);
                 io.set_deadline(Some(deadline));
             }
+        }
+    }
+
+    fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
+        if let Kept::Answer(sending) = &mut self.kept {
+            sending.advance(count);
+            self.go_on(io);
         }
     }
 

@@ -25,6 +25,7 @@ macro_rules! on_both_drivers {
 mod answers;
 mod bodies;
 mod broken;
+mod crowd;
 mod files;
 mod framing;
 mod held;

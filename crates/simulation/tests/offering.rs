@@ -1,0 +1,249 @@
+//! Bytes that a session offers instead of sending: what the system does not take stays with the session, and the
+//! shard's store stays empty. Each case alone, over the simulated network.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::Wait;
+use stilling_engine::limits::SEND_MAX;
+use stilling_engine::{CloseReason, Config, Control, Full, Io, Service, Session, Shard, Token};
+use stilling_ring::{Time, Wake};
+use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+
+/// Bytes that the network takes in one direction before somebody reads.
+const BUFFER: usize = 5000;
+/// Bytes that a session sends before it offers.
+const HEAD: usize = 3000;
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Default)]
+struct Stage {
+    /// Bytes that each session offers, and how many of them at once.
+    body: usize,
+    piece: usize,
+    /// Bytes that each sends before that, with a promise.
+    head: usize,
+    /// What the sessions were told was taken.
+    taken: Vec<usize>,
+    ended: Vec<CloseReason>,
+}
+
+#[derive(Default)]
+struct Offering {
+    at: usize,
+}
+
+fn pattern(at: usize) -> u8 {
+    (at % 251) as u8
+}
+
+impl Offering {
+    fn go_on(&mut self, io: &mut Io<'_, Stage>) {
+        if self.at == io.service.body {
+            return io.finish(CloseReason::Done);
+        }
+        let (from, to) = (io.service.head + self.at, io.service.head + io.service.body);
+        let rest: Vec<u8> = (from..to.min(from + io.service.piece)).map(pattern).collect();
+        io.offer(&rest);
+        assert_eq!((io.room(), io.spare_room()), (0, 0));
+        assert_eq!(io.send(b"behind"), Err(Full), "nothing goes behind an offer");
+    }
+}
+
+impl Service for Stage {
+    type Session = Offering;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Offering {
+        Offering::default()
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        false
+    }
+
+    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
+        None
+    }
+}
+
+impl Session for Offering {
+    type Service = Stage;
+
+    fn opened(&mut self, io: &mut Io<'_, Stage>) {
+        let head: Vec<u8> = (0..io.service.head).map(pattern).collect();
+        io.send(&head).expect("there is room");
+        self.go_on(io);
+    }
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
+        assert_eq!(self.at, io.service.body, "input is shown before the offer is over");
+        bytes.len()
+    }
+
+    fn taken(&mut self, count: usize, io: &mut Io<'_, Stage>) {
+        io.service.taken.push(count);
+        self.at += count;
+        self.go_on(io);
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
+        service.ended.push(reason);
+    }
+}
+
+struct World {
+    network: Network,
+    shard: Shard<SimDriver, Stage>,
+    address: Address,
+}
+
+impl World {
+    /// Sessions that send `head` bytes and offer `body` more, over a network that takes `buffer` at once.
+    fn new(head: usize, body: usize, buffer: usize) -> Self {
+        let network = Network::new(1, Options { buffer, ..Options::default() });
+        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 100, None);
+        let address = listener.listening_at().expect("it listens");
+        let config = Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() };
+        let service = Stage { body, head, piece: usize::MAX / 2, ..Stage::default() };
+        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
+        let mut shard =
+            Shard::new(SimDriver::new(&network), service, config, network.clock(), wake, counters);
+        shard.listen(listener, false).expect("the first listener");
+        World { network, shard, address }
+    }
+
+    fn client(&mut self) -> Peer {
+        let client = self.network.connect(self.address.clone(), None);
+        self.turns();
+        client
+    }
+
+    /// Lets everything happen that the network brings in a short time. The shard comes to rest each time: it does not
+    /// turn in vain.
+    fn turns(&mut self) {
+        for _ in 0..20 {
+            self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
+            self.shard.turn(false).expect("turns");
+            let mut turns = 0;
+            while self.shard.prepare_to_wait() == Wait::No {
+                self.shard.turn(false).expect("turns");
+                turns += 1;
+                assert!(turns < 100, "it spins");
+            }
+            self.shard.audit().unwrap_or_else(|why| panic!("{why}"));
+        }
+    }
+}
+
+/// What the peer can read now, at most `most` bytes; the flag says whether the end came behind it.
+fn read(peer: &mut Peer, most: usize) -> (Vec<u8>, bool) {
+    let (mut all, mut into) = (Vec::new(), [0; 1000]);
+    loop {
+        let room = into.len().min(most - all.len());
+        if room == 0 {
+            return (all, false);
+        }
+        match peer.read(&mut into[..room]) {
+            Ok(0) => return (all, true),
+            Ok(len) => all.extend(&into[..len]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return (all, false),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Row 4.36: a long answer to a slow reader: every byte in its order, and never one in the store but of the head.
+#[test]
+fn what_is_offered_arrives_whole_and_is_never_held() {
+    for (head, body, buffer) in [
+        (0, 300_000, BUFFER),
+        (HEAD, 300_000, BUFFER),
+        // The head itself does not fit.
+        (HEAD, 100_000, 1000),
+        (HEAD, 1, HEAD),
+        // All is taken at once.
+        (HEAD, 300_000, 1_000_000),
+        (SEND_MAX, 100_000, BUFFER),
+    ] {
+        let mut world = World::new(head, body, buffer);
+        let mut client = world.client();
+        client.write(b"?").expect("there is room");
+        let mut seen = 0;
+        loop {
+            world.turns();
+            assert!(
+                world.shard.held().1 <= if seen < head { SEND_MAX } else { 0 },
+                "{:?}",
+                world.shard.held()
+            );
+            let (bytes, end) = read(&mut client, 2500);
+            for byte in bytes {
+                assert_eq!(byte, pattern(seen), "byte {seen}");
+                seen += 1;
+            }
+            if end {
+                break;
+            }
+        }
+        assert_eq!(seen, head + body);
+        drop(client);
+        world.turns();
+        let stage = world.shard.service();
+        assert_eq!((stage.taken.iter().sum::<usize>(), &stage.ended), (body, &vec![CloseReason::Done]));
+        assert_eq!(world.shard.held(), (0, 0));
+    }
+}
+
+/// Row 4.36: when the rest of an offer has gone the session goes on in the same turn, however long the shard could wait.
+#[test]
+fn the_news_of_an_offer_is_not_waited_for() {
+    let mut world = World::new(0, 100_000, BUFFER);
+    world.shard.service().piece = 2000;
+    let mut client = world.client();
+    let mut seen = 0;
+    while seen < 100_000 {
+        seen += read(&mut client, 2500).0.len();
+        world.shard.turn(true).expect("turns");
+    }
+    assert!(world.network.now().as_nanos() < WRITE_TIMEOUT.as_nanos() as u64, "{:?}", world.network.now());
+}
+
+/// Row 4.35: who takes nothing is given up in time, and who takes a little has its time anew.
+#[test]
+fn the_write_timeout_holds_for_offers() {
+    let mut world = World::new(0, 100_000, BUFFER);
+    let mut client = world.client();
+    let mut seen = 0;
+    for _ in 0..10 {
+        world.network.advance_to(world.network.now().after(WRITE_TIMEOUT * 2 / 3));
+        seen += read(&mut client, 1500).0.len();
+        world.turns();
+        assert_eq!(world.shard.open(), 1, "after {seen} bytes");
+    }
+    let told = world.shard.service().taken.len();
+    world.network.advance_to(world.network.now().after(WRITE_TIMEOUT * 3));
+    world.turns();
+    assert_eq!(world.shard.service().ended, [CloseReason::WriteTimeout]);
+    assert_eq!(world.shard.service().taken.len(), told, "nobody is told of what did not go");
+    assert_eq!(world.shard.held(), (0, 0));
+}
+
+/// Row 4.34: a peer that goes in the middle of an offer ends its connection once.
+#[test]
+fn who_leaves_in_the_middle_of_an_offer_is_gone() {
+    let mut world = World::new(HEAD, 100_000, BUFFER);
+    let mut client = world.client();
+    read(&mut client, 4000);
+    world.turns();
+    client.reset();
+    world.turns();
+    assert_eq!(world.shard.service().ended, [CloseReason::PeerReset]);
+    assert_eq!((world.shard.open(), world.shard.held()), (0, (0, 0)));
+}

@@ -164,6 +164,9 @@ struct Limits {
     /// Bytes of requests that wait for bodies or workers, for handlers, per accept thread; more are answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
     max_requests_held: u32,
+    /// Bytes of handlers' answers that wait for slow clients, per accept thread; who asks for more is answered 503
+    #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
+    max_answers_held: u64,
     /// Bytes of unfinished input held per accept thread
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
     max_input_held: u32,
@@ -357,6 +360,7 @@ impl Arguments {
             queue_target: timeouts.queue_target.and_then(|choice| choice.0),
             slow_duration: Duration::from_millis(self.slow_duration.into()),
             requests_held_max: limits.max_requests_held as usize,
+            answers_held_max: usize::try_from(limits.max_answers_held).unwrap_or(usize::MAX),
             driver: match self.driver {
                 Driver::Auto => DriverChoice::Auto,
                 Driver::Uring => DriverChoice::Uring,

@@ -51,6 +51,9 @@ pub struct ServeConfig {
     /// Bytes of requests, per shard, that may wait for their bodies or for workers, for handlers; more
     /// are answered 503. Default: 64 MiB.
     pub requests_held_max: usize,
+    /// Bytes of handlers' answers, per shard, that may wait for slow clients; who asks for more is answered 503. A
+    /// streamed answer counts as one piece, some 32 KiB, from its beginning to its end. Default: 256 MiB.
+    pub answers_held_max: usize,
     /// What the HTTP decoder accepts.
     pub limits: Limits,
     /// How long clients may take.
@@ -89,6 +92,7 @@ impl Default for ServeConfig {
             pin: false,
             demo: false,
             requests_held_max: 64 * 1024 * 1024,
+            answers_held_max: 256 * 1024 * 1024,
             limits: Limits::default(),
             timeouts: Timeouts::default(),
             engine: EngineConfig::default(),

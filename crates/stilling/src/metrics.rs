@@ -67,6 +67,10 @@ impl Collector for Everything {
             "Requests refused for want of memory",
             see.http(|c| &c.requests_shed),
         )?;
+        let held = see.http.iter().map(|counters| counters.answers_held()).sum();
+        gauge(to, "http_answers_held_bytes", "Answers of handlers that wait for slow clients", held)?;
+        let shed = see.http(|c| &c.answers_shed);
+        counter(to, "http_answers_shed", "Requests refused for want of memory for answers", shed)?;
         counter(
             to,
             "http_handler_panics",

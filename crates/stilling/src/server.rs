@@ -163,6 +163,7 @@ impl Server {
             demo: Vec::new(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
+            answers_held_max: config.answers_held_max,
             write_timeout: config.engine.write_timeout,
             has_app: overview.app.is_some(),
         };

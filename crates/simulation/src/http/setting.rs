@@ -107,6 +107,7 @@ impl Setting {
             queue_age_max,
             demo: vec![true],
             routes: Arc::new(own::routes()),
+            answers_held_max: 1 << 30,
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },
             write_timeout: engine.write_timeout,
             has_app: false,

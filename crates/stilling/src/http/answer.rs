@@ -3,11 +3,12 @@
 use stilling_engine::Io;
 use stilling_wire::http1::{Connection, Date, Method, OK_CLOSE, Reply, RequestHead, Status, Version};
 
+use super::counters::Held;
 use super::methods::Methods;
 use super::response::{Body, Response, TEXT};
 use super::route::Route;
 use super::service::HttpService;
-use super::stream::Framing;
+use super::stream::{Framing, STREAM_COST};
 
 /// Bytes of room that a connection must have before its next request is looked at: for a short answer, or for
 /// the head of a long one, which may take half of it. Longer: 500 instead.
@@ -128,8 +129,13 @@ pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_, HttpSer
 }
 
 /// Sends the head of a handler's answer and decides the framing of its body. Returns whether the
-/// connection persists, and the body that is to follow.
-pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpService>) -> (bool, Body) {
+/// connection persists, and the body that is to follow. A streamed body takes what is `held` for it along.
+pub(super) fn send_head(
+    terms: &Terms,
+    response: Response,
+    held: &mut Option<Held>,
+    io: &mut Io<'_, HttpService>,
+) -> (bool, Body) {
     let length = response.length();
     let Response { status, content_type, fields, body } = response;
     let has_body = !terms.is_head && !forbids_body(status);
@@ -179,12 +185,25 @@ pub(super) fn send_head(terms: &Terms, response: Response, io: &mut Io<'_, HttpS
     let body = match body {
         _ if !has_body => Body::Static(b""),
         Body::Stream(mut stream) => {
-            stream.begin(framing);
+            stream.begin(framing, held.take());
             Body::Stream(stream)
         }
         body => body,
     };
     (persistent, body)
+}
+
+/// What an answer would count for among those that wait for their clients: nothing if it goes out at once.
+pub(super) fn cost(terms: &Terms, response: &Response, room: usize) -> usize {
+    match &response.body {
+        _ if terms.is_head || forbids_body(response.status) => 0,
+        // Who watches the server is answered all the more when it is in need.
+        _ if !matches!(terms.route, Route::Handler(_)) => 0,
+        // Its head takes some of the room.
+        Body::Bytes(bytes) if bytes.len() + ANSWER_ROOM / 2 > room => bytes.len(),
+        Body::Stream(_) => STREAM_COST,
+        Body::Bytes(_) | Body::Static(_) | Body::Delegate(_) => 0,
+    }
 }
 
 /// Fields of an answer, the server's own among them, for which no memory has to be found.

@@ -27,16 +27,25 @@ pub struct HttpCounters {
     /// Requests answered 503 because those that wait for their bodies or for workers hold all the memory
     /// that they may.
     pub requests_shed: Counter,
+    /// Requests answered 503 because the answers that wait for slow clients hold all the memory that they may.
+    pub answers_shed: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
     /// Given back by whoever drops a request, which may be a worker.
     requests_held: AtomicU64,
+    /// Given back by whoever drops an answer, which may be a worker.
+    answers_held: AtomicU64,
 }
 
 impl HttpCounters {
     /// Bytes of requests that wait for their bodies or for workers, or are with a worker.
     pub fn requests_held(&self) -> u64 {
         self.requests_held.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of handlers' answers that wait for their clients to take them.
+    pub fn answers_held(&self) -> u64 {
+        self.answers_held.load(Ordering::Relaxed)
     }
 
     /// Answers with `status`.
@@ -67,40 +76,65 @@ impl Default for HttpCounters {
             jobs_overdue: Counter::new(),
             late_results: Counter::new(),
             requests_shed: Counter::new(),
+            answers_shed: Counter::new(),
             handler_panics: Counter::new(),
             requests_held: AtomicU64::new(0),
+            answers_held: AtomicU64::new(0),
         }
     }
 }
 
-/// Bytes that count as held for one request until it is dropped, wherever it is then: a request whose client
-/// has gone may still lie in the workers' queue.
+/// What bytes are held for.
+#[derive(Clone, Copy, Debug)]
+enum Sort {
+    Request,
+    Answer,
+}
+
+/// Bytes that count as held for one request, or one answer, until it is dropped, wherever it is then: a request whose
+/// client has gone may still lie in the workers' queue, and the source of an answer may be with a worker.
 #[derive(Debug)]
 pub(crate) struct Held {
     counters: Arc<HttpCounters>,
+    sort: Sort,
     bytes: u64,
 }
 
 impl Held {
-    /// Nothing yet.
+    /// Nothing yet of a request.
     pub(crate) fn new(counters: &Arc<HttpCounters>) -> Self {
-        Held { counters: Arc::clone(counters), bytes: 0 }
+        Held { counters: Arc::clone(counters), sort: Sort::Request, bytes: 0 }
+    }
+
+    /// So many bytes of an answer; `None` when all answers together would have more than `max`.
+    pub(super) fn of_answer(counters: &Arc<HttpCounters>, bytes: usize, max: usize) -> Option<Self> {
+        let mut held = Held { counters: Arc::clone(counters), sort: Sort::Answer, bytes: 0 };
+        held.grow(bytes, max).then_some(held)
     }
 
     /// Makes room for more bytes; false when all together would be more than `max`.
     pub(crate) fn grow(&mut self, bytes: usize, max: usize) -> bool {
         // Only the shard adds, so what others give back meanwhile makes more room, never less.
-        let fits = self.counters.requests_held().saturating_add(bytes as u64) <= max as u64;
+        let all = self.all();
+        let fits = all.load(Ordering::Relaxed).saturating_add(bytes as u64) <= max as u64;
         if fits {
+            all.fetch_add(bytes as u64, Ordering::Relaxed);
             self.bytes += bytes as u64;
-            self.counters.requests_held.fetch_add(bytes as u64, Ordering::Relaxed);
         }
         fits
+    }
+
+    /// What all of the same sort hold.
+    fn all(&self) -> &AtomicU64 {
+        match self.sort {
+            Sort::Request => &self.counters.requests_held,
+            Sort::Answer => &self.counters.answers_held,
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.counters.requests_held.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.all().fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,6 @@
 //! An answer that is longer than what may be sent at once.
 
+use super::counters::Held;
 use super::response::Body;
 use super::stream::Stream;
 
@@ -8,6 +9,8 @@ pub(super) struct Sending {
     body: Body,
     /// Bytes of it that have been sent; of a stream: of its present piece.
     sent: usize,
+    /// Counts bytes among the answers that are held. A stream has its own.
+    _held: Option<Held>,
 }
 
 /// What comes after bytes that have all been sent.
@@ -22,13 +25,18 @@ pub(super) enum Next {
 
 impl Sending {
     pub(super) fn new(body: Body) -> Box<Self> {
-        Box::new(Sending { body, sent: 0 })
+        Self::counted(body, None)
+    }
+
+    /// The same, counted among the answers that are held.
+    pub(super) fn counted(body: Body, held: Option<Held>) -> Box<Self> {
+        Box::new(Sending { body, sent: 0, _held: held })
     }
 
     /// A streamed body whose present piece has been sent already, if there was one.
     pub(super) fn unread(stream: Box<Stream>) -> Box<Self> {
         let sent = stream.framed().len();
-        Box::new(Sending { body: Body::Stream(stream), sent })
+        Box::new(Sending { body: Body::Stream(stream), sent, _held: None })
     }
 
     /// What can be sent now.

@@ -74,6 +74,8 @@ pub struct HttpConfig {
     pub write_timeout: Duration,
     /// Bytes of requests that may wait for their bodies or for workers, or be with workers; then 503.
     pub requests_held_max: usize,
+    /// Bytes of handlers' answers that may wait for their clients; then 503.
+    pub answers_held_max: usize,
     /// All but the server's own pages is answered by worker processes.
     pub has_app: bool,
 }

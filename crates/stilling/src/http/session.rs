@@ -12,6 +12,7 @@ use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDeco
 use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_ROOM, Terms};
+use super::counters::Held;
 use super::delegated::Delegate;
 use super::forward::Forward;
 use super::pages;
@@ -265,7 +266,18 @@ impl HttpSession {
         if let Response { body: Body::Delegate(delegate), .. } = response {
             return self.leave(delegate, io);
         }
-        let (persistent, body) = answer::send_head(&self.terms, response, io);
+        let cost = answer::cost(&self.terms, &response, io.spare_room());
+        let mut held = None;
+        if cost > 0 {
+            let service = &io.service;
+            held = Held::of_answer(&service.counters, cost, service.config.answers_held_max);
+            if held.is_none() {
+                io.service.counters.answers_shed.add(1);
+                let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+                return self.answered(persistent, io);
+            }
+        }
+        let (persistent, body) = answer::send_head(&self.terms, response, &mut held, io);
         self.terms.persistent = persistent;
         match body {
             Body::Stream(stream) if !stream.has_piece() => self.read_on(stream, io),
@@ -279,7 +291,7 @@ impl HttpSession {
                 self.answered(persistent, io);
             }
             body => {
-                self.kept = Kept::Answer(Sending::new(body));
+                self.kept = Kept::Answer(Sending::counted(body, held));
                 self.go_on(io);
             }
         }

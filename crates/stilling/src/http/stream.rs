@@ -11,12 +11,16 @@
 
 use std::io::{self, Read, Write};
 
+use super::counters::Held;
+
 /// Bytes of body in one piece: with its frame it fits into what one call of a session may send.
 pub(super) const PIECE_SIZE: usize = 32 * 1024;
 
 /// The frame of a chunk: eight hex digits and CRLF before it, CRLF behind it (RFC 9112 §7.1). Leading
 /// zeros are legal, so the frame's size does not depend on the chunk's.
 const CHUNK_HEAD: usize = 10;
+/// What a stream counts for among the answers that are held: its buffer, with both parts of a frame and the end.
+pub(super) const STREAM_COST: usize = PIECE_SIZE + CHUNK_HEAD + 2 + CHUNK_END.len();
 /// The last chunk and the empty trailer section.
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
@@ -47,6 +51,8 @@ pub(super) struct Stream {
     /// Where what is to be sent begins in the buffer: behind room for a frame that is not there.
     start: usize,
     state: State,
+    /// Counts it among the answers that are held, from when it is sent.
+    held: Option<Held>,
 }
 
 impl std::fmt::Debug for Stream {
@@ -66,6 +72,7 @@ impl Stream {
             framing: Framing::Plain,
             start: 0,
             state,
+            held: None,
         })
     }
 
@@ -120,8 +127,8 @@ impl Stream {
     }
 
     /// Decides the framing, before the first piece is sent. What has been read already is framed now.
-    pub(super) fn begin(&mut self, framing: Framing) {
-        self.framing = framing;
+    pub(super) fn begin(&mut self, framing: Framing, held: Option<Held>) {
+        (self.framing, self.held) = (framing, held);
         if self.has_piece() {
             self.frame();
         }

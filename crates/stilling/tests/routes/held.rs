@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use stilling::DriverChoice;
-use stilling::http::{Method, Response, Routes};
+use stilling::http::{Method, Response, Routes, Status};
 
 use crate::support::{Peer, Served, eventually, get, pattern};
 
@@ -13,6 +13,7 @@ on_both_drivers!(
     who_finds_no_memory_is_told_to_come_again,
     clients_that_leave_give_their_memory_back,
     a_request_in_the_queue_counts_after_it_was_given_up,
+    answers_beyond_the_memory_for_them_are_refused,
 );
 
 const HEAD: &str = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n";
@@ -116,5 +117,61 @@ fn a_request_in_the_queue_counts_after_it_was_given_up(driver: DriverChoice) {
     assert_eq!(stuck.answer().text(), "done");
     eventually("the worker gives all back", || (server.held() == 0).then_some(()));
     drop(stuck);
+    server.finish();
+}
+
+/// Rows 4.7, 4.9: what slow clients leave lying is bounded; who comes then is told when to try again, and those who were
+/// there before get everything.
+fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
+    const LONG: usize = 600_000;
+    const MOST: usize = 1_000_000;
+    let routes = Routes::new()
+        .inline(Method::Get, "/in", |_| Response::bytes("a/b", pattern(LONG)))
+        .worker(Method::Get, "/job", |_| Response::bytes("a/b", pattern(LONG)))
+        .worker(Method::Get, "/open", |_| Response::stream("a/b", std::io::Cursor::new(pattern(LONG))))
+        .inline(Method::Get, "/sized", |_| {
+            Response::stream_sized("a/b", LONG as u64, std::io::Cursor::new(pattern(LONG)))
+        })
+        .inline(Method::Get, "/good", |_| "good");
+    let server = Served::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        (config.send_buffer, config.answers_held_max) = (Some(16_384), MOST);
+    });
+    let shed = || server.see().http(|counters| &counters.answers_shed);
+    let mut slow = Peer::connect_small(server.address());
+    slow.send(get("/in"));
+    eventually("the answer waits", || (server.answers_held() == LONG as u64).then_some(()));
+    // Streams count as one piece each, however long they are, and fill what is left.
+    let mut streams = Vec::new();
+    while shed() == 0 {
+        let mut stream = Peer::connect_small(server.address());
+        stream.send(get(["/open", "/sized"][streams.len() % 2]));
+        let head = stream.head();
+        streams.push((stream, head));
+        assert!(server.answers_held() <= MOST as u64);
+    }
+    let (mut last, refused) = streams.pop().expect("one was refused");
+    assert_eq!((refused.status, refused.field("Retry-After")), (503, Some("1")));
+    assert!(streams.len() >= 8, "{}", streams.len());
+    assert_eq!(last.exactly("503 Service Unavailable\n".len()), b"503 Service Unavailable\n");
+    // On the same connection: what needs no memory is answered, and what does is refused again.
+    for (path, status) in [("/good", 200), ("/job", 503), ("/in", 503), ("/metrics", 200), ("/sized", 503)] {
+        assert_eq!(last.ask(get(path)).status, status, "{path}");
+    }
+    assert_eq!((shed(), server.answered(Status::ServiceUnavailable)), (4, 4));
+    // Nobody sees the body of an answer to HEAD, so nothing waits.
+    last.send(get("/in").replace("GET", "HEAD"));
+    assert_eq!(last.head().status, 200);
+    assert!(slow.answer().body == pattern(LONG));
+    assert_eq!(last.ask(get("/job")).status, 200);
+    let (mut open, head) = streams.swap_remove(0);
+    assert_eq!(head.field("Transfer-Encoding"), Some("chunked"));
+    let mut body = Vec::new();
+    while let Some(chunk) = open.chunk() {
+        body.extend(chunk);
+    }
+    assert!(body == pattern(LONG));
+    drop((slow, open, last, streams));
+    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
     server.finish();
 }

@@ -63,6 +63,11 @@ impl Served {
         self.see().http.iter().map(|counters| counters.requests_held()).sum()
     }
 
+    /// Bytes of handlers' answers that wait for their clients.
+    pub(crate) fn answers_held(&self) -> u64 {
+        self.see().http.iter().map(|counters| counters.answers_held()).sum()
+    }
+
     /// Bytes of answers that the system has not taken.
     pub(crate) fn unsent(&self) -> u64 {
         self.see().engine(|counters| &counters.output_held)
@@ -105,6 +110,8 @@ impl Served {
         assert_eq!(overview.engine(|counters| &counters.output_held), 0);
         let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
         assert_eq!(held, 0, "bytes of requests are held at the end");
+        let held: u64 = overview.http.iter().map(|counters| counters.answers_held()).sum();
+        assert_eq!(held, 0, "bytes of answers are held at the end");
         overview
     }
 }

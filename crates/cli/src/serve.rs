@@ -12,7 +12,7 @@ use clap::{ArgAction, Args, CommandFactory, ValueEnum};
 use stilling::app::AppConfig;
 use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
-use stilling::{DriverChoice, Growth, QueueTarget, ServeConfig, Server};
+use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::WrongUsage;
 
@@ -60,6 +60,10 @@ pub(crate) struct Arguments {
     /// Keep each accept thread on a core of its own: for machines that do nothing else
     #[arg(long)]
     pin: bool,
+    /// Answer /status, /metrics, /livez and /readyz on this address alone, and nothing else there; off: nowhere [default:
+    /// on every address]
+    #[arg(long, value_name = "ADDRESS|off", value_parser = admin())]
+    admin: Option<Admin>,
     /// Answer /test/* on addresses that are not loopback, too
     #[arg(long)]
     demo: bool,
@@ -267,6 +271,15 @@ fn contradiction(config: &ServeConfig) -> Option<String> {
     }
 }
 
+fn admin() -> impl TypedValueParser<Value = Admin> {
+    clap::builder::StringValueParser::new().try_map(|text| match text.as_str() {
+        "off" => Ok(Admin::Off),
+        _ => {
+            text.parse().map(Admin::At).map_err(|_| format!("`{text}` is not off or an address with a port"))
+        }
+    })
+}
+
 /// What `--queue-target` says.
 #[derive(Clone, Copy)]
 struct QueueTargetChoice(Option<QueueTarget>);
@@ -369,6 +382,7 @@ impl Arguments {
             direct_descriptors: self.direct_descriptors,
             pin: self.pin,
             demo: self.demo,
+            admin: self.admin.unwrap_or_default(),
             timeouts: Timeouts {
                 first_byte: span(timeouts.first_byte_timeout),
                 head: span(timeouts.head_timeout),

@@ -48,6 +48,8 @@ pub struct ServeConfig {
     pub pin: bool,
     /// Answer `/test/*` on listeners that are not loopback, too, and beside routes.
     pub demo: bool,
+    /// Where `/status`, `/metrics`, `/livez` and `/readyz` are answered. Default: at every listener.
+    pub admin: Admin,
     /// Bytes of requests, per shard, that may wait for their bodies or for workers, for handlers; more
     /// are answered 503. Default: 64 MiB.
     pub requests_held_max: usize,
@@ -73,6 +75,19 @@ pub struct ServeConfig {
     pub app: Option<AppConfig>,
 }
 
+/// Where the pages about the server itself are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Admin {
+    /// At every listener, beside whatever else is answered there.
+    #[default]
+    Everywhere,
+    /// At a listener of their own, which answers nothing else. At the others their paths belong to routes and worker
+    /// processes. Port 0 takes a free port: see [`Server::admin_address`](crate::Server::admin_address).
+    At(SocketAddr),
+    /// Nowhere.
+    Off,
+}
+
 impl Default for ServeConfig {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -91,6 +106,7 @@ impl Default for ServeConfig {
             direct_descriptors: false,
             pin: false,
             demo: false,
+            admin: Admin::Everywhere,
             requests_held_max: 64 * 1024 * 1024,
             answers_held_max: 256 * 1024 * 1024,
             limits: Limits::default(),
@@ -126,6 +142,14 @@ impl ServeConfig {
                         .into(),
                 ));
             }
+        }
+        if let Admin::At(address) = self.admin
+            && address.port() != 0
+            && self.listen.contains(&address)
+        {
+            return Err(ServeError::Config(format!(
+                "{address} cannot be the address for the pages alone and one of those for everybody"
+            )));
         }
         in_range("queue_max", self.queue_max, 1, most)?;
         in_range("the number of worker threads", threads_max, 0, most)?;
@@ -292,7 +316,8 @@ mod tests {
         assert!(check(|_| (), true).is_ok());
         assert!(check(|config| _ = app(config), false).is_ok());
         assert!(check(|config| config.worker_threads = 0, false).is_ok());
-        let wrong: [(Change, bool, &str); 8] = [
+        let wrong: [(Change, bool, &str); 9] = [
+            (|config| config.admin = Admin::At(config.listen[0]), true, "127.0.0.1:9000 cannot be"),
             (|config| app(config).processes.processes = 0, false, "processes is 0"),
             (|config| app(config).processes.processes = PROCESSES_MAX + 1, false, "processes is 1025"),
             (|config| app(config).processes.slots = 0, false, "slots is 0"),

@@ -36,7 +36,7 @@ mod metrics;
 mod overview;
 mod server;
 
-pub use config::{ServeConfig, ServeError};
+pub use config::{Admin, ServeConfig, ServeError};
 pub use lifecycle::{Calendar, Lifecycle, Phase};
 pub use metrics::render as render_metrics;
 pub use overview::Overview;

@@ -25,10 +25,10 @@ use stilling_ring::{Clock, Wake};
 use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Seats};
-use crate::config::{ServeConfig, ServeError};
+use crate::config::{Admin, ServeConfig, ServeError};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
-use crate::http::{HttpConfig, HttpCounters, HttpService, JobOutcome, Routes};
+use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, When};
 use crate::overview::Overview;
@@ -48,6 +48,7 @@ const DESCRIPTORS_KEPT_PER_PROCESS: u64 = 8;
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
     addresses: Vec<SocketAddr>,
+    admin: Option<SocketAddr>,
     banner: Vec<String>,
     seats: Vec<Seat>,
     pin: bool,
@@ -95,6 +96,10 @@ impl Server {
             Vec::new()
         };
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
+        let listen_count = config.listen.len();
+        if let Admin::At(address) = config.admin {
+            config.listen.push(address);
+        }
         let listeners = match &arrival {
             Some(arrival) if arrival.has_old() => Listeners::open(&config, old, passed, When::Alone)?,
             Some(arrival) => Listeners::open(&config, old, passed, When::Free(&mut arrival.patience()))?,
@@ -106,7 +111,12 @@ impl Server {
             return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
         }
         let room = Room::fit(&mut config, listeners.count() + copies.len())?;
-        let mut banner = banner(&config, &driver, &listeners.addresses, room.reduced);
+        let mut listeners = listeners;
+        let admin = match config.admin {
+            Admin::At(_) => Some(listeners.addresses.remove(listen_count)),
+            Admin::Everywhere | Admin::Off => None,
+        };
+        let mut banner = banner(&config, &driver, (&listeners.addresses, admin), room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
         let (app, app_seats) = match config.app.take().map(App::new).transpose().map_err(ServeError::App)? {
@@ -160,7 +170,7 @@ impl Server {
             slow_duration: config.slow_duration,
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
-            demo: Vec::new(),
+            doors: Vec::new(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
             answers_held_max: config.answers_held_max,
@@ -175,9 +185,12 @@ impl Server {
                 slots: room.slots,
                 lane,
                 http: HttpConfig {
-                    demo: listeners
+                    doors: listeners
                         .iter()
-                        .map(|listener| demo || demo_on_loopback && listener.address.ip().is_loopback())
+                        .map(|listener| {
+                            let demo = demo || demo_on_loopback && listener.address.ip().is_loopback();
+                            door(listener.address, config.admin, admin, demo)
+                        })
                         .collect(),
                     ..http.clone()
                 },
@@ -193,6 +206,7 @@ impl Server {
             .collect();
         Ok(Server {
             addresses,
+            admin,
             banner,
             seats,
             pin: config.pin,
@@ -209,6 +223,11 @@ impl Server {
     /// Where the server listens, ports filled in.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where the pages about the server are answered, port filled in, if they have a listener of their own.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// The lines that say what has started.
@@ -231,13 +250,13 @@ impl Server {
     /// # Errors
     /// The thread could not be started.
     pub fn start(self) -> Result<RunningServer, ServeError> {
-        let addresses = self.addresses.clone();
+        let (addresses, admin) = (self.addresses.clone(), self.admin);
         let (lifecycle, overview) = (Arc::clone(&self.lifecycle), Arc::clone(&self.overview));
         let thread = std::thread::Builder::new()
             .name("shard-0".to_owned())
             .spawn(move || self.run().map(drop))
             .map_err(ServeError::Threads)?;
-        Ok(RunningServer { addresses, lifecycle, overview, thread })
+        Ok(RunningServer { addresses, admin, lifecycle, overview, thread })
     }
 
     /// Serves until the end is asked for, then drains. Returns what there was to see.
@@ -333,6 +352,7 @@ impl Drop for Staff {
 #[derive(Debug)]
 pub struct RunningServer {
     addresses: Vec<SocketAddr>,
+    admin: Option<SocketAddr>,
     lifecycle: Arc<Lifecycle>,
     overview: Arc<Overview>,
     thread: std::thread::JoinHandle<Result<(), ServeError>>,
@@ -342,6 +362,11 @@ impl RunningServer {
     /// Where the server listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where the pages about the server are answered, if they have a listener of their own.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// What there is to see while it runs.
@@ -403,9 +428,25 @@ impl Room {
     }
 }
 
-fn banner(config: &ServeConfig, driver: &Chosen, addresses: &[SocketAddr], reduced: bool) -> Vec<String> {
+/// What a listener answers.
+fn door(address: SocketAddr, choice: Admin, admin: Option<SocketAddr>, demo: bool) -> Door {
+    let serves = match choice {
+        Admin::Everywhere => Serves::Everything,
+        Admin::At(_) if admin == Some(address) => Serves::Pages,
+        Admin::At(_) | Admin::Off => Serves::Routes,
+    };
+    Door { serves, demo: demo && serves != Serves::Pages }
+}
+
+fn banner(
+    config: &ServeConfig,
+    driver: &Chosen,
+    (addresses, admin): (&[SocketAddr], Option<SocketAddr>),
+    reduced: bool,
+) -> Vec<String> {
     let mut lines: Vec<String> =
         addresses.iter().map(|address| format!("listening http://{address}")).collect();
+    lines.extend(admin.map(|address| format!("admin http://{address}")));
     lines.push(match &driver.fallback {
         Some(reason) => format!("driver {} ({reason})", driver.kind),
         None => format!("driver {}", driver.kind),

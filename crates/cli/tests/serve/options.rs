@@ -3,9 +3,13 @@
 use std::net::TcpListener;
 use std::process::Output;
 
-use crate::support::{Driver, Metrics, Server, binary};
+use crate::support::{Driver, Metrics, Peer, Server, binary};
 
-on_both_drivers!(options_reach_the_server, a_taken_port_is_said_and_is_an_error);
+on_both_drivers!(
+    options_reach_the_server,
+    a_taken_port_is_said_and_is_an_error,
+    the_pages_are_where_the_operator_wants_them,
+);
 
 fn run(arguments: &str) -> Output {
     binary().args(arguments.split_whitespace()).output().expect("the binary starts")
@@ -18,6 +22,7 @@ fn a_wrong_option_is_refused_with_its_reason() {
         ("serve -p 0", "'0' for '--port <PORT>'"),
         ("serve -p 70000", "'70000' for '--port <PORT>'"),
         ("serve -p x", "'x' for '--port <PORT>'"),
+        ("serve --admin x", "'x' for '--admin <ADDRESS|off>'"),
         ("serve -A 0", "'0' for '--accept-threads <N>'"),
         ("serve -A -1", "'-1'"),
         ("serve -A", "'--accept-threads <N>'"),
@@ -230,6 +235,30 @@ fn options_reach_the_server(driver: Driver) {
     drop(peer);
     let metrics: Metrics = server.finish();
     assert_eq!((metrics.jobs("done"), metrics.value("worker_threads")), (1, 5));
+}
+
+/// Row 4.19: `--admin` with an address, and off.
+fn the_pages_are_where_the_operator_wants_them(driver: Driver) {
+    for (option, has_address) in [("127.0.0.1:0", true), ("off", false)] {
+        let mut command = binary();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--admin", option]).args(driver.options());
+        let server = Server::spawn(command);
+        let mut peer = server.connect();
+        for (path, status) in [("/test/fast", 200), ("/metrics", 404), ("/", 404)] {
+            assert_eq!(peer.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).status, status, "{path}");
+        }
+        if has_address {
+            let address = server.banner_line("admin http://").parse().expect("an address");
+            let mut admin = Peer::connect(address);
+            for (path, status) in [("/test/fast", 404), ("/metrics", 200), ("/", 200)] {
+                assert_eq!(
+                    admin.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")).status,
+                    status,
+                    "{path}"
+                );
+            }
+        }
+    }
 }
 
 /// Row 4.19: exit code 1 and who is to blame, also when the other is a server that shares its port.

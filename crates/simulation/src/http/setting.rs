@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling::http::{HttpConfig, HttpCounters, HttpService, Timeouts};
+use stilling::http::{Door, HttpConfig, HttpCounters, HttpService, Serves, Timeouts};
 use stilling::{Calendar, Lifecycle, Overview};
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Driver as _;
@@ -105,7 +105,7 @@ impl Setting {
             slow_duration: millis(random, 1, 30),
             has_workers: threads > 0,
             queue_age_max,
-            demo: vec![true],
+            doors: vec![Door { serves: Serves::Everything, demo: true }],
             routes: Arc::new(own::routes()),
             answers_held_max: 1 << 30,
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },

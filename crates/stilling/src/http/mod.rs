@@ -30,6 +30,7 @@ pub use counters::HttpCounters;
 pub use delegated::Delegated;
 pub use request::Request;
 pub use response::Response;
+pub use route::{Door, Serves};
 pub use routes::Routes;
 pub use service::{HttpConfig, HttpService, JobOutcome, Timeouts};
 pub use session::HttpSession;

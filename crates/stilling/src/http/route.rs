@@ -6,6 +6,32 @@ use super::methods::Methods;
 use super::routes::{Found, Routes};
 use super::service::HttpConfig;
 
+/// What is answered to whoever comes by a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// Which of the server's answers.
+    pub serves: Serves,
+    /// Whether `/test/*` is among them.
+    pub demo: bool,
+}
+
+/// Which of the server's answers there are at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// Routes or worker processes, and the pages about the server itself.
+    Everything,
+    /// All but the pages.
+    Routes,
+    /// The pages alone.
+    Pages,
+}
+
+impl Door {
+    fn has_pages(self) -> bool {
+        self.serves != Serves::Routes
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
@@ -34,37 +60,38 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// The route of a request: a worker process, a handler, or one of the server's own; `demo` says whether `/test/*` is
-    /// answered on this listener.
-    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, demo: bool) -> Route {
-        match config.has_app {
-            true => Route::beside_app(head),
-            false => Route::beside_handlers(head, &config.routes, demo),
+    /// The route of a request that came by `door`: a worker process, a handler, or one of the server's own.
+    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, door: Door) -> Route {
+        match door.serves {
+            Serves::Pages => Route::own(head, door),
+            _ if config.has_app => Route::beside_app(head, door),
+            _ => Route::beside_handlers(head, &config.routes, door),
         }
     }
 
     /// A worker process answers everything but the pages for those who watch the server.
-    fn beside_app(head: &RequestHead<'_>) -> Route {
+    fn beside_app(head: &RequestHead<'_>, door: Door) -> Route {
         match head.target.path {
-            b"/status" | b"/metrics" | b"/livez" | b"/readyz" => Route::own(head, false),
+            b"/status" | b"/metrics" | b"/livez" | b"/readyz" if door.has_pages() => Route::own(head, door),
             _ if head.method == Method::Connect => Route::Refused(Status::NotImplemented),
             _ => Route::App,
         }
     }
 
-    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, demo: bool) -> Route {
+    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, door: Door) -> Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),
-            Found::Nothing => Route::own(head, demo),
+            Found::Nothing => Route::own(head, door),
         }
     }
 
-    fn own(head: &RequestHead<'_>, demo: bool) -> Route {
+    fn own(head: &RequestHead<'_>, door: Door) -> Route {
         let route = match head.target.path {
-            b"/test/fast" if demo => Route::Fast,
-            b"/test/slow" if demo => Route::Slow,
-            b"/test/panic" if demo => Route::Panic,
+            b"/test/fast" if door.demo => Route::Fast,
+            b"/test/slow" if door.demo => Route::Slow,
+            b"/test/panic" if door.demo => Route::Panic,
+            _ if !door.has_pages() => Route::Refused(Status::NotFound),
             b"/" | b"/status" => Route::Status,
             b"/metrics" => Route::Metrics,
             b"/livez" => Route::Live,

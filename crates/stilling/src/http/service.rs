@@ -12,6 +12,7 @@ use stilling_workers::{Completed, Lane, Outcome};
 use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
 use super::response::Response;
+use super::route::Door;
 use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
@@ -66,8 +67,8 @@ pub struct HttpConfig {
     pub has_workers: bool,
     /// How long a job may wait for a worker; then 503.
     pub queue_age_max: Duration,
-    /// For each listener, whether it answers `/test/*`.
-    pub demo: Vec<bool>,
+    /// What is answered at each listener.
+    pub doors: Vec<Door>,
     /// What is answered beside the server's own pages.
     pub routes: Arc<Routes>,
     /// How long a client that a worker serves may take none of its bytes.
@@ -252,7 +253,7 @@ impl Service for HttpService {
     type Mail = (u8, Outcome<JobOutcome>);
 
     fn accepted(&mut self, listener: u32) -> HttpSession {
-        HttpSession::new(self.config.demo[listener as usize])
+        HttpSession::new(self.config.doors[listener as usize])
     }
 
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> HttpSession {

@@ -18,7 +18,7 @@ use super::forward::Forward;
 use super::pages;
 use super::request::{KeptRequest, Request};
 use super::response::{Body, Response, TEXT};
-use super::route::Route;
+use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::{Next, Sending};
 use super::service::{HttpService, JobOutcome, Work};
@@ -83,7 +83,7 @@ pub struct HttpSession {
     pub(super) body_received: u64,
     /// Which of the connection's jobs is the present one; a result with another number is late.
     pub(super) job: u8,
-    demo: bool,
+    door: Door,
     /// Where the connection comes from, if a worker process is to know.
     pub(super) peer: Option<Box<IpAddr>>,
 }
@@ -91,7 +91,7 @@ pub struct HttpSession {
 const _: () = assert!(size_of::<HttpSession>() <= 136, "the HTTP session has grown");
 
 impl HttpSession {
-    pub(super) fn new(demo: bool) -> Self {
+    pub(super) fn new(door: Door) -> Self {
         HttpSession {
             decoder: RequestDecoder::default(),
             waiting: Waiting::FirstByte,
@@ -100,7 +100,7 @@ impl HttpSession {
             since: Time::ZERO,
             body_received: 0,
             job: 0,
-            demo,
+            door,
             peer: None,
         }
     }
@@ -112,7 +112,7 @@ impl HttpSession {
 
     /// A head is complete; `raw` are its bytes.
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.demo));
+        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door));
         if head.body == BodyLength::None {
             return match self.terms.route {
                 Route::App => self.forward(head, io),

@@ -22,6 +22,7 @@ macro_rules! on_both_drivers {
     };
 }
 
+mod admin;
 mod answers;
 mod bodies;
 mod broken;

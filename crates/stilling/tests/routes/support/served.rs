@@ -43,6 +43,11 @@ impl Served {
         self.running.addresses()[0]
     }
 
+    /// A new connection to the listener for the pages.
+    pub(crate) fn connect_admin(&self) -> Peer {
+        Peer::connect(self.running.admin_address().expect("the pages have a listener of their own"))
+    }
+
     /// The URL of a path.
     pub(crate) fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.address())

@@ -1,0 +1,86 @@
+//! The pages about the server, where the operator wants them and nowhere else.
+
+use std::net::SocketAddr;
+
+use stilling::http::{Method, Routes};
+use stilling::{Admin, DriverChoice, ServeConfig, Server};
+
+use crate::support::{Peer, Served, get};
+
+on_both_drivers!(
+    pages_with_a_listener_of_their_own_are_nowhere_else,
+    pages_that_are_off_are_nowhere,
+    what_has_no_routes_has_its_pages_moved_too,
+);
+
+const PAGES: [&str; 4] = ["/status", "/metrics", "/livez", "/readyz"];
+
+fn routes() -> Routes {
+    Routes::new().inline(Method::Get, "/good", |_| "good").inline(Method::Get, "/livez", |_| "a route\n")
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn check(peer: &mut Peer, path: &str, status: u16) {
+    assert_eq!(peer.ask(get(path)).status, status, "{path}");
+}
+
+/// Who serves strangers need not show them what a scraper sees.
+fn pages_with_a_listener_of_their_own_are_nowhere_else(driver: DriverChoice) {
+    let server = Served::with(driver, routes(), |config| config.admin = Admin::At(any_port()));
+    let (mut peer, mut admin) = (server.connect(), server.connect_admin());
+    check(&mut peer, "/good", 200);
+    for path in ["/", "/status", "/metrics", "/readyz"] {
+        check(&mut peer, path, 404);
+    }
+    assert_eq!(peer.ask(get("/livez")).text(), "a route\n", "the path is free for a route");
+    for path in PAGES.into_iter().chain(["/"]) {
+        check(&mut admin, path, 200);
+    }
+    assert_eq!(admin.ask(get("/livez")).text(), "alive\n");
+    for path in ["/good", "/test/fast"] {
+        check(&mut admin, path, 404);
+    }
+    drop((peer, admin));
+    server.finish();
+}
+
+fn pages_that_are_off_are_nowhere(driver: DriverChoice) {
+    let server = Served::with(driver, routes(), |config| config.admin = Admin::Off);
+    let mut peer = server.connect();
+    check(&mut peer, "/good", 200);
+    for path in ["/", "/status", "/metrics", "/readyz"] {
+        check(&mut peer, path, 404);
+    }
+    drop(peer);
+    server.finish();
+}
+
+/// The demonstration stays where it is, on loopback, and the banner says where what is.
+fn what_has_no_routes_has_its_pages_moved_too(driver: DriverChoice) {
+    let config = ServeConfig {
+        listen: vec![any_port()],
+        admin: Admin::At(any_port()),
+        shards: 2,
+        driver,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, Routes::new()).expect("two free ports and the driver");
+    let (address, admin) = (server.addresses()[0], server.admin_address().expect("an address of its own"));
+    assert_eq!(server.addresses().len(), 1);
+    assert_eq!(
+        server.banner()[..2],
+        [format!("listening http://{address}"), format!("admin http://{admin}")]
+    );
+    let running = server.start().expect("a thread");
+    // Every shard answers at both.
+    for _ in 0..10 {
+        check(&mut Peer::connect(address), "/test/fast", 200);
+        check(&mut Peer::connect(address), "/metrics", 404);
+        check(&mut Peer::connect(admin), "/test/fast", 404);
+        check(&mut Peer::connect(admin), "/metrics", 200);
+    }
+    running.end().expect("no shard has failed");
+}

@@ -26,13 +26,12 @@ fn answers() -> Routes {
     let fixed: &'static [u8] = pattern(LONG).leak();
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("file"), fixed).expect("a file");
-    let routes = Routes::new()
+    Routes::new()
         .inline(Method::Get, "/bytes", move |_| Response::bytes("a/b", fixed))
         .inline(Method::Get, "/short", move |_| Response::bytes("a/b", &fixed[..30_000]))
         .worker(Method::Get, "/open", move |_| Response::stream("a/b", fixed.take(LONG as u64)))
         .worker(Method::Get, "/sized", move |_| Response::stream_sized("a/b", LONG as u64, fixed))
-        .files("/files", directory.keep());
-    routes
+        .files("/files", directory.keep())
 }
 
 fn small(driver: DriverChoice, workers: usize) -> Served {

@@ -51,9 +51,10 @@ pub(crate) const FOR_BENCH_APP: [Program; 5] = [
 ];
 
 /// What `cargo xtask soak http` needs.
-pub(crate) const FOR_SOAK: [Program; 4] = [
+pub(crate) const FOR_SOAK: [Program; 5] = [
     program("ab", "apache2-utils"),
     program("ip", "iproute2"),
+    program("node", "nodejs"),
     program("prlimit", "util-linux"),
     program("wrk", "wrk"),
 ];

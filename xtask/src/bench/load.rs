@@ -117,19 +117,31 @@ impl Load {
     /// If the generator gives up, or prints what cannot be read.
     pub(crate) fn measure(&self, server: &Server, path: &str, place: &Place) -> Outcome<Sample> {
         let folder = &place.folder;
-        let mut command = self.command(&server.url(path), place)?;
-        // What an earlier run left must not be taken for what this one found.
-        let _ = std::fs::remove_file(folder.join("ab.csv"));
         let counting =
             place.counts_instructions.then(|| Instructions::of(&server.processes(), folder)).transpose()?;
         let before = server.cpu_s();
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let sample = self.run(&server.url(path), place)?;
         let used = server.cpu_s() - before;
         let instructions = counting.and_then(Instructions::stop);
+        let requests = sample.requests.max(1) as f64;
+        let instructions = instructions.map(|instructions| instructions / requests);
+        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, ..sample })
+    }
+
+    /// Puts the load on whatever is at the address, and measures the clients alone.
+    ///
+    /// # Errors
+    /// Those of [`measure`](Self::measure).
+    pub(crate) fn run(&self, url: &str, place: &Place) -> Outcome<Sample> {
+        let folder = &place.folder;
+        let mut command = self.command(url, place)?;
+        // What an earlier run left must not be taken for what this one found.
+        let _ = std::fs::remove_file(folder.join("ab.csv"));
+        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
         let printed = String::from_utf8_lossy(&output.stdout);
         let unreadable = || {
             let complaint = String::from_utf8_lossy(&output.stderr);
-            format!("`{}` against {} said:\n{printed}{complaint}", shown(&command), server.name)
+            format!("`{}` said:\n{printed}{complaint}", shown(&command))
         };
         // Our own generator says with its status that something failed, which is a figure here.
         if !output.status.success() && !matches!(self, Load::Own { .. }) {
@@ -143,10 +155,7 @@ impl Load {
             Load::Wrk { pipelined, .. } => read_wrk(&printed, *pipelined),
             Load::Own { .. } => read_own(&printed),
         };
-        let sample = sample.ok_or_else(unreadable)?;
-        let requests = sample.requests.max(1) as f64;
-        let instructions = instructions.map(|instructions| instructions / requests);
-        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, ..sample })
+        Ok(sample.ok_or_else(unreadable)?)
     }
 
     /// Puts the load on a server until the returned guard is dropped.

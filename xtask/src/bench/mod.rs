@@ -22,6 +22,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
+pub(crate) use app::stilling_before_node;
+
 use crate::Outcome;
 use crate::packages;
 use crate::steps::{cargo, run};

@@ -144,6 +144,11 @@ impl Server {
         Ok(())
     }
 
+    /// The process that was started.
+    pub(crate) fn first_process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The processes of the server: the one that was started, and its children unless they are an app.
     pub(crate) fn processes(&self) -> Vec<u32> {
         let parent = self.child.id();
@@ -183,12 +188,21 @@ impl Server {
         self.stop().is_some_and(|status| status.success())
     }
 
+    /// Waits for the end of a server that ends of its own accord; whether it did, and said that all was well.
+    pub(crate) fn ends_by_itself(mut self) -> bool {
+        self.wait().is_some_and(|status| status.success())
+    }
+
     fn stop(&mut self) -> Option<ExitStatus> {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Some(status);
         }
         // SIGTERM, because a killed nginx would leave its workers behind.
         let _ = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status();
+        self.wait()
+    }
+
+    fn wait(&mut self) -> Option<ExitStatus> {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
             if let Ok(Some(status)) = self.child.try_wait() {

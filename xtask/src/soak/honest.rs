@@ -17,7 +17,7 @@ const SEGMENT_REQUESTS: u64 = 100_000;
 /// What clients of one kind met in all of their runs.
 #[derive(Clone, Default, PartialEq, Debug)]
 pub(super) struct Met {
-    pub(super) name: &'static str,
+    pub(super) name: String,
     pub(super) requests: u64,
     pub(super) failures: u64,
     pub(super) refused: u64,
@@ -30,8 +30,8 @@ pub(super) struct Met {
 }
 
 impl Met {
-    pub(super) fn new(name: &'static str) -> Met {
-        Met { name, ..Met::default() }
+    pub(super) fn new(name: impl Into<String>) -> Met {
+        Met { name: name.into(), ..Met::default() }
     }
 
     /// Whether everybody got a right answer, and somebody asked.
@@ -53,7 +53,12 @@ impl Met {
     }
 
     fn run(&mut self, load: &Load, server: &Server, path: &str, place: &Place) {
-        match load.measure(server, path, place) {
+        self.run_at(load, &server.url(path), place);
+    }
+
+    /// Runs a generator once against whoever is at the address.
+    pub(super) fn run_at(&mut self, load: &Load, url: &str, place: &Place) {
+        match load.run(url, place) {
             Ok(sample) => self.add(&sample),
             Err(error) => {
                 self.broken.insert(error.to_string());

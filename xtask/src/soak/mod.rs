@@ -5,12 +5,16 @@
 //!  fast c=100      ████████████████████████████████    (rows 4.27 and 4.28 in parallel)
 //!  bursts × 10       ██            ██
 //!  resets, trickle ████████████████████████████████    somebody always means no good
+//!  hand-overs      ███|███|███|███|███|███|███|███|    a second service, with an elastic pool in waves
+//!  --app, direct   ████████████████████████████████    servers beside, with a moderate load
 //!  compared                ├─warm─┤         ├─end─┤    memory, descriptors, threads
 //! ```
 
 mod foes;
 mod honest;
 mod schedule;
+mod side;
+mod succession;
 mod watch;
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -27,6 +31,8 @@ use crate::steps::{cargo, run};
 use crate::tree;
 use foes::Foes;
 use honest::Met;
+use side::SideSeen;
+use succession::Succession;
 use watch::{Look, MEASURES};
 
 /// Between two looks at the server.
@@ -35,6 +41,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How long the server has after the load, to be as it was before it: longer than it waits for a head, and than it
 /// lingers.
 const AFTERWARDS: Duration = Duration::from_secs(20);
+
+/// Descriptors that a side server may keep: connections to its worker processes, and what tells of these.
+const SIDE_SPARE: f64 = 24.0;
 
 /// The server's options: those of row 4.27.
 const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
@@ -84,6 +93,8 @@ struct Seen {
     met: Vec<Met>,
     foes: Foes,
     ended_well: bool,
+    succession: Option<Succession>,
+    sides: Vec<SideSeen>,
 }
 
 impl Arguments {
@@ -113,7 +124,7 @@ impl Http {
             std::fs::create_dir(&folder)?;
             Ok(Place { folder, binary: binary.clone(), counts_instructions: false })
         };
-        let places = [place("slow")?, place("fast")?, place("burst")?];
+        let places = [place("slow")?, place("fast")?, place("burst")?, place("succession")?, place("side")?];
         let total_s = f64::from(self.minutes) * 60.0;
         println!(
             "`{}` for {} min; TCP congestion control {}",
@@ -121,7 +132,7 @@ impl Http {
             self.minutes,
             isolation::congestion()
         );
-        let seen = watched(server, &places, total_s)?;
+        let seen = watched(server, &places, driver, total_s)?;
         let verdicts = verdicts(&seen, total_s);
         print!("{}", tables(&seen, &verdicts, total_s));
         let broken: Vec<&str> =
@@ -131,38 +142,51 @@ impl Http {
 }
 
 /// Puts all load on the server and looks at it all the while.
-fn watched(server: Server, places: &[Place; 3], total_s: f64) -> Outcome<Seen> {
+fn watched(server: Server, places: &[Place; 5], driver: Driver, total_s: f64) -> Outcome<Seen> {
     let process = server.processes()[0];
     let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
     let over = AtomicBool::new(false);
+    let sides = side::all(&places[4], driver)?;
     let foes = Foes::default();
     let bursts = schedule::bursts(total_s);
     let start = Instant::now();
     let address = server.address;
-    let (looks, met) = std::thread::scope(|threads| {
+    let (looks, met, succession, sides) = std::thread::scope(|threads| {
         let slow = threads.spawn(|| honest::slow(&server, &places[0], &over));
         let fast = threads.spawn(|| honest::fast(&server, &places[1], &over));
         let burst = threads.spawn(|| honest::bursts(&server, &places[2], &bursts, start, &over));
         threads.spawn(|| foes.reset(address, &over));
         threads.spawn(|| foes.trickle(address, &over));
-        let looks = look_on(process, start, total_s);
+        let succession = threads
+            .spawn(|| succession::run(&places[3], driver, total_s, &over).map_err(|error| error.to_string()));
+        let over = &over;
+        let sides: Vec<_> = sides
+            .into_iter()
+            .map(|side| {
+                threads.spawn(move || side.run(start, total_s, over).map_err(|error| error.to_string()))
+            })
+            .collect();
+        let looks = look_on(process, start, total_s, true);
         over.store(true, Relaxed);
         let mut met = vec![joined(slow)];
         met.extend(joined(fast));
         met.push(joined(burst));
-        (looks, met)
+        let sides: Vec<_> = sides.into_iter().map(joined).collect();
+        (looks, met, joined(succession), sides)
     });
+    let succession = Some(succession?);
+    let sides = sides.into_iter().collect::<Result<_, _>>()?;
     let after = everybody_gone(process, start, &before);
     let ended_well = server.end();
-    Ok(Seen { before, looks, after, met, foes, ended_well })
+    Ok(Seen { before, looks, after, met, foes, ended_well, succession, sides })
 }
 
 fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Looks at the server until the time is over or it has gone, and says once a minute how it is.
-fn look_on(process: u32, start: Instant, total_s: f64) -> Vec<Look> {
+/// Looks at the server until the time is over or it has gone, and says once a minute how it is, if it `talks`.
+fn look_on(process: u32, start: Instant, total_s: f64, talks: bool) -> Vec<Look> {
     let mut looks = Vec::new();
     let mut minute = 0;
     loop {
@@ -174,7 +198,7 @@ fn look_on(process: u32, start: Instant, total_s: f64) -> Vec<Look> {
             println!("the server has gone after {at_s:.0} s");
             return looks;
         };
-        if at_s as u64 / 60 >= minute {
+        if talks && at_s as u64 / 60 >= minute {
             let row: Vec<_> = MEASURES
                 .iter()
                 .map(|measure| format!("{} {}", measure.name, measure.shown((measure.of)(&look))))
@@ -202,18 +226,25 @@ fn everybody_gone(process: u32, start: Instant, before: &Look) -> Option<Look> {
 fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     let mut judge = |what: String, holds: bool, found: String| verdicts.push(Verdict { what, holds, found });
-    for met in &seen.met {
+    for met in everybody(seen) {
         let broken = met.broken.iter().map(|words| format!("; {words}")).collect::<String>();
         let found = format!("{} of {} failed, {} refused{broken}", met.failures, met.requests, met.refused);
         judge(format!("nobody fails: {}", met.name), met.is_good(), found);
     }
     let (warm, end) = (schedule::warm(total_s), schedule::end(total_s));
-    for measure in MEASURES {
-        let (warm, end) = (measure.middle(&seen.looks, warm), measure.middle(&seen.looks, end));
-        let what =
-            format!("level: {} (at most {} at the end)", measure.name, measure.shown(measure.bound(warm)));
-        let found = format!("{} after the warm-up, {} at the end", measure.shown(warm), measure.shown(end));
-        judge(what, measure.is_level(warm, end), found);
+    let mut level = |whose: &str, looks: &[Look]| {
+        for measure in MEASURES {
+            let (warm, end) = (measure.middle(looks, warm), measure.middle(looks, end));
+            let bound = measure.shown(measure.bound(warm));
+            let what = format!("level{whose}: {} (at most {bound} at the end)", measure.name);
+            let found =
+                format!("{} after the warm-up, {} at the end", measure.shown(warm), measure.shown(end));
+            judge(what, measure.is_level(warm, end), found);
+        }
+    };
+    level("", &seen.looks);
+    for side in &seen.sides {
+        level(&format!(" with {}", side.name), &side.looks);
     }
     let foes = &seen.foes;
     let [resets, trickled, ended, refused] =
@@ -229,14 +260,29 @@ fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
     judge("all descriptors are given back".to_owned(), all_closed, found);
     let found = if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned();
     judge("the server ends when asked to".to_owned(), seen.ended_well, found);
+    for side in &seen.sides {
+        let before = side.before.descriptors + SIDE_SPARE;
+        let found =
+            side.after.map_or("it has gone".to_owned(), |after| format!("{} of {before}", after.descriptors));
+        let is_empty = side.after.is_some_and(|after| after.descriptors <= before);
+        let what = format!("with {} all descriptors are given back, and it ends when asked to", side.name);
+        judge(what, is_empty && side.ended_well, found);
+    }
+    verdicts.extend(seen.succession.iter().flat_map(Succession::verdicts));
     verdicts
+}
+
+/// All clients that mean well.
+fn everybody(seen: &Seen) -> impl Iterator<Item = &Met> {
+    let hand_overs = seen.succession.iter().flat_map(|succession| &succession.met);
+    seen.met.iter().chain(hand_overs).chain(seen.sides.iter().flat_map(|side| &side.met))
 }
 
 fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
     let mut text = String::from(
         "\n| clients | requests | per second | failed | refused | p99 ms | max ms |\n|---|---|---|---|---|---|---|\n",
     );
-    for met in &seen.met {
+    for met in everybody(seen) {
         text += &format!(
             "| {} | {} | {} | {} | {} | {} | {} |\n",
             met.name,
@@ -289,6 +335,8 @@ mod tests {
             met: vec![met],
             foes,
             ended_well: true,
+            succession: None,
+            sides: Vec::new(),
         }
     }
 

@@ -45,6 +45,13 @@ pub(super) struct Arguments {
     write: bool,
 }
 
+/// Stilling before the Node program, which is written into the place.
+pub(crate) fn stilling_before_node(place: &Place, driver: Driver, options: &[&str]) -> Outcome<Server> {
+    proxies::write_programs(&place.folder)?;
+    let command = format!("exec {}", proxies::node_command(&place.folder));
+    proxies::stilling(&place.binary, driver, options, &command, "node answers.js")
+}
+
 /// What all measurements share.
 struct Bench {
     place: Place,

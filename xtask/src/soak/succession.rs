@@ -1,0 +1,231 @@
+//! A service that is restarted again and again under load, with a pool that grows and shrinks: each server takes over
+//! from the one before, nobody fails, and the last one is as small as the first ones were.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::honest::Met;
+use super::watch::{Look, MEASURES};
+use super::{LOOK_EVERY, Verdict};
+use crate::Outcome;
+use crate::bench::load::{Load, Place};
+use crate::bench::server::{Driver, Server};
+
+/// Seconds between two hand-overs of a long soak.
+const HAND_OVER_EVERY_S: f64 = 60.0;
+
+/// Hand-overs of the shortest soak.
+const HAND_OVERS_MIN: f64 = 6.0;
+
+/// Seconds of one wave of slow requests, and of the rest after it: longer than the pool takes to shrink.
+const WAVE_S: u32 = 3;
+
+/// The pool's options: few workers, that many at most, and away a second after they are needed.
+const OPTIONS: [&str; 10] =
+    ["-A", "2", "-w", "2", "--free-threshold", "20", "--worker-limit", "60", "--shrink-after", "1"];
+
+/// Threads that one server has more in a wave than in the rest after it, at least.
+const GROWN_MIN: f64 = 10.0;
+
+/// What was seen of all servers together.
+pub(super) struct Succession {
+    /// Each server's last look before it was succeeded, in a rest; the last server's at the end.
+    lives: Vec<Look>,
+    /// By how many the threads of one server became fewer after they had become more.
+    grown: f64,
+    ended_well: bool,
+    pub(super) met: Vec<Met>,
+    broken: Option<String>,
+}
+
+/// How often servers are replaced in a soak of so many seconds.
+fn every(total_s: f64) -> Duration {
+    Duration::from_secs_f64(HAND_OVER_EVERY_S.min(total_s / HAND_OVERS_MIN))
+}
+
+/// Runs it until `over`.
+pub(super) fn run(place: &Place, driver: Driver, total_s: f64, over: &AtomicBool) -> Outcome<Succession> {
+    let control = place.folder.join("control");
+    let control = control.to_str().ok_or("a folder for temporary files has a plain name")?;
+    let options: Vec<&str> = OPTIONS.into_iter().chain(["--take-over", control]).collect();
+    let first = Server::stilling(&place.binary, driver, &options)?;
+    let (fast, slow) = (first.url("/test/fast"), first.url("/test/slow"));
+    let process = Mutex::new(first.first_process());
+    let grown = Mutex::new(0.0_f64);
+    let place_of = |name: &str| -> Outcome<Place> {
+        let folder = place.folder.join(name);
+        std::fs::create_dir(&folder)?;
+        Ok(Place { folder, ..place.clone() })
+    };
+    let (closed, waves) = (place_of("closed")?, place_of("waves")?);
+    let mut chain = Chain { lives: Vec::new(), ended_well: true };
+    let (met, broken) = std::thread::scope(|threads| {
+        let fast = threads.spawn(|| fast_requests(&fast, &closed, over));
+        let slow = threads.spawn(|| slow_waves(&slow, &waves, over));
+        threads.spawn(|| watch_threads(&process, &grown, over));
+        let next = || Server::stilling(&place.binary, driver, &options);
+        let broken = chain.replace_until(first, &process, next, every(total_s), over);
+        let mut met = super::joined(fast);
+        met.push(super::joined(slow));
+        (met, broken.err().map(|error| error.to_string()))
+    });
+    let grown = *grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    Ok(Succession { lives: chain.lives, grown, ended_well: chain.ended_well, met, broken })
+}
+
+/// The servers, one after the other.
+struct Chain {
+    lives: Vec<Look>,
+    ended_well: bool,
+}
+
+impl Chain {
+    fn replace_until(
+        &mut self,
+        first: Server,
+        process: &Mutex<u32>,
+        next: impl Fn() -> Outcome<Server>,
+        every: Duration,
+        over: &AtomicBool,
+    ) -> Outcome {
+        let mut server = first;
+        let start = Instant::now();
+        let mut due = every;
+        loop {
+            while !over.load(Relaxed) && start.elapsed() < due {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            let last = Look::at(server.first_process(), start.elapsed().as_secs_f64());
+            self.lives.push(last.ok_or("a server has gone")?);
+            if over.load(Relaxed) {
+                self.ended_well &= server.end();
+                return Ok(());
+            }
+            let successor = next()?;
+            *process.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = successor.first_process();
+            // It ends by itself, with what it has begun.
+            self.ended_well &= server.ends_by_itself();
+            server = successor;
+            due += every;
+        }
+    }
+}
+
+/// Fast requests, a connection each and on kept ones, in turn: `ab` counts whatever goes wrong with one of them.
+fn fast_requests(url: &str, place: &Place, over: &AtomicBool) -> Vec<Met> {
+    let mut met = [Met::new("hand-overs: fast, c=20 (ab)"), Met::new("hand-overs: fast, kept, c=20 (ab)")];
+    let loads = [false, true].map(|keep| Load::Ab { requests: 10_000, connections: 20, keep });
+    let mut turn = 0;
+    while !over.load(Relaxed) {
+        met[turn % 2].run_at(&loads[turn % 2], url, place);
+        turn += 1;
+    }
+    met.to_vec()
+}
+
+/// Slow requests in waves, with rests in which the pool shrinks.
+fn slow_waves(url: &str, place: &Place, over: &AtomicBool) -> Met {
+    let mut met = Met::new("hand-overs: slow, c=60 in waves (stilling bench)");
+    let load = Load::Own { seconds: WAVE_S, connections: 60, close: true, pipeline: 1 };
+    while !over.load(Relaxed) {
+        met.run_at(&load, url, place);
+        let rest = Instant::now() + Duration::from_secs(WAVE_S.into());
+        while !over.load(Relaxed) && Instant::now() < rest {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    met
+}
+
+/// Finds by how much the threads of one server differ: first more, and then fewer again.
+fn watch_threads(process: &Mutex<u32>, grown: &Mutex<f64>, over: &AtomicBool) {
+    let (mut of, mut most) = (0, 0.0_f64);
+    while !over.load(Relaxed) {
+        let now = *process.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if now != of {
+            (of, most) = (now, 0.0);
+        }
+        if let Some(look) = Look::at(now, 0.0) {
+            most = most.max(look.threads);
+            let mut grown = grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+            *grown = grown.max(most - look.threads);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+impl Succession {
+    /// What has to hold.
+    pub(super) fn verdicts(&self) -> Vec<Verdict> {
+        let hand_overs = self.lives.len().saturating_sub(1);
+        let broken = self.broken.as_ref().map(|words| format!("; {words}")).unwrap_or_default();
+        let mut verdicts = vec![
+            Verdict {
+                what: "servers succeed each other".to_owned(),
+                holds: hand_overs as f64 >= HAND_OVERS_MIN - 2.0 && self.broken.is_none() && self.ended_well,
+                found: format!(
+                    "{hand_overs} hand-overs; all ended {}{broken}",
+                    if self.ended_well { "well" } else { "**not** well" }
+                ),
+            },
+            Verdict {
+                what: "the pool grows and shrinks".to_owned(),
+                holds: self.grown >= GROWN_MIN,
+                found: format!("{} threads came and went in one server", self.grown),
+            },
+        ];
+        // Wherever in a wave they were seen last, threads and what they hold differ; so the smallest ones count.
+        let half = self.lives.len() / 2;
+        let least = |lives: &[Look], of: fn(&Look) -> f64| lives.iter().map(of).fold(f64::NAN, f64::min);
+        for measure in MEASURES {
+            let (early, late) =
+                (least(&self.lives[..half], measure.of), least(&self.lives[half..], measure.of));
+            verdicts.push(Verdict {
+                what: format!("level over all servers: {}", measure.name),
+                holds: measure.is_level(early, late),
+                found: format!(
+                    "{} with the first ones, {} with the last ones",
+                    measure.shown(early),
+                    measure.shown(late)
+                ),
+            });
+        }
+        verdicts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_soak_has_hand_overs_and_a_long_one_one_a_minute() {
+        assert_eq!(every(60.0), Duration::from_secs(10));
+        assert_eq!(every(600.0), Duration::from_secs(60));
+        assert_eq!(every(36_000.0), Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_chain_that_breaks_or_grows_or_never_grows_its_pool_does_not_hold() {
+        let look = |resident: f64| Look { resident, descriptors: 30.0, threads: 8.0, ..Look::default() };
+        let good = || Succession {
+            lives: (0..6).map(|_| look(50e6)).collect(),
+            grown: 40.0,
+            ended_well: true,
+            met: Vec::new(),
+            broken: None,
+        };
+        let broken = |change: fn(&mut Succession)| {
+            let mut succession = good();
+            change(&mut succession);
+            succession.verdicts().iter().filter(|verdict| !verdict.holds).count()
+        };
+        assert_eq!(broken(|_| ()), 0);
+        assert_eq!(broken(|seen| seen.broken = Some("refused".to_owned())), 1);
+        assert_eq!(broken(|seen| seen.ended_well = false), 1);
+        assert_eq!(broken(|seen| seen.grown = 0.0), 1);
+        assert_eq!(broken(|seen| seen.lives[3..].iter_mut().for_each(|look| look.resident = 90e6)), 1);
+        assert_eq!(broken(|seen| seen.lives.clear()), 1 + MEASURES.len());
+    }
+}

@@ -37,13 +37,20 @@ mod overview;
 mod server;
 
 pub use config::{Admin, ServeConfig, ServeError};
-pub use lifecycle::{Calendar, Lifecycle, Phase};
 pub use metrics::render as render_metrics;
 pub use overview::Overview;
-pub use server::{RunningServer, Server};
+pub use server::{RunningServer, Server, Stopper};
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
+pub use stilling_workers::processes::Limits as ProcessLimits;
 pub use stilling_workers::{Growth, QueueTarget};
+
+/// What a server is put together from, for those who put it together otherwise, as the simulator does. A program that
+/// serves HTTP needs none of it but [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
+pub mod parts {
+    pub use crate::http::parts::*;
+    pub use crate::lifecycle::{Calendar, Lifecycle, Phase};
+}
 
 use std::io::Write;
 

@@ -348,7 +348,35 @@ impl Drop for Staff {
     }
 }
 
+/// Asks a running server for its end, from any thread.
+#[derive(Clone, Debug)]
+pub struct Stopper {
+    lifecycle: Arc<Lifecycle>,
+}
+
+impl Stopper {
+    /// Drains the server, as SIGTERM does: nothing new is accepted, requests in flight finish. A second call, of whichever
+    /// copy, cuts off what has not finished. It does not wait: see [`RunningServer::wait`].
+    pub fn stop(&self) {
+        self.lifecycle.end();
+    }
+}
+
 /// A server on threads of its own. Dropping it lets it run on.
+///
+/// ```no_run
+/// # fn main() -> Result<(), stilling::ServeError> {
+/// let server = stilling::Server::bind(stilling::ServeConfig::default(), stilling::http::Routes::new())?;
+/// let running = server.start()?;
+/// let stopper = running.stopper();
+/// std::thread::spawn(move || {
+///     // … until something happens:
+///     stopper.stop();
+/// });
+/// running.wait()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RunningServer {
     addresses: Vec<SocketAddr>,
@@ -374,12 +402,28 @@ impl RunningServer {
         &self.overview
     }
 
+    /// What asks for the end from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { lifecycle: Arc::clone(&self.lifecycle) }
+    }
+
     /// Drains, waits for the end, and returns what there was to see.
     ///
     /// # Errors
-    /// A shard had failed.
+    /// As [`wait`](Self::wait).
     pub fn end(self) -> Result<Arc<Overview>, ServeError> {
         self.lifecycle.end();
+        self.wait()
+    }
+
+    /// Waits for the end, whoever asks for it, and returns what there was to see.
+    ///
+    /// # Errors
+    /// A shard had failed.
+    ///
+    /// # Panics
+    /// A shard had panicked.
+    pub fn wait(self) -> Result<Arc<Overview>, ServeError> {
         let outcome = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         outcome.map(|()| self.overview)
     }

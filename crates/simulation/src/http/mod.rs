@@ -22,7 +22,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use stilling::http::HttpService;
+use stilling::parts::HttpService;
 use stilling_engine::{CloseReason, Shard};
 use stilling_ring::Time;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling::http::JobOutcome;
-use stilling::{Lifecycle, Overview};
+use stilling::Overview;
+use stilling::parts::{JobOutcome, Lifecycle};
 use stilling_ring::Time;
 use stilling_workers::{Finished, JobContext, Keeper, Pool};
 

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling::http::{Door, HttpConfig, HttpCounters, HttpService, Serves, Timeouts};
-use stilling::{Calendar, Lifecycle, Overview};
+use stilling::Overview;
+use stilling::http::Timeouts;
+use stilling::parts::{Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves};
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Driver as _;
 use stilling_engine::{Config, Shard};

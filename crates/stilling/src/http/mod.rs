@@ -26,12 +26,18 @@ mod session;
 mod stream;
 
 pub(crate) use counters::Held;
-pub use counters::HttpCounters;
 pub use delegated::Delegated;
+pub(crate) use parts::*;
 pub use request::Request;
 pub use response::Response;
-pub use route::{Door, Serves};
 pub use routes::Routes;
-pub use service::{HttpConfig, HttpService, JobOutcome, Timeouts};
-pub use session::HttpSession;
+pub use service::Timeouts;
 pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};
+
+/// What `crate::parts` shows of it.
+pub(crate) mod parts {
+    pub use super::counters::HttpCounters;
+    pub use super::route::{Door, Serves};
+    pub use super::service::{HttpConfig, HttpService, JobOutcome};
+    pub use super::session::HttpSession;
+}

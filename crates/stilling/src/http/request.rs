@@ -5,6 +5,7 @@
 //! costs it less than keeping the parts of it beside its bytes would cost the shard.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use stilling_wire::http1::{Event, Fields, Limits, Method, RequestDecoder, RequestHead};
@@ -18,11 +19,17 @@ pub struct Request<'a> {
     head: RequestHead<'a>,
     body: &'a [u8],
     routes: &'a Routes,
+    peer: Option<IpAddr>,
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn new(head: RequestHead<'a>, body: &'a [u8], routes: &'a Routes) -> Self {
-        Request { head, body, routes }
+    pub(super) fn new(
+        head: RequestHead<'a>,
+        body: &'a [u8],
+        routes: &'a Routes,
+        peer: Option<IpAddr>,
+    ) -> Self {
+        Request { head, body, routes, peer }
     }
 
     /// The method.
@@ -72,6 +79,12 @@ impl<'a> Request<'a> {
         self.head.host
     }
 
+    /// The address from which the client's connection comes, which may be that of a proxy. `None` unless the routes ask
+    /// for it with [`Routes::with_peers`], and where the system does not tell: with direct descriptors.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
     /// The body; empty without one. At most `Limits::body_size_max` bytes.
     pub fn body(&self) -> &'a [u8] {
         self.body
@@ -96,16 +109,22 @@ impl std::fmt::Debug for Request<'_> {
 pub(super) struct KeptRequest {
     head: Vec<u8>,
     body: Vec<u8>,
+    peer: Option<IpAddr>,
     held: Held,
 }
 
 impl KeptRequest {
     /// Keeps a head as it came: what the decoder has just consumed. `None` when all requests that are kept
     /// would have more than `held_max` bytes.
-    pub(super) fn new(head: &[u8], counters: &Arc<HttpCounters>, held_max: usize) -> Option<Box<Self>> {
+    pub(super) fn new(
+        head: &[u8],
+        peer: Option<IpAddr>,
+        counters: &Arc<HttpCounters>,
+        held_max: usize,
+    ) -> Option<Box<Self>> {
         let mut held = Held::new(counters);
         held.grow(head.len(), held_max)
-            .then(|| Box::new(KeptRequest { head: head.to_vec(), body: Vec::new(), held }))
+            .then(|| Box::new(KeptRequest { head: head.to_vec(), body: Vec::new(), peer, held }))
     }
 
     /// Adds a piece of the body; false when there is no room.
@@ -126,7 +145,7 @@ impl KeptRequest {
             let step = decoder.decode(limits, rest).expect("the head was accepted before");
             rest = &rest[step.consumed..];
             if let Event::Head(head) = step.event {
-                return Request::new(head, &self.body, routes);
+                return Request::new(head, &self.body, routes, self.peer);
             }
         }
     }

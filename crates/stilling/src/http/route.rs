@@ -82,7 +82,12 @@ impl Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),
-            Found::Nothing => Route::own(head, door),
+            Found::Nothing => match (Route::own(head, door), routes.fallback()) {
+                (Route::Refused(_), Some(number)) => Route::Handler(number),
+                // The page at `/` is for a server that has nothing better to show there.
+                (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
+                (own, _) => own,
+            },
         }
     }
 

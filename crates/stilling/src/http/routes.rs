@@ -53,8 +53,8 @@ impl Handler {
 ///
 /// A pattern is a path with placeholders: `{name}` is one segment, `{*rest}` all that follows. The more
 /// exact pattern wins. A `GET` handler answers `HEAD` too, unless there is one for it. A path with
-/// handlers but none for the method is answered 405, one without 404, or by the server's own pages
-/// (`/status`, `/metrics`, `/livez`, `/readyz`).
+/// handlers but none for the method is answered 405, one without by the server's own pages (`/status`, `/metrics`,
+/// `/livez`, `/readyz`), by the fallback if there is one, or 404.
 #[derive(Clone, Default)]
 pub struct Routes {
     /// From a path to a place in `paths`.
@@ -64,6 +64,9 @@ pub struct Routes {
     /// For each pattern its handlers: numbers of `handlers`.
     paths: Vec<Vec<(Method<'static>, u16)>>,
     handlers: Vec<Handler>,
+    /// The number of the handler for what no pattern matches.
+    fallback: Option<u16>,
+    wants_peers: bool,
 }
 
 impl fmt::Debug for Routes {
@@ -139,7 +142,7 @@ impl Routes {
     }
 
     fn with(mut self, method: Method<'static>, pattern: &str, handler: Handler) -> Self {
-        let number = u16::try_from(self.handlers.len()).expect("a server has at most 65,536 handlers");
+        let number = self.next_number();
         let new = self.paths.len();
         let place = *self.places.entry(pattern.to_owned()).or_insert(new);
         if place == new {
@@ -159,6 +162,67 @@ impl Routes {
         self
     }
 
+    /// Answers in the shard whatever no pattern matches, with any method; the server's own pages come first, but for `/`.
+    /// A path whose pattern has no handler for the method is answered 405 all the same.
+    ///
+    /// ```
+    /// use stilling::http::{Response, Routes, Status};
+    ///
+    /// let routes = Routes::new()
+    ///     .fallback_inline(|_| Response::html("<p>Nothing here.").with_status(Status::NotFound));
+    /// # let _ = routes;
+    /// ```
+    ///
+    /// # Panics
+    /// There is a fallback already.
+    #[must_use]
+    pub fn fallback_inline<R: Into<Response>>(
+        self,
+        handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.with_fallback(Handler::Inline(Arc::new(move |request| handler(request).into())))
+    }
+
+    /// The same in a worker, where the handler may block.
+    ///
+    /// # Panics
+    /// As [`fallback_inline`](Self::fallback_inline).
+    #[must_use]
+    pub fn fallback_worker<R: Into<Response>>(
+        self,
+        handler: impl Fn(&Request<'_>) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.with_fallback(Handler::Worker(Arc::new(move |request| handler(request).into())))
+    }
+
+    fn with_fallback(mut self, handler: Handler) -> Self {
+        assert!(self.fallback.is_none(), "the routes have two fallbacks");
+        self.fallback = Some(self.next_number());
+        self.handlers.push(handler);
+        self
+    }
+
+    /// Lets handlers know where their clients come from ([`Request::peer`]). It costs a system call for each
+    /// connection, and with direct descriptors it is not known.
+    #[must_use]
+    pub fn with_peers(self) -> Self {
+        Routes { wants_peers: true, ..self }
+    }
+
+    /// Whether handlers want to know where their clients come from.
+    pub(super) fn wants_peers(&self) -> bool {
+        self.wants_peers
+    }
+
+    /// The handler for what no pattern matches.
+    pub(super) fn fallback(&self) -> Option<u16> {
+        self.fallback
+    }
+
+    fn next_number(&self) -> u16 {
+        u16::try_from(self.handlers.len()).expect("a server has at most 65,536 handlers")
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.handlers.is_empty()
@@ -169,7 +233,7 @@ impl Routes {
     }
 
     pub(super) fn find(&self, head: &RequestHead<'_>) -> Found {
-        if self.is_empty() {
+        if self.paths.is_empty() {
             return Found::Nothing;
         }
         let Ok(path) = std::str::from_utf8(head.target.path) else { return Found::Nothing };

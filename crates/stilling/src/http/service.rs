@@ -258,7 +258,7 @@ impl Service for HttpService {
 
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> HttpSession {
         let mut session = self.accepted(listener);
-        if self.config.has_app {
+        if self.config.has_app || self.config.routes.wants_peers() {
             session.comes_from(peer());
         }
         session

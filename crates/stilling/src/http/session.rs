@@ -84,7 +84,7 @@ pub struct HttpSession {
     /// Which of the connection's jobs is the present one; a result with another number is late.
     pub(super) job: u8,
     door: Door,
-    /// Where the connection comes from, if a worker process is to know.
+    /// Where the connection comes from, if a worker process or a handler is to know.
     pub(super) peer: Option<Box<IpAddr>>,
 }
 
@@ -152,7 +152,8 @@ impl HttpSession {
         if let Route::Handler(number) = self.terms.route {
             let routes = &io.service.config.routes;
             if let Handler::Inline(answer) = routes.handler(number) {
-                let response = contained(&Request::new(*head, b"", routes), |request| answer(request));
+                let request = Request::new(*head, b"", routes, self.peer.as_deref().copied());
+                let response = contained(&request, |request| answer(request));
                 return self.respond_inline(response, io);
             }
             if !self.keep(raw, io) {
@@ -165,7 +166,8 @@ impl HttpSession {
     /// Keeps the request for its handler. False: there is no room, and the client has been told.
     fn keep(&mut self, head: &[u8], io: &mut Io<'_, HttpService>) -> bool {
         let service = &io.service;
-        match KeptRequest::new(head, &service.counters, service.config.requests_held_max) {
+        let peer = self.peer.as_deref().copied();
+        match KeptRequest::new(head, peer, &service.counters, service.config.requests_held_max) {
             Some(request) => {
                 self.kept = Kept::Request(request);
                 true

@@ -27,6 +27,7 @@ mod answers;
 mod bodies;
 mod broken;
 mod crowd;
+mod embed;
 mod files;
 mod framing;
 mod held;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stilling::engine::CloseReason;
 use stilling::http::{Routes, Status};
-use stilling::{DriverChoice, Overview, RunningServer, ServeConfig, Server};
+use stilling::{DriverChoice, Overview, RunningServer, ServeConfig, Server, Stopper};
 
 use super::{Peer, eventually};
 
@@ -93,6 +93,17 @@ impl Served {
     pub(crate) fn until_closed(&self, reason: CloseReason, count: u64) {
         eventually(reason.name(), || (self.closed(reason) >= count).then_some(()));
         assert_eq!(self.closed(reason), count, "{reason:?}");
+    }
+
+    /// What ends the server from elsewhere.
+    pub(crate) fn stopper(&self) -> Stopper {
+        self.running.stopper()
+    }
+
+    /// Waits until somebody has ended the server.
+    #[track_caller]
+    pub(crate) fn wait(self) -> Arc<Overview> {
+        self.running.wait().expect("no shard has failed")
     }
 
     /// Ends the server, for another thread to watch.

@@ -1,0 +1,88 @@
+//! What a program around the server may ask for: where clients come from, an answer to everything else, the end.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use stilling::DriverChoice;
+use stilling::http::{Method, Request, Response, Routes, Status};
+
+use crate::support::{Served, eventually, get};
+
+on_both_drivers!(
+    handlers_know_where_clients_come_from_if_they_ask,
+    what_no_route_matches_goes_to_the_fallback,
+    another_thread_ends_the_server,
+);
+
+fn peer_of(request: &Request<'_>) -> String {
+    format!("{:?}", request.peer())
+}
+
+fn handlers_know_where_clients_come_from_if_they_ask(driver: DriverChoice) {
+    let routes = Routes::new().inline(Method::Get, "/in", peer_of).worker(Method::Post, "/job", peer_of);
+    let known = format!("{:?}", Some(IpAddr::from(Ipv4Addr::LOCALHOST)));
+    for (routes, expected) in [(routes.clone(), "None"), (routes.with_peers(), known.as_str())] {
+        let server = Served::start(driver, routes);
+        let mut peer = server.connect();
+        for _ in 0..2 {
+            assert_eq!(peer.ask(get("/in")).text(), expected);
+            let answer = peer.ask("POST /job HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+            assert_eq!(answer.text(), expected);
+        }
+        drop(peer);
+        server.finish();
+    }
+}
+
+fn what_no_route_matches_goes_to_the_fallback(driver: DriverChoice) {
+    fn nothing(request: &Request<'_>) -> Response {
+        let body = String::from_utf8_lossy(request.body()).into_owned();
+        Response::text(format!("no {:?} {body}", request.param("name"))).with_status(Status::NotFound)
+    }
+    let routes = Routes::new().inline(Method::Get, "/good/{name}", |_| "good");
+    for routes in [routes.clone().fallback_inline(nothing), routes.fallback_worker(nothing)] {
+        let server = Served::start(driver, routes);
+        let mut peer = server.connect();
+        for (request, status, text) in [
+            ("GET /good/a", 200, "good"),
+            ("DELETE /good/a", 405, "405 Method Not Allowed\n"),
+            ("GET /", 404, "no None "),
+            ("GET /bad", 404, "no None "),
+            ("PURGE /bad", 404, "no None "),
+            ("GET /%ff", 404, "no None "),
+            ("GET /livez", 200, "alive\n"),
+        ] {
+            let answer = peer.ask(format!("{request} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!((answer.status, answer.text()), (status, text), "{request}");
+        }
+        let answer = peer.ask("POST /bad HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
+        assert_eq!(answer.text(), "no None abc");
+        drop(peer);
+        server.finish();
+    }
+}
+
+/// Row 4.37: a request in flight is answered, whoever asks for the end.
+fn another_thread_ends_the_server(driver: DriverChoice) {
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let routes = Routes::new().worker(Method::Get, "/stuck", move |_| {
+        let _ = wait.lock().expect("no panics").recv();
+        "done"
+    });
+    let server = Served::start(driver, routes);
+    let address = server.address();
+    let mut peer = server.connect();
+    peer.send(get("/stuck"));
+    eventually("the worker is busy", || (server.see().pool.counters().busy == 1).then_some(()));
+    let stopper = server.stopper();
+    let waiting = std::thread::spawn(move || server.wait());
+    std::thread::spawn(move || stopper.clone().stop()).join().expect("stopping does not panic");
+    eventually("nobody is let in any more", || std::net::TcpStream::connect(address).err());
+    drop(go_on);
+    let answer = peer.answer();
+    assert_eq!((answer.text(), answer.field("Connection")), ("done", Some("close")));
+    assert_eq!(peer.rest(), b"");
+    drop(peer);
+    let overview = waiting.join().expect("waiting does not panic");
+    assert_eq!(overview.engine(|counters| &counters.open), 0);
+}

@@ -69,6 +69,8 @@ impl Collector for Everything {
         )?;
         let held = see.http.iter().map(|counters| counters.answers_held()).sum();
         gauge(to, "http_answers_held_bytes", "Answers of handlers that wait for slow clients", held)?;
+        let delegated = see.http.iter().map(|counters| counters.delegated()).sum();
+        gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
         let shed = see.http(|c| &c.answers_shed);
         counter(to, "http_answers_shed", "Requests refused for want of memory for answers", shed)?;
         counter(

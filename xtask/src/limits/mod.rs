@@ -23,6 +23,9 @@ const INTRODUCTION: &str = "\
 
 Every queue, pool and table has a maximum, and this page lists them with what happens when one is reached. It is
 made from the sources by `cargo xtask limits --write`, and a test fails when it is not what they say.
+
+A connection that a handler gives to a worker (`Response::delegate`) holds that worker for as long as it lasts, so there
+are at most as many of them as worker threads; the others wait in the queue, within its limits, and then are answered 503.
 ";
 
 #[derive(Args)]

@@ -35,9 +35,16 @@ pub struct HttpCounters {
     requests_held: AtomicU64,
     /// Given back by whoever drops an answer, which may be a worker.
     answers_held: AtomicU64,
+    /// Taken back by the workers that serve them.
+    delegated: AtomicU64,
 }
 
 impl HttpCounters {
+    /// Connections that are in a worker's hands now, or wait for one.
+    pub fn delegated(&self) -> u64 {
+        self.delegated.load(Ordering::Relaxed)
+    }
+
     /// Bytes of requests that wait for their bodies or for workers, or are with a worker.
     pub fn requests_held(&self) -> u64 {
         self.requests_held.load(Ordering::Relaxed)
@@ -80,7 +87,25 @@ impl Default for HttpCounters {
             handler_panics: Counter::new(),
             requests_held: AtomicU64::new(0),
             answers_held: AtomicU64::new(0),
+            delegated: AtomicU64::new(0),
         }
+    }
+}
+
+/// Counts one connection as delegated until it is dropped.
+#[derive(Debug)]
+pub(super) struct DelegatedNow(Arc<HttpCounters>);
+
+impl DelegatedNow {
+    pub(super) fn new(counters: &Arc<HttpCounters>) -> Self {
+        counters.delegated.fetch_add(1, Ordering::Relaxed);
+        DelegatedNow(Arc::clone(counters))
+    }
+}
+
+impl Drop for DelegatedNow {
+    fn drop(&mut self) {
+        self.0.delegated.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

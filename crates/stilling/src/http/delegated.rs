@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use stilling_engine::{Detached, net};
 
+use super::counters::DelegatedNow;
 use super::response::{Body, Response};
 use super::service::{HttpService, JobOutcome, Work};
 use super::session::HttpSession;
@@ -77,6 +78,13 @@ impl Response {
     /// It writes whatever the client is to read, beginning with the head of an answer if there is to be
     /// one. When no worker can be had the client is answered 503.
     ///
+    /// Each such connection holds a worker thread until `serve` returns: as many of them as there are workers, and
+    /// no other work is done. Give the pool threads for them ([`ServeConfig::worker_threads`] or
+    /// [`growth`](crate::ServeConfig::growth)), or have `serve` hand the socket to an event loop of its own and
+    /// return. `/status` and `/metrics` say how many there are (`stilling_http_delegated`).
+    ///
+    /// [`ServeConfig::worker_threads`]: crate::ServeConfig::worker_threads
+    ///
     /// ```
     /// use std::io::{Read, Write};
     /// use stilling::http::{Method, Response, Routes};
@@ -109,7 +117,10 @@ impl HttpService {
         let Some(Delegate(serve)) = session.into_delegate() else { return };
         let timeouts = [self.config.timeouts.idle, self.config.write_timeout];
         // Nobody waits for the result: the connection's slot has a new tenant by then.
+        let now = DelegatedNow::new(&self.counters);
         let job = move |_: &mut _| {
+            // Until its server returns, or panics.
+            let _now = now;
             if let Ok(stream) = prepare(socket, timeouts) {
                 serve(Delegated { stream, unread, read: 0 });
             }

@@ -87,6 +87,7 @@ fn status_page(see: &Overview, ready: bool) -> String {
         &[
             ("queued now", pool.queued),
             ("running now", pool.busy),
+            ("connections in workers' hands", see.http.iter().map(|counters| counters.delegated()).sum()),
             ("done", pool.done),
             ("refused, queue full", pool.refused),
             ("expired in the queue", pool.expired),

@@ -1,5 +1,6 @@
 //! What a program around the server may ask for: where clients come from, an answer to everything else, the end.
 
+use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 
 use stilling::DriverChoice;
@@ -11,6 +12,7 @@ on_both_drivers!(
     handlers_know_where_clients_come_from_if_they_ask,
     what_no_route_matches_goes_to_the_fallback,
     another_thread_ends_the_server,
+    connections_in_workers_hands_are_counted,
 );
 
 fn peer_of(request: &Request<'_>) -> String {
@@ -85,4 +87,40 @@ fn another_thread_ends_the_server(driver: DriverChoice) {
     drop(peer);
     let overview = waiting.join().expect("waiting does not panic");
     assert_eq!(overview.engine(|counters| &counters.open), 0);
+}
+
+/// Row 4.4: each holds a worker, so the operator sees how many there are; those that wait for one count too.
+fn connections_in_workers_hands_are_counted(driver: DriverChoice) {
+    let routes = Routes::new()
+        .inline(Method::Get, "/raw", |_| {
+            Response::delegate(|mut client| {
+                let _ = client.write_all(b"yours");
+                let _ = client.read(&mut [0]);
+            })
+        })
+        .inline(Method::Get, "/panic", |_| {
+            Response::delegate(|_| panic!("the demonstration of a panic with a connection"))
+        });
+    let server = Served::start(driver, routes);
+    let delegated = || server.see().http.iter().map(|counters| counters.delegated()).sum::<u64>();
+    let mut peers = [server.connect(), server.connect()];
+    for peer in &mut peers {
+        peer.send(get("/raw"));
+        assert_eq!(peer.exactly(5), b"yours");
+    }
+    let mut third = server.connect();
+    third.send(get("/raw"));
+    eventually("the third waits for a worker", || (delegated() == 3).then_some(()));
+    let metrics = server.connect().ask(get("/metrics"));
+    assert!(metrics.text().contains("\nstilling_http_delegated 3\n"), "{}", metrics.text());
+    let page = server.connect().ask(get("/status"));
+    assert!(page.text().contains("<td>connections in workers' hands<td>3"), "{}", page.text());
+    drop(peers);
+    assert_eq!(third.exactly(5), b"yours");
+    drop(third);
+    let mut unlucky = server.connect();
+    unlucky.send(get("/panic"));
+    assert_eq!(unlucky.rest(), b"");
+    eventually("nobody has a worker", || (delegated() == 0).then_some(()));
+    server.finish();
 }

@@ -26,12 +26,17 @@ fn answers() -> Routes {
     let fixed: &'static [u8] = pattern(LONG).leak();
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("file"), fixed).expect("a file");
+    let path = directory.path().to_owned();
     Routes::new()
-        .inline(Method::Get, "/bytes", move |_| Response::bytes("a/b", fixed))
+        .inline(Method::Get, "/bytes", move |_| {
+            // The directory lives as long as its routes.
+            let _ = &directory;
+            Response::bytes("a/b", fixed)
+        })
         .inline(Method::Get, "/short", move |_| Response::bytes("a/b", &fixed[..30_000]))
         .worker(Method::Get, "/open", move |_| Response::stream("a/b", fixed.take(LONG as u64)))
         .worker(Method::Get, "/sized", move |_| Response::stream_sized("a/b", LONG as u64, fixed))
-        .files("/files", directory.keep())
+        .files("/files", path)
 }
 
 fn small(driver: DriverChoice, workers: usize) -> Served {

@@ -104,6 +104,19 @@ pub trait Session: Sized {
         io.finish(CloseReason::Drained);
     }
 
+    /// The connect failed with this error; `closed` with `ConnectFailed` follows.
+    fn refused(&mut self, error: &std::io::Error, service: &mut Self::Service) {
+        let _ = (error, service);
+    }
+
+    /// A send failed; what was not sent is lost. Returns whether the session goes on receiving nevertheless, because
+    /// the peer may have said something before it stopped listening; otherwise the connection is closed. `nothing_sent`:
+    /// this send was the first after all earlier output had gone, and the system took none of it.
+    fn unsendable(&mut self, nothing_sent: bool) -> bool {
+        let _ = nothing_sent;
+        false
+    }
+
     /// The connection is gone. Called once, last; with `Detached` the session moves on to whoever takes
     /// the socket.
     fn closed(&mut self, reason: CloseReason, service: &mut Self::Service) {

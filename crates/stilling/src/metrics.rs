@@ -139,7 +139,7 @@ impl Everything {
     }
 
     fn encode_jobs(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let pool = self.0.pool.counters();
+        let pool = self.0.work();
         gauge(to, "worker_threads", "Worker threads now; at the end, those there were", pool.threads)?;
         let (started, ended) = (pool.threads_started, pool.threads_ended);
         counter(to, "worker_threads_started", "Worker threads started", started)?;

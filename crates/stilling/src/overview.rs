@@ -31,6 +31,11 @@ pub struct Overview {
 }
 
 impl Overview {
+    /// What has become of requests for workers: of the processes, where there are any.
+    pub fn work(&self) -> stilling_workers::Counters {
+        self.app.as_ref().map_or_else(|| self.pool.counters(), |app| app.requests())
+    }
+
     /// The sum of a counter over all shards' engines.
     pub fn engine(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.engines.iter().map(|counters| counter(counters).get()).sum()

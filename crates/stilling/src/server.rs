@@ -22,9 +22,10 @@ use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_MAX};
 use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
+use stilling_workers::processes::QueueLimits;
 use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
-use crate::app::{App, Seats};
+use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
@@ -58,7 +59,6 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
     porter: Option<Porter>,
-    app_seats: Option<Seats>,
 }
 
 impl Server {
@@ -68,9 +68,9 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
-        if let Some(app) = &config.app {
-            config.worker_threads = app.slots();
-            // A job needs a slot, of which there are so many.
+        if config.app.is_some() {
+            // The shards talk to the processes themselves.
+            config.worker_threads = 0;
             config.accept_workers = 0;
             config.growth = Growth { free_threshold: 0, ..config.growth };
         }
@@ -119,13 +119,24 @@ impl Server {
         let mut banner = banner(&config, &driver, (&listeners.addresses, admin), room.reduced);
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
-        let (app, app_seats) = match config.app.take().map(App::new).transpose().map_err(ServeError::App)? {
-            Some((app, seats)) => (Some(Arc::new(app)), Some(seats)),
-            None => (None, None),
-        };
         let clock = Clock::real();
         let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..config.shards).map(|_| Arc::default()).collect();
         let wakes: Vec<Arc<Wake>> = handles.iter().map(wake_through).collect();
+        let queue = QueueLimits {
+            queue_max: config.queue_max,
+            age_max: config.queue_age_max,
+            target: config.queue_target,
+        };
+        let mut connects_kept = 0;
+        let (app, mut desks) = match config.app.take() {
+            Some(app) => {
+                connects_kept = app.connects_kept();
+                let (app, entrances) = App::new(app, queue, wakes.clone()).map_err(ServeError::App)?;
+                let desks = app.desks(entrances);
+                (Some(Arc::new(app)), desks)
+            }
+            None => (None, Vec::new()),
+        };
         let limits = PoolLimits {
             threads: config.worker_threads,
             queue_max: config.queue_max,
@@ -177,7 +188,7 @@ impl Server {
             write_timeout: config.engine.write_timeout,
             has_app: overview.app.is_some(),
         };
-        let engine = EngineConfig { capacity: config.capacity, ..config.engine };
+        let engine = EngineConfig { capacity: config.capacity, connects_kept, ..config.engine };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,
@@ -197,6 +208,7 @@ impl Server {
                 listeners,
                 shares_listeners: kept > 0,
                 handle,
+                app: (!desks.is_empty()).then(|| desks.remove(0)),
                 wake: Arc::clone(&wakes[number]),
                 clock: clock.clone(),
                 engine: engine.clone(),
@@ -216,7 +228,6 @@ impl Server {
             lifecycle,
             clock,
             porter,
-            app_seats,
         })
     }
 
@@ -264,19 +275,16 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { seats, pin, pool, overview, lifecycle, clock, porter, app_seats, .. } = self;
+        let Server { seats, pin, pool, overview, lifecycle, clock, porter, .. } = self;
         let mut staff =
             Staff { lifecycle, pool, app: overview.app.clone(), clock, shards: Vec::new(), porter: None };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        match overview.app.as_ref().zip(app_seats) {
-            Some((app, seats)) => {
-                let seats = app.start(seats).map_err(ServeError::App)?;
-                staff.pool.start_seats(seats).map_err(ServeError::Threads)?;
-            }
-            None => staff.pool.start().map_err(ServeError::Threads)?,
+        if let Some(app) = &overview.app {
+            app.start().map_err(ServeError::App)?;
         }
+        staff.pool.start().map_err(ServeError::Threads)?;
         staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
@@ -448,7 +456,7 @@ impl Room {
     fn within(limit: u64, config: &mut ServeConfig, listeners: u64) -> Result<Room, ServeError> {
         let shards = config.shards as u64;
         let of_app = config.app.as_ref().map_or(0, |app| {
-            DESCRIPTORS_KEPT_PER_PROCESS * app.processes.processes as u64 + app.slots() as u64
+            DESCRIPTORS_KEPT_PER_PROCESS * app.processes.processes as u64 + u64::from(app.connects_kept())
         });
         let kept = DESCRIPTORS_KEPT + of_app + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners;
         let left = limit.saturating_sub(kept);
@@ -577,6 +585,7 @@ struct Seat {
     kind: DriverKind,
     slots: u32,
     lane: Lane<JobOutcome>,
+    app: Option<Desk>,
     listeners: Vec<Listener>,
     /// Another process has had its hand in them, or still has.
     shares_listeners: bool,
@@ -629,7 +638,8 @@ impl Seat {
         let counters: Arc<Counters> = Arc::clone(&self.overview.engines[self.number]);
         let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
         let lifecycle = Arc::clone(&self.lifecycle);
-        let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle);
+        let service =
+            HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle).with_app(self.app);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         let mut listeners = VecDeque::from(self.listeners);

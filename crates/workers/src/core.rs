@@ -259,7 +259,7 @@ impl<R> Core<R> {
         let mut context = JobContext::on(&self.clock);
         let outcome = contain(|| job(&mut context)).map_or(Outcome::Panicked, Outcome::Done);
         self.inline.fetch_sub(1, Ordering::AcqRel);
-        self.tally.answers(&outcome).map(count);
+        count(self.tally.answers(&outcome));
         Ok(outcome)
     }
 
@@ -269,9 +269,9 @@ impl<R> Core<R> {
         self.tally.snapshot(self.queued(), threads)
     }
 
-    /// Puts the answer for one taken job, or a part of it, into its lane's results and wakes its shard.
+    /// Puts the answer for one taken job into its lane's results and wakes its shard.
     pub(crate) fn deliver(&self, lane: usize, ticket: u64, outcome: Outcome<R>) {
-        let answered = self.tally.answers(&outcome).map_or(1, count);
+        let answered = count(self.tally.answers(&outcome));
         let outlet = &self.outlets[lane];
         {
             let mut results = lock(&outlet.results);
@@ -287,14 +287,6 @@ impl<R> Core<R> {
             results.publish();
         }
         outlet.wake.notify();
-    }
-}
-
-#[cfg(not(loom))]
-impl<R> Core<R> {
-    /// Whether the lane is gone: nobody will ever fetch its results.
-    pub(crate) fn is_abandoned(&self, lane: usize) -> bool {
-        lock(&self.outlets[lane].results).is_closed()
     }
 }
 

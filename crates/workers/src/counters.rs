@@ -42,7 +42,7 @@ pub struct Counters {
     pub waited: Duration,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) queued_max: AtomicU64,
     pub(crate) taken: AtomicU64,
@@ -65,13 +65,12 @@ pub(crate) struct Tally {
 const SERVICE_WINDOW: u64 = 16;
 
 impl Tally {
-    /// The counter of jobs that ended so; `None`: the job goes on.
-    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> Option<&AtomicU64> {
+    /// The counter of jobs that ended so.
+    pub(crate) fn answers<R>(&self, outcome: &Outcome<R>) -> &AtomicU64 {
         match outcome {
-            Outcome::Done(_) => Some(&self.done),
-            Outcome::Panicked => Some(&self.panicked),
-            Outcome::Expired => Some(&self.expired),
-            Outcome::Part(_) => None,
+            Outcome::Done(_) => &self.done,
+            Outcome::Panicked => &self.panicked,
+            Outcome::Expired => &self.expired,
         }
     }
 

@@ -1,8 +1,8 @@
 //! A shard's way into the pool and back: it never locks, waits or allocates.
 //!
 //! The lane counts its outstanding jobs (submitted and their result not yet fetched) and stops submitting at the
-//! half the size of its result mailbox. So a worker always finds room for a result, also behind a part that its
-//! job has said before and nobody has fetched, and a shard that fetches none only stops itself.
+//! size of its result mailbox. So a worker always finds room for a result, and a shard that fetches none only stops
+//! itself.
 
 use std::fmt;
 
@@ -19,9 +19,6 @@ pub struct Lane<R> {
     jobs: Sender<Job<R>>,
     results: Receiver<Completed<R>>,
     core: Arc<Core<R>>,
-    /// Only speakers ask for it, which the model checker does not have.
-    #[cfg_attr(loom, allow(dead_code))]
-    number: usize,
     outstanding: usize,
     outstanding_max: usize,
     batch: usize,
@@ -76,10 +73,9 @@ impl<R> Lane<R> {
         jobs: Sender<Job<R>>,
         results: Receiver<Completed<R>>,
         core: Arc<Core<R>>,
-        number: usize,
         outstanding_max: usize,
     ) -> Lane<R> {
-        Lane { jobs, results, core, number, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
+        Lane { jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
     }
 
     /// Queues `job`, which a worker will see after [`publish`](Lane::publish). Its answer carries `ticket`, which
@@ -162,13 +158,6 @@ impl<R> Lane<R> {
         outcome
     }
 
-    /// What a job captures to say something before its result.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn speaker(&self, ticket: u64) -> crate::Speaker<R> {
-        crate::Speaker::new(Arc::clone(&self.core), self.number, ticket)
-    }
-
     /// Makes everything submitted since the last call visible, and wakes as many idle workers as that needs. Call
     /// it once per turn.
     pub fn publish(&mut self) {
@@ -187,10 +176,8 @@ impl<R> Lane<R> {
     /// The next answer, in the order in which workers delivered them.
     pub fn next_result(&mut self) -> Option<Completed<R>> {
         let completed = self.results.pop()?;
-        if !matches!(completed.outcome, Outcome::Part(_)) {
-            // Only a planted double answer makes this more than the jobs submitted.
-            self.outstanding = self.outstanding.saturating_sub(1);
-        }
+        // Only a planted double answer makes this more than the jobs submitted.
+        self.outstanding = self.outstanding.saturating_sub(1);
         Some(completed)
     }
 
@@ -211,7 +198,5 @@ impl<R> Drop for Lane<R> {
     fn drop(&mut self) {
         // Accepted jobs are counted in the queue, and the pool closes only when all of them were taken.
         self.publish();
-        // Whoever spoke and waits for a reply hears that there will be none.
-        while self.results.pop().is_some() {}
     }
 }

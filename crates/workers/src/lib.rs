@@ -13,8 +13,7 @@
 //! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
 //! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
 //!
-//! A job that has more to say than fits into a result speaks in parts ([`Speaker`]), and a thread that has a [`Seat`],
-//! such as the slot of a worker process ([`processes`]), takes jobs only while that is ready.
+//! Work for processes instead of threads has an order and bounds like these, and no thread: see [`processes`].
 //!
 //! All threads are there from the start, unless the pool may grow ([`Growth`]): then a [`Keeper`] starts more when
 //! too few are free, and lets them go when they have not been needed for a while. Shards have no part in that.
@@ -95,9 +94,6 @@ mod pool;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
 mod running;
-mod seat;
-#[cfg(not(loom))]
-mod speaker;
 mod strength;
 mod target;
 mod threads;
@@ -109,8 +105,5 @@ pub use keeper::Keeper;
 pub use lane::{Lane, Position, Refused};
 pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
 pub use running::{Completed, Finished, Outcome, Running};
-pub use seat::Seat;
-#[cfg(not(loom))]
-pub use speaker::{Conversation, Reply, Speaker};
 pub use target::QueueTarget;
 pub use threads::Unfinished;

@@ -84,15 +84,14 @@ impl<R> Pool<R> {
             "a pool queues 1 to {QUEUE_MAX_LIMIT} jobs and has at most as many threads, asked for {limits:?}"
         );
         assert!(growth.fits(threads), "a pool of {threads} threads cannot grow by {growth:?}");
-        // A lane may have a full queue, a job in every worker, and as many results still to be fetched; and of each
-        // a part that was said before its result.
+        // A lane may have a full queue, a job in every worker, and as many results still to be fetched.
         let outstanding_max = 2 * (queue_max + threads_max);
         let mut intake = Vec::with_capacity(wakes.len());
         let mut outlets = Vec::with_capacity(wakes.len());
         let mut ends = Vec::with_capacity(wakes.len());
         for wake in wakes {
             let (jobs, taken) = mailbox(queue_max);
-            let (results, fetched) = mailbox(2 * outstanding_max);
+            let (results, fetched) = mailbox(outstanding_max);
             intake.push(taken);
             outlets.push(Outlet { results: Mutex::new(results), wake });
             ends.push((jobs, fetched));
@@ -100,10 +99,7 @@ impl<R> Pool<R> {
         let core = Arc::new(Core::new(limits, clock, intake, outlets));
         let lanes = ends
             .into_iter()
-            .enumerate()
-            .map(|(number, (jobs, fetched))| {
-                Lane::new(jobs, fetched, Arc::clone(&core), number, outstanding_max)
-            })
+            .map(|(jobs, fetched)| Lane::new(jobs, fetched, Arc::clone(&core), outstanding_max))
             .collect();
         let closing = Closing {
             core: Arc::clone(&core),
@@ -161,19 +157,6 @@ impl<R> Pool<R> {
 
 #[cfg(not(loom))]
 impl<R: Send + 'static> Pool<R> {
-    /// Creates one thread per seat instead of those that [`start`](Pool::start) creates: each takes jobs only
-    /// while its seat is ready, and its jobs find the seat by [`JobContext::seat`].
-    ///
-    /// # Errors
-    /// As [`start`](Pool::start).
-    pub fn start_seats(&self, seats: Vec<Box<dyn crate::Seat>>) -> std::io::Result<()> {
-        let started = self.threads.threads.start_seats(&self.core, seats);
-        if started.as_ref().is_err_and(|error| error.kind() != std::io::ErrorKind::AlreadyExists) {
-            self.close();
-        }
-        started
-    }
-
     /// Creates all threads of the pool, now and never later, unless it may grow; then also the keeper's, which
     /// creates more when there is need. A pool of zero threads creates none.
     ///

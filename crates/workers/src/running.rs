@@ -18,8 +18,6 @@ use crate::counters::count;
 pub enum Outcome<R> {
     /// It ran and returned this.
     Done(R),
-    /// It goes on, and says this meanwhile; see [`Speaker`](crate::Speaker). More under the same ticket follows.
-    Part(R),
     /// It panicked, or its worker gave it up. Answer the peer with 500 or the like.
     Panicked,
     /// It waited longer than [`Limits::age_max`](crate::Limits::age_max), or too long in a queue that stands (see

@@ -13,7 +13,6 @@ use crate::context::JobContext;
 use crate::core::Core;
 use crate::counters::count;
 use crate::keeper::Keeper;
-use crate::seat::Seat;
 
 /// Worker threads were still running at the deadline.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -90,26 +89,6 @@ impl Crew {
 impl Threads {
     pub(crate) fn new(count: usize) -> Threads {
         Threads { count, crew: Arc::default() }
-    }
-
-    /// One thread per seat, instead of those that `start` creates.
-    #[cfg(not(loom))]
-    pub(crate) fn start_seats<R: Send + 'static>(
-        &self,
-        core: &Arc<Core<R>>,
-        seats: Vec<Box<dyn Seat>>,
-    ) -> io::Result<()> {
-        let mut roster = self.crew.roster();
-        if roster.started {
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the worker pool was started before"));
-        }
-        roster.started = true;
-        for (number, seat) in seats.into_iter().enumerate() {
-            let core = Arc::clone(core);
-            let life = move || Core::work_seated(&core, &mut JobContext::seated(seat));
-            self.crew.enlist(&mut roster, format!("slot-{number}"), life)?;
-        }
-        Ok(())
     }
 
     #[cfg(not(loom))]

@@ -300,6 +300,21 @@ pub trait Driver: Sized {
     /// [`io::ErrorKind::WouldBlock`] means that nothing is there.
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize>;
 
+    /// Whether the peer of a stream has reset it, or takes and says nothing any more, as far as the system knows; unread
+    /// bytes do not matter. For connections on which nothing is armed. A driver that cannot tell says no. (A ring's own
+    /// descriptor does not tell of a reset behind bytes or behind an end.)
+    fn is_gone(&mut self, token: Token) -> bool {
+        let _ = token;
+        false
+    }
+
+    /// Whether nothing lies unread in a stream on which nothing is armed, not even its end. A driver that cannot tell
+    /// says no.
+    fn is_quiet(&mut self, token: Token) -> bool {
+        let _ = token;
+        false
+    }
+
     /// Tells once when the connection takes bytes again.
     fn writable(&mut self, token: Token);
 

@@ -1,4 +1,4 @@
-//! Who is at the other end of a Unix socket.
+//! Who is at the other end of a Unix socket, and whether anybody is still at the other end of a connection.
 //!
 //! The kernel answers with plain numbers, and they stay plain here: a process of another process namespace that
 //! cannot be seen from here has the number 0, which a type that excludes 0 must never be made of.
@@ -7,6 +7,25 @@
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+
+/// Whether a connection is of no use to anybody any more: reset, or ended in both directions. What it does not read or
+/// end does not matter.
+pub(super) fn has_hung_up(socket: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::empty())];
+    // These are told without being asked for (poll(2)).
+    let gone = PollFlags::ERR | PollFlags::HUP;
+    poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().intersects(gone)
+}
+
+/// Whether nothing lies unread in a stream socket.
+pub(super) fn has_nothing_unread(socket: &impl AsFd) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    matches!(recv(socket, &mut [0; 1], flags), Err(Errno::AGAIN))
+}
 
 /// The process at the other end, as it was when the connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -135,6 +135,10 @@ pub(super) struct Connection {
     pub(super) peer: Peer,
     /// Held-up output has gone since the session was last told.
     pub(super) drained: bool,
+    /// We have made it.
+    pub(super) outgoing: bool,
+    /// The session wants to know whether the peer is still there.
+    pub(super) looks: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 88, "a connection's slot has grown");
@@ -164,6 +168,8 @@ impl Connection {
             owed: Owed::Nothing,
             peer: Peer::Sending,
             drained: false,
+            outgoing: false,
+            looks: false,
         }
     }
 

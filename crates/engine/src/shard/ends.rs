@@ -35,7 +35,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let connection = &mut slot.connection;
         connection.reading = Reading::Nothing;
         match connection.state {
-            State::Connecting => connection.reason = CloseReason::ConnectFailed,
+            State::Connecting => {
+                connection.reason = CloseReason::ConnectFailed;
+                if let Some(session) = &mut slot.session {
+                    session.refused(error, &mut self.service);
+                }
+            }
             // The session had its reason before the peer went away.
             State::Lingering => {}
             State::Open | State::Detaching => connection.reason = CloseReason::of_error(error),

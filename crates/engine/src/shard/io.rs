@@ -155,6 +155,12 @@ impl<V: Service> Io<'_, V> {
         }
     }
 
+    /// Looks whether the peer is gone for good, which nobody notices while the session is paused: the connection is
+    /// closed with `PeerReset` then. One that has only ended its own sending is not gone.
+    pub fn look_for_peer(&mut self) {
+        self.connection.looks = true;
+    }
+
     /// Asks for `received` with the unconsumed bytes (there may be none) when this turn's output has
     /// gone. After an [`offer`](Self::offer) it is called anyway.
     pub fn again(&mut self) {

@@ -55,6 +55,8 @@ use crate::wheel::Wheel;
 pub struct Config {
     /// Connections open at once. Reached: accepting pauses until one closes.
     pub capacity: u32,
+    /// Places beyond the capacity that only connects may take. Reached: a connect fails.
+    pub connects_kept: u32,
     /// Bytes of unfinished input held for all connections together. Full: the connection that
     /// needed more is closed with `InputFull`.
     pub input_bytes_max: usize,
@@ -77,6 +79,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             capacity: 100_000,
+            connects_kept: 0,
             input_bytes_max: 32 * 1024 * 1024,
             output_bytes_max: 32 * 1024 * 1024,
             park_after: Duration::from_secs(5),
@@ -147,13 +150,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         counters: Arc<Counters>,
     ) -> Self {
         let now = clock.now();
-        let sources = config.capacity as usize + LISTENERS_MAX as usize;
+        let places = config.capacity.saturating_add(config.connects_kept);
+        let sources = places as usize + LISTENERS_MAX as usize;
         driver.reserve(sources);
         Shard {
             driver,
             service,
             now,
-            slots: Slots::new(config.capacity),
+            slots: Slots::new(config.capacity, config.connects_kept),
             wheel: Wheel::new(now, sources),
             held_input: Store::new(config.input_bytes_max),
             held_output: Store::new(config.output_bytes_max),

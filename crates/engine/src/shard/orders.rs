@@ -13,7 +13,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let adopting = Adopting {
             sockets: &mut self.adopted,
             store: &mut self.held_input,
-            slots: self.config.capacity - open,
+            slots: self.config.capacity.saturating_sub(open),
         };
         let mut control = Control { now: self.now, open, coming, orders: &mut self.orders, adopting };
         self.service_deadline = self.service.turn(&mut control);
@@ -67,19 +67,24 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn dial(&mut self, to: &Destination, mut session: V::Session) {
-        if self.slots.is_full() || self.aborting.is_some() {
+        if self.slots.has_no_place() || self.aborting.is_some() {
             self.counters.closed(CloseReason::ConnectFailed).add(1);
             return session.closed(CloseReason::ConnectFailed, &mut self.service);
         }
         let token = self.slots.insert(session).expect("there is a free slot");
+        self.slots.goes_out(token);
         let connection = &mut self.slots.get(token).expect("just inserted").connection;
         connection.state = State::Connecting;
         let deadline = self.now.after(self.config.connect_timeout);
         connection.due = Due::Connect(deadline);
         self.note_open();
         self.wheel.set(token.index(), deadline);
-        if self.driver.connect(token, to).is_err() {
-            self.slots.get(token).expect("just inserted").connection.reason = CloseReason::ConnectFailed;
+        if let Err(error) = self.driver.connect(token, to) {
+            let slot = self.slots.get(token).expect("just inserted");
+            slot.connection.reason = CloseReason::ConnectFailed;
+            if let Some(session) = &mut slot.session {
+                session.refused(&error, &mut self.service);
+            }
             self.on_closed(token);
         }
     }

@@ -184,13 +184,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 return false;
             }
             Finish::Close | Finish::Linger => {
-                if !connection.input.is_empty() {
+                let is_read = connection.input.is_empty();
+                if !is_read {
                     connection.quiet_turn = None;
                 }
                 connection.input.clear(&mut self.held_input);
-                self.finish_when_sent(token);
+                self.finish_when_sent(token, is_read);
                 return false;
             }
+        }
+        if std::mem::take(&mut connection.looks) && self.driver.is_gone(token) {
+            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::PeerReset);
+            return true;
         }
         let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
         if connection.paused || connection.blocked || waits {
@@ -217,10 +222,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
         false
     }
 
-    /// The session has said everything: close (or linger) as soon as the output has gone.
-    fn finish_when_sent(&mut self, token: Token) {
+    /// The session has said everything: close (or linger) as soon as the output has gone. `is_read`: it has read all
+    /// that had come.
+    fn finish_when_sent(&mut self, token: Token, is_read: bool) {
         let turn = self.turn_number;
         let connection = &mut self.slots.get(token).expect("the caller looked it up").connection;
+        // Nobody has looked while the session was paused; looking now is cheaper than to linger for nothing.
+        if connection.finish == Finish::Close
+            && connection.reading == Reading::Nothing
+            && connection.quiet_turn != Some(turn)
+            && is_read
+            && connection.must_linger(turn)
+            && self.driver.is_quiet(token)
+        {
+            connection.quiet_turn = Some(turn);
+        }
         let lingers = connection.must_linger(turn);
         if connection.blocked {
             return;

@@ -17,6 +17,10 @@ pub(super) struct Slot<S> {
 pub(super) struct Slots<S> {
     slots: Vec<Slot<S>>,
     capacity: u32,
+    /// Slots beyond the capacity, for outgoing connections.
+    kept: u32,
+    /// Outgoing connections.
+    outgoing: u32,
     free: u32,
     open: u32,
 }
@@ -25,24 +29,39 @@ impl<S> Slots<S> {
     /// What the engine promises to keep per connection, at most: slot and session together, in bytes.
     const SLOT_SIZE_MAX: usize = 256;
 
-    pub(super) fn new(capacity: u32) -> Self {
+    pub(super) fn new(capacity: u32, kept: u32) -> Self {
         const { assert!(size_of::<Slot<S>>() <= Self::SLOT_SIZE_MAX, "slot and session exceed 256 bytes") };
         // The memory is reserved, not touched: a slot becomes resident when it is first used.
-        Slots { slots: Vec::with_capacity(capacity as usize), capacity, free: NO_SLOT, open: 0 }
+        let slots = Vec::with_capacity(capacity.saturating_add(kept) as usize);
+        Slots { slots, capacity, kept, outgoing: 0, free: NO_SLOT, open: 0 }
     }
 
     pub(super) fn open(&self) -> u32 {
         self.open
     }
 
+    /// Whether there is none for those who come.
     pub(super) fn is_full(&self) -> bool {
-        self.open == self.capacity
+        self.open - self.outgoing.min(self.kept) >= self.capacity
+    }
+
+    /// The connection goes out: it may have one of the slots beyond the capacity.
+    pub(super) fn goes_out(&mut self, token: Token) {
+        if let Some(slot) = self.get(token) {
+            slot.connection.outgoing = true;
+            self.outgoing += 1;
+        }
+    }
+
+    /// Whether there is none at all.
+    pub(super) fn has_no_place(&self) -> bool {
+        self.open >= self.capacity.saturating_add(self.kept)
     }
 
     /// Takes a free slot; the most recently used one, whose memory is warm.
     pub(super) fn insert(&mut self, session: S) -> Option<Token> {
         let at = match self.free {
-            NO_SLOT if self.slots.len() == self.capacity as usize => return None,
+            NO_SLOT if self.has_no_place() => return None,
             NO_SLOT => {
                 self.slots.push(Slot { connection: Connection::open(0), session: None });
                 self.slots.len() as u32 - 1
@@ -65,6 +84,8 @@ impl<S> Slots<S> {
         let slot = self.get(token)?;
         let session = slot.session.take();
         let generation = slot.connection.generation.wrapping_add(1);
+        let outgoing = slot.connection.outgoing;
+        self.outgoing -= u32::from(outgoing);
         let at = token.index() - LISTENERS_MAX;
         self.slots[at as usize].connection = Connection::free(generation, self.free);
         self.free = at;
@@ -103,7 +124,7 @@ mod tests {
     /// Row 4.8: a block comes back on close, and the next connection takes the warm one.
     #[test]
     fn a_freed_slot_is_taken_again_under_another_generation() {
-        let mut slots = Slots::new(4);
+        let mut slots = Slots::new(4, 0);
         let first = slots.insert('a').expect("there is room");
         let second = slots.insert('b').expect("there is room");
         assert_eq!(slots.remove(first), Some('a'));
@@ -119,7 +140,7 @@ mod tests {
     /// Row 4.9: full is a value.
     #[test]
     fn a_full_slab_refuses_and_every_slot_comes_back() {
-        let mut slots = Slots::new(3);
+        let mut slots = Slots::new(3, 0);
         for round in 0..5 {
             let tokens: Vec<_> = (0..3).map(|at| slots.insert(at).expect("there is room")).collect();
             assert!(slots.is_full() && slots.insert(9).is_none(), "round {round}");
@@ -128,9 +149,25 @@ mod tests {
         }
     }
 
+    /// Row 4.9: who comes and who goes out do not take each other's places.
+    #[test]
+    fn outgoing_connections_have_slots_of_their_own() {
+        let mut slots = Slots::new(2, 1);
+        let out = slots.insert('o').expect("there is room");
+        slots.goes_out(out);
+        let first = slots.insert('a').expect("there is room");
+        assert!(!slots.is_full());
+        slots.insert('b').expect("there is room");
+        assert!(slots.is_full() && slots.has_no_place());
+        assert_eq!(slots.remove(out), Some('o'));
+        assert!(slots.is_full() && !slots.has_no_place());
+        assert_eq!(slots.remove(first), Some('a'));
+        assert!(!slots.is_full());
+    }
+
     #[test]
     fn the_tokens_of_listeners_name_no_slot() {
-        let mut slots: Slots<()> = Slots::new(1);
+        let mut slots: Slots<()> = Slots::new(1, 0);
         slots.insert(()).expect("there is room");
         assert!((0..LISTENERS_MAX).all(|index| slots.get(Token::new(index, 0)).is_none()));
     }

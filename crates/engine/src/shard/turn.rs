@@ -122,7 +122,15 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.state = State::Open;
         }
         if let Some(error) = stop.error {
-            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
+            let nothing_sent = stop.sent == 0 && !connection.blocked;
+            let session = slot.session.as_mut().filter(|_| connection.finish == Finish::No);
+            if session.is_some_and(|session| session.unsendable(nothing_sent)) {
+                connection.output.clear(&mut self.held_output);
+                (connection.blocked, connection.due) = (false, Due::Never);
+                connection.owe_received();
+            } else {
+                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
+            }
             return self.to_revisit.push(token);
         }
         let sent = stop.sent as usize;

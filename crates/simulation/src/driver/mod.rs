@@ -305,6 +305,16 @@ impl Driver for SimDriver {
         result.map_err(io::Error::from_raw_os_error)
     }
 
+    fn is_gone(&mut self, token: Token) -> bool {
+        let end = self.sources.live(token, "look for its peer").socket_kind().end();
+        self.network.state().is_gone(end)
+    }
+
+    fn is_quiet(&mut self, token: Token) -> bool {
+        let end = self.sources.live(token, "look for bytes").socket_kind().end();
+        !self.network.state().is_readable(end)
+    }
+
     fn writable(&mut self, token: Token) {
         self.note("writable?", token, 0);
         self.sources.live(token, "wait until it is writable").arm_writable();

@@ -176,6 +176,12 @@ impl State {
             || matches!(connection.phase, Phase::Refused(_))
     }
 
+    /// Whether this end was reset, or nobody has the other one any more.
+    pub(crate) fn is_gone(&self, end: EndId) -> bool {
+        let this = &self.connections[end.connection as usize].ends[usize::from(end.side)];
+        this.dead || this.error.is_some()
+    }
+
     /// Whether a write would give anything: room for a third of the buffer, or an error.
     pub(crate) fn is_writable(&self, end: EndId) -> bool {
         let connection = &self.connections[end.connection as usize];

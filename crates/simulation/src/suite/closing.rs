@@ -146,3 +146,38 @@ pub fn a_close_without_another_turn_reaches_the_peer<R: Rig>() {
         assert!(rig.is_patient(), "the peer never sees the end");
     }
 }
+
+/// Row 4.12: whether a peer is gone can be asked without receiving; one that has only ended its sending is not.
+pub fn a_reset_shows_without_a_receive_and_an_end_does_not<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (token, mut peer) = stage.connection();
+    stage.pass();
+    assert!(!stage.driver.is_gone(token));
+    peer.shutdown();
+    stage.driver.readable(token);
+    stage.expect(News::Readable(token));
+    assert!(!stage.driver.is_gone(token) && !stage.driver.is_quiet(token));
+    stage.driver.close(token);
+    stage.expect(News::Closed(token));
+    let (token, peer) = stage.connection();
+    peer.reset();
+    while !stage.driver.is_gone(token) {
+        stage.pass();
+    }
+    stage.driver.close(token);
+    stage.expect(News::Closed(token));
+}
+
+/// Row 4.12: whether bytes lie unread can be asked without taking them.
+pub fn unread_bytes_show_without_being_taken<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (token, mut peer) = stage.connection();
+    assert!(stage.driver.is_quiet(token));
+    stage.peer_writes(&mut peer, b"here");
+    while stage.driver.is_quiet(token) {
+        stage.pass();
+    }
+    assert!(!stage.driver.is_gone(token));
+    assert_eq!(stage.receive(token), News::Received(token, b"here".to_vec()));
+    assert!(stage.driver.is_quiet(token));
+}

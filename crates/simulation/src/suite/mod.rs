@@ -174,6 +174,8 @@ macro_rules! every_promise {
             a_starved_receive_can_be_closed,
             a_shutdown_does_not_reach_the_next_tenant,
             a_close_without_another_turn_reaches_the_peer,
+            a_reset_shows_without_a_receive_and_an_end_does_not,
+            unread_bytes_show_without_being_taken,
             a_detached_socket_carries_on,
             detach_takes_back_what_is_armed,
             a_detach_that_races_with_data_loses_nothing,

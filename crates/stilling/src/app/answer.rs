@@ -1,4 +1,4 @@
-//! What comes back from a process: its head rewritten in the slot's thread, the body as far as it goes.
+//! What comes back from a process: its head rewritten, the body as far as it goes.
 //!
 //! ```text
 //!   bytes:  head, without framing ┃ room for a chunk's frame ┃ body ┃ end of the chunk
@@ -10,7 +10,6 @@
 use std::io::Write;
 
 use stilling_wire::http1::{ReplyLength, ResponseHead};
-use stilling_workers::Reply;
 
 use super::hop::Hop;
 
@@ -20,22 +19,24 @@ const CHUNK_HEAD: usize = 10;
 /// The last chunk and the empty trailer section.
 const CHUNK_END: &[u8] = b"0\r\n\r\n";
 
-/// What a job says, at its end or before.
+/// What an exchange says to the client's session.
 #[derive(Debug)]
 pub(crate) enum Said {
     /// A whole answer, or the first part of one.
-    Answer(Answer, Option<Box<Reply<Heard>>>),
+    Answer(Answer),
     /// The next part of the answer.
     Piece(Piece),
     /// The process takes more of the request's body.
-    Ask(Option<Box<Reply<Heard>>>),
+    Ask,
+    /// No process has taken the request in time.
+    Expired,
     /// There is no answer.
     Refused(Refusal),
-    /// The answer had begun and cannot be completed; or nobody listened.
+    /// The answer had begun and cannot be completed.
     Broken,
 }
 
-/// What a session replies to a part.
+/// What the client's session replies.
 #[derive(Debug)]
 pub(crate) enum Heard {
     /// It has gone to the client: the next one, please.
@@ -163,7 +164,7 @@ impl Draft {
     }
 
     /// Makes what has come ready to be passed on; `is_last`: it is all there is.
-    pub(super) fn pass_on(&mut self, is_last: bool, reply: Option<Box<Reply<Heard>>>) -> Said {
+    pub(super) fn pass_on(&mut self, is_last: bool) -> Said {
         let framing = self.begun.unwrap_or_else(|| self.framing(is_last));
         let mut start = self.body_start;
         if framing == BodyFraming::Chunked {
@@ -188,7 +189,7 @@ impl Draft {
         }
         if is_first {
             let Draft { status, has_date, head_len, .. } = *self;
-            Said::Answer(Answer { status, has_date, framing, head_len, piece }, reply)
+            Said::Answer(Answer { status, has_date, framing, head_len, piece })
         } else {
             Said::Piece(piece)
         }

@@ -1,359 +1,407 @@
-//! The job: one request said to a process, its answer taken. It runs on the thread of a slot.
+//! One request said to a process, its answer taken: what is known of it while it is under way, whoever has it.
 //!
-//! Whatever goes wrong becomes an answer. A request is sent a second time only when the first went over a kept
-//! connection that turned out to be dead before anything came back, and only if that is safe: nothing of it had been
-//! taken, or its method is idempotent.
-//!
-//! What goes wrong is held against the process only as far as it is the process's fault, since a process that is
-//! killed takes all its other requests with it. A client that has gone, or an answer that stops in the middle, costs
-//! the connection to the process and nothing else.
+//! Whatever goes wrong becomes an answer; what is made of it stands in `desk.rs`. Nothing here waits: the connection's
+//! session (`session.rs`) calls when something has come or gone.
 
-use std::io::{ErrorKind, IoSlice};
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::io::ErrorKind;
 
-use stilling_wire::http1::{BodyLength, Limits, ReplyEvent, ReplyTo, ResponseDecoder};
-use stilling_workers::processes::Pass;
-use stilling_workers::{Conversation, JobContext, Speaker};
+use stilling_engine::{Io, Token};
+use stilling_ring::Time;
+use stilling_wire::http1::{BodyLength, DecodeError, Fault, Limits, ReplyEvent, ReplyTo, ResponseDecoder};
+use stilling_workers::processes::{Pass, Ticket};
 
-use super::answer::{Draft, Heard, Refusal, Said};
-use super::limits::{
-    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, DEATH_PATIENCE, FLUSH_AFTER, INTERIM_MAX, PIECE_SIZE_MAX,
-    REFUSING_MAX, REFUSING_PAUSE,
-};
-use super::link::{Link, Trouble};
+use super::answer::{Draft, Refusal, Said};
+use super::desk::ExchangeId;
+use super::limits::{APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, PIECE_SIZE_MAX};
 use super::question::Question;
-use super::slot::AppSlot;
-use crate::http::JobOutcome;
+use crate::http::HttpService;
 
 /// What is taken of an answer. Its body is as long as it is.
 const LIMITS: Limits =
     Limits { head_size_max: APP_HEAD_SIZE_MAX, headers_max: APP_HEADERS_MAX, body_size_max: u64::MAX };
 
-/// Asks the process of the thread's slot.
-pub(crate) fn exchange(
-    mut question: Box<Question>,
-    context: &mut JobContext,
-    speaker: Speaker<JobOutcome>,
-) -> Said {
-    let Some(slot) = context.seat::<AppSlot>() else { return Said::Refused(Refusal::Unavailable) };
-    question.close_head();
-    let mut asking =
-        Asking { question, listener: Listener::Silent(Some(speaker)), draft: None, upload: Upload::Whole };
-    let until = Instant::now() + slot.timeout;
-    // Which life refuses connections, and since when.
-    let mut refusing: Option<(u64, Instant)> = None;
-    let mut may_repeat = true;
-    loop {
-        let Some(pass) = slot.enter(until) else { return Said::Refused(Refusal::Unavailable) };
-        let link = match slot.link(&pass, asking.question.is_idempotent) {
-            Ok(link) => link,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                pass.say("accepts no connections");
-                pass.condemn();
-                return Said::Refused(Refusal::Late);
-            }
-            Err(error) => {
-                // It has died and nobody has noticed yet, or it lives and refuses. Nothing is lost so far.
-                let (_, since) = *refusing.insert(match refusing {
-                    Some(known) if known.0 == pass.life() => known,
-                    _ => (pass.life(), Instant::now()),
-                });
-                if since.elapsed() >= REFUSING_MAX {
-                    pass.say(&format!("no connection: {error}"));
-                    // Want of descriptors and the like are this side's fault.
-                    if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
-                        pass.condemn();
-                    }
-                    return Said::Refused(Refusal::Bad);
-                }
-                drop(pass);
-                std::thread::park_timeout(REFUSING_PAUSE);
-                continue;
-            }
-        };
-        match asking.over(link, slot, &pass) {
-            Ok(said) => return said,
-            Err(Trouble::Stale { nothing_sent })
-                if may_repeat && (nothing_sent || asking.question.is_idempotent) && asking.may_repeat() =>
-            {
-                may_repeat = false;
-                // A request that ends a process is not given to the next.
-                if !nothing_sent && pass.has_died(DEATH_PATIENCE) {
-                    return Said::Refused(Refusal::Bad);
-                }
-            }
-            Err(Trouble::Late) if asking.draft.is_none() => {
-                pass.say("a request was not answered in time");
-                // Whether the request is slow or the process hangs is judged there.
-                let _ = pass.leave_late();
-                return asking.refuse(Refusal::Late);
-            }
-            Err(Trouble::Late) => {
-                pass.say("an answer stopped in the middle for too long; its connection is closed");
-                return asking.refuse(Refusal::Late);
-            }
-            Err(trouble @ (Trouble::Stale { .. } | Trouble::Lost(_) | Trouble::Garbage(_))) => {
-                pass.say(&trouble.to_string());
-                // The next request must not go to a process that is half gone; its cause does not matter to this one.
-                let _ = pass.has_died(DEATH_PATIENCE);
-                return asking.refuse(Refusal::Bad);
-            }
-        }
-    }
+/// Why an exchange did not come to its end.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// There is no connection.
+    Refused(ErrorKind),
+    /// A kept connection was dead before anything was seen of an answer.
+    Stale {
+        /// Nothing of the request had been taken either.
+        nothing_sent: bool,
+    },
+    /// The deadline has passed.
+    Late,
+    /// The process closed the connection, or the system did.
+    Lost(ErrorKind),
+    /// What the process said is not HTTP, or more than is taken.
+    Garbage(DecodeError),
 }
 
-/// Who hears the parts of a long request or answer.
-enum Listener {
-    /// Nothing has been said yet.
-    Silent(Option<Speaker<JobOutcome>>),
-    Hears(Box<Conversation<JobOutcome, Heard>>),
-}
-
-impl Listener {
-    /// Whether somebody is known to have gone.
-    fn has_gone(&self) -> bool {
-        matches!(self, Listener::Hears(conversation) if !conversation.is_heard())
-    }
-
-    /// Says a part and waits for the reply; `None`: nobody listens any more.
-    fn say(
-        &mut self,
-        part: impl FnOnce(Option<Box<stilling_workers::Reply<Heard>>>) -> Said,
-    ) -> Option<Heard> {
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Listener::Silent(speaker) => {
-                let (conversation, reply) = speaker.take()?.begin();
-                let mut conversation = Box::new(conversation);
-                let heard = conversation.say(JobOutcome::app(part(Some(Box::new(reply)))));
-                *self = Listener::Hears(conversation);
-                heard
-            }
-            Listener::Hears(conversation) => conversation.say(JobOutcome::app(part(None))),
+            Trouble::Refused(kind) => write!(f, "no connection: {kind}"),
+            Trouble::Stale { .. } => f.write_str("a kept connection was closed instead of an answer"),
+            Trouble::Late => f.write_str("no answer in time"),
+            Trouble::Lost(kind) => write!(f, "no answer: {kind}"),
+            Trouble::Garbage(error) => write!(f, "an answer that is not HTTP: {error}"),
         }
     }
 }
 
-/// How much of the request's body the process has.
-#[derive(Clone, Copy, PartialEq, Eq)]
+impl From<DecodeError> for Trouble {
+    fn from(error: DecodeError) -> Trouble {
+        match error.fault() {
+            Fault::Truncated => Trouble::Lost(ErrorKind::UnexpectedEof),
+            _ => Trouble::Garbage(error),
+        }
+    }
+}
+
+/// What the process has of the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Upload {
+    /// So many bytes of the head and the body's beginning.
+    First(usize),
+    /// That, and so many bytes of the piece behind it.
+    Piece(usize),
+    /// All that has come, and the client has been asked for more.
+    Asked,
     /// All that there is.
     Whole,
-    /// It answered before it had all.
+    /// It answered before it had all, or listens no more.
     CutShort,
 }
 
 /// One request on its way.
-struct Asking {
-    question: Box<Question>,
-    listener: Listener,
-    draft: Option<Draft>,
+pub(super) struct Exchange {
+    pub(super) id: ExchangeId,
+    pub(super) client: Token,
+    /// Which of the client's jobs it is.
+    pub(super) job: u8,
+    pub(super) question: Box<Question>,
+    /// Its place in the queue, should it go back.
+    pub(super) ticket: Ticket,
+    pub(super) pass: Pass,
+    /// Until when the process must have said something next.
+    pub(super) until: Time,
+    /// Since when that life of the process refuses connections.
+    pub(super) refusing: Option<(u64, Time)>,
+    /// It has not been sent a second time yet.
+    pub(super) may_repeat: bool,
     upload: Upload,
+    /// The piece of the body that is being sent, framed.
+    piece: Vec<u8>,
+    piece_is_last: bool,
+    decoder: ResponseDecoder,
+    /// Something has come back.
+    has_heard: bool,
+    interims: u32,
+    draft: Option<Draft>,
+    is_persistent: bool,
+    /// A part of the answer is with the client, who has not asked for the next.
+    client_is_busy: bool,
+    /// When what has come of an answer of unknown length is passed on, if nothing else comes.
+    flush_at: Option<Time>,
+    /// The client has been told something: the request cannot be sent again.
+    has_spoken: bool,
 }
 
-/// Nobody listens any more: there is nothing left to do, and the connection is of no further use.
-struct Unheard;
+/// What has become of an exchange after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    GoesOn,
+    /// All has been said; whether the connection is good for another exchange.
+    Done(bool),
+}
 
-impl Asking {
-    /// Whether everything that was to be sent is still there.
-    fn may_repeat(&self) -> bool {
-        self.draft.is_none() && matches!(self.listener, Listener::Silent(_))
+impl Exchange {
+    pub(super) fn new(
+        (id, client, job): (ExchangeId, Token, u8),
+        question: Box<Question>,
+        (ticket, pass): (Ticket, Pass),
+        until: Time,
+    ) -> Box<Exchange> {
+        Box::new(Exchange {
+            id,
+            client,
+            job,
+            question,
+            ticket,
+            pass,
+            until,
+            refusing: None,
+            may_repeat: true,
+            upload: Upload::First(0),
+            piece: Vec::new(),
+            piece_is_last: false,
+            decoder: ResponseDecoder::default(),
+            has_heard: false,
+            interims: 0,
+            draft: None,
+            is_persistent: false,
+            client_is_busy: false,
+            flush_at: None,
+            has_spoken: false,
+        })
+    }
+
+    /// It begins over a connection that is open, perhaps not for the first time.
+    pub(super) fn begin(&mut self, io: &mut Io<'_, HttpService>) {
+        self.upload = Upload::First(0);
+        self.decoder = ResponseDecoder::default();
+        (self.has_heard, self.interims) = (false, 0);
+        self.give_time(io);
+        self.send_on(io);
+    }
+
+    /// Whether all that is to be sent is still there, and the client knows of nothing.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.draft.is_none() && !self.has_spoken
+    }
+
+    /// Whether the head of an answer has come.
+    pub(super) fn is_answered(&self) -> bool {
+        self.draft.is_some()
+    }
+
+    /// What the end of a connection means that had been used before, or had not.
+    pub(super) fn lost(&self, kind: ErrorKind, was_used: bool, nothing_sent: bool) -> Trouble {
+        if was_used && !self.has_heard { Trouble::Stale { nothing_sent } } else { Trouble::Lost(kind) }
     }
 
     /// What to say when the exchange has failed.
-    fn refuse(&self, refusal: Refusal) -> Said {
+    pub(super) fn refuse(&self, refusal: Refusal) -> Said {
         let has_begun = self.draft.as_ref().is_some_and(Draft::has_begun);
         if has_begun { Said::Broken } else { Said::Refused(refusal) }
     }
 
-    /// The exchange over this connection, which is kept afterwards if it is any good.
-    fn over(&mut self, mut link: Link, slot: &mut AppSlot, pass: &Pass) -> Result<Said, Trouble> {
-        link.begin(slot.timeout);
-        if link.used > 0 {
-            link.arm()?;
-        }
-        match self.send(&mut link, slot.timeout) {
-            Ok(Ok(())) => {}
-            Ok(Err(Unheard)) => return Ok(Said::Broken),
-            // A process that closes early may have answered early.
-            Err(Trouble::Lost(_) | Trouble::Stale { nothing_sent: false }) => self.upload = Upload::CutShort,
-            Err(other) => return Err(other),
-        }
-        link.give(slot.timeout);
-        let (said, is_good) = self.receive(&mut link, slot, pass)?;
-        if is_good && self.upload == Upload::Whole {
-            link.used += 1;
-            slot.keep(link, pass);
-        }
-        Ok(said)
+    /// From now on the process has its whole time until the next sign of life.
+    fn give_time(&mut self, io: &Io<'_, HttpService>) {
+        self.until = io.now().after(io.service.app_timeout());
     }
 
-    fn send(&mut self, link: &mut Link, timeout: Duration) -> Result<Result<(), Unheard>, Trouble> {
-        let in_chunks = self.question.goes_on && self.question.length == BodyLength::Chunked;
-        let Question { head, body, .. } = &*self.question;
-        send_piece(link, head, body, in_chunks)?;
-        let mut goes_on = self.question.goes_on;
-        while goes_on {
-            if link.is_readable(Duration::ZERO) {
-                self.upload = Upload::CutShort;
-                return Ok(Ok(()));
+    /// Whether it is the client who takes the time now, and not the process.
+    fn waits_for_client(&self, io: &Io<'_, HttpService>) -> bool {
+        self.upload == Upload::Asked && !self.is_answered() || io.is_paused()
+    }
+
+    /// Whether the process has had its time. Deadlines are not told while it does not take what is sent.
+    pub(super) fn is_late(&self, io: &Io<'_, HttpService>) -> bool {
+        !self.waits_for_client(io) && io.now() >= self.until
+    }
+
+    /// Sets the deadline for whatever comes next.
+    pub(super) fn keep_time(&self, io: &mut Io<'_, HttpService>) {
+        let until = (!self.waits_for_client(io)).then_some(self.until);
+        io.set_deadline(self.flush_at.into_iter().chain(until).min());
+    }
+
+    /// Sends what there is to send and room for; asks for more when that has gone.
+    pub(super) fn send_on(&mut self, io: &mut Io<'_, HttpService>) {
+        let (parts, sent) = match &mut self.upload {
+            Upload::First(sent) => ([&self.question.head[..], &self.question.body], sent),
+            Upload::Piece(sent) => ([&self.piece[..], &[]], sent),
+            Upload::Asked | Upload::Whole | Upload::CutShort => return,
+        };
+        let [first, second] = parts;
+        let rest = [&first[(*sent).min(first.len())..], &second[sent.saturating_sub(first.len())..]];
+        for part in rest {
+            let part = &part[..part.len().min(io.room())];
+            if !part.is_empty() {
+                // There is room for as much.
+                let _ = io.send(part);
+                *sent += part.len();
             }
-            let Some(Heard::Body(body, is_last)) = self.listener.say(Said::Ask) else {
-                return Ok(Err(Unheard));
-            };
-            goes_on = !is_last;
-            link.give(timeout);
-            link.arm()?;
-            send_piece(link, b"", &body, in_chunks)?;
         }
-        if in_chunks {
-            link.send(&mut [IoSlice::new(b"0\r\n\r\n")])?;
+        let is_sent = *sent == first.len() + second.len();
+        let is_whole = match self.upload {
+            Upload::First(_) => !self.question.goes_on,
+            _ => self.piece_is_last,
+        };
+        if !is_sent || !is_whole && io.room() < PIECE_SIZE_MAX {
+            return io.again();
         }
-        Ok(Ok(()))
+        self.piece.clear();
+        // The process has its time from when it has everything.
+        self.give_time(io);
+        self.upload = if is_whole { Upload::Whole } else { Upload::Asked };
+        if !is_whole {
+            self.has_spoken = true;
+            self.say(Said::Ask, io);
+        }
     }
 
-    /// Takes the answer. Returns what is to be said last, and whether the connection may be used again.
-    fn receive(&mut self, link: &mut Link, slot: &mut AppSlot, pass: &Pass) -> Result<(Said, bool), Trouble> {
+    /// The client has sent more of the body.
+    pub(super) fn send_more(&mut self, body: Vec<u8>, is_last: bool, io: &mut Io<'_, HttpService>) {
+        if self.upload != Upload::Asked {
+            return;
+        }
+        self.piece_is_last = is_last;
+        self.piece = match self.question.length {
+            BodyLength::Chunked => in_chunks(&body, is_last),
+            _ => body,
+        };
+        self.upload = Upload::Piece(0);
+        self.give_time(io);
+        self.send_on(io);
+        self.keep_time(io);
+    }
+
+    /// A send has failed. Returns whether there may still be an answer: a process that closes early may have answered
+    /// early. If not, nothing of the request was taken.
+    pub(super) fn is_cut_short(&mut self, nothing_sent: bool) -> bool {
+        // Only the very first send of an exchange that is still in its beginning can be meant.
+        let may_answer = !nothing_sent || self.has_spoken;
+        self.upload = Upload::CutShort;
+        may_answer
+    }
+
+    /// Takes what has come of the answer, and passes it on. Returns how much of it is done with.
+    pub(super) fn hear(
+        &mut self,
+        bytes: &[u8],
+        io: &mut Io<'_, HttpService>,
+    ) -> Result<(usize, Progress), Trouble> {
         let answered = if self.question.is_head { ReplyTo::Head } else { ReplyTo::Other };
-        let timeout = slot.timeout;
-        let mut decoder = ResponseDecoder::default();
-        let mut input = Input { buffer: &mut slot.buffer, start: 0, end: 0 };
-        let mut interims = 0;
-        let is_persistent = loop {
-            let step = decoder.decode(&LIMITS, answered, input.bytes())?;
-            let consumed = step.consumed;
+        let mut at = 0;
+        self.has_heard |= !bytes.is_empty();
+        loop {
+            let room = self.draft.as_ref().map_or(usize::MAX, |draft| PIECE_SIZE_MAX - draft.body_len());
+            if room == 0 && !self.pass_on(false, io) {
+                // The client comes first.
+                io.pause();
+                self.keep_time(io);
+                return Ok((at, Progress::GoesOn));
+            }
+            let input = &bytes[at..];
+            let input = &input[..input.len().min(if room == 0 { PIECE_SIZE_MAX } else { room })];
+            let step = self.decoder.decode(&LIMITS, answered, input)?;
+            at += step.consumed;
             match step.event {
                 ReplyEvent::Head(head) => {
                     if head.status == 101 {
                         // Nobody asked for another protocol.
-                        return Err(Trouble::Lost(ErrorKind::InvalidData.into()));
+                        return Err(Trouble::Lost(ErrorKind::InvalidData));
+                    }
+                    self.pass.heard();
+                    self.is_persistent = head.persistent;
+                    if self.upload != Upload::Whole {
+                        self.upload = Upload::CutShort;
                     }
                     let out = std::mem::take(&mut self.question.head);
                     self.draft =
                         Some(Draft::new(&head, self.question.is_head, self.question.takes_chunks, out));
-                    let is_persistent = head.persistent;
-                    input.start += consumed;
-                    break is_persistent;
+                    self.give_time(io);
                 }
                 ReplyEvent::Interim(_) => {
-                    interims += 1;
-                    if interims > INTERIM_MAX {
-                        return Err(Trouble::Lost(ErrorKind::InvalidData.into()));
+                    self.interims += 1;
+                    if self.interims > INTERIM_MAX {
+                        return Err(Trouble::Lost(ErrorKind::InvalidData));
                     }
+                    continue;
                 }
-                ReplyEvent::NeedMore => {
-                    let is_first = input.end == 0 && interims == 0;
-                    if !is_first {
-                        link.arm()?;
-                    }
-                    let received = match input.receive(link) {
-                        Err(Trouble::Stale { .. }) if !is_first => {
-                            Err(Trouble::Lost(ErrorKind::ConnectionReset.into()))
-                        }
-                        other => other,
-                    }?;
-                    if received == 0 {
-                        if is_first && link.used > 0 {
-                            return Err(Trouble::Stale { nothing_sent: false });
-                        }
-                        return Err(Trouble::Lost(ErrorKind::UnexpectedEof.into()));
-                    }
-                }
-                ReplyEvent::Body(_) | ReplyEvent::End => {
-                    return Err(Trouble::Lost(ErrorKind::InvalidData.into()));
-                }
-            }
-            input.start += consumed;
-        };
-        pass.heard();
-        let Some(draft) = &mut self.draft else { return Err(Trouble::Lost(ErrorKind::InvalidData.into())) };
-        while decoder.in_body() {
-            let step = decoder.decode(&LIMITS, answered, input.bytes())?;
-            let consumed = step.consumed;
-            match step.event {
-                ReplyEvent::Body(mut piece) => loop {
-                    let room = PIECE_SIZE_MAX - draft.body_len();
-                    let (now, later) = piece.split_at(piece.len().min(room));
-                    draft.bytes.extend_from_slice(now);
-                    if later.is_empty() {
-                        break;
-                    }
-                    let Some(Heard::More) = self.listener.say(|reply| draft.pass_on(false, reply)) else {
-                        return Ok((Said::Broken, false));
-                    };
-                    link.give(timeout);
-                    piece = later;
+                ReplyEvent::Body(piece) => match &mut self.draft {
+                    Some(draft) => draft.bytes.extend_from_slice(piece),
+                    None => return Err(Trouble::Lost(ErrorKind::InvalidData)),
                 },
-                ReplyEvent::NeedMore => {
-                    let may_wait = draft.told().is_some();
-                    if !may_wait
-                        && (draft.body_len() > 0 || !draft.has_begun())
-                        && !link.is_readable(FLUSH_AFTER)
-                    {
-                        let Some(Heard::More) = self.listener.say(|reply| draft.pass_on(false, reply)) else {
-                            return Ok((Said::Broken, false));
-                        };
-                        link.give(timeout);
-                    }
-                    if draft.has_begun() && !link.wait(|| !self.listener.has_gone()) {
-                        return Ok((Said::Broken, false));
-                    }
-                    link.arm()?;
-                    let received = input.receive(link)?;
-                    pass.heard();
-                    if received == 0 {
-                        decoder.finish()?;
-                        return Ok((draft.pass_on(true, None), false));
-                    }
-                }
                 ReplyEvent::End => {}
-                ReplyEvent::Head(_) | ReplyEvent::Interim(_) => {
-                    return Err(Trouble::Lost(ErrorKind::InvalidData.into()));
-                }
+                ReplyEvent::NeedMore => break,
             }
-            input.start += consumed;
+            if !self.decoder.in_body() {
+                self.pass_on(true, io);
+                // Whatever follows an answer belongs to none.
+                let is_good = self.is_persistent && at == bytes.len() && self.upload == Upload::Whole;
+                return Ok((at, Progress::Done(is_good)));
+            }
         }
-        // Whatever follows an answer belongs to none.
-        let is_good = is_persistent && input.bytes().is_empty();
-        Ok((draft.pass_on(true, None), is_good))
-    }
-}
-
-/// Sends what goes before a piece, and the piece, as a chunk if it is one.
-fn send_piece(link: &mut Link, before: &[u8], piece: &[u8], in_chunks: bool) -> Result<(), Trouble> {
-    if !in_chunks || piece.is_empty() {
-        return link.send(&mut [IoSlice::new(before), IoSlice::new(piece)]);
-    }
-    let size = format!("{:x}\r\n", piece.len());
-    link.send(&mut [
-        IoSlice::new(before),
-        IoSlice::new(size.as_bytes()),
-        IoSlice::new(piece),
-        IoSlice::new(b"\r\n"),
-    ])
-}
-
-/// What was received and not used yet.
-struct Input<'a> {
-    buffer: &'a mut [u8],
-    start: usize,
-    end: usize,
-}
-
-impl Input<'_> {
-    fn bytes(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
-    }
-
-    fn receive(&mut self, link: &mut Link) -> Result<usize, Trouble> {
-        if self.start == self.end {
-            // Zero both only where nothing is left; `end` above zero tells that something has come.
-            (self.start, self.end) = (0, 0);
-        } else if self.end == self.buffer.len() {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
+        if self.is_answered() && !bytes.is_empty() {
+            self.pass.heard();
+            self.give_time(io);
         }
-        let received = link.receive(&mut self.buffer[self.end..])?;
-        self.end += received;
-        Ok(received)
+        self.plan_flush(io.now());
+        self.keep_time(io);
+        Ok((at, Progress::GoesOn))
     }
+
+    /// The process has closed the connection.
+    pub(super) fn hear_the_end(
+        &mut self,
+        was_used: bool,
+        io: &mut Io<'_, HttpService>,
+    ) -> Result<(), Trouble> {
+        if !self.is_answered() {
+            return Err(self.lost(ErrorKind::UnexpectedEof, was_used, false));
+        }
+        self.decoder.finish()?;
+        self.pass_on(true, io);
+        Ok(())
+    }
+
+    /// The client has taken the last part of the answer: it may have the next.
+    pub(super) fn go_on(&mut self, io: &mut Io<'_, HttpService>) {
+        self.client_is_busy = false;
+        self.give_time(io);
+        if self.draft.as_ref().is_some_and(|draft| draft.body_len() >= PIECE_SIZE_MAX) {
+            self.pass_on(false, io);
+        }
+        self.plan_flush(io.now());
+        io.resume();
+        self.keep_time(io);
+    }
+
+    /// Time has come: either to pass on what there is, or the process is late.
+    pub(super) fn time_is_up(&mut self, io: &mut Io<'_, HttpService>) -> Result<(), Trouble> {
+        if self.flush_at.is_some_and(|at| io.now() >= at) {
+            self.pass_on(false, io);
+        } else if self.is_late(io) {
+            return Err(Trouble::Late);
+        }
+        self.keep_time(io);
+        Ok(())
+    }
+
+    /// An answer of unknown length is not held back for long, lest its client waits for what may never come.
+    fn plan_flush(&mut self, now: Time) {
+        let Some(draft) = &self.draft else { return };
+        let has_news = draft.told().is_none() && (draft.body_len() > 0 || !draft.has_begun());
+        self.flush_at = match self.flush_at {
+            _ if !has_news || self.client_is_busy => None,
+            Some(at) => Some(at),
+            None => Some(now.after(FLUSH_AFTER)),
+        };
+    }
+
+    /// Passes on what has come of the answer. False: the client is busy with what came before.
+    fn pass_on(&mut self, is_last: bool, io: &mut Io<'_, HttpService>) -> bool {
+        let Some(draft) = &mut self.draft else { return false };
+        if self.client_is_busy && !is_last {
+            return false;
+        }
+        let said = draft.pass_on(is_last);
+        (self.client_is_busy, self.flush_at) = (true, None);
+        self.has_spoken = true;
+        self.say(said, io);
+        true
+    }
+
+    fn say(&self, said: Said, io: &mut Io<'_, HttpService>) {
+        io.service.tell_client(self.client, self.job, said);
+    }
+}
+
+/// A piece of a body as a chunk (RFC 9112 §7.1), and the last one behind it.
+fn in_chunks(body: &[u8], is_last: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 32);
+    if !body.is_empty() {
+        out.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
+        out.extend_from_slice(body);
+        out.extend_from_slice(b"\r\n");
+    }
+    if is_last {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+    out
 }

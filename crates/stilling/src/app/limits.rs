@@ -8,7 +8,8 @@ pub const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of a request's body that are received before the request asks for a slot. A longer body goes on piece by
 /// piece while the slot is held.
 pub const FIRST_BODY_MAX: usize = 64 * 1024;
-/// Bytes of body that are under way in one direction of one long request or answer.
+/// Bytes of body in one piece of one long request or answer. In each direction two are under way: one comes in while
+/// the other goes out.
 pub const PIECE_SIZE_MAX: usize = 48 * 1024;
 /// Bytes of the head of a process's answer. Reached: 502.
 pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;
@@ -16,8 +17,6 @@ pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;
 pub const APP_HEADERS_MAX: u16 = 100;
 /// Interim answers (1xx) of a process before its answer. Reached: 502.
 pub const INTERIM_MAX: u32 = 16;
-/// Bytes of a slot's receive buffer: a whole head and a whole piece.
-pub const RECEIVE_SIZE: usize = APP_HEAD_SIZE_MAX as usize + PIECE_SIZE_MAX;
 /// How long an answer of unknown length may pause before what has come of it is passed on.
 pub const FLUSH_AFTER: Duration = Duration::from_millis(5);
 /// How old a kept connection to a process may be when a request goes over it that must not be sent twice. Reached: a
@@ -27,9 +26,9 @@ pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
 pub const DEATH_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a process that lives may refuse connections. Reached: 502, and it is killed.
 pub const REFUSING_MAX: Duration = Duration::from_secs(1);
-/// How often an exchange whose answer has begun and pauses looks whether the client is still there. It has gone: the
-/// connection to the process is closed, and the slot is free.
-pub const LISTENER_LOOK: Duration = Duration::from_millis(250);
+/// How often a client that waits for a process is looked for. It has reset the connection: its place in the queue or its
+/// slot is free.
+pub const CLIENT_LOOK: Duration = Duration::from_millis(250);
 /// Pause between two attempts to connect to a process that refuses.
 pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);
 /// Buffers for requests and answers that a shard keeps for the next ones. More are given back to the system.

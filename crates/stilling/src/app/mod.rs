@@ -2,15 +2,19 @@
 //! its overload shield.
 //!
 //! ```text
-//!   session (shard)                      slot (thread)                     process
-//!   Question: rewritten head, body ─► queue ─► Link: write ─────────────► socket
-//!   Answer: rewritten head, body  ◄── lane ◄── Link: read, decode ◄──────
+//!   client's session          desk (one per shard)           connection's session      process
+//!   Question: rewritten head, body ─► queue ─► its turn ─► send ─────────────────────► socket
+//!   Answer: rewritten head, body  ◄──────── mail ──────── decode, rewrite ◄───────────
 //! ```
 //!
-//! A request is given to a process only when the process has a free slot; all others wait in the pool's queue, which
-//! is bounded by length and by age, and a client that waits in it costs the program nothing. A request or answer that
-//! fits into [`limits::FIRST_BODY_MAX`] or [`limits::PIECE_SIZE_MAX`] is one job with one result; a longer one goes
-//! piece by piece, in strict alternation between session and job, so that memory stays bounded.
+//! Connections to the processes are ordinary connections of the shard that has the client's; no other thread has a part
+//! in a request. A request is given to a process only when the process has a free slot; all others wait in the shards'
+//! queues, which are bounded by length and by age, and a client that waits there costs the program nothing. In each
+//! direction at most two pieces of a body are under way, so memory stays bounded however long it is: who sends faster
+//! than the other takes is not read from.
+//!
+//! A client that resets its connection frees its place or slot within [`limits::CLIENT_LOOK`]; one that has only ended
+//! its own sending is answered. The connection to the process is closed then, and the process loses nothing else.
 //!
 //! A process learns where a request comes from by `X-Forwarded-For`, but for connections that are kept in a ring's own
 //! descriptor table (`direct_descriptors`), whose addresses the system does not tell. Only the last entry of that list is
@@ -22,28 +26,31 @@
 //! not answer in time (one that hangs is killed and started again), 502 when one dies or answers what is not HTTP.
 
 mod answer;
+mod desk;
 mod exchange;
 mod folder;
 mod hop;
 pub mod limits;
-mod link;
 mod question;
-mod slot;
+mod session;
 mod sockets;
 #[cfg(test)]
 mod tests;
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_workers::Seat;
-use stilling_workers::processes::{self, ProcessCounters, ProcessSlot, Processes, standard_streams};
+use stilling_ring::Wake;
+use stilling_workers::processes::{
+    self, Entrance, ProcessCounters, Processes, QueueLimits, standard_streams,
+};
 
 pub(crate) use answer::{Answer, BodyFraming, Heard, Piece, Refusal, Said};
-pub(crate) use exchange::exchange;
+pub(crate) use desk::{Desk, ExchangeId, Mail};
 pub(crate) use question::Question;
+pub(crate) use session::AppSession;
 
-use slot::AppSlot;
 use sockets::{SocketExchange, Sockets};
 
 /// The program behind the server, and how its processes are run.
@@ -70,9 +77,15 @@ impl AppConfig {
         }
     }
 
-    /// Requests that all processes may have at once: as many threads carry them.
+    /// Requests that all processes may have at once, and connections to them.
     pub fn slots(&self) -> usize {
         self.processes.processes * self.processes.slots
+    }
+
+    /// Places of each shard that are kept for connections to the processes: for all that it may have, and as many
+    /// that are being closed.
+    pub(crate) fn connects_kept(&self) -> u32 {
+        u32::try_from(2 * self.slots()).unwrap_or(u32::MAX)
     }
 }
 
@@ -83,32 +96,41 @@ pub struct App {
     sockets: Sockets,
 }
 
-/// Slots that have no thread yet.
-pub(crate) struct Seats(Vec<ProcessSlot>);
+/// Desks of shards that have not begun yet.
+pub(crate) struct Entrances(Vec<Entrance<ExchangeId>>);
 
 impl App {
-    /// Plans the processes; none is started yet.
+    /// Plans the processes, and the queue before them in the shards that these wake; none is started yet.
     ///
     /// # Errors
     /// The system gives no private folder for the sockets, or no descriptor.
-    pub(crate) fn new(config: AppConfig) -> io::Result<(App, Seats)> {
-        let (processes, slots) = Processes::new(config.processes.clone())?;
+    pub(crate) fn new(
+        config: AppConfig,
+        queue: QueueLimits,
+        wakes: Vec<Arc<Wake>>,
+    ) -> io::Result<(App, Entrances)> {
+        let (processes, entrances) = Processes::new(config.processes.clone(), queue, wakes)?;
         let sockets = Sockets::new()?;
-        Ok((App { config, processes, sockets }, Seats(slots)))
+        Ok((App { config, processes, sockets }, Entrances(entrances)))
     }
 
-    /// Starts the processes. Returns the seats for the threads that talk to them.
-    pub(crate) fn start(&self, seats: Seats) -> io::Result<Vec<Box<dyn Seat>>> {
+    /// What each shard is to have.
+    pub(crate) fn desks(&self, entrances: Entrances) -> Vec<Desk> {
+        let path = |process| self.sockets.path(process);
+        let addresses: Vec<_> = (0..self.config.processes.processes).map(path).collect();
+        let desk = |entrance| Desk::new(entrance, addresses.clone(), self.config.timeout);
+        entrances.0.into_iter().map(desk).collect()
+    }
+
+    /// Starts the processes.
+    pub(crate) fn start(&self) -> io::Result<()> {
         let exchange = SocketExchange::new(self.config.command.clone(), self.sockets.clone());
-        self.processes.start("app", Box::new(exchange), standard_streams())?;
-        seats
-            .0
-            .into_iter()
-            .map(|slot| {
-                let path = self.sockets.path(slot.number());
-                Ok(Box::new(AppSlot::new(slot, &path, self.config.timeout)?) as Box<dyn Seat>)
-            })
-            .collect()
+        self.processes.start("app", Box::new(exchange), standard_streams())
+    }
+
+    /// What has become of the requests for them so far.
+    pub fn requests(&self) -> stilling_workers::Counters {
+        self.processes.requests()
     }
 
     /// Ends the processes and waits for their end; `hurry` is asked now and then whether they should be killed at

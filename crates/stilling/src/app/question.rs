@@ -8,7 +8,7 @@ use stilling_wire::http1::{BodyLength, Method, RequestHead, Version};
 use super::hop::Hop;
 use crate::http::Held;
 
-/// A request as a slot's thread gets it.
+/// A request as it is kept until a process has it.
 #[derive(Debug)]
 pub(crate) struct Question {
     /// Request line and fields, without framing and without the empty line.
@@ -67,7 +67,7 @@ impl Question {
         has_room
     }
 
-    /// Writes the framing and the empty line behind the head. Once.
+    /// Writes the framing and the empty line behind the head, and the frame of the body's beginning. Once.
     pub(crate) fn close_head(&mut self) {
         let length = match self.length {
             // A whole body in chunks is given a length: not every program reads chunks.
@@ -89,6 +89,10 @@ impl Question {
             Some(length) => write!(self.head, "Content-Length: {length}\r\n\r\n"),
             None => write!(self.head, "Transfer-Encoding: chunked\r\n\r\n"),
         };
+        if length.is_none() && !self.body.is_empty() {
+            let _ = write!(self.head, "{:x}\r\n", self.body.len());
+            self.body.extend_from_slice(b"\r\n");
+        }
     }
 }
 

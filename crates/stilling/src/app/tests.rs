@@ -1,132 +1,157 @@
-//! The exchange with processes played by threads on a Unix socket, so that each step happens when it is to.
+//! Whole servers before a process that is played by a thread on a Unix socket, so that each step happens when it is to.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::process::Command;
-use std::sync::Arc;
+use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stilling_ring::{Clock, Wake};
-use stilling_wire::http1::{Event, Limits, RequestDecoder};
-use stilling_workers::processes::{self, Exchange, Processes};
-use stilling_workers::{JobContext, Lane, Limits as PoolLimits, Outcome, Pool};
+use rustix::net::RecvFlags;
+use socket2::SockRef;
+use stilling_workers::Counters;
 
-use super::{BodyFraming, Heard, Question, Refusal, Said, exchange, slot::AppSlot};
-use crate::http::{Held, JobOutcome};
+use super::AppConfig;
+use crate::http::{Routes, Status};
+use crate::{DriverChoice, RunningServer, ServeConfig, Server};
 
 /// After this, what has not happened is taken to never happen.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A process that only has to live: a thread of the test listens in its place.
-struct Sleeper;
-
-impl Exchange for Sleeper {
-    fn command(&mut self, _: usize) -> std::io::Result<Command> {
-        let mut command = Command::new("sleep");
-        command.arg("1000");
-        Ok(command)
-    }
-
-    fn is_ready(&mut self, _: usize) -> bool {
-        true
-    }
-}
+/// Clients that may be connected at once. Connections to the process have places beside theirs.
+const CLIENTS_MAX: u32 = 8;
 
 /// What one connection to the process sees, in the order of their making.
 type Script = Box<dyn FnOnce(&mut UnixStream) + Send>;
 
 struct World {
     _folder: tempfile::TempDir,
-    processes: Processes,
-    context: JobContext,
-    pool: Pool<JobOutcome>,
-    lane: Lane<JobOutcome>,
+    server: RunningServer,
     listener: JoinHandle<()>,
 }
 
-impl World {
-    fn new(timeout: Duration, scripts: Vec<Script>) -> World {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("app.sock");
-        let listener = UnixListener::bind(&path).expect("a socket");
-        let listener = std::thread::spawn(move || {
-            for script in scripts {
-                let (mut stream, _) = listener.accept().expect("a connection");
-                stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
-                script(&mut stream);
-            }
-        });
-        Self::behind(folder, &path, timeout, listener)
-    }
-
-    /// A process at that path that takes no more connections than those that are there.
-    fn full(timeout: Duration) -> (World, UnixListener, UnixStream) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("app.sock");
-        let listener = UnixListener::bind(&path).expect("a socket");
-        rustix::net::listen(&listener, 0).expect("a smaller queue");
-        let queued = UnixStream::connect(&path).expect("room for one");
-        (Self::behind(folder, &path, timeout, std::thread::spawn(|| ())), listener, queued)
-    }
-
-    fn behind(folder: tempfile::TempDir, path: &Path, timeout: Duration, listener: JoinHandle<()>) -> World {
-        let (processes, mut slots) = Processes::new(processes::Limits::default()).expect("a plan");
-        processes.start("app", Box::new(Sleeper), Box::new(|_, _| ())).expect("it starts");
-        let slot = AppSlot::new(slots.remove(0), path, timeout).expect("a path");
-        let wake = Arc::new(Wake::new(|| ()));
-        let limits = PoolLimits { threads: 1, queue_max: 8, ..PoolLimits::default() };
-        let (pool, mut lanes) = Pool::new(limits, Clock::real(), vec![wake]);
-        let context = JobContext::seated(Box::new(slot));
-        World { _folder: folder, processes, context, pool, lane: lanes.remove(0), listener }
-    }
-
-    /// The same as soon as the process lives, which may take longer than it has for an answer.
-    fn ask_the_living(&mut self, request: &str) -> Said {
-        let begun = std::time::Instant::now();
-        loop {
-            match self.ask(request) {
-                Said::Refused(Refusal::Unavailable) if begun.elapsed() < HANG => {}
-                said => return said,
-            }
+/// Takes the next connection that somebody says something over, or waits to: the supervisor only knocks.
+fn accept(listener: &UnixListener) -> UnixStream {
+    loop {
+        let (stream, _) = listener.accept().expect("a connection");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        match rustix::net::recv(&stream, &mut [0; 1][..], RecvFlags::PEEK) {
+            Ok((0, _)) => {}
+            _ => return stream,
         }
-    }
-
-    /// One request whose parts nobody is to hear.
-    fn ask(&mut self, request: &str) -> Said {
-        let question = question(request, b"", false);
-        let speaker = self.lane.speaker(0);
-        exchange(question, &mut self.context, speaker)
-    }
-
-    /// The same, once that many processes were killed: the end of all would let a condemned one end by itself.
-    fn finish_after_killing(self, killed: u64) {
-        let begun = std::time::Instant::now();
-        while self.processes.counters().killed < killed {
-            assert!(begun.elapsed() < HANG, "nobody is killed");
-            std::thread::yield_now();
-        }
-        assert_eq!(self.finish().killed, killed);
-    }
-
-    fn finish(self) -> processes::ProcessCounters {
-        self.listener.join().expect("the process was met as it expected");
-        self.pool.close();
-        self.processes.stop(HANG);
-        assert!(self.processes.join(HANG));
-        self.processes.counters()
     }
 }
 
-fn question(request: &str, body: &[u8], goes_on: bool) -> Box<Question> {
-    let step =
-        RequestDecoder::default().decode(&Limits::default(), request.as_bytes()).map(|step| step.event);
-    let Ok(Event::Head(head)) = step else { panic!("{request:?}") };
-    let mut question = Question::new(&head, None, Vec::new(), Held::new(&Arc::default()));
-    question.body = body.to_vec();
-    question.goes_on = goes_on;
-    question
+impl World {
+    fn new(driver: DriverChoice, timeout: Duration, scripts: Vec<Script>) -> World {
+        World::with(driver, timeout, 1, |listener| {
+            std::thread::spawn(move || {
+                let count = scripts.len();
+                for (at, script) in scripts.into_iter().enumerate() {
+                    let mut stream = accept(&listener);
+                    script(&mut stream);
+                    if at + 1 == count {
+                        // Until here the process takes connections, and from here on it does not.
+                        drop(stream);
+                        return;
+                    }
+                }
+            })
+        })
+    }
+
+    /// A process with so many slots, which `listens` plays; the real one only lives.
+    fn with(
+        driver: DriverChoice,
+        timeout: Duration,
+        slots: usize,
+        listens: impl FnOnce(UnixListener) -> JoinHandle<()>,
+    ) -> World {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("app.sock");
+        let listener = UnixListener::bind(&path).expect("a socket");
+        let command = format!("ln -s '{}' {{socket}} && exec sleep 1000", path.display());
+        let mut app = AppConfig { timeout, ..AppConfig::new(command) };
+        app.processes.slots = slots;
+        let listen = vec!["127.0.0.1:0".parse().expect("an address")];
+        let capacity = CLIENTS_MAX;
+        let config =
+            ServeConfig { listen, shards: 1, capacity, driver, app: Some(app), ..ServeConfig::default() };
+        let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
+        let app = server.overview().app.as_ref().expect("there is one");
+        eventually("the process is ready", || app.counters().ready == 1);
+        let listener = listens(listener);
+        World { _folder: folder, server, listener }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.server.addresses()[0]).expect("it accepts");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream
+    }
+
+    fn send(&self, request: &str) -> TcpStream {
+        let mut stream = self.connect();
+        stream.write_all(request.as_bytes()).expect("it is taken");
+        stream
+    }
+
+    /// One request on a connection of its own: status and body, or as much of it as came.
+    #[track_caller]
+    fn ask(&self, request: &str) -> (u16, Vec<u8>) {
+        read(self.send(request))
+    }
+
+    #[track_caller]
+    fn is_ok(&self, request: &str) {
+        assert_eq!(self.ask(request), (200, b"ok".to_vec()));
+    }
+
+    #[track_caller]
+    fn is_refused(&self, request: &str, status: Status) {
+        assert_eq!(self.ask(request).0, status.code());
+    }
+
+    fn requests(&self) -> Counters {
+        self.server.overview().work()
+    }
+
+    /// Ends everything, once that many processes were killed: the end of all would let a condemned one end by itself.
+    fn finish_after_killing(self, killed: u64) {
+        let app = self.server.overview().app.clone().expect("there is one");
+        eventually("they are killed", || app.counters().killed == killed);
+        assert_eq!(self.finish(), (0, killed));
+    }
+
+    /// How many processes died by themselves, and were killed.
+    fn finish(self) -> (u64, u64) {
+        self.listener.join().expect("the process was met as it expected");
+        let overview = self.server.end().expect("it ends well");
+        let counters = overview.app.as_ref().expect("there is one").counters();
+        assert_eq!((overview.work().busy, overview.work().queued), (0, 0), "every slot is given back");
+        (counters.died, counters.killed)
+    }
+}
+
+#[track_caller]
+fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !look() {
+        assert!(begun.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// The rest of a connection: an answer's status and body, if it is one.
+fn read(mut stream: TcpStream) -> (u16, Vec<u8>) {
+    let mut all = Vec::new();
+    match stream.read_to_end(&mut all) {
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+        other => _ = other.expect("an end"),
+    }
+    let head = all.windows(4).position(|bytes| bytes == b"\r\n\r\n").expect("a whole head") + 4;
+    let status = std::str::from_utf8(&all[9..12]).expect("it is text").parse().expect("a number");
+    (status, all.split_off(head))
 }
 
 /// Takes a whole head.
@@ -144,56 +169,88 @@ fn say(stream: &mut UnixStream, text: &str) {
     stream.write_all(text.as_bytes()).expect("it is taken");
 }
 
-const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
-const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// The connection is closed from the other side.
+fn is_closed(stream: &mut UnixStream) {
+    let count = stream.read(&mut [0]);
+    assert!(matches!(count, Ok(0)), "the connection is closed: {count:?}");
+}
+
+/// Takes a request and answers it.
+fn serves() -> Script {
+    Box::new(|stream| {
+        take(stream);
+        say(stream, OK);
+    })
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-#[track_caller]
-fn is_ok(said: &Said) {
-    let Said::Answer(answer, None) = said else { panic!("{said:?}") };
-    let piece = &answer.piece;
-    assert_eq!((answer.status, answer.framing, piece.is_last), (200, BodyFraming::Length(2), true));
-    assert_eq!(&piece.bytes[piece.start..], b"ok");
+macro_rules! on_both_drivers {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        mod on_poll {
+            $($(#[$doc])* #[test] fn $name() { super::$name(crate::DriverChoice::Poll) })*
+        }
+        mod on_uring {
+            $($(#[$doc])* #[test] fn $name() { super::$name(crate::DriverChoice::Uring) })*
+        }
+    };
 }
 
-#[track_caller]
-fn is_refused(said: &Said, wanted: Refusal) {
-    assert!(matches!(said, Said::Refused(refusal) if *refusal == wanted), "{said:?}");
+on_both_drivers! {
+    a_connection_is_kept_as_long_as_both_want_it,
+    /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
+    a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
+    what_nobody_has_taken_may_be_sent_again_whatever_it_is,
+    /// Row 1.24.
+    a_process_that_does_not_answer_in_time_is_condemned,
+    a_long_body_and_a_long_answer_go_piece_by_piece,
+    /// Row 4.12.
+    a_client_that_goes_away_ends_the_exchange_and_not_the_process,
+    /// Row 4.12: a client that leaves before the answer, or while a stream is silent: its slot is free at once.
+    a_client_that_leaves_frees_the_slot_before_the_deadline,
+    /// Row 4.12: nor does one that leaves the queue keep its place.
+    a_client_that_leaves_the_queue_is_not_asked_for,
+    /// Row 4.33.
+    a_client_that_has_only_ended_its_sending_is_answered,
+    /// Row 1.24: what is silent in the middle of an answer loses the answer, and the process's other requests nothing.
+    an_answer_that_stops_in_the_middle_ends_the_exchange_and_not_the_process,
+    /// RFC 9112 §9.3: an answer before the end of the body is the answer, over a kept connection, too.
+    an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection,
+    /// Row 1.24: one that lives and takes no connections is as good as dead.
+    a_process_that_takes_no_connections_is_replaced,
+    /// Row 4.26.
+    a_process_that_does_not_take_a_body_in_time_is_condemned,
+    /// Row 4.26: they hold their slots, and nobody else's memory; and a server that is full still reaches its process.
+    slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
 }
 
-#[test]
-fn a_connection_is_kept_as_long_as_both_want_it() {
-    let mut world = World::new(
-        HANG,
-        vec![
-            Box::new(|stream| {
-                for _ in 0..3 {
-                    take(stream);
-                    say(stream, OK);
-                }
-                take(stream);
-                say(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
-            }),
-            Box::new(|stream| {
-                take(stream);
-                // More than an answer: this connection is not to be trusted with the next.
-                say(stream, &format!("{OK}{OK}"));
-            }),
-            Box::new(|stream| {
+fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
+    let scripts: Vec<Script> = vec![
+        Box::new(|stream| {
+            for _ in 0..3 {
                 take(stream);
                 say(stream, OK);
-            }),
-        ],
-    );
+            }
+            take(stream);
+            say(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+        }),
+        Box::new(|stream| {
+            take(stream);
+            // More than an answer: this connection is not to be trusted with the next.
+            say(stream, &format!("{OK}{OK}"));
+        }),
+        serves(),
+    ];
+    let world = World::new(driver, HANG, scripts);
     for _ in 0..6 {
-        is_ok(&world.ask(GET));
+        world.is_ok(GET);
     }
     world.finish();
 }
 
-/// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
-#[test]
-fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice() {
+fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver: DriverChoice) {
     let dies_on_the_second = || -> Script {
         Box::new(|stream| {
             take(stream);
@@ -201,294 +258,321 @@ fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice() {
             take(stream);
         })
     };
-    let serves = || -> Script {
-        Box::new(|stream| {
-            take(stream);
-            say(stream, OK);
-        })
-    };
-    let mut world = World::new(HANG, vec![dies_on_the_second(), serves()]);
-    is_ok(&world.ask(GET));
-    is_ok(&world.ask(GET));
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
+    world.is_ok(GET);
+    world.is_ok(GET);
     world.finish();
-    let mut world = World::new(HANG, vec![dies_on_the_second(), serves()]);
-    is_ok(&world.ask(GET));
-    is_refused(&world.ask(POST), Refusal::Bad);
-    is_ok(&world.ask(POST));
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
+    world.is_ok(GET);
+    world.is_refused(POST, Status::BadGateway);
+    world.is_ok(POST);
     world.finish();
     // Once: a second connection that dies as well is the process's fault. (A first one always is.)
     let dies: fn() -> Script = || Box::new(|stream| drop(take(stream)));
-    let mut world = World::new(HANG, vec![dies_on_the_second(), dies(), dies()]);
-    is_ok(&world.ask(GET));
-    is_refused(&world.ask(GET), Refusal::Bad);
-    is_refused(&world.ask(GET), Refusal::Bad);
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
+    world.is_ok(GET);
+    world.is_refused(GET, Status::BadGateway);
+    world.is_refused(GET, Status::BadGateway);
     world.finish();
 }
 
-#[test]
-fn what_nobody_has_taken_may_be_sent_again_whatever_it_is() {
-    let (closed, is_closed) = std::sync::mpsc::channel();
-    let mut world = World::new(
-        HANG,
-        vec![
-            Box::new(move |stream| {
-                take(stream);
-                say(stream, OK);
-                stream.shutdown(std::net::Shutdown::Both).expect("it is open");
-                closed.send(()).expect("somebody waits");
-            }),
-            Box::new(|stream| {
-                assert!(take(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
-                say(stream, OK);
-            }),
-        ],
-    );
-    is_ok(&world.ask(GET));
-    is_closed.recv().expect("it is closed");
-    is_ok(&world.ask(POST));
-    world.finish();
-}
-
-/// Row 1.24.
-#[test]
-fn a_process_that_does_not_answer_in_time_is_condemned() {
-    let timeout = Duration::from_millis(50);
-    let waits: fn() -> Script = || {
-        Box::new(|stream| {
+fn what_nobody_has_taken_may_be_sent_again_whatever_it_is(driver: DriverChoice) {
+    let (closed, is_closed) = mpsc::channel();
+    let scripts: Vec<Script> = vec![
+        Box::new(move |stream| {
             take(stream);
-            let _ = stream.read(&mut [0]);
-        })
-    };
+            say(stream, OK);
+            stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+            closed.send(()).expect("somebody waits");
+        }),
+        Box::new(|stream| {
+            assert!(take(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
+            say(stream, OK);
+        }),
+    ];
+    let world = World::new(driver, HANG, scripts);
+    world.is_ok(GET);
+    is_closed.recv().expect("it is closed");
+    world.is_ok(POST);
+    world.finish();
+}
+
+fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
+    let waits: Script = Box::new(|stream| {
+        take(stream);
+        let _ = stream.read(&mut [0]);
+    });
     let drips: Script = Box::new(|stream| {
         take(stream);
         say(stream, "HTTP/1.1 200 OK\r\n");
         // Always a sign of life and never a whole head: the deadline is not put off by that.
-        for byte in std::iter::repeat(b"X: y\r\n") {
-            let pause = Duration::from_millis(5);
-            if stream.write_all(byte).is_err() {
-                break;
-            }
-            std::thread::park_timeout(pause);
+        while stream.write_all(b"X: y\r\n").is_ok() {
+            std::thread::park_timeout(Duration::from_millis(5));
         }
     });
-    let mut world = World::new(timeout, vec![waits(), drips]);
-    is_refused(&world.ask_the_living(GET), Refusal::Late);
-    is_refused(&world.ask_the_living(GET), Refusal::Late);
+    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+        std::thread::spawn(move || {
+            // It goes on listening: else it would be killed for that.
+            for script in [waits, drips] {
+                script(&mut accept(&listener));
+            }
+            serves()(&mut accept(&listener));
+        })
+    });
+    world.is_refused(GET, Status::GatewayTimeout);
+    world.is_refused(GET, Status::GatewayTimeout);
+    world.is_ok(GET);
     world.finish_after_killing(2);
 }
 
-/// Plays the session on a thread of its own: asks, and replies to each part as `reply` says.
-fn converse(
-    world: &mut World,
-    question: Box<Question>,
-    hear: impl FnMut(&Said) -> Option<Heard> + Send,
-) -> (Vec<Said>, Said) {
-    converse_until(world, question, false, hear)
-}
-
-/// The same; `leaves`: the session goes away after its first reply.
-fn converse_until(
-    world: &mut World,
-    question: Box<Question>,
-    leaves: bool,
-    mut hear: impl FnMut(&Said) -> Option<Heard> + Send,
-) -> (Vec<Said>, Said) {
-    let speaker = world.lane.speaker(0);
-    let (lane, context) = (&mut world.lane, &mut world.context);
-    std::thread::scope(|scope| {
-        let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let session = scope.spawn({
-            let done = Arc::clone(&done);
-            move || {
-                let (mut parts, mut reply) = (Vec::new(), None);
-                while !done.load(std::sync::atomic::Ordering::SeqCst) {
-                    let Some(completed) = lane.next_result() else {
-                        std::thread::yield_now();
-                        continue;
-                    };
-                    let Outcome::Part(outcome) = completed.outcome else { panic!("only parts come here") };
-                    let mut said = outcome.into_app();
-                    if let Said::Answer(_, handle @ Some(_)) | Said::Ask(handle @ Some(_)) = &mut said {
-                        reply = handle.take();
-                    }
-                    match hear(&said) {
-                        Some(heard) => {
-                            reply.as_mut().expect("it came with the first").send(heard).expect("once");
-                            if leaves {
-                                reply = None;
-                            }
-                        }
-                        None => reply = None,
-                    }
-                    parts.push(said);
-                }
-                parts
-            }
-        });
-        let last = exchange(question, context, speaker);
-        done.store(true, std::sync::atomic::Ordering::SeqCst);
-        (session.join().expect("it does not panic"), last)
-    })
-}
-
-#[test]
-fn a_long_body_and_a_long_answer_go_piece_by_piece() {
+fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
     const LONG: usize = 300_000;
     for chunked in [false, true] {
-        let mut world = World::new(
-            HANG,
-            vec![Box::new(move |stream| {
-                let head = take(stream);
-                let mut body = Vec::new();
-                if chunked {
-                    assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
-                    while !body.ends_with(b"\r\n0\r\n\r\n") {
-                        let mut bytes = [0; 4096];
-                        let count = stream.read(&mut bytes).expect("more");
-                        body.extend_from_slice(&bytes[..count]);
-                    }
-                    assert_eq!(body, b"5\r\nfirst\r\n6\r\nsecond\r\n5\r\nthird\r\n0\r\n\r\n");
-                } else {
-                    body.resize(16, 0);
-                    stream.read_exact(&mut body).expect("the body");
-                    assert_eq!(body, b"firstsecondthird");
+        let script: Script = Box::new(move |stream| {
+            let head = take(stream);
+            let mut body = Vec::new();
+            if chunked {
+                assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
+                while !body.ends_with(b"\r\n0\r\n\r\n") {
+                    let mut bytes = [0; 4096];
+                    let count = stream.read(&mut bytes).expect("more");
+                    body.extend_from_slice(&bytes[..count]);
                 }
-                say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-                say(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
-            })],
-        );
-        let framing = if chunked { "Transfer-Encoding: chunked" } else { "Content-Length: 16" };
-        let request = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
-        let mut pieces = vec![Heard::Body(b"third".to_vec(), true), Heard::Body(b"second".to_vec(), false)];
-        let (parts, last) =
-            converse(&mut world, question(&request, b"first", true), move |said| match said {
-                Said::Ask(_) => pieces.pop(),
-                _ => Some(Heard::More),
-            });
-        assert!(matches!(&parts[..2], [Said::Ask(_), Said::Ask(_)]), "{parts:?}");
-        let mut sent = Vec::new();
-        for said in parts.into_iter().skip(2).chain([last]) {
-            let piece = match said {
-                Said::Answer(answer, _) => {
-                    assert_eq!(answer.framing, BodyFraming::Chunked);
-                    answer.piece
-                }
-                Said::Piece(piece) => piece,
-                other => panic!("{other:?}"),
-            };
-            assert!(piece.bytes.len() - piece.start <= super::limits::PIECE_SIZE_MAX + 32);
-            sent.extend_from_slice(&piece.bytes[piece.start..]);
-        }
-        assert!(sent.ends_with(b"\r\n0\r\n\r\n"));
-        assert_eq!(sent.iter().filter(|byte| **byte == b'x').count(), LONG);
+            } else {
+                body.resize(LONG, 0);
+                stream.read_exact(&mut body).expect("the body");
+            }
+            assert_eq!(body.iter().filter(|byte| **byte == b'y').count(), LONG);
+            say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            say(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
+        });
+        let world = World::new(driver, HANG, vec![script]);
+        let (framing, body) = match chunked {
+            true => ("Transfer-Encoding: chunked", format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "y".repeat(LONG))),
+            false => ("Content-Length: 300000", "y".repeat(LONG)),
+        };
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n");
+        let (status, answer) = world.ask(&(head + &body));
+        assert_eq!(status, 200);
+        assert!(answer.ends_with(b"\r\n0\r\n\r\n"));
+        assert_eq!(answer.iter().filter(|byte| **byte == b'x').count(), LONG);
         world.finish();
     }
 }
 
-/// Row 4.12.
-#[test]
-fn a_session_that_goes_away_ends_the_exchange_and_not_the_process() {
-    let mut world = World::new(
-        HANG,
-        vec![
-            Box::new(|stream| {
-                take(stream);
-                let endless = "x".repeat(1 << 20);
-                assert!(
-                    write!(stream, "HTTP/1.1 200 OK\r\n\r\n{endless}{endless}").is_err(),
-                    "the connection is closed in the middle"
-                );
-            }),
-            Box::new(|stream| {
-                take(stream);
-                say(stream, OK);
-            }),
-        ],
-    );
-    let (parts, last) = converse(&mut world, question(GET, b"", false), |_| None);
-    assert!(matches!((&parts[..], last), ([Said::Answer(..)], Said::Broken)));
-    is_ok(&world.ask(GET));
-    let counters = world.finish();
-    assert_eq!((counters.died, counters.killed), (0, 0));
+/// Closes so that the other side hears of it.
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
 }
 
-/// Row 1.24: what is silent in the middle of an answer loses the answer, and the process's other requests nothing.
-#[test]
-fn an_answer_that_stops_in_the_middle_ends_the_exchange_and_not_the_process() {
+fn a_client_that_goes_away_ends_the_exchange_and_not_the_process(driver: DriverChoice) {
+    let endless: Script = Box::new(|stream| {
+        take(stream);
+        say(stream, "HTTP/1.1 200 OK\r\n\r\n");
+        let piece = "x".repeat(1 << 20);
+        while stream.write_all(piece.as_bytes()).is_ok() {}
+    });
+    let world = World::new(driver, HANG, vec![endless, serves()]);
+    let mut client = world.send(GET);
+    client.read_exact(&mut [0; 1000]).expect("its beginning");
+    drop(client);
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_leaves_frees_the_slot_before_the_deadline(driver: DriverChoice) {
+    let (asked, is_asked) = mpsc::channel();
+    let script = |text: &'static str| -> Script {
+        let asked = asked.clone();
+        Box::new(move |stream| {
+            take(stream);
+            say(stream, text);
+            asked.send(()).expect("somebody waits");
+            is_closed(stream);
+        })
+    };
+    let silent = script("");
+    let begins = script("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let world = World::new(driver, HANG * 10, vec![silent, begins, serves()]);
+    for begins in [false, true] {
+        let mut client = world.send(GET);
+        is_asked.recv().expect("the process has it");
+        if begins {
+            client.read_exact(&mut [0; 10]).expect("its beginning");
+        }
+        reset(client);
+    }
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
+    let (go, may_go) = mpsc::channel();
+    let slow: Script = Box::new(move |stream| {
+        take(stream);
+        may_go.recv().expect("somebody says so");
+        say(stream, OK);
+        // The next over this connection is not the one that left.
+        assert!(take(stream).starts_with("POST"));
+        say(stream, OK);
+    });
+    let world = World::new(driver, HANG * 10, vec![slow]);
+    let first = world.send(GET);
+    eventually("it is asked", || world.requests().busy == 1);
+    let leaves = world.send(GET);
+    eventually("it waits", || world.requests().queued == 1);
+    reset(leaves);
+    eventually("its place is free", || world.requests().queued == 0);
+    go.send(()).expect("the process waits");
+    assert_eq!(read(first), (200, b"ok".to_vec()));
+    world.is_ok(POST);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_has_only_ended_its_sending_is_answered(driver: DriverChoice) {
+    let (go, may_go) = mpsc::channel();
+    let slow: Script = Box::new(move |stream| {
+        take(stream);
+        may_go.recv().expect("somebody says so");
+        say(stream, OK);
+    });
+    let world = World::new(driver, HANG, vec![slow]);
+    let client = world.send(GET);
+    client.shutdown(std::net::Shutdown::Write).expect("it is open");
+    eventually("it is asked", || world.requests().busy == 1);
+    // Longer than until the server looks for it.
+    let begun = Instant::now();
+    eventually("time passes", || begun.elapsed() > super::limits::CLIENT_LOOK * 2);
+    go.send(()).expect("the process waits");
+    assert_eq!(read(client), (200, b"ok".to_vec()));
+    world.finish();
+}
+
+fn an_answer_that_stops_in_the_middle_ends_the_exchange_and_not_the_process(driver: DriverChoice) {
     let stops = |text: &'static str| -> Script {
         Box::new(move |stream| {
             take(stream);
             say(stream, text);
-            assert_eq!(stream.read(&mut [0]).expect("an end"), 0, "the connection is closed");
+            is_closed(stream);
         })
     };
-    let chunked = stops("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
     let sized = stops("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
-    let mut world = World::new(Duration::from_millis(50), vec![sized, chunked]);
-    is_refused(&world.ask_the_living(GET), Refusal::Late);
-    let (parts, last) = converse(&mut world, question(GET, b"", false), |_| Some(Heard::More));
-    assert!(matches!((&parts[..], last), ([Said::Answer(..)], Said::Broken)), "{parts:?}");
-    let counters = world.finish();
-    assert_eq!((counters.died, counters.killed), (0, 0));
+    let chunked = stops("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let world = World::new(driver, Duration::from_millis(200), vec![sized, chunked]);
+    world.is_refused(GET, Status::GatewayTimeout);
+    let (status, body) = world.ask(GET);
+    assert!(status == 200 && !body.ends_with(b"0\r\n\r\n"), "{}", body.escape_ascii());
+    assert_eq!(world.finish(), (0, 0));
 }
 
-/// Row 4.12: a stream that is silent for long, and a client that leaves meanwhile: its slot is free at once.
-#[test]
-fn a_session_that_leaves_a_silent_stream_frees_the_slot_before_the_deadline() {
-    let mut world = World::new(
-        HANG * 10,
-        vec![Box::new(|stream| {
-            take(stream);
-            say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-            assert_eq!(stream.read(&mut [0]).expect("an end in time"), 0, "the connection is closed");
-        })],
-    );
-    let hear = |_: &Said| Some(Heard::More);
-    let (parts, last) = converse_until(&mut world, question(GET, b"", false), true, hear);
-    assert!(matches!((&parts[..], last), ([Said::Answer(..)], Said::Broken)), "{parts:?}");
-    let counters = world.finish();
-    assert_eq!((counters.died, counters.killed), (0, 0));
-}
-
-/// RFC 9112 §9.3: an answer before the end of the body is the answer, over a kept connection, too.
-#[test]
-fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection() {
-    let (asked, is_asked) = std::sync::mpsc::channel();
-    let (closed, is_closed) = std::sync::mpsc::channel();
-    let mut world = World::new(
-        HANG,
-        vec![Box::new(move |stream| {
-            take(stream);
-            say(stream, OK);
-            take(stream);
-            stream.read_exact(&mut [0; 5]).expect("the first piece");
-            is_asked.recv().expect("somebody asks");
-            say(stream, "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
-            stream.shutdown(std::net::Shutdown::Both).expect("it is open");
-            closed.send(()).expect("somebody waits");
-        })],
-    );
-    is_ok(&world.ask(GET));
-    let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 500000\r\n\r\n";
-    let (_, last) = converse(&mut world, question(request, b"first", true), move |_| {
-        asked.send(()).expect("the process waits");
-        is_closed.recv().expect("it closes");
-        Some(Heard::Body(b"second".to_vec(), false))
+fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection(driver: DriverChoice) {
+    let (answered, is_answered) = mpsc::channel();
+    let script: Script = Box::new(move |stream| {
+        take(stream);
+        say(stream, OK);
+        take(stream);
+        stream.read_exact(&mut [0; 70_000]).expect("the first piece");
+        say(stream, "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+        stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+        answered.send(()).expect("somebody waits");
     });
-    let Said::Answer(answer, None) = &last else { panic!("{last:?}") };
-    assert_eq!((answer.status, answer.piece.is_last), (413, true));
+    let world = World::new(driver, HANG, vec![script]);
+    world.is_ok(GET);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n";
+    let mut client = world.send(&format!("{head}{}", "x".repeat(70_000)));
+    is_answered.recv().expect("it closes");
+    // The server may have said its answer and gone.
+    let _ = client.write_all(&[0; 1000]);
+    assert_eq!(read(client), (413, b"no".to_vec()));
     world.finish();
 }
 
-/// Row 1.24: one that lives and takes no connections is as good as dead.
-#[test]
-fn a_process_that_takes_no_connections_is_replaced() {
+fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
     // Its socket is gone as soon as the list of connections is at its end.
-    let mut world = World::new(HANG, Vec::new());
-    is_refused(&world.ask(GET), Refusal::Bad);
+    let world = World::new(driver, HANG, Vec::new());
+    eventually("nobody listens", || world.listener.is_finished());
+    world.is_refused(GET, Status::BadGateway);
     world.finish_after_killing(1);
 
-    let (mut world, _listener, _queued) = World::full(Duration::from_millis(50));
-    is_refused(&world.ask_the_living(GET), Refusal::Late);
+    let (done, is_done) = mpsc::channel();
+    let (full, is_full) = mpsc::channel();
+    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+        std::thread::spawn(move || {
+            let address = listener.local_addr().expect("it has one");
+            let path = address.as_pathname().expect("a path");
+            // The supervisor's knocks make room.
+            listener.set_nonblocking(true).expect("a socket takes options");
+            while listener.accept().is_ok() {}
+            rustix::net::listen(&listener, 0).expect("a smaller queue");
+            let _queued = UnixStream::connect(path).expect("room for one");
+            full.send(()).expect("somebody waits");
+            is_done.recv().expect("somebody says so");
+        })
+    });
+    is_full.recv().expect("it is full");
+    world.is_refused(GET, Status::GatewayTimeout);
+    done.send(()).expect("it waits");
     world.finish_after_killing(1);
+}
+
+fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice) {
+    let (done, is_done) = mpsc::channel::<()>();
+    let deaf: Script = Box::new(move |stream| {
+        take(stream);
+        is_done.recv().expect_err("nobody says anything");
+    });
+    let world = World::new(driver, Duration::from_millis(100), vec![deaf]);
+    let mut client = world.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let mut sending = client.try_clone().expect("a descriptor");
+    let sender = std::thread::spawn(move || {
+        // The server gives up in the middle.
+        let _ = sending.write_all(&vec![0; 1_000_000]);
+    });
+    let mut status = [0; 12];
+    client.read_exact(&mut status).expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 504");
+    drop(client);
+    sender.join().expect("it does not panic");
+    drop(done);
+    world.finish_after_killing(1);
+}
+
+fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: DriverChoice) {
+    const SLOTS: usize = 3;
+    const READERS: usize = CLIENTS_MAX as usize;
+    const LONG: usize = 40 << 20;
+    let (taken, is_taken) = mpsc::channel();
+    let world = World::with(driver, HANG, SLOTS, |listener| {
+        std::thread::spawn(move || {
+            let answers: Vec<_> = (0..READERS)
+                .map(|_| {
+                    let mut stream = accept(&listener);
+                    take(&mut stream);
+                    taken.send(()).expect("somebody counts");
+                    std::thread::spawn(move || {
+                        say(
+                            &mut stream,
+                            &format!(
+                                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {LONG}\r\n\r\n"
+                            ),
+                        );
+                        let piece = vec![b'x'; 1 << 20];
+                        (0..LONG >> 20)
+                            .for_each(|_| stream.write_all(&piece).expect("it is taken in the end"));
+                    })
+                })
+                .collect();
+            answers.into_iter().for_each(|answer| answer.join().expect("it does not panic"));
+        })
+    });
+    let readers: Vec<TcpStream> = (0..READERS).map(|_| world.send(GET)).collect();
+    (0..SLOTS).for_each(|_| is_taken.recv().expect("a slot each"));
+    eventually("the others wait", || world.requests().queued == (READERS - SLOTS) as u64);
+    assert_eq!(world.requests().busy, SLOTS as u64);
+    assert!(is_taken.try_recv().is_err(), "no more connections than slots");
+    for reader in readers {
+        let (status, body) = read(reader);
+        assert_eq!((status, body.len()), (200, LONG));
+    }
+    world.finish();
 }

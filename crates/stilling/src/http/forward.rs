@@ -1,34 +1,34 @@
 //! A request that a worker process answers: the session's half of it; the other half is `crate::app`.
 //!
 //! ```text
-//!   head, body ─► Question ─► queue ─► slot ─► Said::Answer … Piece … last ─► client
-//!                                       │ ▲
-//!                              Said::Ask▼ │ Heard::Body        (bodies longer than the first buffer)
+//!   head, body ─► Question ─► desk ─► Said::Answer … Piece … last ─► client
+//!                              │ ▲
+//!                     Said::Ask▼ │ Heard::Body        (bodies longer than the first buffer)
 //! ```
 //!
 //! The session reads a body up to the first buffer before it asks for a slot, so that a slow upload holds none.
-//! What comes behind is read only when the process asks for it, and an answer is asked on only when the client has
-//! taken the piece before: in each direction one piece is under way.
+//! What comes behind is read only when the process has taken what came before, and an answer is asked on only when the
+//! client has taken the piece before.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::{RequestHead, Status};
-use stilling_workers::{JobContext, Outcome, Position, Reply};
 
 use super::answer;
 use super::counters::Held;
-use super::service::{HttpService, JobOutcome, Work};
-use super::session::{Begun, HttpSession, Kept, Waiting};
-use crate::app::limits::{FIRST_BODY_MAX, PIECE_SIZE_MAX};
-use crate::app::{self, Answer, BodyFraming, Heard, Piece, Question, Refusal, Said};
+use super::service::HttpService;
+use super::session::{HttpSession, Kept, Waiting};
+use crate::app::limits::{CLIENT_LOOK, FIRST_BODY_MAX, PIECE_SIZE_MAX};
+use crate::app::{Answer, BodyFraming, ExchangeId, Heard, Piece, Question, Refusal, Said};
 
 /// What is kept of a request to a worker process, outside of the connection's slot.
 pub(super) struct Forward {
     /// The request, until it is in the queue.
     question: Option<Box<Question>>,
-    /// The way to a job that speaks in parts.
-    reply: Option<Box<Reply<Heard>>>,
+    /// The exchange, once there is one.
+    pub(super) exchange: Option<ExchangeId>,
     /// The process waits for more of the body.
     is_asked: bool,
     /// Something of the answer has been sent.
@@ -38,8 +38,8 @@ pub(super) struct Forward {
     /// How long the client has been waited for, for this body. With the bytes that have come it makes the body's rate,
     /// which counts over the whole of it: a client that trickles holds the slot no longer than its minimum allows.
     waited: Duration,
-    /// The part of the answer that is on its way to the client, and how far it is.
-    piece: Option<(Piece, usize)>,
+    /// The parts of the answer that are on their way to the client: at most one behind that which is being sent.
+    pieces: VecDeque<Piece>,
 }
 
 impl std::fmt::Debug for Forward {
@@ -49,15 +49,15 @@ impl std::fmt::Debug for Forward {
 }
 
 impl Forward {
-    fn of(question: Option<Box<Question>>) -> Box<Forward> {
+    fn of(question: Option<Box<Question>>, exchange: Option<ExchangeId>) -> Box<Forward> {
         Box::new(Forward {
             question,
-            reply: None,
+            exchange,
             is_asked: false,
             has_begun: false,
             body: Vec::new(),
             waited: Duration::ZERO,
-            piece: None,
+            pieces: VecDeque::new(),
         })
     }
 }
@@ -77,7 +77,7 @@ impl HttpSession {
         let mut question = self.question(head, io);
         let has_room = question.hold_head(io.service.config.requests_held_max);
         match has_room {
-            true => self.kept = Kept::Forward(Forward::of(Some(question))),
+            true => self.kept = Kept::Forward(Forward::of(Some(question), None)),
             false => self.shed(io),
         }
         has_room
@@ -140,27 +140,57 @@ impl HttpSession {
 
     /// Puts the request into the queue.
     fn ask(&mut self, question: Box<Question>, io: &mut Io<'_, HttpService>) {
-        let ticket = self.next_ticket(io);
-        let speaker = io.service.lane.speaker(ticket);
-        let job = move |context: &mut JobContext| JobOutcome::app(app::exchange(question, context, speaker));
-        match self.give(Begun::No, io, job) {
-            Some(position) => {
-                self.waiting = Waiting::App(position);
-                let deadline = self.since.after(io.service.config.queue_age_max);
-                io.set_deadline(Some(deadline));
-            }
-            None => self.refuse_forward(Status::ServiceUnavailable, io),
+        io.service.counters.jobs.add(1);
+        self.job = self.job.wrapping_add(1);
+        let (name, now) = ((io.token(), self.job), io.now());
+        let asked = io.service.app.as_mut().map(|app| app.ask(name, question, now));
+        let Some(Ok(id)) = asked else {
+            io.service.counters.jobs_refused.add(1);
+            return self.refuse_forward(Status::ServiceUnavailable, io);
+        };
+        self.since = now;
+        match &mut self.kept {
+            Kept::Forward(forward) => forward.exchange = Some(id),
+            kept => *kept = Kept::Asked(id),
+        }
+        io.pause();
+        self.wait_for_app(Waiting::App, io);
+    }
+
+    /// Waits for the process, and looks for the client now and then.
+    fn wait_for_app(&mut self, waiting: Waiting, io: &mut Io<'_, HttpService>) {
+        self.waiting = waiting;
+        let look = io.now().after(CLIENT_LOOK);
+        let late = self.since.after(io.service.config.queue_age_max);
+        io.set_deadline(Some(if waiting == Waiting::App && late > io.now() { look.min(late) } else { look }));
+    }
+
+    fn exchange(&self) -> Option<ExchangeId> {
+        match &self.kept {
+            Kept::Asked(id) => Some(*id),
+            Kept::Forward(forward) => forward.exchange,
+            _ => None,
         }
     }
 
-    /// No process has taken the request for as long as it may wait; or one has, and keeps the time itself.
-    pub(super) fn forward_is_late(&mut self, position: Position, io: &mut Io<'_, HttpService>) {
-        if !io.service.lane.is_waiting(position) {
-            return io.set_deadline(None);
+    /// Looks whether the client is still there, and whether no process has taken the request for as long as it may
+    /// wait; when one has, it keeps the time itself.
+    pub(super) fn look_at_forward(&mut self, io: &mut Io<'_, HttpService>) {
+        let late = self.since.after(io.service.config.queue_age_max);
+        if self.waiting == Waiting::App
+            && io.now() >= late
+            && let Some((id, app)) = self.exchange().zip(io.service.app.as_mut())
+            && app.is_waiting(id)
+        {
+            app.abandon(id, true);
+            io.service.counters.jobs_expired.add(1);
+            return self.refuse_forward(Status::ServiceUnavailable, io);
         }
-        self.job = self.job.wrapping_add(1);
-        io.service.counters.jobs_expired.add(1);
-        self.refuse_forward(Status::ServiceUnavailable, io);
+        if let Some((id, app)) = self.exchange().zip(io.service.app.as_mut()) {
+            app.look(id);
+        }
+        io.look_for_peer();
+        self.wait_for_app(self.waiting, io);
     }
 
     /// Answers instead of a process.
@@ -183,22 +213,16 @@ impl HttpSession {
         io.resume();
     }
 
-    /// The job has said something.
-    pub(super) fn forwarded(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
-        let has_begun = matches!(&self.kept, Kept::Forward(forward) if forward.has_begun);
-        let said = match outcome {
-            Outcome::Done(JobOutcome(Work::App(said))) | Outcome::Part(JobOutcome(Work::App(said))) => said,
-            Outcome::Expired => {
-                io.service.counters.jobs_expired.add(1);
-                Said::Refused(Refusal::Unavailable)
-            }
-            _ if has_begun => Said::Broken,
-            _ => return self.refuse_forward(Status::InternalServerError, io),
-        };
+    /// The exchange has said something.
+    pub(super) fn forwarded(&mut self, said: Said, io: &mut Io<'_, HttpService>) {
         match said {
-            Said::Answer(answer, reply) => self.begin_answer(answer, reply, io),
+            Said::Answer(answer) => self.begin_answer(answer, io),
             Said::Piece(piece) => self.send_piece(piece, io),
-            Said::Ask(reply) => self.is_asked(reply, io),
+            Said::Ask => self.is_asked(io),
+            Said::Expired => {
+                io.service.counters.jobs_expired.add(1);
+                self.refuse_forward(Status::ServiceUnavailable, io);
+            }
             Said::Refused(Refusal::Unavailable) => self.refuse_forward(Status::ServiceUnavailable, io),
             Said::Refused(Refusal::Bad) => self.refuse_forward(Status::BadGateway, io),
             Said::Refused(Refusal::Late) => self.refuse_forward(Status::GatewayTimeout, io),
@@ -207,11 +231,8 @@ impl HttpSession {
     }
 
     /// The process takes more of the body.
-    fn is_asked(&mut self, reply: Option<Box<Reply<Heard>>>, io: &mut Io<'_, HttpService>) {
+    fn is_asked(&mut self, io: &mut Io<'_, HttpService>) {
         let Kept::Forward(forward) = &mut self.kept else { return };
-        if reply.is_some() {
-            forward.reply = reply;
-        }
         forward.is_asked = true;
         // The client's time goes on: until now it was the process's.
         self.waiting = Waiting::Body;
@@ -226,21 +247,13 @@ impl HttpSession {
         forward.is_asked = false;
         forward.waited = io.now().since(self.since);
         let body = std::mem::take(&mut forward.body);
-        let Some(reply) = &mut forward.reply else { return io.abort(CloseReason::AnswerBroken) };
-        // A part was said, and this is the first reply to it.
-        let _ = reply.send(Heard::Body(body, is_last));
-        self.waiting = Waiting::AppPart;
-        io.set_deadline(None);
+        self.reply(Heard::Body(body, is_last), io);
         io.pause();
+        self.wait_for_app(Waiting::AppPart, io);
     }
 
     /// Sends the answer, or its first part.
-    fn begin_answer(
-        &mut self,
-        answer: Answer,
-        reply: Option<Box<Reply<Heard>>>,
-        io: &mut Io<'_, HttpService>,
-    ) {
+    fn begin_answer(&mut self, answer: Answer, io: &mut Io<'_, HttpService>) {
         let Answer { status, has_date, framing, head_len, piece } = answer;
         io.service.counters.count_answer_code(status);
         let is_cut_short = self.decoder.in_body();
@@ -288,18 +301,14 @@ impl HttpSession {
             io.service.give_buffer(piece.bytes);
             return self.end_forward(persistent, is_cut_short, io);
         }
-        let sent = if fits { piece.bytes.len() } else { piece.start };
-        let forward = self.keep_forward();
-        forward.has_begun = true;
-        if reply.is_some() {
-            forward.reply = reply;
-        }
-        self.send_from(piece, sent, io);
+        let start = if fits { piece.bytes.len() } else { piece.start };
+        self.keep_forward().has_begun = true;
+        self.send_piece(Piece { start, ..piece }, io);
     }
 
     fn keep_forward(&mut self) -> &mut Forward {
         if !matches!(self.kept, Kept::Forward(_)) {
-            self.kept = Kept::Forward(Forward::of(None));
+            self.kept = Kept::Forward(Forward::of(None, self.exchange()));
         }
         match &mut self.kept {
             Kept::Forward(forward) => forward,
@@ -308,45 +317,49 @@ impl HttpSession {
     }
 
     fn send_piece(&mut self, piece: Piece, io: &mut Io<'_, HttpService>) {
-        let start = piece.start;
-        self.send_from(piece, start, io);
+        let forward = self.keep_forward();
+        forward.pieces.push_back(piece);
+        if forward.pieces.len() == 1 {
+            self.forward_on(io);
+        }
     }
 
-    fn send_from(&mut self, piece: Piece, sent: usize, io: &mut Io<'_, HttpService>) {
-        self.keep_forward().piece = Some((piece, sent));
-        self.forward_on(io);
+    /// Says something to the process.
+    fn reply(&self, heard: Heard, io: &mut Io<'_, HttpService>) {
+        if let Some((id, app)) = self.exchange().zip(io.service.app.as_mut()) {
+            app.tell_process(id, heard);
+        }
     }
 
     /// Sends what there is room for; the rest when that has gone.
     pub(super) fn forward_on(&mut self, io: &mut Io<'_, HttpService>) {
-        let Kept::Forward(forward) = &mut self.kept else { return };
-        let Some((piece, sent)) = &mut forward.piece else { return };
-        let rest = &piece.bytes[*sent..];
-        let count = rest.len().min(io.room());
-        if count > 0 {
-            // There is room for as much.
-            let _ = io.send(&rest[..count]);
-            *sent += count;
+        loop {
+            let Kept::Forward(forward) = &mut self.kept else { return };
+            let Some(piece) = forward.pieces.front_mut() else { break };
+            let rest = &piece.bytes[piece.start..];
+            let count = rest.len().min(io.room());
+            if count > 0 {
+                // There is room for as much.
+                let _ = io.send(&rest[..count]);
+                piece.start += count;
+            }
+            if piece.start < piece.bytes.len() {
+                self.waiting = Waiting::Room;
+                // Time is kept by the engine: what the client does not take is subject to the write timeout.
+                io.set_deadline(None);
+                io.resume();
+                return io.again();
+            }
+            let Some(piece) = forward.pieces.pop_front() else { return };
+            io.service.give_buffer(piece.bytes);
+            if piece.is_last {
+                let is_cut_short = self.decoder.in_body();
+                return self.end_forward(self.terms.persistent, is_cut_short, io);
+            }
+            self.reply(Heard::More, io);
         }
-        if *sent < piece.bytes.len() {
-            self.waiting = Waiting::Room;
-            // Time is kept by the engine: what the client does not take is subject to the write timeout.
-            io.set_deadline(None);
-            io.resume();
-            return io.again();
-        }
-        let is_last = piece.is_last;
-        forward.piece = None;
-        if is_last {
-            let is_cut_short = self.decoder.in_body();
-            return self.end_forward(self.terms.persistent, is_cut_short, io);
-        }
-        let Some(reply) = &mut forward.reply else { return io.abort(CloseReason::AnswerBroken) };
-        // A part was said, and this is the first reply to it.
-        let _ = reply.send(Heard::More);
-        self.waiting = Waiting::AppPart;
-        io.set_deadline(None);
         io.pause();
+        self.wait_for_app(Waiting::AppPart, io);
     }
 }
 

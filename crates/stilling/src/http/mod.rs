@@ -38,6 +38,8 @@ pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};
 pub(crate) mod parts {
     pub use super::counters::HttpCounters;
     pub use super::route::{Door, Serves};
-    pub use super::service::{HttpConfig, HttpService, JobOutcome};
+    pub use super::service::{
+        AppConnection, AppNews, HttpConfig, HttpService, JobOutcome, Mail, ShardSession,
+    };
     pub use super::session::HttpSession;
 }

@@ -68,7 +68,7 @@ fn status_page(see: &Overview, ready: bool) -> String {
     if let Some(fallback) = &see.driver_fallback {
         let _ = write!(page, "<p>{}", escape(fallback));
     }
-    let pool = see.pool.counters();
+    let pool = see.work();
     table(
         &mut page,
         "Connections",

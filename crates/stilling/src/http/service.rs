@@ -1,10 +1,12 @@
 //! What the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
 
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::{CloseReason, Control, Service, Token};
+use stilling_engine::driver::Destination;
+use stilling_engine::{CloseReason, Control, Io, Service, Session, Token};
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, Limits};
 use stilling_workers::{Completed, Lane, Outcome};
@@ -16,8 +18,8 @@ use super::route::Door;
 use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
-use crate::app::Said;
 use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
+use crate::app::{AppSession, Desk, Mail as AppMail, Said};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::overview::Overview;
 
@@ -99,30 +101,14 @@ pub(super) enum Work {
     Piece(Box<Stream>),
     /// A connection was served that the shard does not have any more.
     Delegated,
-    /// What a worker process answered, or wants.
-    App(Said),
-}
-
-impl JobOutcome {
-    /// What the job that asks a worker process says.
-    pub(crate) fn app(said: Said) -> JobOutcome {
-        JobOutcome(Work::App(said))
-    }
-
-    /// What such a job has said.
-    #[cfg(test)]
-    pub(crate) fn into_app(self) -> Said {
-        match self.0 {
-            Work::App(said) => said,
-            other => panic!("not of a worker process: {other:?}"),
-        }
-    }
 }
 
 /// The shared part of one shard's HTTP sessions.
 pub struct HttpService {
     pub(super) config: HttpConfig,
     pub(super) lane: Lane<JobOutcome>,
+    /// The way to the worker processes, if there are any.
+    pub(crate) app: Option<Box<Desk>>,
     pub(super) counters: Arc<HttpCounters>,
     pub(super) overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
@@ -158,6 +144,7 @@ impl HttpService {
         HttpService {
             config,
             lane,
+            app: None,
             counters,
             overview,
             lifecycle,
@@ -169,6 +156,23 @@ impl HttpService {
             ready,
             scratch,
             spare: Vec::new(),
+        }
+    }
+
+    /// Has requests answered by worker processes.
+    pub(crate) fn with_app(self, app: Option<Desk>) -> Self {
+        HttpService { app: app.map(Box::new), ..self }
+    }
+
+    /// How long a process may take.
+    pub(crate) fn app_timeout(&self) -> Duration {
+        self.app.as_ref().map_or(Duration::ZERO, |app| app.timeout())
+    }
+
+    /// Says something about its job to a client.
+    pub(crate) fn tell_client(&mut self, client: Token, job: u8, said: Said) {
+        if let Some(app) = &mut self.app {
+            app.tell_client(client, job, said);
         }
     }
 
@@ -186,7 +190,7 @@ impl HttpService {
 
     /// Whether the end has been asked for. Answers say so at once, also those of a shard that has not
     /// begun its drain yet.
-    pub(super) fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         !self.is_ready()
     }
 
@@ -248,33 +252,151 @@ impl HttpService {
     }
 }
 
-impl Service for HttpService {
-    type Session = HttpSession;
-    type Mail = (u8, Outcome<JobOutcome>);
+/// What a connection of the shard hears from elsewhere.
+pub enum Mail {
+    /// What a worker has made of the job of that number.
+    Job(u8, Outcome<JobOutcome>),
+    /// What a worker process, or its client, has said.
+    App(AppNews),
+}
 
-    fn accepted(&mut self, listener: u32) -> HttpSession {
-        HttpSession::new(self.config.doors[listener as usize])
+/// What connections of the shard say to each other.
+pub struct AppNews(pub(super) AppMail);
+
+/// The session of a connection: with a client, or with a worker process.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all of them are clients'")]
+pub enum ShardSession {
+    /// With a client.
+    Client(HttpSession),
+    /// With a worker process.
+    App(AppConnection),
+}
+
+/// The session of a connection to a worker process.
+#[derive(Debug)]
+pub struct AppConnection(Box<AppSession>);
+
+impl ShardSession {
+    /// The client's.
+    pub(super) fn into_client(self) -> Option<HttpSession> {
+        match self {
+            ShardSession::Client(session) => Some(session),
+            ShardSession::App(_) => None,
+        }
+    }
+}
+
+macro_rules! either {
+    ($session:expr, $name:ident($($argument:expr),*)) => {
+        match $session {
+            ShardSession::Client(session) => session.$name($($argument),*),
+            ShardSession::App(AppConnection(session)) => session.$name($($argument),*),
+        }
+    };
+}
+
+impl Session for ShardSession {
+    type Service = HttpService;
+
+    fn opened(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, opened(io));
     }
 
-    fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> HttpSession {
-        let mut session = self.accepted(listener);
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
+        either!(self, received(bytes, io))
+    }
+
+    fn ended(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, ended(io));
+    }
+
+    fn drained(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, drained(io));
+    }
+
+    fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
+        if let ShardSession::Client(session) = self {
+            session.taken(count, io);
+        }
+    }
+
+    fn delivered(&mut self, mail: Mail, io: &mut Io<'_, HttpService>) {
+        match (self, mail) {
+            (ShardSession::Client(session), mail) => session.delivered(mail, io),
+            (ShardSession::App(AppConnection(session)), Mail::App(AppNews(mail))) => {
+                session.delivered(mail, io);
+            }
+            (ShardSession::App(_), Mail::Job(..)) => {}
+        }
+    }
+
+    fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, deadline(io));
+    }
+
+    fn draining(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, draining(io));
+    }
+
+    fn refused(&mut self, error: &io::Error, _: &mut HttpService) {
+        if let ShardSession::App(AppConnection(session)) = self {
+            session.refused(error);
+        }
+    }
+
+    fn unsendable(&mut self, nothing_sent: bool) -> bool {
+        match self {
+            ShardSession::Client(_) => false,
+            ShardSession::App(AppConnection(session)) => session.unsendable(nothing_sent),
+        }
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        either!(self, closed(reason, service));
+    }
+}
+
+impl Service for HttpService {
+    type Session = ShardSession;
+    type Mail = Mail;
+
+    fn accepted(&mut self, listener: u32) -> ShardSession {
+        ShardSession::Client(HttpSession::new(self.config.doors[listener as usize]))
+    }
+
+    fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
+        let mut session = HttpSession::new(self.config.doors[listener as usize]);
         if self.config.has_app || self.config.routes.wants_peers() {
             session.comes_from(peer());
         }
-        session
+        ShardSession::Client(session)
     }
 
-    fn next_mail(&mut self) -> Option<(Token, Self::Mail)> {
+    fn next_mail(&mut self) -> Option<(Token, Mail)> {
+        if let Some(app) = &mut self.app
+            && let Some((token, mail)) = app.next_mail()
+        {
+            return Some((token, Mail::App(AppNews(mail))));
+        }
         let Completed { ticket, outcome } = self.lane.next_result()?;
-        Some((Token::from_bits(ticket), ((ticket >> 56) as u8, outcome)))
+        Some((Token::from_bits(ticket), Mail::Job((ticket >> 56) as u8, outcome)))
     }
 
     fn has_mail(&self) -> bool {
-        self.lane.has_result()
+        self.lane.has_result() || self.app.as_ref().is_some_and(|app| app.has_news())
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
         self.lane.publish();
-        self.follow_lifecycle(control)
+        let app = self.app.as_mut().and_then(|app| {
+            let again = app.turn(control.now);
+            for (path, session) in app.dials() {
+                control.connect(Destination::Unix(path), ShardSession::App(AppConnection(session)));
+            }
+            again
+        });
+        let lifecycle = self.follow_lifecycle(control);
+        app.into_iter().chain(lifecycle).min()
     }
 }

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::{CloseReason, Io, Session};
+use stilling_engine::{CloseReason, Io};
 use stilling_ring::Time;
 use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDecoder, RequestHead, Status};
 use stilling_workers::{JobContext, Outcome, Position, Refused};
@@ -21,8 +21,9 @@ use super::response::{Body, Response, TEXT};
 use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::{Next, Sending};
-use super::service::{HttpService, JobOutcome, Work};
+use super::service::{AppNews, HttpService, JobOutcome, Mail, Work};
 use super::stream::Stream;
+use crate::app::{ExchangeId, Mail as AppMail};
 
 /// What the connection is waiting for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) enum Waiting {
     /// The client to take what was sent, so that the answer can go on.
     Room,
     /// A worker process to answer.
-    App(Position),
+    App,
     /// A worker process to go on with its answer, or to ask for more of the body.
     AppPart,
 }
@@ -59,7 +60,9 @@ pub(super) enum Kept {
     Answer(Box<Sending>),
     /// What a worker is to do with the connection.
     Delegate(Delegate),
-    /// A request to a worker process, or its answer.
+    /// A request that a worker process is to answer, and nothing else.
+    Asked(ExchangeId),
+    /// A long request to a worker process, or its long answer.
     Forward(Box<Forward>),
 }
 
@@ -183,7 +186,7 @@ impl HttpSession {
     pub(super) fn shed(&mut self, io: &mut Io<'_, HttpService>) {
         io.service.counters.requests_shed.add(1);
         self.terms.persistent = false;
-        self.kept = Kept::Nothing;
+        self.let_go(io.service);
         answer::send_status(&self.terms, Status::ServiceUnavailable, io);
         io.finish_lingering(CloseReason::Done);
     }
@@ -314,7 +317,7 @@ impl HttpSession {
     pub(super) fn into_delegate(self) -> Option<Delegate> {
         match self.kept {
             Kept::Delegate(delegate) => Some(delegate),
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Forward(_) => None,
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Asked(_) | Kept::Forward(_) => None,
         }
     }
 
@@ -492,7 +495,7 @@ impl HttpSession {
                 io.resume();
                 self.respond(*response, io);
             }
-            Outcome::Done(JobOutcome(Work::Piece(_) | Work::App(_) | Work::Delegated)) | Outcome::Part(_) => {
+            Outcome::Done(JobOutcome(Work::Piece(_) | Work::Delegated)) => {
                 unreachable!("a piece or part comes when one is waited for, and nobody waits for a delegate")
             }
             Outcome::Panicked => self.after_work(Status::InternalServerError, io),
@@ -517,7 +520,7 @@ impl HttpSession {
     }
 
     fn reject(&mut self, error: &DecodeError, io: &mut Io<'_, HttpService>) {
-        self.kept = Kept::Nothing;
+        self.let_go(io.service);
         // In the service's own memory: a flood of garbage must not become a flood of allocations.
         let mut text = std::mem::take(&mut io.service.scratch);
         text.clear();
@@ -529,7 +532,7 @@ impl HttpSession {
 
     fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_, HttpService>) {
         // Whoever waits for the rest of the body hears at once that it does not come.
-        self.kept = Kept::Nothing;
+        self.let_go(io.service);
         answer::send_status(&Terms::unreadable(), Status::RequestTimeout, io);
         io.finish_lingering(reason);
     }
@@ -558,17 +561,16 @@ fn contained(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -
     catch_unwind(AssertUnwindSafe(|| answer(request))).ok()
 }
 
-impl Session for HttpSession {
-    type Service = HttpService;
-
-    fn opened(&mut self, io: &mut Io<'_, HttpService>) {
+/// What the shard tells it: see [`Session`](stilling_engine::Session).
+impl HttpSession {
+    pub(super) fn opened(&mut self, io: &mut Io<'_, HttpService>) {
         let draining = io.service.is_draining();
         let patience = if draining { DRAIN_FIRST_BYTE } else { io.service.config.timeouts.first_byte };
         let deadline = io.now().after(patience);
         io.set_deadline(Some(deadline));
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
+    pub(super) fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
         if self.waiting == Waiting::Room {
             self.go_on(io);
             if self.is_busy(io) {
@@ -608,7 +610,7 @@ impl Session for HttpSession {
         consumed
     }
 
-    fn ended(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn ended(&mut self, io: &mut Io<'_, HttpService>) {
         if self.decoder.in_head() || self.decoder.in_body() {
             // The rest will never come, but the peer may still read.
             answer::send_status(&Terms::unreadable(), Status::BadRequest, io);
@@ -618,11 +620,11 @@ impl Session for HttpSession {
         }
     }
 
-    fn drained(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn drained(&mut self, io: &mut Io<'_, HttpService>) {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
             Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}
-            Waiting::App(_) | Waiting::AppPart => {}
+            Waiting::App | Waiting::AppPart => {}
             Waiting::Head => {
                 let deadline = io.now().after(io.service.config.timeouts.head);
                 io.set_deadline(Some(deadline));
@@ -642,24 +644,46 @@ impl Session for HttpSession {
         }
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
+    pub(super) fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
         if let Kept::Answer(sending) = &mut self.kept {
             sending.advance(count);
             self.go_on(io);
         }
     }
 
-    fn delivered(&mut self, (job, outcome): (u8, Outcome<JobOutcome>), io: &mut Io<'_, HttpService>) {
-        match self.waiting {
-            _ if job != self.job => io.service.counters.late_results.add(1),
-            Waiting::Worker { .. } => self.work_is_done(outcome, io),
-            Waiting::Piece { .. } => self.piece_is_read(outcome, io),
-            Waiting::App(_) | Waiting::AppPart => self.forwarded(outcome, io),
-            _ => io.service.counters.late_results.add(1),
+    pub(super) fn delivered(&mut self, mail: Mail, io: &mut Io<'_, HttpService>) {
+        match (mail, self.waiting) {
+            (Mail::Job(job, outcome), Waiting::Worker { .. }) if job == self.job => {
+                self.work_is_done(outcome, io);
+            }
+            (Mail::Job(job, outcome), Waiting::Piece { .. }) if job == self.job => {
+                self.piece_is_read(outcome, io);
+            }
+            (Mail::Job(..), _) => io.service.counters.late_results.add(1),
+            (Mail::App(AppNews(AppMail::Said(job, said))), _) if job == self.job => self.forwarded(said, io),
+            // To somebody who has left; or to an exchange, which is not ours.
+            (Mail::App(_), _) => {}
         }
     }
 
-    fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
+    /// The connection is gone, and with it the wish for an answer.
+    pub(super) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
+        self.let_go(service);
+    }
+
+    /// Forgets what is kept of the present request; whoever is asked for its answer hears that nobody wants it.
+    pub(super) fn let_go(&mut self, service: &mut HttpService) {
+        let id = match std::mem::replace(&mut self.kept, Kept::Nothing) {
+            Kept::Asked(id) => Some(id),
+            Kept::Forward(forward) => forward.exchange,
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) => None,
+        };
+        if let Some((id, app)) = id.zip(service.app.as_mut()) {
+            app.abandon(id, false);
+        }
+    }
+
+    pub(super) fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
         match self.waiting {
             Waiting::FirstByte => io.abort(CloseReason::FirstByteTimeout),
             Waiting::NextRequest if io.service.is_draining() => io.finish(CloseReason::Drained),
@@ -676,12 +700,12 @@ impl Session for HttpSession {
                 io.resume();
                 self.go_on(io);
             }
-            Waiting::App(position) => self.forward_is_late(position, io),
-            Waiting::Room | Waiting::AppPart => {}
+            Waiting::App | Waiting::AppPart => self.look_at_forward(io),
+            Waiting::Room => {}
         }
     }
 
-    fn draining(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn draining(&mut self, io: &mut Io<'_, HttpService>) {
         match self.waiting {
             // With requests unread it goes on: the next answer ends it. Answers that have not gone yet go
             // before the end.

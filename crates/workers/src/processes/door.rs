@@ -9,65 +9,98 @@
 //!
 //! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
 //! lost with it. It does when all that are inside are late, or when the request came after another late one and
-//! nothing at all was heard of the process since.
+//! nothing at all was heard of the process since. To judge that is rare, and takes a lock for a moment; nothing else does.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use stilling_ring::Time;
 
 use super::bell::Bell;
+use super::hall::Hall;
 use super::relay::Notices;
 
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) number: usize,
+    slots: u32,
     requests_max: u64,
     /// The life that takes jobs; 0: the door is closed.
     open_for: AtomicU64,
     inside: AtomicU32,
-    served: Mutex<Served>,
+    /// Connections that there are, or are to be.
+    connections: AtomicU32,
+    /// Who is inside and finds no room for a connection.
+    claims: AtomicU32,
+    served: Served,
     lateness: Mutex<Lateness>,
     /// Whether there is a suspicion that an answer would dispel.
     is_suspect: AtomicBool,
     /// The last life that passed a deadline.
     condemned: AtomicU64,
-    over: AtomicBool,
-    opening: Mutex<()>,
-    opened: Condvar,
     bell: Arc<Bell>,
+    hall: Arc<Hall>,
     /// Weak, so that the relay ends with its owner.
     notices: OnceLock<Weak<Notices>>,
 }
 
-/// Requests that a life has done.
+/// Requests that a life has done, in one word: the life (its low bits, which tell it from the one before) and their
+/// number.
 #[derive(Debug, Default)]
-struct Served {
-    life: u64,
-    requests: u64,
+struct Served(AtomicU64);
+
+impl Served {
+    const NUMBER_BITS: u32 = 40;
+    const NUMBER: u64 = (1 << Self::NUMBER_BITS) - 1;
+
+    /// A life begins.
+    fn begin(&self, life: u64) {
+        self.0.store(life << Self::NUMBER_BITS, SeqCst);
+    }
+
+    /// Counts one for that life, unless it is over. Returns how many it has done.
+    fn count(&self, life: u64) -> Option<u64> {
+        let one_more = |word: u64| {
+            let is_present = word >> Self::NUMBER_BITS == (life << Self::NUMBER_BITS) >> Self::NUMBER_BITS;
+            (is_present && word & Self::NUMBER != Self::NUMBER).then(|| word + 1)
+        };
+        self.0.fetch_update(SeqCst, SeqCst, one_more).ok().map(|before| (before & Self::NUMBER) + 1)
+    }
+
+    fn requests(&self) -> u64 {
+        self.0.load(SeqCst) & Self::NUMBER
+    }
 }
 
 /// The life of which a request got no answer in time, and when the first of these was noticed; nothing was heard of
 /// the process since.
 #[derive(Debug, Default)]
 struct Lateness {
-    suspect: Option<(u64, Instant)>,
+    suspect: Option<(u64, Time)>,
 }
 
 impl Door {
-    pub(super) fn new(number: usize, requests_max: u64, bell: Arc<Bell>) -> Door {
+    pub(super) fn new(
+        number: usize,
+        slots: usize,
+        requests_max: u64,
+        bell: Arc<Bell>,
+        hall: Arc<Hall>,
+    ) -> Door {
         Door {
             number,
+            slots: u32::try_from(slots).unwrap_or(u32::MAX),
             requests_max,
             open_for: AtomicU64::new(0),
             inside: AtomicU32::new(0),
-            served: Mutex::default(),
+            connections: AtomicU32::new(0),
+            claims: AtomicU32::new(0),
+            served: Served::default(),
             lateness: Mutex::default(),
             is_suspect: AtomicBool::new(false),
             condemned: AtomicU64::new(0),
-            over: AtomicBool::new(false),
-            opening: Mutex::new(()),
-            opened: Condvar::new(),
             bell,
+            hall,
             notices: OnceLock::new(),
         }
     }
@@ -85,23 +118,21 @@ impl Door {
         }
     }
 
+    pub(super) fn hall(&self) -> &Hall {
+        &self.hall
+    }
+
     /// Supervisor: `life` takes jobs from now on.
     pub(super) fn open(&self, life: u64) {
-        *lock(&self.served) = Served { life, requests: 0 };
+        self.served.begin(life);
         self.open_for.store(life, SeqCst);
-        self.tell();
+        self.hall.knock_for_all();
     }
 
     /// Supervisor: no job enters any more.
     pub(super) fn close(&self) {
         self.open_for.store(0, SeqCst);
-        self.tell();
-    }
-
-    /// It will never open again.
-    pub(super) fn end(&self) {
-        self.over.store(true, SeqCst);
-        self.tell();
+        self.hall.knock_for_all();
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -110,77 +141,86 @@ impl Door {
 
     /// Whether the present life has done its number of requests.
     pub(super) fn is_worn(&self) -> bool {
-        self.requests_max > 0 && lock(&self.served).requests >= self.requests_max
+        self.requests_max > 0 && self.served.requests() >= self.requests_max
     }
 
     pub(super) fn is_condemned(&self, life: u64) -> bool {
         self.condemned.load(SeqCst) == life
     }
 
-    /// Whether a job would get in, or hear that it never will.
-    pub(super) fn answers(&self) -> bool {
-        self.open_for.load(SeqCst) != 0 || self.over.load(SeqCst)
+    /// The life that takes jobs; 0: none does.
+    pub(super) fn life(&self) -> u64 {
+        self.open_for.load(SeqCst)
     }
 
-    /// Waits for the door to open or to end for good; `until` bounds the wait.
-    pub(super) fn wait(&self, until: Option<Instant>) {
-        let mut guard = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        while !self.answers() {
-            guard = match until.map(|until| until.saturating_duration_since(Instant::now())) {
-                None => self.opened.wait(guard).unwrap_or_else(PoisonError::into_inner),
-                Some(left) if left.is_zero() => return,
-                Some(left) => self.opened.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0,
-            };
-        }
+    /// How many are inside, if one more might go in.
+    pub(super) fn load(&self) -> Option<u32> {
+        let inside = self.inside.load(SeqCst);
+        (self.life() != 0 && inside < self.slots).then_some(inside)
     }
 
-    /// Waits until that life takes no jobs any more, but not beyond `until`. Returns whether it is so.
-    pub(super) fn wait_for_close(&self, life: u64, until: Instant) -> bool {
-        let mut guard = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.open_for.load(SeqCst) == life {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
+    /// Goes in, if the door is open and there is room. Returns the life that takes the job.
+    pub(super) fn try_enter(&self) -> Option<u64> {
+        let one_more = |inside: u32| (inside < self.slots).then_some(inside + 1);
+        self.inside.fetch_update(SeqCst, SeqCst, one_more).ok()?;
+        match self.life() {
+            0 => {
+                // Whoever found no room because of this one has another chance when the door opens.
+                self.come_out();
+                None
             }
-            guard = self.opened.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
-
-    /// Goes in, as soon as the door opens but not after `until`. Returns the life that takes the job.
-    pub(super) fn enter(&self, until: Instant) -> Option<u64> {
-        loop {
-            self.inside.fetch_add(1, SeqCst);
-            match self.open_for.load(SeqCst) {
-                0 => {}
-                life => return Some(life),
-            }
-            self.go_out();
-            if self.over.load(SeqCst) || Instant::now() >= until {
-                return None;
-            }
-            self.wait(Some(until));
+            life => Some(life),
         }
     }
 
     /// Comes out, the request done by that life.
     pub(super) fn leave(&self, life: u64) {
-        if self.requests_max > 0 {
-            let mut served = lock(&self.served);
-            if served.life == life {
-                served.requests += 1;
-                if served.requests == self.requests_max {
-                    self.bell.ring();
-                }
-            }
+        if self.requests_max > 0 && self.served.count(life) == Some(self.requests_max) {
+            self.bell.ring();
         }
-        self.go_out();
+        self.come_out();
+    }
+
+    /// Comes out as if it had never been in.
+    pub(super) fn come_out(&self) {
+        if self.inside.fetch_sub(1, SeqCst) == 1 && self.life() == 0 {
+            self.bell.ring();
+        }
+        self.hall.knock_for_oldest();
+    }
+
+    /// Counts one more connection, if there may be one.
+    pub(super) fn try_connect(&self) -> bool {
+        let one_more = |connections: u32| (connections < self.slots).then_some(connections + 1);
+        self.connections.fetch_update(SeqCst, SeqCst, one_more).is_ok()
+    }
+
+    /// A connection is closed.
+    pub(super) fn disconnect(&self) {
+        self.connections.fetch_sub(1, SeqCst);
+        if self.claims() > 0 {
+            self.hall.knock_for_all();
+        }
+    }
+
+    /// Somebody inside needs a connection.
+    pub(super) fn claim(&self) {
+        self.claims.fetch_add(1, SeqCst);
+        self.hall.knock_for_all();
+    }
+
+    pub(super) fn unclaim(&self) {
+        self.claims.fetch_sub(1, SeqCst);
+    }
+
+    pub(super) fn claims(&self) -> u32 {
+        self.claims.load(SeqCst)
     }
 
     /// Something has come from that life: it does not hang.
     pub(super) fn hear(&self, life: u64) {
         if self.is_suspect.load(SeqCst) {
-            let mut lateness = lock(&self.lateness);
+            let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
             lateness.suspect.take_if(|(suspect, _)| *suspect == life);
             self.is_suspect.store(lateness.suspect.is_some(), SeqCst);
         }
@@ -188,9 +228,9 @@ impl Door {
 
     /// Comes out, a request that had gone in at `entered` and got no answer in time from that life, at `now`. Returns
     /// whether the process is condemned for it.
-    pub(super) fn leave_late(&self, life: u64, entered: Instant, now: Instant) -> bool {
+    pub(super) fn leave_late(&self, life: u64, entered: Time, now: Time) -> bool {
         // The lock is held until this one is out: of several that are late at once, the last finds itself alone.
-        let mut lateness = lock(&self.lateness);
+        let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
         let is_alone = self.inside.load(SeqCst) == 1;
         let known_since = match lateness.suspect {
             Some((suspect, since)) if suspect == life => Some(since),
@@ -211,47 +251,34 @@ impl Door {
     pub(super) fn condemn(&self, life: u64) {
         let _ = self.open_for.compare_exchange(life, 0, SeqCst, SeqCst);
         self.condemned.fetch_max(life, SeqCst);
+        self.hall.knock_for_all();
         self.bell.ring();
     }
-
-    fn go_out(&self) {
-        if self.inside.fetch_sub(1, SeqCst) == 1 && self.open_for.load(SeqCst) == 0 {
-            self.bell.ring();
-        }
-    }
-
-    /// Wakes those who wait. The lock makes sure that none is between its look and its sleep.
-    fn tell(&self) {
-        drop(self.opening.lock().unwrap_or_else(PoisonError::into_inner));
-        self.opened.notify_all();
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use super::super::hall::QueueLimits;
     use super::*;
 
     fn door(requests_max: u64) -> Door {
-        Door::new(0, requests_max, Arc::new(Bell::new().expect("an eventfd")))
+        let hall = Arc::new(Hall::new(QueueLimits::default(), Vec::new()));
+        Door::new(0, 4, requests_max, Arc::new(Bell::new().expect("an eventfd")), hall)
     }
 
     /// Row 1.24: a process is only ended between requests.
     #[test]
     fn a_closed_door_is_empty_only_when_the_last_job_has_left() {
         let door = door(0);
-        assert!(!door.answers());
-        assert_eq!(door.enter(Instant::now()), None);
+        assert_eq!(door.life(), 0);
+        assert_eq!(door.try_enter(), None);
         door.open(1);
-        assert_eq!(door.enter(Instant::now()), Some(1));
+        assert_eq!(door.try_enter(), Some(1));
         door.close();
         assert!(!door.is_empty());
-        assert_eq!(door.enter(Instant::now()), None);
+        assert_eq!(door.try_enter(), None);
         door.leave(1);
         assert!(door.is_empty());
     }
@@ -261,10 +288,10 @@ mod tests {
         let door = door(0);
         door.open(1);
         door.condemn(1);
-        assert!(!door.answers() && door.is_condemned(1));
+        assert!(door.life() == 0 && door.is_condemned(1));
         door.open(2);
         door.condemn(1);
-        assert!(door.answers() && !door.is_condemned(2));
+        assert!(door.life() == 2 && !door.is_condemned(2));
     }
 
     #[test]
@@ -274,7 +301,7 @@ mod tests {
             door.open(life);
             for _ in 0..2 {
                 assert!(!door.is_worn());
-                assert_eq!(door.enter(Instant::now()), Some(life));
+                assert_eq!(door.try_enter(), Some(life));
                 door.leave(life);
             }
             assert!(door.is_worn());
@@ -285,12 +312,12 @@ mod tests {
     fn what_a_former_life_did_does_not_count_for_the_next() {
         let door = door(1);
         door.open(1);
-        assert_eq!(door.enter(Instant::now()), Some(1));
+        assert_eq!(door.try_enter(), Some(1));
         door.close();
         door.open(2);
         door.leave(1);
         assert!(!door.is_worn() && door.is_empty());
-        assert_eq!(door.enter(Instant::now()), Some(2));
+        assert_eq!(door.try_enter(), Some(2));
         door.leave(2);
         assert!(door.is_worn());
     }
@@ -298,9 +325,8 @@ mod tests {
     /// Row 1.24: a request that is late costs the others something only if the process hangs.
     #[test]
     fn a_late_request_condemns_a_process_only_when_nothing_speaks_for_it() {
-        let begun = Instant::now();
-        let at = |second: u64| begun + Duration::from_secs(second);
-        let enter = |door: &Door| assert_eq!(door.enter(Instant::now()), Some(1));
+        let at = |second: u64| Time::ZERO.after(Duration::from_secs(second));
+        let enter = |door: &Door| assert_eq!(door.try_enter(), Some(1));
         let busy = |inside: u32| {
             let door = door(0);
             door.open(1);
@@ -313,7 +339,7 @@ mod tests {
         // All that are inside, at the same time: the last of them condemns.
         let door = busy(3);
         assert!(!door.leave_late(1, at(0), at(60)) && !door.leave_late(1, at(0), at(60)));
-        assert!(door.answers() && door.leave_late(1, at(0), at(60)));
+        assert!(door.life() == 1 && door.leave_late(1, at(0), at(60)));
         // Never alone, and nothing is heard any more. One that was there before the first had been late proves no more
         // than that one; one that came afterwards does.
         let door = busy(3);
@@ -330,22 +356,18 @@ mod tests {
         }
     }
 
+    /// Row 1.3: no process has more connections than it has slots, whichever shard made them.
     #[test]
-    fn who_waits_hears_of_the_opening_and_of_the_end() {
-        let door = Arc::new(door(0));
-        for (act, expected) in
-            [(Door::end as fn(&Door), None), (|door| door.open(7), Some(7))].into_iter().rev()
-        {
-            let waiting = std::thread::spawn({
-                let door = Arc::clone(&door);
-                move || {
-                    door.wait(None);
-                    door.enter(Instant::now())
-                }
-            });
-            act(&door);
-            assert_eq!(waiting.join().expect("it does not panic"), expected);
-            door.close();
+    fn there_are_no_more_inside_and_no_more_connections_than_slots() {
+        let door = door(0);
+        door.open(1);
+        for slot in 0..4 {
+            assert_eq!((door.load(), door.try_connect()), (Some(slot), true));
+            assert_eq!(door.try_enter(), Some(1));
         }
+        assert_eq!((door.load(), door.try_enter(), door.try_connect()), (None, None, false));
+        door.leave(1);
+        door.disconnect();
+        assert_eq!((door.try_enter(), door.try_connect()), (Some(1), true));
     }
 }

@@ -1,19 +1,20 @@
 //! Supervised worker processes: started, watched, ended and started again, without a word about what they speak.
 //!
 //! ```text
-//!   pool ──► thread with a ProcessSlot ──► Door of process 0 ─┐
-//!        ──► thread with a ProcessSlot ──► Door of process 0 ─┤ enter / leave / condemn
-//!        ──► thread with a ProcessSlot ──► Door of process 1 ─┘        │ bell
-//!                                                                      ▼
+//!   shard 0 ──► Entrance ─┐ first come,  ┌─► Door of process 0 ─┐
+//!   shard 1 ──► Entrance ─┘ first served └─► Door of process 1 ─┤ go in / leave / condemn
+//!                 ▲   a knock when it is a shard's turn         │ bell
+//!                 └──────────────────────────────────────────── ┤
+//!                                                               ▼
 //!   supervisor: one thread that starts every process, hears of each death at once (pidfd),
 //!   opens a door when the process answers, closes it when it must not get more work
 //!      ├─► keeper: ends all processes should this one be killed
 //!      └─► relay: what the processes print, line by line, with their names before it
 //! ```
 //!
-//! A process has as many slots as it can do requests at once. A slot is a [`Seat`](crate::Seat) of the pool: while
-//! its process is down, its thread takes no jobs. What a job says to its process is the user's, who brings it as an
-//! [`Exchange`]; the supervisor only asks it how to start a process and whether one answers yet.
+//! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`Entrance`] for
+//! the permission to ask a process ([`Pass`]), without ever blocking. What it says to the process is its own affair;
+//! how a process is started and whether one answers yet, the supervisor asks an [`Exchange`].
 //!
 //! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
 //! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.
@@ -25,6 +26,7 @@ mod backoff;
 mod bell;
 mod counters;
 mod door;
+mod hall;
 mod keeper;
 mod life;
 pub mod limits;
@@ -40,14 +42,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use stilling_ring::Wake;
+
 pub use counters::ProcessCounters;
+pub use hall::{Called, Entrance, QueueLimits, Ticket};
 pub use limits::Limits;
 pub use relay::{Sink, Stream, standard_streams};
-pub use slot::{Pass, ProcessSlot};
+pub use slot::{Claim, Line, Pass};
 
 use bell::Bell;
 use counters::Tally;
 use door::Door;
+use hall::Hall;
 use supervisor::Supervisor;
 
 /// What is particular about the processes: how one is started, and how it is asked whether it answers.
@@ -67,27 +73,35 @@ pub trait Exchange: Send {
 /// The processes as their owner sees them. Dropping this stops them without grace.
 pub struct Processes {
     limits: Limits,
-    doors: Vec<Arc<Door>>,
+    doors: Arc<[Arc<Door>]>,
+    hall: Arc<Hall>,
     tally: Arc<Tally>,
     bell: Arc<Bell>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Processes {
-    /// Plans the processes and their slots; nothing is started yet, so the caller may still fork.
+    /// Plans the processes and their slots, and an entrance for each of the shards that these wake; nothing is started
+    /// yet, so the caller may still fork.
     ///
     /// # Errors
     /// The system gives no descriptor to wake the supervisor with.
-    pub fn new(limits: Limits) -> io::Result<(Processes, Vec<ProcessSlot>)> {
+    pub fn new<Q>(
+        limits: Limits,
+        queue: QueueLimits,
+        wakes: Vec<Arc<Wake>>,
+    ) -> io::Result<(Processes, Vec<Entrance<Q>>)> {
         let bell = Arc::new(Bell::new()?);
-        let doors: Vec<Arc<Door>> = (0..limits.processes)
-            .map(|number| Arc::new(Door::new(number, limits.requests_max, Arc::clone(&bell))))
-            .collect();
-        let slot = |door: &Arc<Door>| ProcessSlot::new(Arc::clone(door));
-        // Slot by slot over all processes, so that the first jobs spread.
-        let slots = (0..limits.slots).flat_map(|_| doors.iter().map(slot)).collect();
+        let shards = wakes.len();
+        let hall = Arc::new(Hall::new(queue, wakes));
+        let door = |number| {
+            let (bell, hall) = (Arc::clone(&bell), Arc::clone(&hall));
+            Arc::new(Door::new(number, limits.slots, limits.requests_max, bell, hall))
+        };
+        let doors: Arc<[Arc<Door>]> = (0..limits.processes).map(door).collect();
+        let entrances = (0..shards).map(|shard| Entrance::new(&hall, &doors, shard)).collect();
         let tally = Arc::new(Tally::default());
-        Ok((Processes { limits, doors, tally, bell, supervisor: Mutex::new(None) }, slots))
+        Ok((Processes { limits, doors, hall, tally, bell, supervisor: Mutex::new(None) }, entrances))
     }
 
     /// Starts all processes. `name` goes before their numbers in what is printed, and all that is printed goes
@@ -104,7 +118,7 @@ impl Processes {
         let life = Supervisor::new(
             name,
             self.limits.clone(),
-            self.doors.clone(),
+            self.doors.to_vec(),
             Arc::clone(&self.tally),
             Arc::clone(&self.bell),
             exchange,
@@ -120,12 +134,15 @@ impl Processes {
         self.tally.snapshot(self.doors.len())
     }
 
+    /// What has become of the requests for them at about this moment. There are no threads among it.
+    #[must_use]
+    pub fn requests(&self) -> crate::Counters {
+        self.hall.counters()
+    }
+
     /// Asks all processes to end (`SIGTERM`), kills those that still live after `grace`, and starts none again.
-    /// Slots that wait for a process wait no longer. A second call may shorten the grace.
+    /// A second call may shorten the grace.
     pub fn stop(&self, grace: Duration) {
-        for door in &self.doors {
-            door.end();
-        }
         self.bell.stop(grace);
     }
 

@@ -1,58 +1,66 @@
-//! One request at a time to one process: what a pool's thread brings with it.
+//! The permission to ask a process one thing, and to have a connection to it.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+
+use stilling_ring::Time;
 
 use super::door::Door;
-use crate::seat::Seat;
 
-/// A slot of a process; see the [module](super).
-#[derive(Debug)]
-pub struct ProcessSlot {
-    door: Arc<Door>,
-}
-
-/// The permission to ask the process one thing. Dropping it gives it back.
+/// The permission to ask the process one thing: one of its slots. Dropping it gives it back.
 #[derive(Debug)]
 pub struct Pass {
     door: Arc<Door>,
     life: u64,
-    entered: Instant,
+    entered: Time,
     has_left: bool,
 }
 
-impl ProcessSlot {
-    pub(super) fn new(door: Arc<Door>) -> ProcessSlot {
-        ProcessSlot { door }
+/// The permission to have a connection to a process, of which there are as many as slots. Dropping it gives it back.
+#[derive(Debug)]
+pub struct Line {
+    door: Arc<Door>,
+}
+
+/// The wish of a pass for a line while others keep them all. Dropping it takes it back.
+#[derive(Debug)]
+pub struct Claim {
+    door: Arc<Door>,
+}
+
+impl Pass {
+    pub(super) fn new(door: Arc<Door>, life: u64, entered: Time) -> Pass {
+        Pass { door, life, entered, has_left: false }
     }
 
     /// The number of the process, from 0 on.
     #[must_use]
-    pub fn number(&self) -> usize {
+    pub fn process(&self) -> usize {
         self.door.number
     }
 
-    /// Waits until the process takes requests, but not beyond `until`. `None`: it takes none.
-    #[must_use]
-    pub fn enter(&self, until: Instant) -> Option<Pass> {
-        let life = self.door.enter(until)?;
-        Some(Pass { door: Arc::clone(&self.door), life, entered: Instant::now(), has_left: false })
-    }
-}
-
-impl Pass {
     /// Which life of the process this is for: another number means that no connection of before is any good.
     #[must_use]
     pub fn life(&self) -> u64 {
         self.life
     }
 
-    /// Waits for the supervisor to hear of the process's death, for those who have reason to believe in it, at most
-    /// for `patience`. Returns whether it was right. Who asks the process again without waiting may meet one that is
-    /// half gone.
+    /// Whether this life takes no requests any more: it has died, is condemned or is to be replaced.
     #[must_use]
-    pub fn has_died(&self, patience: Duration) -> bool {
-        self.door.wait_for_close(self.life, Instant::now() + patience)
+    pub fn is_over(&self) -> bool {
+        self.door.life() != self.life
+    }
+
+    /// Room for a connection. `None`: others keep as many as there may be; see [`claim`](Pass::claim).
+    #[must_use]
+    pub fn line(&self) -> Option<Line> {
+        self.door.try_connect().then(|| Line { door: Arc::clone(&self.door) })
+    }
+
+    /// Asks those who keep a connection that they do not use to close one. They knock when they have.
+    #[must_use]
+    pub fn claim(&self) -> Claim {
+        self.door.claim();
+        Claim { door: Arc::clone(&self.door) }
     }
 
     /// Prints a line about the process, among what it prints itself. Does not wait: with no room it is not printed.
@@ -60,40 +68,61 @@ impl Pass {
         self.door.say(text);
     }
 
-    /// Something has come from the process: whatever else is late, it does not hang.
+    /// Something has come from the process: whatever else is late, it does not hang. Takes a lock only while there is
+    /// a suspicion that it does.
     pub fn heard(&self) {
         self.door.hear(self.life);
     }
 
+    /// Gives it back: the request is done, at `now`.
+    pub fn leave(mut self, now: Time) {
+        self.door.hall().tally.served(now.since(self.entered));
+        self.go();
+    }
+
+    /// Gives it back unused: the request goes back to the queue.
+    pub fn leave_unused(mut self) {
+        self.has_left = true;
+        crate::counters::count(&self.door.hall().tally.lost);
+        self.door.come_out();
+    }
+
     /// Gives it back because there was no answer in time. The process is condemned if no other request would be lost
     /// with it, or if a request before this one was late, too, and nothing has been [heard](Pass::heard) since.
-    /// Returns whether it is.
-    #[must_use]
-    pub fn leave_late(mut self) -> bool {
+    /// Returns whether it is. Takes a lock for a moment.
+    pub fn leave_late(mut self, now: Time) -> bool {
         self.has_left = true;
-        self.door.leave_late(self.life, self.entered, Instant::now())
+        crate::counters::count(&self.door.hall().tally.done);
+        self.door.leave_late(self.life, self.entered, now)
     }
 
     /// The process is of no use any more: it is killed, and started again.
     pub fn condemn(&self) {
         self.door.condemn(self.life);
     }
-}
 
-impl Drop for Pass {
-    fn drop(&mut self) {
-        if !self.has_left {
+    fn go(&mut self) {
+        if !std::mem::replace(&mut self.has_left, true) {
+            crate::counters::count(&self.door.hall().tally.done);
             self.door.leave(self.life);
         }
     }
 }
 
-impl Seat for ProcessSlot {
-    fn wait(&mut self) {
-        self.door.wait(None);
+impl Drop for Pass {
+    fn drop(&mut self) {
+        self.go();
     }
+}
 
-    fn is_ready(&self) -> bool {
-        self.door.answers()
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.door.disconnect();
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.door.unclaim();
     }
 }

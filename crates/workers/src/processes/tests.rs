@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
 
-use super::{Exchange, Limits, Pass, ProcessCounters, ProcessSlot, Processes, Sink, Stream};
+use stilling_ring::{Clock, Time, Wake};
+
+use super::{
+    Called, Entrance, Exchange, Limits, Pass, ProcessCounters, Processes, QueueLimits, Sink, Stream,
+};
 
 /// After this, what has not happened is taken to never happen.
 const HANG: Duration = Duration::from_secs(60);
@@ -41,14 +45,15 @@ const GOOD: &str = "echo $$ > $DIR/pid.$N; sleep 1000 & echo $! > $DIR/child.$N;
 struct World {
     folder: tempfile::TempDir,
     processes: Processes,
-    slots: Vec<ProcessSlot>,
+    entrance: Entrance<()>,
     printed: Arc<Mutex<Vec<(Stream, String)>>>,
 }
 
 impl World {
     fn new(text: &'static str, limits: Limits) -> World {
         let folder = tempfile::tempdir().expect("a folder");
-        let (processes, slots) = Processes::new(limits).expect("a plan");
+        let (processes, mut entrances) =
+            Processes::new(limits, QueueLimits::default(), vec![Arc::new(Wake::new(|| ()))]).expect("a plan");
         let printed: Arc<Mutex<Vec<(Stream, String)>>> = Arc::default();
         let sink: Sink = Box::new({
             let printed = Arc::clone(&printed);
@@ -59,7 +64,7 @@ impl World {
         });
         let exchange = Script { folder: folder.path().to_owned(), text };
         processes.start("app", Box::new(exchange), sink).expect("it starts");
-        World { folder, processes, slots, printed }
+        World { folder, processes, entrance: entrances.remove(0), printed }
     }
 
     #[track_caller]
@@ -67,8 +72,12 @@ impl World {
         eventually(what, || Some(self.processes.counters()).filter(|counters| wanted(counters)))
     }
 
-    fn enter(&self, slot: usize) -> Pass {
-        self.slots[slot].enter(Instant::now() + HANG).expect("the process takes requests")
+    fn enter(&self, process: usize) -> Pass {
+        eventually("the process takes requests", || self.try_enter(process))
+    }
+
+    fn try_enter(&self, process: usize) -> Option<Pass> {
+        self.entrance.enter_at(process, Time::ZERO)
     }
 
     fn pid(&self, name: &str) -> Pid {
@@ -114,11 +123,10 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 #[test]
 fn all_processes_serve_until_the_end_and_none_outlives_it() {
     let world = World::new(GOOD, Limits { processes: 3, slots: 2, ..Limits::default() });
-    let numbers: Vec<usize> = world.slots.iter().map(ProcessSlot::number).collect();
-    assert_eq!(numbers, [0, 1, 2, 0, 1, 2]);
-    for slot in 0..6 {
-        assert_eq!(world.enter(slot).life(), 1);
-    }
+    let passes: Vec<Pass> = [0, 1, 2, 0, 1, 2].map(|process| world.enter(process)).into();
+    assert!(passes.iter().all(|pass| pass.life() == 1));
+    assert!((0..3).all(|process| world.try_enter(process).is_none()), "there are as many slots as said");
+    drop(passes);
     let pids: Vec<Pid> =
         (0..3).flat_map(|n| [world.pid(&format!("pid.{n}")), world.pid(&format!("child.{n}"))]).collect();
     let (counters, printed) = world.finish(EVER);
@@ -157,7 +165,7 @@ fn a_program_that_cannot_live_is_tried_ever_more_rarely() {
         world.until("it rests for long", |counters| {
             counters.resting == 1 && counters.backoff.as_millis() >= 400
         });
-        assert!(world.slots[0].enter(Instant::now()).is_none(), "nobody takes requests");
+        assert!(world.try_enter(0).is_none(), "nobody takes requests");
         let (_, printed) = world.finish(EVER);
         let waits: Vec<&str> =
             printed.iter().filter_map(|(_, line)| line.trim().split("starts again in ").nth(1)).collect();
@@ -186,7 +194,7 @@ fn a_condemned_process_is_killed_with_all_it_has_started() {
     let (pid, child) = (world.pid("pid.0"), world.pid("child.0"));
     let pass = world.enter(0);
     pass.condemn();
-    assert!(world.slots[0].enter(Instant::now()).is_none(), "it takes no more");
+    assert!(world.try_enter(0).is_none(), "it takes no more");
     assert!(eventually("it is gone", || (is_gone(pid) && is_gone(child)).then_some(true)));
     drop(pass);
     assert_eq!((world.enter(0).life(), world.enter(1).life()), (2, 1));
@@ -199,13 +207,13 @@ fn a_process_is_replaced_after_its_number_of_requests_and_between_requests() {
     let world = World::new(GOOD, Limits { processes: 1, slots: 2, requests_max: 5, ..Limits::default() });
     let long = world.enter(0);
     for _ in 0..5 {
-        assert_eq!(world.enter(1).life(), 1);
+        assert_eq!(world.enter(0).life(), 1);
     }
-    eventually("the door is closed", || world.slots[1].enter(Instant::now()).is_none().then_some(()));
+    eventually("the door is closed", || world.try_enter(0).is_none().then_some(()));
     let counters = world.processes.counters();
     assert_eq!((counters.recycled, counters.started), (0, 1), "a request is under way");
     drop(long);
-    assert_eq!(world.enter(1).life(), 2);
+    assert_eq!(world.enter(0).life(), 2);
     let (counters, _) = world.finish(EVER);
     assert_eq!((counters.recycled, counters.started, counters.died, counters.killed), (1, 2, 0, 0));
 }
@@ -216,10 +224,10 @@ fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {
     let drain_timeout = Duration::from_millis(50);
     let world = World::new(GOOD, Limits { slots: 2, requests_max: 2, drain_timeout, ..Limits::default() });
     let endless = world.enter(0);
-    drop(world.enter(1));
-    drop(world.enter(1));
+    drop(world.enter(0));
+    drop(world.enter(0));
     world.until("it is asked to end", |counters| counters.recycled == 1);
-    assert_eq!(world.enter(1).life(), 2);
+    assert_eq!(world.enter(0).life(), 2);
     drop(endless);
     let (counters, _) = world.finish(EVER);
     assert_eq!((counters.recycled, counters.died, counters.killed), (1, 0, 0));
@@ -227,14 +235,15 @@ fn a_request_that_does_not_end_holds_up_the_replacement_only_for_its_grace() {
 
 #[test]
 fn only_one_process_at_a_time_is_replaced() {
-    let world = World::new(GOOD, Limits { processes: 2, requests_max: 1, ..Limits::default() });
+    let limits = Limits { processes: 2, slots: 2, requests_max: 1, ..Limits::default() };
+    let world = World::new(GOOD, limits);
     world.until("both serve", |counters| counters.ready == 2);
     let held = [world.enter(0), world.enter(1)];
     drop(world.enter(0));
     drop(world.enter(1));
-    let closed = |slot: &ProcessSlot| slot.enter(Instant::now()).is_none();
-    eventually("one of them takes no more", || world.slots.iter().any(closed).then_some(()));
-    assert_eq!(world.slots.iter().filter(|slot| closed(slot)).count(), 1);
+    let closed = || (0..2).filter(|process| world.try_enter(*process).is_none()).count();
+    eventually("one of them takes no more", || (closed() > 0).then_some(()));
+    assert_eq!(closed(), 1);
     drop(held);
     world.until("both are replaced", |counters| counters.recycled >= 2 && counters.ready == 2);
     let (counters, _) = world.finish(EVER);
@@ -258,18 +267,94 @@ fn a_process_that_does_not_want_to_end_is_killed_after_its_grace() {
     assert_eq!(counters.killed, 1, "who asks again may be less patient");
 }
 
+/// Two shards before one process: each is called only when it is its turn, and hears of it.
+fn two_shards(limits: Limits) -> (tempfile::TempDir, [Entrance<u32>; 2], Processes) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let wakes = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+    let queue = QueueLimits { queue_max: 3, ..QueueLimits::default() };
+    let (processes, entrances) = Processes::new(limits, queue, wakes).expect("a plan");
+    let exchange = Script { folder: folder.path().to_owned(), text: GOOD };
+    processes.start("app", Box::new(exchange), Box::new(|_, _| ())).expect("it starts");
+    let Ok(entrances) = <[Entrance<u32>; 2]>::try_from(entrances) else { panic!("one for each shard") };
+    eventually("it serves", || (processes.counters().ready == 1).then_some(()));
+    entrances.iter().for_each(|entrance| _ = entrance.heed());
+    (folder, entrances, processes)
+}
+
+#[track_caller]
+fn is_in(called: Option<Called<u32>>, wanted: u32) -> Pass {
+    let Some(Called::In(pass, number)) = called else { panic!("{wanted} is not called: {called:?}") };
+    assert_eq!(number, wanted);
+    pass
+}
+
+/// Row 4.3: over all shards, first come, first served; nobody starves, and no shard sleeps through its turn.
 #[test]
-fn the_end_of_all_ends_the_wait_for_a_process() {
-    let world = World::new("exec sleep 1000", Limits::default());
-    let waiting = std::thread::scope(|scope| {
-        let slot = &world.slots[0];
-        let waiting = scope.spawn(|| slot.enter(Instant::now() + HANG).is_none());
-        world.processes.stop(EVER);
-        waiting.join().expect("it does not panic")
-    });
-    assert!(waiting);
-    let (counters, _) = world.finish(EVER);
-    assert_eq!(counters.ready, 0);
+fn two_shards_with_one_slot_are_served_in_the_order_of_their_requests() {
+    let (_folder, [mut first, mut second], _processes) = two_shards(Limits::default());
+    let clock = Clock::real();
+    let wait =
+        |entrance: &mut Entrance<u32>, number| entrance.wait(clock.now(), number).expect("there is room");
+    wait(&mut first, 0);
+    let busy = is_in(first.call(clock.now(), |_| false), 0);
+    wait(&mut second, 1);
+    wait(&mut first, 2);
+    let third = wait(&mut second, 3);
+    for entrance in [&mut first, &mut second] {
+        entrance.heed();
+        assert!(entrance.call(clock.now(), |_| false).is_none(), "the slot is taken");
+    }
+    assert_eq!(first.wait(clock.now(), 4), Err(4), "no more wait than may, in all shards together");
+    busy.leave(clock.now());
+    assert!(second.heed() && !first.heed(), "the oldest hears of it");
+    assert!(first.call(clock.now(), |_| false).is_none(), "it is not its turn");
+    let busy = is_in(second.call(clock.now(), |_| false), 1);
+    drop(busy);
+    assert!(first.heed());
+    let busy = is_in(first.call(clock.now(), |_| false), 2);
+    // Who is not waited for any more is in nobody's way.
+    assert_eq!(second.withdraw(third, true), Some(3));
+    wait(&mut first, 5);
+    drop(busy);
+    assert!(first.heed());
+    drop(is_in(first.call(clock.now(), |_| false), 5));
+}
+
+/// Row 4.3: as long as there is room, one that is called calls the next.
+#[test]
+fn a_free_slot_is_never_left_to_a_shard_that_does_not_look() {
+    let limits = Limits { slots: 2, ..Limits::default() };
+    let (_folder, [mut first, mut second], processes) = two_shards(limits);
+    let now = Clock::real();
+    let busy: Vec<Pass> = (0..2).map(|_| first.enter_at(0, now.now()).expect("a slot")).collect();
+    first.wait(now.now(), 0).expect("there is room");
+    second.wait(now.now(), 1).expect("there is room");
+    busy.into_iter().for_each(drop);
+    assert!(first.heed() && !second.heed());
+    let _in = is_in(first.call(now.now(), |_| false), 0);
+    assert!(second.heed(), "there is room for the next, too");
+    let _too = is_in(second.call(now.now(), |_| false), 1);
+    let requests = processes.requests();
+    assert_eq!((requests.queued, requests.busy, requests.queued_max), (0, 2, 2));
+}
+
+/// Row 1.3: a process has no more connections than slots, also when another shard keeps one that it does not use.
+#[test]
+fn a_connection_that_another_shard_keeps_is_asked_for() {
+    let (_folder, [first, second], _processes) = two_shards(Limits::default());
+    let pass = first.enter_at(0, Time::ZERO).expect("a slot");
+    let kept = pass.line().expect("room for a connection");
+    drop(pass);
+    let pass = second.enter_at(0, Time::ZERO).expect("a slot");
+    assert!(pass.line().is_none());
+    assert_eq!(first.wanted(0), 0);
+    let claim = pass.claim();
+    assert!(first.heed() && first.wanted(0) == 1);
+    second.heed();
+    drop(kept);
+    assert!(second.heed() && pass.line().is_some());
+    drop(claim);
+    assert_eq!(first.wanted(0), 0);
 }
 
 /// The keeper is what ends the processes when this one cannot: it must be there whatever happened to it.

@@ -11,6 +11,7 @@ on_both_drivers! {
     bodies_arrive_whole_however_long_and_however_framed,
     huge_bodies_pass_in_bounded_memory,
     a_slow_client_gets_everything,
+    many_slow_clients_cost_little_memory,
     a_client_that_goes_away_frees_its_slot,
     an_answer_before_the_end_of_the_body_is_the_answer,
     a_slow_upload_holds_no_slot_before_its_first_buffer_is_full,
@@ -150,6 +151,29 @@ fn a_slow_client_gets_everything(driver: Driver) {
     assert_eq!(answer.field("Content-Length"), Some("1000000"));
     assert!(slow.rest().into_iter().eq(pattern(0, 1_000_000)));
     drop((peer, watcher));
+    server.finish();
+}
+
+/// Row 4.26: what a client does not take, the process is not read from.
+fn many_slow_clients_cost_little_memory(driver: Driver) {
+    const CLIENTS: usize = 12;
+    const SIZE: usize = 20_000_000;
+    let (server, watcher) = before_fakes(driver, "--app-concurrency 12 --send-buffer 32768");
+    assert_eq!(download(stream(&server), "/sized/1000000"), 1_000_000);
+    let before = peak(&server);
+    let mut slow: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+    for peer in &mut slow {
+        peer.keep_little(32 * 1024);
+        peer.send(super::last(&format!("/sized/{SIZE}")));
+        peer.wait_for_bytes();
+    }
+    for mut peer in slow {
+        peer.answer_to_head();
+        assert!(peer.rest().into_iter().eq(pattern(0, SIZE)));
+    }
+    let grown = peak(&server) - before;
+    assert!(grown < GROWTH_MAX, "the server has grown by {grown} bytes");
+    drop(watcher);
     server.finish();
 }
 

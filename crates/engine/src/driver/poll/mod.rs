@@ -39,6 +39,7 @@ use self::buffers::Buffers;
 use self::datagrams::Datagrams;
 use self::source::{Facts, Reading, Sources};
 use super::accepting::Reserve;
+use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
@@ -214,6 +215,14 @@ impl Driver for Poll {
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         Ok(source.receive(into)?)
+    }
+
+    fn is_gone(&mut self, token: Token) -> bool {
+        self.sources.get_mut(token).is_some_and(|source| has_hung_up(&source.fd))
+    }
+
+    fn is_quiet(&mut self, token: Token) -> bool {
+        self.sources.get_mut(token).is_some_and(|source| has_nothing_unread(&source.fd))
     }
 
     fn writable(&mut self, token: Token) {

@@ -142,9 +142,23 @@ impl Uring {
 
     /// Receives at once into the caller's memory, which the kernel has done with when this returns: such a
     /// receive completes while it is submitted, with what is there or with `EAGAIN`.
-    pub(super) fn recv_now_direct(&mut self, handle: Handle, into: &mut [u8]) -> io::Result<usize> {
+    /// Looks into one of the ring's own sockets without taking anything.
+    pub(super) fn peek(&mut self, handle: Handle) -> io::Result<usize> {
+        match handle.is_direct() {
+            true => self.recv_now_direct(handle, &mut [0], libc::MSG_PEEK),
+            false => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    pub(super) fn recv_now_direct(
+        &mut self,
+        handle: Handle,
+        into: &mut [u8],
+        flags: i32,
+    ) -> io::Result<usize> {
         let (start, len) = (into.as_mut_ptr(), u32::try_from(into.len()).unwrap_or(u32::MAX));
-        let entry = handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT).build());
+        let entry =
+            handle.entry(|fd| opcode::Recv::new(fd, start, len).flags(libc::MSG_DONTWAIT | flags).build());
         self.submit(&entry.user_data(Op::ReceiveNow.bits()));
         self.flush();
         let is_it = |completion: &Completion| Op::of(completion.user_data) == Op::ReceiveNow;

@@ -55,6 +55,7 @@ use self::source::{Accepting, Armed, Sources};
 use self::table::Table;
 use self::wakeup::Wakeup;
 use super::accepting::Reserve;
+use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
@@ -536,8 +537,25 @@ impl Driver for Uring {
         match handle.descriptor() {
             Some(fd) if role == Role::Pipe => Ok(rustix::io::read(fd, into)?),
             Some(fd) => Ok(rustix::net::recv(fd, into, rustix::net::RecvFlags::DONTWAIT)?.0),
-            None if handle.is_direct() => self.recv_now_direct(handle, into),
+            None if handle.is_direct() => self.recv_now_direct(handle, into, 0),
             None => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    fn is_gone(&mut self, token: Token) -> bool {
+        let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
+        match handle.descriptor() {
+            Some(fd) => has_hung_up(&fd),
+            // Bytes before the reset hide it.
+            None => self.peek(handle).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock),
+        }
+    }
+
+    fn is_quiet(&mut self, token: Token) -> bool {
+        let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
+        match handle.descriptor() {
+            Some(fd) => has_nothing_unread(&fd),
+            None => self.peek(handle).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
         }
     }
 

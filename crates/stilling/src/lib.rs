@@ -34,12 +34,15 @@ mod lifecycle;
 mod listeners;
 mod metrics;
 mod overview;
+mod room;
+mod running;
 mod server;
 
 pub use config::{Admin, ServeConfig, ServeError};
 pub use metrics::render as render_metrics;
 pub use overview::Overview;
-pub use server::{RunningServer, Server, Stopper};
+pub use running::{RunningServer, Stopper};
+pub use server::Server;
 pub use stilling_engine as engine;
 pub use stilling_engine::driver::choice::DriverChoice;
 pub use stilling_workers::processes::Limits as ProcessLimits;

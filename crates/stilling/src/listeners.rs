@@ -438,7 +438,7 @@ mod tests {
     #[test]
     fn addresses_of_one_server_may_overlap() {
         for old_shards in [0, 1] {
-            let local = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+            let local = open(&config(&[port_of_nobody()], 1), Vec::new(), Vec::new()).unwrap();
             let address = local.addresses[0];
             let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
             let old = local.copies().unwrap().into_iter().take(old_shards).collect();
@@ -446,6 +446,16 @@ mod tests {
             let both = open(&config(&[all, address, all], 2), old, Vec::new()).unwrap();
             assert_eq!((both.addresses, both.kept), (vec![all, address], old_shards));
         }
+    }
+
+    /// An address whose port is free everywhere, and that the system gives to nobody who asks for any port: a connection
+    /// of another test would be in the way of a listener on all addresses.
+    fn port_of_nobody() -> SocketAddr {
+        let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+        let below: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+        let start = 20_000 + std::process::id() as u16 % 1000;
+        let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
+        SocketAddr::from(([127, 0, 0, 1], (start..below).find(is_free).expect("a free port")))
     }
 
     /// Row 4.37: the old server's own listener in the way of an overlapping address is called by its name.

@@ -18,7 +18,6 @@ use stilling_engine::driver::choice::{Chosen, DriverKind};
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
-use stilling_engine::limits::{DIRECT_DESCRIPTORS_MAX, WAITING_MAX};
 use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
@@ -33,18 +32,8 @@ use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Route
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, When};
 use crate::overview::Overview;
-
-/// Descriptors that are not for connections: standard streams, rings, epoll, wakes, listeners, files.
-const DESCRIPTORS_KEPT: u64 = 64;
-/// The same, for each shard.
-const DESCRIPTORS_KEPT_PER_SHARD: u64 = 8;
-/// Slots of a shard's own descriptor table that are not for connections with a place: for those that have been
-/// accepted and wait for one, because accepting stops a moment after the last place is taken. When more come in that
-/// very moment the system closes one of them (counted as refused for want of descriptors); the others wait in the backlog.
-const SLOTS_KEPT: u64 = 64;
-
-/// For each worker process, beside one for each of its slots: two pipes and what tells of its death.
-const DESCRIPTORS_KEPT_PER_PROCESS: u64 = 8;
+use crate::room::Room;
+use crate::running::RunningServer;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -356,130 +345,6 @@ impl Drop for Staff {
     }
 }
 
-/// Asks a running server for its end, from any thread.
-#[derive(Clone, Debug)]
-pub struct Stopper {
-    lifecycle: Arc<Lifecycle>,
-}
-
-impl Stopper {
-    /// Drains the server, as SIGTERM does: nothing new is accepted, requests in flight finish. A second call, of whichever
-    /// copy, cuts off what has not finished. It does not wait: see [`RunningServer::wait`].
-    pub fn stop(&self) {
-        self.lifecycle.end();
-    }
-}
-
-/// A server on threads of its own. Dropping it lets it run on.
-///
-/// ```no_run
-/// # fn main() -> Result<(), stilling::ServeError> {
-/// let server = stilling::Server::bind(stilling::ServeConfig::default(), stilling::http::Routes::new())?;
-/// let running = server.start()?;
-/// let stopper = running.stopper();
-/// std::thread::spawn(move || {
-///     // … until something happens:
-///     stopper.stop();
-/// });
-/// running.wait()?;
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug)]
-pub struct RunningServer {
-    addresses: Vec<SocketAddr>,
-    admin: Option<SocketAddr>,
-    lifecycle: Arc<Lifecycle>,
-    overview: Arc<Overview>,
-    thread: std::thread::JoinHandle<Result<(), ServeError>>,
-}
-
-impl RunningServer {
-    /// Where the server listens.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        &self.addresses
-    }
-
-    /// Where the pages about the server are answered, if they have a listener of their own.
-    pub fn admin_address(&self) -> Option<SocketAddr> {
-        self.admin
-    }
-
-    /// What there is to see while it runs.
-    pub fn overview(&self) -> &Arc<Overview> {
-        &self.overview
-    }
-
-    /// What asks for the end from another thread.
-    pub fn stopper(&self) -> Stopper {
-        Stopper { lifecycle: Arc::clone(&self.lifecycle) }
-    }
-
-    /// Drains, waits for the end, and returns what there was to see.
-    ///
-    /// # Errors
-    /// As [`wait`](Self::wait).
-    pub fn end(self) -> Result<Arc<Overview>, ServeError> {
-        self.lifecycle.end();
-        self.wait()
-    }
-
-    /// Waits for the end, whoever asks for it, and returns what there was to see.
-    ///
-    /// # Errors
-    /// A shard had failed.
-    ///
-    /// # Panics
-    /// A shard had panicked.
-    pub fn wait(self) -> Result<Arc<Overview>, ServeError> {
-        let outcome = self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        outcome.map(|()| self.overview)
-    }
-}
-
-/// What the limit of open files leaves for connections.
-struct Room {
-    /// The capacity had to be lowered.
-    reduced: bool,
-    /// Slots of each shard's own descriptor table, where it has one.
-    slots: u32,
-}
-
-impl Room {
-    /// Lowers the capacity to what the limit of open files allows: for all shards together, or, with direct
-    /// descriptors, for each of them. `listeners` descriptors are open already.
-    fn fit(config: &mut ServeConfig, listeners: usize) -> Result<Room, ServeError> {
-        let (limit, _) = net::raise_descriptor_limit();
-        Self::within(limit, config, listeners as u64)
-    }
-
-    fn within(limit: u64, config: &mut ServeConfig, listeners: u64) -> Result<Room, ServeError> {
-        let shards = config.shards as u64;
-        let of_app = config.app.as_ref().map_or(0, |app| {
-            DESCRIPTORS_KEPT_PER_PROCESS * app.processes.processes as u64 + u64::from(app.connects_kept())
-        });
-        let kept = DESCRIPTORS_KEPT + of_app + shards * DESCRIPTORS_KEPT_PER_SHARD + listeners;
-        let left = limit.saturating_sub(kept);
-        let slots_max = limit.min(DIRECT_DESCRIPTORS_MAX.into());
-        let available = if !config.direct_descriptors {
-            left / shards
-        } else if left > 0 {
-            slots_max.saturating_sub(SLOTS_KEPT)
-        } else {
-            0
-        };
-        let available = u32::try_from(available).unwrap_or(u32::MAX);
-        if available == 0 {
-            return Err(ServeError::Descriptors(limit));
-        }
-        let reduced = config.capacity > available;
-        config.capacity = config.capacity.min(available);
-        // Never more than `slots_max`, which is a u32.
-        let slots = slots_max.min(u64::from(config.capacity) + WAITING_MAX as u64) as u32;
-        Ok(Room { reduced, slots })
-    }
-}
-
 /// What a listener answers.
 fn door(address: SocketAddr, choice: Admin, admin: Option<SocketAddr>, demo: bool) -> Door {
     let serves = match choice {
@@ -680,29 +545,4 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         shard.listen(listener.socket, true)?;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Row 3.27: what is open already and what is kept free counts to the last descriptor.
-    #[test]
-    fn there_is_room_for_exactly_what_the_limit_leaves() {
-        let config =
-            |shards, direct_descriptors| ServeConfig { shards, direct_descriptors, ..ServeConfig::default() };
-        let capacity = |limit, shards, listeners, direct| {
-            let mut config = config(shards, direct);
-            Room::within(limit, &mut config, listeners).map(|room| (config.capacity, room.reduced)).ok()
-        };
-        let kept = DESCRIPTORS_KEPT + 2 * DESCRIPTORS_KEPT_PER_SHARD + 7;
-        assert_eq!(capacity(kept + 1, 2, 7, false), None);
-        assert_eq!(capacity(kept + 2, 2, 7, false), Some((1, true)));
-        assert_eq!(capacity(kept + 2, 2, 8, false), None);
-        assert_eq!(capacity(kept + 199_999, 2, 7, false), Some((99_999, true)));
-        assert_eq!(capacity(kept + 200_000, 2, 7, false), Some((100_000, false)));
-        assert_eq!(capacity(kept, 2, 7, true), None);
-        assert_eq!(capacity(kept + 1, 2, 7, true), Some(((kept + 1 - SLOTS_KEPT) as u32, true)));
-        assert_eq!(capacity(u64::MAX, 2, 7, false), Some((100_000, false)));
-    }
 }

@@ -266,7 +266,7 @@ impl HttpSession {
         let keep_alive_10 = self.terms.keep_alive_10;
         let body = &piece.bytes[piece.start..];
         // The caller keeps room for a head; a short body goes with it.
-        let fits = head_len + body.len() + FRAMING_SIZE_MAX <= io.room();
+        let fits = head_len + body.len() + FRAMING_SIZE_MAX <= io.spare_room();
         let sent = io.send_with(|out| {
             out.extend_from_slice(&piece.bytes[..head_len]);
             if !has_date {
@@ -331,24 +331,32 @@ impl HttpSession {
         }
     }
 
-    /// Sends what there is room for; the rest when that has gone.
+    /// So much of the piece that was offered has gone.
+    pub(super) fn forward_taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
+        if let Kept::Forward(forward) = &mut self.kept
+            && let Some(piece) = forward.pieces.front_mut()
+        {
+            piece.start += count;
+            self.forward_on(io);
+        }
+    }
+
+    /// Sends what there is room for; the rest when the client takes it.
     pub(super) fn forward_on(&mut self, io: &mut Io<'_, HttpService>) {
         loop {
             let Kept::Forward(forward) = &mut self.kept else { return };
             let Some(piece) = forward.pieces.front_mut() else { break };
             let rest = &piece.bytes[piece.start..];
-            let count = rest.len().min(io.room());
-            if count > 0 {
-                // There is room for as much.
-                let _ = io.send(&rest[..count]);
-                piece.start += count;
-            }
-            if piece.start < piece.bytes.len() {
+            if rest.len() > io.spare_room() {
+                // It stays here until the client takes it: the shard's store is not for long answers.
+                io.offer(rest);
                 self.waiting = Waiting::Room;
                 // Time is kept by the engine: what the client does not take is subject to the write timeout.
-                io.set_deadline(None);
-                io.resume();
-                return io.again();
+                return io.set_deadline(None);
+            }
+            if !rest.is_empty() {
+                // There is room for as much.
+                let _ = io.send(rest);
             }
             let Some(piece) = forward.pieces.pop_front() else { return };
             io.service.give_buffer(piece.bytes);

@@ -15,6 +15,7 @@ mod delegated;
 mod files;
 mod forward;
 mod methods;
+mod outgoing;
 mod pages;
 mod request;
 mod response;

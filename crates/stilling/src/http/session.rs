@@ -12,17 +12,15 @@ use stilling_wire::http1::{BodyLength, CONTINUE, DecodeError, Event, RequestDeco
 use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_ROOM, Terms};
-use super::counters::Held;
 use super::delegated::Delegate;
 use super::forward::Forward;
 use super::pages;
 use super::request::{KeptRequest, Request};
-use super::response::{Body, Response, TEXT};
+use super::response::{Response, TEXT};
 use super::route::{Door, Route};
 use super::routes::Handler;
-use super::sending::{Next, Sending};
+use super::sending::Sending;
 use super::service::{AppNews, HttpService, JobOutcome, Mail, Work};
-use super::stream::Stream;
 use crate::app::{ExchangeId, Mail as AppMail};
 
 /// What the connection is waiting for; decides what its deadline means.
@@ -257,134 +255,6 @@ impl HttpSession {
         }
     }
 
-    /// Sends the answer of a handler that ran in the shard; `None`: it panicked.
-    fn respond_inline(&mut self, response: Option<Response>, io: &mut Io<'_, HttpService>) {
-        let response = response.unwrap_or_else(|| {
-            io.service.counters.handler_panics.add(1);
-            Response::status_line(Status::InternalServerError)
-        });
-        self.respond(response, io);
-    }
-
-    /// Sends a handler's answer, as far as it goes now.
-    fn respond(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
-        if let Response { body: Body::Delegate(delegate), .. } = response {
-            return self.leave(delegate, io);
-        }
-        let cost = answer::cost(&self.terms, &response, io.spare_room());
-        let mut held = None;
-        if cost > 0 {
-            let service = &io.service;
-            held = Held::of_answer(&service.counters, cost, service.config.answers_held_max);
-            if held.is_none() {
-                io.service.counters.answers_shed.add(1);
-                let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
-                return self.answered(persistent, io);
-            }
-        }
-        let (persistent, body) = answer::send_head(&self.terms, response, &mut held, io);
-        self.terms.persistent = persistent;
-        match body {
-            Body::Stream(stream) if !stream.has_piece() => self.read_on(stream, io),
-            // Most answers are short: nothing of them has to be kept.
-            Body::Static(bytes) if bytes.len() <= io.spare_room() => {
-                let _ = io.send(bytes);
-                self.answered(persistent, io);
-            }
-            Body::Bytes(bytes) if bytes.len() <= io.spare_room() => {
-                let _ = io.send(&bytes);
-                self.answered(persistent, io);
-            }
-            body => {
-                self.kept = Kept::Answer(Sending::counted(body, held));
-                self.go_on(io);
-            }
-        }
-    }
-
-    /// The connection goes to a worker.
-    fn leave(&mut self, delegate: Delegate, io: &mut Io<'_, HttpService>) {
-        if !io.service.can_delegate() {
-            io.service.counters.jobs_refused.add(1);
-            let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
-            return self.answered(persistent, io);
-        }
-        self.kept = Kept::Delegate(delegate);
-        io.detach();
-    }
-
-    /// What is to be done with the socket of a connection that has left.
-    pub(super) fn into_delegate(self) -> Option<Delegate> {
-        match self.kept {
-            Kept::Delegate(delegate) => Some(delegate),
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Asked(_) | Kept::Forward(_) => None,
-        }
-    }
-
-    /// Sends what there is room for; the rest when that has gone.
-    fn go_on(&mut self, io: &mut Io<'_, HttpService>) {
-        let Kept::Answer(sending) = &mut self.kept else { return self.forward_on(io) };
-        let rest = sending.rest();
-        if rest.len() > io.spare_room() {
-            // It stays here until the client takes it: the shard's store is not for long answers.
-            io.offer(rest);
-            self.waiting = Waiting::Room;
-            // Time is kept by the engine: what the client does not take is subject to the write timeout.
-            return io.set_deadline(None);
-        }
-        if !rest.is_empty() {
-            // There is room for as much.
-            let _ = io.send(rest);
-            let count = rest.len();
-            sending.advance(count);
-        }
-        let Kept::Answer(sending) = std::mem::replace(&mut self.kept, Kept::Nothing) else { return };
-        match sending.next() {
-            Next::Done => self.answered(self.terms.persistent, io),
-            Next::Piece(stream) => self.read_on(stream, io),
-            Next::Broken => io.abort(CloseReason::AnswerBroken),
-        }
-    }
-
-    /// Has the next piece of the answer read.
-    fn read_on(&mut self, mut stream: Box<Stream>, io: &mut Io<'_, HttpService>) {
-        if !io.service.config.has_workers {
-            // The source is the handler's: its panic costs this answer only.
-            let read = catch_unwind(AssertUnwindSafe(move || {
-                stream.next_piece();
-                stream
-            }));
-            let Ok(stream) = read else {
-                io.service.counters.handler_panics.add(1);
-                return io.abort(CloseReason::AnswerBroken);
-            };
-            self.kept = Kept::Answer(Sending::new(Body::Stream(stream)));
-            self.waiting = Waiting::Room;
-            io.set_deadline(None);
-            return io.again();
-        }
-        if io.service.lane.is_full() {
-            // The answer has begun, so it is not refused: it goes on a little later.
-            self.kept = Kept::Answer(Sending::unread(stream));
-            self.waiting = Waiting::QueueRoom;
-            let deadline = io.now().after(QUEUE_ROOM_AGAIN);
-            io.set_deadline(Some(deadline));
-            return io.pause();
-        }
-        let submitted = self.give(Begun::Yes, io, move |_| {
-            stream.next_piece();
-            JobOutcome(Work::Piece(stream))
-        });
-        match submitted {
-            Some(position) => {
-                self.waiting = Waiting::Piece { position };
-                let deadline = self.since.after(io.service.config.timeouts.work);
-                io.set_deadline(Some(deadline));
-            }
-            None => io.abort(CloseReason::AnswerBroken),
-        }
-    }
-
     /// What comes after an answer: the next request, or the end.
     pub(super) fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
         self.kept = Kept::Nothing;
@@ -506,19 +376,6 @@ impl HttpSession {
         }
     }
 
-    /// The result of the job that an answer waits for to go on.
-    fn piece_is_read(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
-        match outcome {
-            Outcome::Done(JobOutcome(Work::Piece(stream))) => {
-                self.kept = Kept::Answer(Sending::new(Body::Stream(stream)));
-                io.resume();
-                self.go_on(io);
-            }
-            // The source is gone with the job: what is missing cannot be sent any more.
-            _ => io.abort(CloseReason::AnswerBroken),
-        }
-    }
-
     fn reject(&mut self, error: &DecodeError, io: &mut Io<'_, HttpService>) {
         self.let_go(io.service);
         // In the service's own memory: a flood of garbage must not become a flood of allocations.
@@ -551,9 +408,6 @@ impl HttpSession {
         }
     }
 }
-
-/// How soon an answer that found the workers' queue full asks for its next piece again.
-const QUEUE_ROOM_AGAIN: Duration = Duration::from_millis(5);
 
 /// Runs a handler in the shard; its panic costs its answer only.
 fn contained(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -> Option<Response> {
@@ -641,13 +495,6 @@ impl HttpSession {
                 let deadline = io.now().after(io.service.config.timeouts.idle);
                 io.set_deadline(Some(deadline));
             }
-        }
-    }
-
-    pub(super) fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {
-        if let Kept::Answer(sending) = &mut self.kept {
-            sending.advance(count);
-            self.go_on(io);
         }
     }
 

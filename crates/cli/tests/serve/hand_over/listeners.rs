@@ -130,8 +130,8 @@ fn addresses_may_come_and_go(driver: Driver) {
 /// alone. The narrow one alone in its way is told by its name.
 fn addresses_may_become_wider(driver: Driver) {
     let place = Place::new();
-    let old = place.first(driver, "-A 2");
-    let narrow = old.address();
+    let narrow = SocketAddr::from(([127, 0, 0, 1], port_of_nobody()));
+    let old = place.next(driver, narrow, "-A 2");
     let wide = SocketAddr::from(([0, 0, 0, 0], narrow.port()));
     let outcome = place.attempt(driver, &format!("--listen {wide}"));
     expect_failure(
@@ -218,6 +218,19 @@ fn addresses(count: usize) -> String {
 }
 
 /// An address at which nobody listens.
+/// A port that is free on every address, and that the system gives to nobody who asks for any: a connection of another
+/// test would be in the way of a listener on all addresses.
+fn port_of_nobody() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").expect("Linux has one");
+    let below = range.split_whitespace().next().and_then(|first| first.parse().ok()).expect("a port");
+    let start = 10_000 + std::process::id() as u16 % 1000;
+    let ports = std::iter::repeat_with(|| start + NEXT.fetch_add(7, Ordering::Relaxed));
+    let mut free =
+        ports.take_while(|port| *port < below).filter(|port| TcpListener::bind(("0.0.0.0", *port)).is_ok());
+    free.next().expect("a free port")
+}
+
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.2:0").expect("a free port");
     listener.local_addr().expect("it is bound")

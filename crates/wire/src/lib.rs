@@ -20,3 +20,5 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
+mod meter;
+pub mod nats;

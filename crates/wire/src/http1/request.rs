@@ -12,6 +12,7 @@ use super::fields::{self, FieldPhase, FieldSink};
 use super::head::{BodyLength, Facts, RequestHead, Version};
 use super::limits::{EMPTY_LINES_MAX, Limits};
 use super::line::{self, Line, LinePhase};
+use crate::meter::Meter;
 
 /// What a step consumed and found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -309,21 +310,4 @@ fn unfinished(scan: &mut Scan, phase: Phase, limits: &Limits, scanned: usize) ->
     scan.scanned = scanned as u32;
     scan.phase = phase;
     Ok(())
-}
-
-/// Counts the bytes looked at, to prove that feeding byte by byte costs linear work; nothing at all in a server.
-pub(crate) trait Meter {
-    fn add(&mut self, bytes: usize);
-}
-
-impl Meter for () {
-    #[inline(always)]
-    fn add(&mut self, _: usize) {}
-}
-
-#[cfg(any(test, feature = "check"))]
-impl Meter for u64 {
-    fn add(&mut self, bytes: usize) {
-        *self += bytes as u64;
-    }
 }

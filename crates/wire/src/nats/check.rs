@@ -1,0 +1,383 @@
+//! Checks shared by the property tests and the fuzz targets: one input, every way to cut it, and a second opinion.
+//! Each function panics when a promise is broken.
+
+use super::{
+    ClientDecoder, ClientEvent, DecodeError, Delivery, Fault, Filter, Limits, Publish, ServerDecoder,
+    ServerEvent, Subject, SubjectLimits,
+};
+
+/// What a decoder told, with the pieces of a message joined, so that two cuts of one input compare equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Anything without a body, as text.
+    Command(String),
+    /// A message: its line as text, then headers and payload.
+    Message(String, Vec<u8>),
+    /// A message whose end has not come.
+    Begun(String, Vec<u8>),
+    /// A refused operation.
+    Refused(DecodeError),
+    /// An error.
+    Error(DecodeError),
+    /// The input ended here, so many bytes of it unconsumed.
+    Waiting(usize),
+}
+
+/// Joins the pieces of messages.
+#[derive(Default)]
+struct Log {
+    seen: Vec<Seen>,
+    begun: Option<(String, Vec<u8>)>,
+}
+
+impl Log {
+    fn command(&mut self, text: String) {
+        assert!(self.begun.is_none(), "a message ends before anything else comes");
+        self.seen.push(Seen::Command(text));
+    }
+
+    fn message(&mut self, line: String, parts: &[&[u8]]) {
+        assert!(self.begun.is_none(), "a message ends before the next one begins");
+        self.seen.push(Seen::Message(line, parts.concat()));
+    }
+
+    fn start(&mut self, line: String) {
+        assert!(
+            self.begun.replace((line, Vec::new())).is_none(),
+            "a message ends before the next one begins"
+        );
+    }
+
+    fn piece(&mut self, piece: &[u8]) {
+        assert!(!piece.is_empty(), "a piece of a message has at least one byte");
+        self.begun.as_mut().expect("pieces follow a start").1.extend_from_slice(piece);
+    }
+
+    fn end(&mut self) {
+        let (line, body) = self.begun.take().expect("an end follows a start");
+        self.seen.push(Seen::Message(line, body));
+    }
+
+    /// An error cuts a message off as if it had never begun: whether its start was told depends on how it came.
+    fn error(mut self, error: DecodeError) -> Vec<Seen> {
+        self.seen.push(Seen::Error(error));
+        self.seen
+    }
+
+    fn wait(mut self, unconsumed: usize) -> Vec<Seen> {
+        self.seen.extend(self.begun.map(|(line, body)| Seen::Begun(line, body)));
+        self.seen.push(Seen::Waiting(unconsumed));
+        self.seen
+    }
+}
+
+/// Sorted, distinct offsets inside `length`, with the end added: how much of the input has arrived at each turn.
+fn arrivals(length: usize, cuts: &[usize]) -> Vec<usize> {
+    let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (length + 1)).chain([length]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
+}
+
+fn line_text(subject: &[u8], sid: &[u8], reply: Option<&[u8]>, headers_size: usize, size: usize) -> String {
+    let reply = reply.map(|reply| reply.escape_ascii().to_string());
+    format!("{} {} {reply:?} {headers_size} {size}", subject.escape_ascii(), sid.escape_ascii())
+}
+
+/// Everything a decoder of what clients send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it
+/// looked at.
+pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+    let (mut decoder, mut start, mut log, mut work) = (ClientDecoder::default(), 0, Log::default(), 0);
+    for end in arrivals(bytes.len(), cuts) {
+        loop {
+            let step = match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
+                Ok(step) => step,
+                Err(error) => {
+                    assert_eq!(decoder.decode(limits, b"PING\r\n"), Err(error), "an error lasts");
+                    assert!(error.closes(), "{error} does not end its connection");
+                    return (log.error(error), work);
+                }
+            };
+            start += step.consumed;
+            assert!(start <= end, "more consumed than given");
+            match step.event {
+                ClientEvent::NeedMore => break,
+                ClientEvent::Publish(Publish { subject, reply, headers, payload }) => {
+                    let reply = reply.map(|reply| reply.as_bytes());
+                    let size = headers.len() + payload.len();
+                    let line = line_text(subject.as_bytes(), b"", reply, headers.len(), size);
+                    log.message(line, &[headers, payload]);
+                }
+                ClientEvent::PublishStart(head) => {
+                    let reply = head.reply.map(|reply| reply.as_bytes());
+                    let (headers_size, size) = (head.headers_size as usize, head.size as usize);
+                    log.start(line_text(head.subject.as_bytes(), b"", reply, headers_size, size));
+                    assert!(decoder.in_body());
+                }
+                ClientEvent::Piece(piece) => log.piece(piece),
+                ClientEvent::PublishEnd => log.end(),
+                ClientEvent::Refused(error) => {
+                    assert!(!error.closes(), "{error} ends its connection");
+                    log.seen.push(Seen::Refused(error));
+                }
+                ClientEvent::Connect(json) => log.command(format!("CONNECT {}", json.escape_ascii())),
+                ClientEvent::Subscribe(wanted) => log.command(format!(
+                    "SUB {} {:?} {}",
+                    wanted.filter.as_bytes().escape_ascii(),
+                    wanted.queue.map(|queue| queue.escape_ascii().to_string()),
+                    wanted.sid.escape_ascii()
+                )),
+                ClientEvent::Unsubscribe { sid, after } => {
+                    log.command(format!("UNSUB {} {after:?}", sid.escape_ascii()));
+                }
+                ClientEvent::Ping => log.command("PING".to_owned()),
+                ClientEvent::Pong => log.command("PONG".to_owned()),
+            }
+        }
+    }
+    (log.wait(bytes.len() - start), work)
+}
+
+/// Everything a decoder of what servers send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it
+/// looked at.
+pub fn server(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+    let (mut decoder, mut start, mut log, mut work) = (ServerDecoder::default(), 0, Log::default(), 0);
+    for end in arrivals(bytes.len(), cuts) {
+        loop {
+            let step = match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
+                Ok(step) => step,
+                Err(error) => {
+                    assert_eq!(decoder.decode(limits, b"PING\r\n"), Err(error), "an error lasts");
+                    return (log.error(error), work);
+                }
+            };
+            start += step.consumed;
+            assert!(start <= end, "more consumed than given");
+            match step.event {
+                ServerEvent::NeedMore => break,
+                ServerEvent::Message(Delivery { subject, sid, reply, headers, payload }) => {
+                    let size = headers.len() + payload.len();
+                    log.message(line_text(subject, sid, reply, headers.len(), size), &[headers, payload]);
+                }
+                ServerEvent::MessageStart(head) => {
+                    let (headers_size, size) = (head.headers_size as usize, head.size as usize);
+                    log.start(line_text(head.subject, head.sid, head.reply, headers_size, size));
+                    assert!(decoder.in_body());
+                }
+                ServerEvent::Piece(piece) => log.piece(piece),
+                ServerEvent::MessageEnd => log.end(),
+                ServerEvent::Info(json) => log.command(format!("INFO {}", json.escape_ascii())),
+                ServerEvent::Ok => log.command("+OK".to_owned()),
+                ServerEvent::Err(text) => log.command(format!("-ERR {}", text.escape_ascii())),
+                ServerEvent::Ping => log.command("PING".to_owned()),
+                ServerEvent::Pong => log.command("PONG".to_owned()),
+            }
+        }
+    }
+    (log.wait(bytes.len() - start), work)
+}
+
+fn splits(decode: impl Fn(&[usize]) -> (Vec<Seen>, u64), bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+    let (whole, _) = decode(&[]);
+    let (pieces, work) = decode(cuts);
+    assert_eq!(pieces, whole, "cut at {cuts:?}: {:?}", bytes.escape_ascii().to_string());
+    // A line is searched once as it comes, and once more when the message that it begins is complete.
+    let bound = 2 * bytes.len() as u64;
+    assert!(work <= bound, "{work} bytes looked at, {bound} allowed: {:?}", bytes.escape_ascii().to_string());
+    whole
+}
+
+/// The same comes out however what a client sent is cut, for linear work. Returns what was seen.
+pub fn client_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+    splits(|cuts| client(limits, bytes, cuts), bytes, cuts)
+}
+
+/// The same comes out however what a server sent is cut, for linear work. Returns what was seen.
+pub fn server_splits(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {
+    splits(|cuts| server(limits, bytes, cuts), bytes, cuts)
+}
+
+/// Whether a subject or filter is valid, by splitting and comparing.
+pub fn naive_is_valid(bytes: &[u8], limits: &SubjectLimits, is_filter: bool) -> bool {
+    let tokens: Vec<&[u8]> = bytes.split(|&byte| byte == b'.').collect();
+    let last = tokens.len() - 1;
+    let is_good = |(at, token): (usize, &&[u8])| match *token {
+        b"" => false,
+        b"*" => is_filter,
+        b">" => is_filter && at == last,
+        token => token.iter().all(|byte| !byte.is_ascii_control() && *byte != b' '),
+    };
+    bytes.len() <= limits.size_max.into()
+        && tokens.len() <= limits.tokens_max.into()
+        && tokens.iter().enumerate().all(is_good)
+        && str::from_utf8(bytes).is_ok()
+}
+
+/// Whether a filter takes a subject, by recursion over the tokens.
+pub fn naive_takes(filter: &[&[u8]], subject: &[&[u8]]) -> bool {
+    match (filter, subject) {
+        ([], []) => true,
+        ([b">"], [_, ..]) => true,
+        ([b"*", filter @ ..], [_, subject @ ..]) => naive_takes(filter, subject),
+        ([wanted, filter @ ..], [token, subject @ ..]) => wanted == token && naive_takes(filter, subject),
+        _ => false,
+    }
+}
+
+/// Compares judge and matcher of subjects with the naive ones.
+pub fn subject_oracle(limits: &SubjectLimits, filter: &[u8], subject: &[u8]) {
+    let shown = (filter.escape_ascii().to_string(), subject.escape_ascii().to_string());
+    let parsed = (Filter::parse(filter, limits), Subject::parse(subject, limits));
+    assert_eq!(parsed.0.is_ok(), naive_is_valid(filter, limits, true), "{shown:?}: {parsed:?}");
+    assert_eq!(parsed.1.is_ok(), naive_is_valid(subject, limits, false), "{shown:?}: {parsed:?}");
+    if let (Ok(filter), Ok(subject)) = parsed {
+        let (wanted, tokens): (Vec<_>, Vec<_>) = (filter.tokens().collect(), subject.tokens().collect());
+        assert_eq!(filter.takes(subject), naive_takes(&wanted, &tokens), "{shown:?}");
+        assert_eq!(wanted.join(&b'.'), filter.as_bytes());
+        assert_eq!(filter.as_str().as_bytes(), filter.as_bytes());
+        assert!(filter.literal().is_none_or(|literal| filter.takes(literal)));
+    }
+}
+
+/// A second decoder of what clients send, which takes all input at once and is written for clarity.
+fn naive_client(limits: &Limits, bytes: &[u8]) -> Vec<Result<Seen, Fault>> {
+    let (mut seen, mut rest) = (Vec::new(), bytes);
+    while let Some(lf) =
+        rest.iter().take(limits.control_line_size_max as usize).position(|&byte| byte == b'\n')
+    {
+        let line = rest[..lf].strip_suffix(b"\r").unwrap_or(&rest[..lf]);
+        rest = &rest[lf + 1..];
+        match naive_line(limits, line, rest) {
+            Ok((one, body)) => {
+                let (has_body, size) = (body.is_some(), body.unwrap_or(0));
+                let end: Vec<u8> = rest.iter().skip(size).take(2).copied().collect();
+                if end.len() == 2 && end != b"\r\n" && has_body {
+                    seen.extend(one.err().map(Err));
+                    seen.push(Err(Fault::PayloadEnd));
+                    return seen;
+                }
+                let size = if has_body { size + 2 } else { 0 };
+                if rest.len() < size {
+                    return seen;
+                }
+                seen.push(one);
+                rest = &rest[size..];
+            }
+            Err(fault) => {
+                seen.push(Err(fault));
+                return seen;
+            }
+        }
+    }
+    seen
+}
+
+/// What a line, with what follows it, means, and how many bytes of payload it announces.
+fn naive_line(
+    limits: &Limits,
+    line: &[u8],
+    rest: &[u8],
+) -> Result<(Result<Seen, Fault>, Option<usize>), Fault> {
+    let name_end = line.iter().position(|byte| b" \t\r{".contains(byte)).unwrap_or(line.len());
+    let name = line[..name_end].to_ascii_uppercase();
+    let is_glued = line.get(name_end) == Some(&b'{');
+    let arguments: Vec<&[u8]> = line[name_end..]
+        .split(|byte| b" \t".contains(byte))
+        .filter(|argument| !argument.is_empty())
+        .collect();
+    let digits = |text: &[u8], fault| {
+        let is_good = text.len() <= 9 && text.iter().all(u8::is_ascii_digit);
+        is_good.then(|| String::from_utf8_lossy(text).parse::<usize>().unwrap_or(0)).ok_or(fault)
+    };
+    let shown = |text: &[u8]| text.escape_ascii().to_string();
+    let has_control = |text: &[u8]| text.iter().any(u8::is_ascii_control);
+    let command = |text: String| Ok((Ok(Seen::Command(text)), None));
+    match (&name[..], &arguments[..]) {
+        (b"CONNECT", _) => {
+            let is_blank = |byte: &u8| b" \t".contains(byte);
+            let from = line.iter().skip(7).position(|byte| !is_blank(byte)).map_or(line.len(), |at| at + 7);
+            let to = line.iter().rposition(|byte| !is_blank(byte)).map_or(0, |at| at + 1);
+            let json = shown(&line[from..to.max(from)]);
+            command(format!("CONNECT {json}"))
+        }
+        _ if is_glued => Err(Fault::Operation),
+        (b"PING", []) => command("PING".to_owned()),
+        (b"PONG", []) => command("PONG".to_owned()),
+        (b"PUB", [subject, reply @ .., size]) | (b"HPUB", [subject, reply @ .., _, size])
+            if reply.len() <= 1 =>
+        {
+            let size = digits(size, Fault::PayloadDigits)?;
+            let headers_size = match &name[..] {
+                b"HPUB" => digits(arguments[arguments.len() - 2], Fault::HeaderDigits)?,
+                _ => 0,
+            };
+            if headers_size > size {
+                return Err(Fault::HeaderSize);
+            }
+            if size > limits.payload_size_max as usize {
+                return Err(Fault::PayloadSize);
+            }
+            let one = if !naive_is_valid(subject, &limits.subject, false) {
+                Err(Fault::PublishSubject)
+            } else if !reply.iter().all(|reply| naive_is_valid(reply, &limits.subject, false)) {
+                Err(Fault::ReplySubject)
+            } else {
+                let line = line_text(subject, b"", reply.first().copied(), headers_size, size);
+                Ok(Seen::Message(line, rest.iter().take(size).copied().collect()))
+            };
+            Ok((one, Some(size)))
+        }
+        (b"SUB", [filter, queue @ .., sid]) if queue.len() <= 1 => {
+            if sid.len() > 64 || has_control(sid) {
+                return Err(Fault::Sid);
+            }
+            if !naive_is_valid(filter, &limits.subject, true) {
+                return Ok((Err(Fault::Filter), None));
+            }
+            if queue.iter().any(|queue| queue.len() > limits.subject.size_max.into() || has_control(queue)) {
+                return Ok((Err(Fault::Queue), None));
+            }
+            let queue = queue.first().map(|queue| shown(queue));
+            command(format!("SUB {} {queue:?} {}", shown(filter), shown(sid)))
+        }
+        (b"UNSUB", [sid, count @ ..]) if count.len() <= 1 => {
+            if sid.len() > 64 || has_control(sid) {
+                return Err(Fault::Sid);
+            }
+            let count = count.first().map(|count| digits(count, Fault::CountDigits)).transpose()?;
+            let after = count.filter(|&count| count > 0);
+            command(format!("UNSUB {} {after:?}", shown(sid)))
+        }
+        (b"PING" | b"PONG" | b"PUB" | b"HPUB" | b"SUB" | b"UNSUB", _) => Err(Fault::Arguments),
+        _ => Err(Fault::Operation),
+    }
+}
+
+/// Compares what the decoder tells with the naive one's opinion: the same events, refusals and errors, as far as lines and
+/// payloads are complete.
+pub fn client_oracle(limits: &Limits, bytes: &[u8]) {
+    let (ours, _) = client(limits, bytes, &[]);
+    let theirs = naive_client(limits, bytes);
+    let shown = bytes.escape_ascii().to_string();
+    for (at, one) in theirs.iter().enumerate() {
+        match (&ours[at], one) {
+            (ours, Ok(theirs)) => assert_eq!(ours, theirs, "{shown}"),
+            (Seen::Refused(error) | Seen::Error(error), Err(fault)) => {
+                assert_eq!((error.fault(), error.closes()), (*fault, fault.closes()), "{shown}");
+            }
+            (ours, Err(fault)) => panic!("we have {ours:?}, they {fault:?}: {shown}"),
+        }
+    }
+    let more = &ours[theirs.len()..];
+    let is_unfinished = match more {
+        // Nothing more was complete; or ours refuses before the line or payload is.
+        [Seen::Waiting(_)] | [Seen::Begun(..) | Seen::Refused(_), Seen::Waiting(_)] => true,
+        [] => theirs.last().is_some_and(|last| last.as_ref().is_err_and(|fault| fault.closes())),
+        [Seen::Error(error)] => {
+            matches!(error.fault(), Fault::Operation | Fault::ControlLineSize | Fault::PayloadEnd)
+        }
+        [Seen::Refused(_), Seen::Error(error)] => error.fault() == Fault::PayloadEnd,
+        _ => false,
+    };
+    assert!(is_unfinished, "we have {more:?} beyond them: {shown}");
+}

@@ -1,0 +1,183 @@
+//! Why a line was refused: what was expected, what came, and where; what is written to the peer, and whether the
+//! connection outlives it. Eight bytes, so a decoder can keep it for ever; text is made only when somebody prints it.
+
+use core::fmt;
+
+/// The element that an offset counts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The line, from the first byte of its operation.
+    Line,
+    /// The CR LF behind a payload.
+    PayloadEnd,
+}
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident: $text:literal $end:ident, $expected:literal;)*) => {
+        /// What is wrong with a line.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Fault { $($(#[$doc])* $name,)* }
+
+        impl Fault {
+            /// Every fault.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+
+            /// What `-ERR` says: the texts that clients of NATS know.
+            #[must_use]
+            pub const fn text(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+
+            /// Whether the connection cannot go on, because where the next operation begins is not known or the peer does
+            /// not keep to the protocol.
+            #[must_use]
+            pub const fn closes(self) -> bool {
+                match self { $(Self::$name => matches!(End::$end, End::Closes),)* }
+            }
+
+            /// What would have been right, to be read after "expected".
+            #[must_use]
+            pub const fn expected(self) -> &'static str {
+                match self { $(Self::$name => $expected,)* }
+            }
+        }
+    };
+}
+
+/// What a fault does to its connection.
+enum End {
+    Closes,
+    Stays,
+}
+
+faults! {
+    /// No operation that this side of the protocol has.
+    Operation: "Unknown Protocol Operation" Closes, "an operation of the protocol";
+    /// Too few or too many arguments, or a control byte among them.
+    Arguments: "Parser Error" Closes, "the arguments of the operation, then CR LF";
+    /// A payload size that is not 1 to 9 digits.
+    PayloadDigits: "Parser Error" Closes, "a size in 1 to 9 decimal digits";
+    /// A header size that is not 1 to 9 digits.
+    HeaderDigits: "Parser Error" Closes, "a header size in 1 to 9 decimal digits";
+    /// A header size above the total size.
+    HeaderSize: "Parser Error" Closes, "a header size not above the total size";
+    /// A subscription id that is too long or has a control byte.
+    Sid: "Parser Error" Closes, "a short subscription id";
+    /// An `UNSUB` count that is not 1 to 9 digits.
+    CountDigits: "Parser Error" Closes, "a number of messages in 1 to 9 decimal digits";
+    /// The options of `CONNECT`, or the description of `INFO`, are no such JSON object.
+    Json: "Parser Error" Closes, "a JSON object with fields of the right types";
+    /// The line is longer than `control_line_size_max`.
+    ControlLineSize: "Maximum Control Line Exceeded" Closes, "the end of the line within control_line_size_max";
+    /// The message is longer than `payload_size_max`.
+    PayloadSize: "Maximum Payload Violation" Closes, "a message within payload_size_max";
+    /// A payload is not followed by CR LF, so its size was wrong.
+    PayloadEnd: "Unknown Protocol Operation" Closes, "CR LF after as many bytes as announced";
+    /// A subject that cannot be published to.
+    PublishSubject: "Invalid Publish Subject" Stays, "a subject of non-empty tokens without wildcards";
+    /// A reply subject that cannot be published to.
+    ReplySubject: "Invalid Publish Subject" Stays, "a reply subject of non-empty tokens without wildcards";
+    /// A filter that cannot be subscribed to.
+    Filter: "Invalid Subject" Stays, "a subject of non-empty tokens, '*' for one, '>' for the last ones";
+    /// A queue name that is too long or has a control byte.
+    Queue: "Invalid Subject" Stays, "a queue name without control bytes, within the length of a subject";
+}
+
+/// A refused line. It is the peer's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeError {
+    fault: Fault,
+    place: Place,
+    found: Option<u8>,
+    offset: u32,
+}
+
+impl DecodeError {
+    #[cold]
+    pub(crate) fn new(fault: Fault, place: Place, offset: usize, found: Option<u8>) -> Self {
+        Self { fault, place, found, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    }
+
+    #[cold]
+    pub(crate) fn line(fault: Fault, offset: usize, found: Option<u8>) -> Self {
+        Self::new(fault, Place::Line, offset, found)
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        self.fault
+    }
+
+    /// What `-ERR` says about it.
+    #[must_use]
+    pub fn text(&self) -> &'static str {
+        self.fault.text()
+    }
+
+    /// Whether the connection cannot go on.
+    #[must_use]
+    pub fn closes(&self) -> bool {
+        self.fault.closes()
+    }
+
+    /// Bytes from the start of [`DecodeError::place`] to the evidence.
+    #[must_use]
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// Where the offset counts from.
+    #[must_use]
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The offending byte, where a single one is to blame.
+    #[must_use]
+    pub fn found(&self) -> Option<u8> {
+        self.found
+    }
+}
+
+/// `Parser Error: expected a size in 1 to 9 decimal digits at byte 6 of the line, found 0x78 'x'`
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: expected {} ", self.text(), self.fault.expected())?;
+        let place = match self.place {
+            Place::Line => "line",
+            Place::PayloadEnd => "payload's end",
+        };
+        write!(f, "at byte {} of the {place}", self.offset)?;
+        match self.found {
+            Some(byte) if byte.is_ascii_graphic() => write!(f, ", found {byte:#04x} '{}'", byte as char),
+            Some(byte) => write!(f, ", found {byte:#04x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl core::error::Error for DecodeError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_small_and_shows_its_evidence() {
+        assert!(size_of::<Option<DecodeError>>() <= 8);
+        let error = DecodeError::line(Fault::PayloadDigits, 6, Some(b'x'));
+        assert_eq!(
+            error.to_string(),
+            "Parser Error: expected a size in 1 to 9 decimal digits at byte 6 of the line, found 0x78 'x'"
+        );
+    }
+
+    #[test]
+    fn a_text_can_stand_between_the_quotes_of_its_line() {
+        for fault in Fault::ALL {
+            assert!(fault.text().bytes().all(|byte| byte == b' ' || byte.is_ascii_alphabetic()), "{fault:?}");
+        }
+    }
+}

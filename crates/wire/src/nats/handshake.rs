@@ -1,0 +1,197 @@
+//! What the two sides tell each other once per connection, as JSON: the server's `INFO`, the client's `CONNECT`.
+//! Allocates, unlike everything else here.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::error::{DecodeError, Fault};
+
+/// A client's options. What it leaves out, or gives as `null`, is as in nats-server: verbose, pedantic, with echo.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Connect<'a> {
+    /// Every operation is to be answered with `+OK`.
+    #[serde(deserialize_with = "or_true")]
+    pub verbose: bool,
+    /// Subjects are to be judged strictly. Ours always are.
+    #[serde(deserialize_with = "or_true")]
+    pub pedantic: bool,
+    /// The connection's own messages are delivered to its own subscriptions.
+    #[serde(deserialize_with = "or_true")]
+    pub echo: bool,
+    /// The client understands headers.
+    #[serde(deserialize_with = "or_false")]
+    pub headers: bool,
+    /// A request to nobody is to be answered with status 503. Needs `headers`.
+    #[serde(deserialize_with = "or_false")]
+    pub no_responders: bool,
+    /// The name of the user.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<Cow<'a, str>>,
+    /// The password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pass: Option<Cow<'a, str>>,
+    /// A token instead of user and password.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth_token: Option<Cow<'a, str>>,
+    /// The client's language.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lang: Option<Cow<'a, str>>,
+    /// The version of its library.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version: Option<Cow<'a, str>>,
+    /// What its operator calls it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<Cow<'a, str>>,
+    /// 1: it understands an `INFO` that comes later.
+    #[serde(deserialize_with = "or_zero")]
+    pub protocol: i64,
+}
+
+impl Default for Connect<'_> {
+    fn default() -> Self {
+        Self {
+            verbose: true,
+            pedantic: true,
+            echo: true,
+            headers: false,
+            no_responders: false,
+            user: None,
+            pass: None,
+            auth_token: None,
+            lang: None,
+            version: None,
+            name: None,
+            protocol: 0,
+        }
+    }
+}
+
+impl Connect<'_> {
+    /// Reads the JSON of [`super::ClientEvent::Connect`].
+    ///
+    /// # Errors
+    /// It is not a JSON object, or a field has the wrong type; answer with [`DecodeError::text`] and close.
+    pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
+        parse(json)
+    }
+
+    /// Appends `CONNECT` with these options.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode(out, b"CONNECT ", self);
+    }
+}
+
+/// A server's description of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Info<'a> {
+    /// Unlike that of any other server.
+    #[serde(deserialize_with = "or_default")]
+    pub server_id: Cow<'a, str>,
+    /// What its operator calls it.
+    #[serde(deserialize_with = "or_default")]
+    pub server_name: Cow<'a, str>,
+    /// The version of nats-server whose features it has; clients compare it.
+    #[serde(deserialize_with = "or_default")]
+    pub version: Cow<'a, str>,
+    /// 1: an `INFO` may come later too.
+    #[serde(deserialize_with = "or_zero")]
+    pub proto: i64,
+    /// The address it listens at.
+    #[serde(deserialize_with = "or_default")]
+    pub host: Cow<'a, str>,
+    /// The port it listens at.
+    #[serde(deserialize_with = "or_default")]
+    pub port: u16,
+    /// It understands headers.
+    #[serde(deserialize_with = "or_false")]
+    pub headers: bool,
+    /// Most bytes of a message, headers included.
+    #[serde(deserialize_with = "or_zero")]
+    pub max_payload: i64,
+    /// It keeps streams.
+    #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
+    pub jetstream: bool,
+    /// `CONNECT` must say who the client is.
+    #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
+    pub auth_required: bool,
+    /// It wants TLS.
+    #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
+    pub tls_required: bool,
+    /// Its number for the connection.
+    #[serde(deserialize_with = "or_default", skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<u64>,
+    /// The address it sees the client at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_ip: Option<Cow<'a, str>>,
+    /// It is about to stop: clients are to go elsewhere.
+    #[serde(deserialize_with = "or_false", skip_serializing_if = "is_false")]
+    pub ldm: bool,
+    /// Where else a client may connect.
+    #[serde(deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
+    pub connect_urls: Vec<String>,
+}
+
+impl Info<'_> {
+    /// Reads the JSON of [`super::ServerEvent::Info`].
+    ///
+    /// # Errors
+    /// It is not a JSON object, or a field has the wrong type.
+    pub fn parse(json: &[u8]) -> Result<Self, DecodeError> {
+        parse(json)
+    }
+
+    /// Appends `INFO` with this description.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        encode(out, b"INFO ", self);
+    }
+}
+
+fn parse<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, DecodeError> {
+    // A structure is also made from an array of its fields, which is no object.
+    if json.first() != Some(&b'{') {
+        return Err(DecodeError::line(Fault::Json, 0, json.first().copied()));
+    }
+    serde_json::from_slice(json).map_err(|error| {
+        // Columns count from 1, and there is one line.
+        let at = error.column().saturating_sub(1);
+        DecodeError::line(Fault::Json, at, None)
+    })
+}
+
+fn encode<T: Serialize>(out: &mut Vec<u8>, operation: &[u8], value: &T) {
+    let start = out.len();
+    out.extend_from_slice(operation);
+    // A vector takes every byte and the structures have nothing but text, numbers and truth values; if that ever changes,
+    // an empty object is still the protocol.
+    if serde_json::to_writer(&mut *out, value).is_err() {
+        out.truncate(start + operation.len());
+        out.extend_from_slice(b"{}");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn or_true<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(true))
+}
+
+fn or_false<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(false))
+}
+
+fn or_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or(0))
+}
+
+fn or_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
+    deserializer: D,
+) -> Result<T, D::Error> {
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

@@ -1,0 +1,180 @@
+//! What the lines of both directions are made of: an operation without regard to case, arguments between blanks, numbers.
+
+use super::error::{DecodeError, Fault};
+use super::limits::DIGITS_MAX;
+use super::subject::is_control;
+
+/// An operation's name and what it stands for.
+pub(crate) type Operations<O> = [(&'static [u8], O)];
+
+pub(crate) const fn is_blank(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
+}
+
+/// The line without its line end. A bare LF ends a line too, as nats-server has it: people type operations.
+#[inline(always)]
+pub(crate) fn without_end(line: &[u8]) -> &[u8] {
+    match line {
+        [rest @ .., b'\r', b'\n'] | [rest @ .., b'\n'] => rest,
+        _ => line,
+    }
+}
+
+/// Finds the operation that `line`, line end included, begins with, and the length of its name. `None`: the line must go
+/// on to tell.
+///
+/// # Errors
+/// At the first byte after which no operation is possible, so that a peer of another protocol is told at once and at the
+/// same byte however its input was cut.
+pub(crate) fn operation<O: Copy>(
+    operations: &Operations<O>,
+    line: &[u8],
+) -> Result<Option<(O, usize)>, DecodeError> {
+    let mut common = 0;
+    for (name, operation) in operations {
+        let alike = name.iter().zip(line).take_while(|(a, b)| a.eq_ignore_ascii_case(b)).count();
+        common = common.max(alike);
+        if alike < name.len() {
+            continue;
+        }
+        match line.get(alike) {
+            None => return Ok(None),
+            Some(&next) if is_blank(next) || next == b'\r' || next == b'\n' => {
+                return Ok(Some((*operation, alike)));
+            }
+            // nats-server takes an object without a blank before it.
+            Some(b'{') if matches!(*name, b"CONNECT" | b"INFO") => return Ok(Some((*operation, alike))),
+            Some(_) => {}
+        }
+    }
+    match line.get(common) {
+        None => Ok(None),
+        Some(&found) => Err(DecodeError::line(Fault::Operation, common, Some(found))),
+    }
+}
+
+/// [`operation`] of a line that is complete: its LF, which is in no name, always tells.
+pub(crate) fn complete_operation<O: Copy>(
+    operations: &Operations<O>,
+    line: &[u8],
+) -> Result<(O, usize), DecodeError> {
+    operation(operations, line)?.ok_or_else(|| DecodeError::line(Fault::Operation, line.len(), None))
+}
+
+/// The arguments of a line without its end: how many there are, and where the first `N` stand.
+pub(crate) struct Arguments<'a, const N: usize> {
+    line: &'a [u8],
+    spans: [(usize, usize); N],
+    count: usize,
+}
+
+impl<'a, const N: usize> Arguments<'a, N> {
+    /// Splits what stands behind the operation's name.
+    ///
+    /// # Errors
+    /// There are fewer than `at_least` or more than `at_most`.
+    #[inline(always)]
+    pub(crate) fn split(
+        line: &'a [u8],
+        name_end: usize,
+        at_least: usize,
+        at_most: usize,
+    ) -> Result<Self, DecodeError> {
+        let (mut spans, mut count, mut at) = ([(0, 0); N], 0, name_end);
+        loop {
+            while at < line.len() && is_blank(line[at]) {
+                at += 1;
+            }
+            if at == line.len() {
+                break;
+            }
+            if count == at_most {
+                return Err(DecodeError::line(Fault::Arguments, at, Some(line[at])));
+            }
+            let start = at;
+            while at < line.len() && !is_blank(line[at]) {
+                at += 1;
+            }
+            spans[count] = (start, at);
+            count += 1;
+        }
+        if count < at_least {
+            return Err(DecodeError::line(Fault::Arguments, line.len(), None));
+        }
+        Ok(Self { line, spans, count })
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The argument with this index.
+    #[inline(always)]
+    pub(crate) fn get(&self, index: usize) -> &'a [u8] {
+        let (start, end) = self.spans[index];
+        &self.line[start..end]
+    }
+
+    /// Where in the line it starts.
+    pub(crate) fn start(&self, index: usize) -> usize {
+        self.spans[index].0
+    }
+
+    /// The argument as a number.
+    #[inline(always)]
+    pub(crate) fn number(&self, index: usize, fault: Fault) -> Result<u32, DecodeError> {
+        number(self.get(index))
+            .map_err(|at| DecodeError::line(fault, self.start(index) + at, self.get(index).get(at).copied()))
+    }
+
+    /// The argument without control bytes, at most `size_max` bytes of it.
+    #[inline(always)]
+    pub(crate) fn word(&self, index: usize, size_max: usize, fault: Fault) -> Result<&'a [u8], DecodeError> {
+        let word = self.get(index);
+        if word.len() > size_max {
+            return Err(DecodeError::line(fault, self.start(index) + size_max, None));
+        }
+        match word.iter().position(|&byte| is_control(byte)) {
+            Some(at) => Err(DecodeError::line(fault, self.start(index) + at, Some(word[at]))),
+            None => Ok(word),
+        }
+    }
+}
+
+/// 1 to [`DIGITS_MAX`] digits; the error is the offset of what is none.
+#[inline(always)]
+fn number(digits: &[u8]) -> Result<u32, usize> {
+    let mut value = 0;
+    for (at, &digit) in digits.iter().enumerate() {
+        if !digit.is_ascii_digit() || at == DIGITS_MAX {
+            return Err(at);
+        }
+        value = value * 10 + u32::from(digit - b'0');
+    }
+    Ok(value)
+}
+
+/// The rest of a line behind the operation's name, without blanks around it.
+pub(crate) fn rest(line: &[u8], name_end: usize) -> &[u8] {
+    let mut rest = &line[name_end..];
+    while let [first, inner @ ..] = rest
+        && is_blank(*first)
+    {
+        rest = inner;
+    }
+    while let [inner @ .., last] = rest
+        && is_blank(*last)
+    {
+        rest = inner;
+    }
+    rest
+}
+
+/// Nothing but blanks stands behind the operation's name.
+#[inline(always)]
+pub(crate) fn no_arguments(line: &[u8], name_end: usize) -> Result<(), DecodeError> {
+    match line[name_end..].iter().position(|&byte| !is_blank(byte)) {
+        None => Ok(()),
+        Some(at) => Err(DecodeError::line(Fault::Arguments, name_end + at, Some(line[name_end + at]))),
+    }
+}

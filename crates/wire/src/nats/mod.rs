@@ -1,0 +1,58 @@
+//! The NATS client protocol, both directions.
+//!
+//! Lines of an operation and its arguments; behind some lines a payload of the announced size. A line is judged when it is
+//! complete, a payload is never copied: it comes whole, with its line, when it is there or short enough to wait for, and in
+//! pieces otherwise.
+//!
+//! ```text
+//!   input ─► client, server ─► machine    where lines and payloads end
+//!                 │
+//!                 └─► line ─► subject     what a line means
+//!
+//!   in use beside them: headers, handshake (INFO, CONNECT), jetstream (acknowledgements), encode
+//! ```
+//!
+//! Contract of both decoders:
+//! - `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after `NeedMore`.
+//! - Call again until the event is `NeedMore`.
+//! - However the input is cut, the same comes out; only whether a message longer than [`Limits::whole_size_max`] comes whole
+//!   or in pieces depends on how much of it is there.
+//! - A refused operation whose end is known is an event, and the connection goes on. After an error the decoder returns that
+//!   error for ever.
+//!
+//! Taken as nats-server takes it: operations without regard to case, blanks and tabs in any number between arguments, LF for
+//! CR LF at the end of a line (never behind a payload), `CONNECT{…}`. Stricter: nothing but blanks behind `PING` and `PONG`, a
+//! CR only at the end of a line, control bytes nowhere, sizes and counts in digits; publishing to wildcards and empty tokens
+//! is refused and said, where nats-server takes the message and delivers it to nobody. What nats-server answers with a silent
+//! close, broken arguments, is told `'Parser Error'`.
+
+mod client;
+mod encode;
+mod error;
+mod handshake;
+mod headers;
+mod jetstream;
+pub mod limits;
+mod line;
+mod machine;
+mod server;
+mod subject;
+
+#[cfg(any(test, feature = "check"))]
+#[doc(hidden)]
+pub mod check;
+#[cfg(test)]
+mod tests;
+
+pub use client::{ClientDecoder, ClientEvent, ClientStep, Publish, PublishHead, Subscribe};
+pub use encode::{Msg, OK, PING, PONG, Pub, encode_err, encode_sub, encode_unsub};
+pub use error::{DecodeError, Fault, Place};
+pub use handshake::{Connect, Info};
+pub use headers::{
+    BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, Headers, IDLE_HEARTBEAT,
+    MESSAGE_ID, NO_RESPONDERS, StatusLine, encode_headers,
+};
+pub use jetstream::{ACK_PREFIX, AckSubject, PubAck, PubRefusal, PubVerdict};
+pub use limits::{Limits, SubjectLimits};
+pub use server::{Delivery, DeliveryHead, ServerDecoder, ServerEvent, ServerStep};
+pub use subject::{BadSubject, Filter, Subject, SubjectFault, Tokens, is_wildcard};

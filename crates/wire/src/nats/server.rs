@@ -1,0 +1,240 @@
+//! What a server sends: for our own client and for load generators.
+
+use super::error::{DecodeError, Fault};
+use super::limits::{Limits, SID_SIZE_MAX};
+use super::line::{self, Arguments, Operations};
+use super::machine::{Grammar, Line, Machine};
+use crate::meter::Meter;
+
+/// What a step consumed and found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerStep<'a> {
+    /// Bytes of the input that are done with; the next input starts behind them.
+    pub consumed: usize,
+    /// What was found.
+    pub event: ServerEvent<'a>,
+}
+
+/// What a server said. Subjects are taken as they come: the server has judged them by its own rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerEvent<'a> {
+    /// Nothing more without further input.
+    NeedMore,
+    /// Its description, as the JSON it sent; see [`super::Info::parse`].
+    Info(&'a [u8]),
+    /// A message, whole.
+    Message(Delivery<'a>),
+    /// A message that is not there as a whole and too long to wait for: pieces and `MessageEnd` follow.
+    MessageStart(DeliveryHead<'a>),
+    /// A piece of headers and payload, at least one byte.
+    Piece(&'a [u8]),
+    /// The end of a message that was told in pieces. One that is cut off by an error or the connection's end is none.
+    MessageEnd,
+    /// It took an operation (verbose connections only).
+    Ok,
+    /// It refused something: the text, without its quotes.
+    Err(&'a [u8]),
+    /// It wants a `PONG`.
+    Ping,
+    /// It has processed what was sent before the `PING`.
+    Pong,
+}
+
+/// A message that a server delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery<'a> {
+    /// Where it was published to.
+    pub subject: &'a [u8],
+    /// The subscription that takes it.
+    pub sid: &'a [u8],
+    /// Where an answer is expected.
+    pub reply: Option<&'a [u8]>,
+    /// The header block, for [`super::Headers`]; empty without one.
+    pub headers: &'a [u8],
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+/// What the line of a message says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryHead<'a> {
+    /// Where it was published to.
+    pub subject: &'a [u8],
+    /// The subscription that takes it.
+    pub sid: &'a [u8],
+    /// Where an answer is expected.
+    pub reply: Option<&'a [u8]>,
+    /// Bytes of the header block, with which the pieces begin.
+    pub headers_size: u32,
+    /// Bytes of header block and payload together.
+    pub size: u32,
+}
+
+/// Turns the bytes that a server sent into events; see the [module](super) for the contract. 16 bytes of plain state.
+///
+/// ```
+/// use stilling_wire::nats::{Limits, ServerDecoder, ServerEvent};
+///
+/// let (limits, mut decoder) = (Limits::for_client(), ServerDecoder::default());
+/// let step = decoder.decode(&limits, b"MSG events.a 7 5\r\nhello\r\n")?;
+/// let ServerEvent::Message(message) = step.event else { panic!("the message is there") };
+/// assert_eq!((message.sid, message.payload), (&b"7"[..], &b"hello"[..]));
+/// # Ok::<(), stilling_wire::nats::DecodeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerDecoder {
+    machine: Machine,
+}
+
+impl ServerDecoder {
+    /// Takes one step over `input`, which starts at the first byte not yet consumed.
+    ///
+    /// # Errors
+    /// The server broke the protocol or a limit of ours; close. Every later call returns the same error.
+    #[inline]
+    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Result<ServerStep<'a>, DecodeError> {
+        self.decode_counting(limits, input, &mut ())
+    }
+
+    /// [`ServerDecoder::decode`], adding the bytes looked at to `meter`.
+    #[inline(always)]
+    pub(crate) fn decode_counting<'a, M: Meter>(
+        &mut self,
+        limits: &Limits,
+        input: &'a [u8],
+        meter: &mut M,
+    ) -> Result<ServerStep<'a>, DecodeError> {
+        let (consumed, event) = self.machine.step::<Server, M>(limits, input, meter)?;
+        Ok(ServerStep { consumed, event })
+    }
+
+    /// Between two operations, with nothing scanned of the next one.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.machine.is_idle()
+    }
+
+    /// A message has been begun and its end has not been told.
+    #[must_use]
+    pub fn in_body(&self) -> bool {
+        self.machine.in_body()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Info,
+    Msg,
+    Hmsg,
+    Ok,
+    Err,
+    Ping,
+    Pong,
+}
+
+const OPERATIONS: &Operations<Operation> = &[
+    (b"MSG", Operation::Msg),
+    (b"HMSG", Operation::Hmsg),
+    (b"PING", Operation::Ping),
+    (b"PONG", Operation::Pong),
+    (b"+OK", Operation::Ok),
+    (b"-ERR", Operation::Err),
+    (b"INFO", Operation::Info),
+];
+
+enum Server {}
+
+impl<'a> Grammar<'a> for Server {
+    type Event = ServerEvent<'a>;
+    type Head = DeliveryHead<'a>;
+
+    #[inline(always)]
+    fn need_more() -> ServerEvent<'a> {
+        ServerEvent::NeedMore
+    }
+
+    fn end() -> ServerEvent<'a> {
+        ServerEvent::MessageEnd
+    }
+
+    fn begins(line: &[u8]) -> Result<(), DecodeError> {
+        line::operation(OPERATIONS, line).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn line(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Self>, DecodeError> {
+        let line = line::without_end(whole);
+        match line {
+            [b'M', b'S', b'G', b' ', ..] => message::<false>(limits, line, 3),
+            [b'H', b'M', b'S', b'G', b' ', ..] => message::<true>(limits, line, 4),
+            _ => other(limits, whole),
+        }
+    }
+
+    #[inline(always)]
+    fn size(head: &DeliveryHead<'a>) -> u32 {
+        head.size
+    }
+
+    #[inline(always)]
+    fn whole(head: DeliveryHead<'a>, body: &'a [u8]) -> ServerEvent<'a> {
+        // The line's judge has made sure that the headers are a part of the body.
+        let (headers, payload) = body.split_at(head.headers_size as usize);
+        let DeliveryHead { subject, sid, reply, .. } = head;
+        ServerEvent::Message(Delivery { subject, sid, reply, headers, payload })
+    }
+
+    fn start(head: DeliveryHead<'a>) -> ServerEvent<'a> {
+        ServerEvent::MessageStart(head)
+    }
+
+    fn piece(piece: &'a [u8]) -> ServerEvent<'a> {
+        ServerEvent::Piece(piece)
+    }
+}
+
+#[inline(never)]
+fn other<'a>(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Server>, DecodeError> {
+    let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
+    let line = line::without_end(whole);
+    Ok(Line::Command(match operation {
+        Operation::Msg => return message::<false>(limits, line, name_end),
+        Operation::Hmsg => return message::<true>(limits, line, name_end),
+        Operation::Info => ServerEvent::Info(line::rest(line, name_end)),
+        Operation::Err => ServerEvent::Err(unquoted(line::rest(line, name_end))),
+        Operation::Ok => line::no_arguments(line, name_end).map(|()| ServerEvent::Ok)?,
+        Operation::Ping => line::no_arguments(line, name_end).map(|()| ServerEvent::Ping)?,
+        Operation::Pong => line::no_arguments(line, name_end).map(|()| ServerEvent::Pong)?,
+    }))
+}
+
+/// `MSG <subject> <sid> [reply] <size>`, `HMSG <subject> <sid> [reply] <header size> <total size>`.
+#[inline(always)]
+fn message<'a, const HEADERS: bool>(
+    limits: &Limits,
+    line: &'a [u8],
+    name_end: usize,
+) -> Result<Line<'a, Server>, DecodeError> {
+    let at_least = if HEADERS { 4 } else { 3 };
+    let arguments = Arguments::<5>::split(line, name_end, at_least, at_least + 1)?;
+    let last = arguments.count() - 1;
+    let size = arguments.number(last, Fault::PayloadDigits)?;
+    let headers_size = if HEADERS { arguments.number(last - 1, Fault::HeaderDigits)? } else { 0 };
+    if headers_size > size {
+        return Err(DecodeError::line(Fault::HeaderSize, arguments.start(last - 1), None));
+    }
+    if size > limits.payload_size_max {
+        return Err(DecodeError::line(Fault::PayloadSize, arguments.start(last), None));
+    }
+    let sid = arguments.word(1, SID_SIZE_MAX, Fault::Sid)?;
+    let reply = (arguments.count() > at_least).then(|| arguments.get(2));
+    let subject = arguments.get(0);
+    Ok(Line::Message(DeliveryHead { subject, sid, reply, headers_size, size }))
+}
+
+fn unquoted(text: &[u8]) -> &[u8] {
+    match text {
+        [b'\'', inner @ .., b'\''] => inner,
+        _ => text,
+    }
+}

@@ -1,0 +1,285 @@
+//! Subjects and filters: what they may look like, and which filter takes which subject.
+//!
+//! ```text
+//!   subject   orders.eu.new      tokens between dots, none empty
+//!   filter    orders.*.new       `*` takes any one token
+//!             orders.>           `>`, at the end only, takes one token or more
+//! ```
+//!
+//! A `*` or `>` beside other bytes of its token is an ordinary byte. Stricter than nats-server, which lets any byte but
+//! blanks pass: a subject is UTF-8 without control bytes, because it also travels in JSON, in addresses and in logs; and
+//! what is published to, replies included, has no wildcards.
+
+use core::fmt;
+
+use super::limits::SubjectLimits;
+
+/// What separates tokens.
+const DOT: u8 = b'.';
+
+/// What is wrong with a subject or filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubjectFault {
+    /// No bytes at all, or a dot at an end or beside another.
+    EmptyToken,
+    /// A blank, another control byte, or no UTF-8.
+    Byte,
+    /// A wildcard in a subject that is to be published to.
+    Wildcard,
+    /// `>` is not the last token.
+    Tail,
+    /// Longer than [`SubjectLimits::size_max`].
+    Size,
+    /// More tokens than [`SubjectLimits::tokens_max`].
+    Tokens,
+}
+
+/// A refused subject, and the byte at which it is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadSubject {
+    /// What is wrong.
+    pub fault: SubjectFault,
+    /// Bytes from its start.
+    pub offset: usize,
+}
+
+/// `expected no empty token at byte 4 of the subject`
+impl fmt::Display for BadSubject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let expected = match self.fault {
+            SubjectFault::EmptyToken => "no empty token",
+            SubjectFault::Byte => "UTF-8 without blanks and control bytes",
+            SubjectFault::Wildcard => "no wildcard",
+            SubjectFault::Tail => "'>' as the last token only",
+            SubjectFault::Size => "the end within size_max",
+            SubjectFault::Tokens => "at most tokens_max tokens",
+        };
+        write!(f, "expected {expected} at byte {} of the subject", self.offset)
+    }
+}
+
+impl core::error::Error for BadSubject {}
+
+/// A subject that can be published to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Subject<'a>(&'a [u8]);
+
+/// A filter that can be subscribed to: a subject that may have wildcards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Filter<'a>(&'a [u8]);
+
+impl<'a> Subject<'a> {
+    /// Checks a subject.
+    ///
+    /// # Errors
+    /// It cannot be published to.
+    #[inline]
+    pub fn parse(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
+        scan::<false>(bytes, limits).map(|()| Self(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &'a str {
+        text(self.0)
+    }
+
+    /// Its tokens.
+    #[must_use]
+    pub fn tokens(&self) -> Tokens<'a> {
+        Tokens { rest: Some(self.0) }
+    }
+}
+
+impl<'a> Filter<'a> {
+    /// Checks a filter.
+    ///
+    /// # Errors
+    /// It cannot be subscribed to.
+    #[inline]
+    pub fn parse(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
+        scan::<true>(bytes, limits).map(|()| Self(bytes))
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn as_str(&self) -> &'a str {
+        text(self.0)
+    }
+
+    /// Its tokens, wildcards among them.
+    #[must_use]
+    pub fn tokens(&self) -> Tokens<'a> {
+        Tokens { rest: Some(self.0) }
+    }
+
+    /// The subject that alone is taken, unless there is a wildcard.
+    #[must_use]
+    pub fn literal(&self) -> Option<Subject<'a>> {
+        (!self.tokens().any(is_wildcard)).then_some(Subject(self.0))
+    }
+
+    /// Whether it takes the subject.
+    ///
+    /// ```
+    /// use stilling_wire::nats::{Filter, Subject, SubjectLimits};
+    ///
+    /// let limits = SubjectLimits::default();
+    /// let filter = Filter::parse(b"orders.*.>", &limits)?;
+    /// assert!(filter.takes(Subject::parse(b"orders.eu.new.1", &limits)?));
+    /// assert!(!filter.takes(Subject::parse(b"orders.eu", &limits)?));
+    /// # Ok::<(), stilling_wire::nats::BadSubject>(())
+    /// ```
+    #[must_use]
+    pub fn takes(&self, subject: Subject<'_>) -> bool {
+        let mut tokens = subject.tokens();
+        for wanted in self.tokens() {
+            match (wanted, tokens.next()) {
+                (_, None) => return false,
+                (b">", Some(_)) => return true,
+                (b"*", Some(_)) => {}
+                (wanted, Some(token)) if wanted == token => {}
+                _ => return false,
+            }
+        }
+        tokens.next().is_none()
+    }
+}
+
+impl fmt::Display for Subject<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Filter<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The tokens of a checked subject or filter, in order.
+#[derive(Clone, Debug)]
+pub struct Tokens<'a> {
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let rest = self.rest?;
+        // Tokens are a few bytes long; a search by words would cost more to set up.
+        match rest.iter().position(|&byte| byte == DOT) {
+            Some(dot) => {
+                self.rest = Some(&rest[dot + 1..]);
+                Some(&rest[..dot])
+            }
+            None => {
+                self.rest = None;
+                Some(rest)
+            }
+        }
+    }
+}
+
+impl core::iter::FusedIterator for Tokens<'_> {}
+
+/// Whether a token stands for others.
+#[must_use]
+pub fn is_wildcard(token: &[u8]) -> bool {
+    matches!(token, b"*" | b">")
+}
+
+/// Checked bytes are UTF-8.
+fn text(bytes: &[u8]) -> &str {
+    core::str::from_utf8(bytes).unwrap_or_default()
+}
+
+/// What the loop over a subject must look at.
+const PLAIN: u8 = 0;
+const SEPARATOR: u8 = 1;
+const WILD: u8 = 2;
+const WIDE: u8 = 3;
+const REFUSED: u8 = 4;
+
+const CLASSES: [u8; 256] = classes();
+
+const fn classes() -> [u8; 256] {
+    let mut table = [PLAIN; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            0..=b' ' | 0x7f => REFUSED,
+            DOT => SEPARATOR,
+            b'*' | b'>' => WILD,
+            0x80.. => WIDE,
+            _ => PLAIN,
+        };
+        byte += 1;
+    }
+    table
+}
+
+/// Whether a byte can be no part of a subject, queue name or subscription id.
+pub(crate) const fn is_control(byte: u8) -> bool {
+    CLASSES[byte as usize] == REFUSED
+}
+
+/// One pass over the bytes; the first wrong one counts.
+#[inline(always)]
+fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), BadSubject> {
+    let bad = |fault, offset| Err(BadSubject { fault, offset });
+    let (mut token_start, mut tokens, mut is_wide) = (0, 0, false);
+    if bytes.len() > usize::from(limits.size_max) {
+        return bad(SubjectFault::Size, usize::from(limits.size_max));
+    }
+    let mut at = 0;
+    while at < bytes.len() {
+        match CLASSES[bytes[at] as usize] {
+            PLAIN => {}
+            SEPARATOR => {
+                if at == token_start {
+                    return bad(SubjectFault::EmptyToken, at);
+                }
+                tokens += 1;
+                if tokens >= limits.tokens_max {
+                    return bad(SubjectFault::Tokens, at);
+                }
+                token_start = at + 1;
+            }
+            WILD if at == token_start && bytes.get(at + 1).is_none_or(|&next| next == DOT) => {
+                if !FILTER {
+                    return bad(SubjectFault::Wildcard, at);
+                }
+                if bytes[at] == b'>' && at + 1 != bytes.len() {
+                    return bad(SubjectFault::Tail, at);
+                }
+            }
+            WILD => {}
+            WIDE => is_wide = true,
+            _ => return bad(SubjectFault::Byte, at),
+        }
+        at += 1;
+    }
+    if token_start == bytes.len() {
+        return bad(SubjectFault::EmptyToken, bytes.len());
+    }
+    if is_wide && let Err(error) = core::str::from_utf8(bytes) {
+        return bad(SubjectFault::Byte, error.valid_up_to());
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What the codec takes and refuses, as tables through one [`check`], and as properties over generated input.
+
+mod accepted;
+mod encoded;
+mod json;
+mod properties;
+mod refused;
+mod served;
+mod subjects;
+
+use super::check::{self, Seen};
+use super::{Limits, SubjectLimits};
+
+/// Small enough to be reached by a table's rows.
+const LIMITS: Limits = Limits {
+    control_line_size_max: 160,
+    payload_size_max: 100,
+    whole_size_max: 64,
+    subject: SubjectLimits { size_max: 40, tokens_max: 8 },
+};
+
+/// One line per event: `PING`, `a _ None 0 5 hello`, `refused Invalid Subject @4`, `close Parser Error @7`, `wait 3`.
+fn told(seen: &[Seen]) -> String {
+    let lines: Vec<String> = seen
+        .iter()
+        .filter_map(|seen| match seen {
+            Seen::Command(text) => Some(text.clone()),
+            Seen::Message(line, body) => Some(format!("[{line}] {}", body.escape_ascii())),
+            Seen::Begun(line, body) => Some(format!("begun [{line}] {}", body.escape_ascii())),
+            Seen::Refused(error) => {
+                Some(format!("stay {} {:?} @{}", error.text(), error.fault(), error.offset()))
+            }
+            Seen::Error(error) => {
+                Some(format!("close {} {:?} @{}", error.text(), error.fault(), error.offset()))
+            }
+            Seen::Waiting(0) => None,
+            Seen::Waiting(bytes) => Some(format!("wait {bytes}")),
+        })
+        .collect();
+    lines.join("; ")
+}
+
+/// What a client sent is told as `expected`, and the same when it comes byte by byte or is cut at any one place; and a
+/// decoder written for clarity agrees.
+#[track_caller]
+fn check(bytes: impl AsRef<[u8]>, expected: &str) {
+    let bytes = bytes.as_ref();
+    assert_eq!(told(&check::client(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
+    let each: Vec<usize> = (0..bytes.len()).collect();
+    check::client_splits(&LIMITS, bytes, &each);
+    for &cut in &each {
+        check::client_splits(&LIMITS, bytes, &[cut]);
+    }
+    check::client_oracle(&LIMITS, bytes);
+}
+
+/// Checks every row of a table.
+#[track_caller]
+fn check_all(table: &[(&str, &str)]) {
+    for (bytes, expected) in table {
+        check(bytes, expected);
+    }
+}
+
+/// The same for what a server sent.
+#[track_caller]
+fn check_served(bytes: impl AsRef<[u8]>, expected: &str) {
+    let bytes = bytes.as_ref();
+    assert_eq!(told(&check::server(&LIMITS, bytes, &[]).0), expected, "input {}", bytes.escape_ascii());
+    let each: Vec<usize> = (0..bytes.len()).collect();
+    check::server_splits(&LIMITS, bytes, &each);
+    for &cut in &each {
+        check::server_splits(&LIMITS, bytes, &[cut]);
+    }
+}

@@ -1,0 +1,211 @@
+//! Promises over generated input: pieces of operations glued at random, messages built to be valid, and plain bytes.
+
+use proptest::prelude::*;
+
+use super::super::check::{Seen, client, client_oracle, client_splits, server, server_splits};
+use super::super::{Headers, Limits, Msg, Pub, encode_sub, encode_unsub};
+use super::{LIMITS, told};
+
+/// Pieces that bring a decoder into every state, and out of it again.
+const PIECES: &[&str] = &[
+    "PUB ",
+    "HPUB ",
+    "SUB ",
+    "UNSUB ",
+    "PING",
+    "PONG",
+    "CONNECT ",
+    "CONNECT {}\r\n",
+    "pub\t",
+    "MSG ",
+    "HMSG ",
+    "INFO ",
+    "+OK",
+    "-ERR ",
+    "'x'",
+    "{",
+    "a",
+    "a.b",
+    "a..b",
+    "*",
+    "a.>",
+    "\u{fc}",
+    " ",
+    "\t",
+    "\r\n",
+    "\r",
+    "\n",
+    "0",
+    "5",
+    "12",
+    "60",
+    "101",
+    " 5\r\n",
+    " 60\r\n",
+    "hello",
+    "hello\r\n",
+    "PUB a 5\r\nhello\r\n",
+    "PUB a..b 5\r\nhello\r\n",
+    "PUB a 60\r\n",
+    "PUB a. 60\r\n",
+    "HPUB a 12 17\r\n",
+    "NATS/1.0\r\n\r\n",
+    "MSG a 1 5\r\nhello\r\n",
+    "PING\r\n",
+    "012345678901234567890123456789012345678901234567890123456789",
+    "\0",
+];
+
+fn glued() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop_oneof![
+        12 => proptest::sample::select(PIECES).prop_map(|piece| piece.as_bytes().to_vec()),
+        1 => proptest::collection::vec(any::<u8>(), 0..4),
+    ];
+    proptest::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
+}
+
+fn cuts() -> impl Strategy<Value = Vec<usize>> {
+    proptest::collection::vec(0..4096usize, 0..12)
+}
+
+/// An operation that a client may send.
+#[derive(Clone, Debug)]
+enum Valid {
+    Pub { subject: String, reply: Option<String>, has_headers: bool, payload: Vec<u8> },
+    Sub { filter: String, queue: Option<String>, sid: u64 },
+    Unsub { sid: u64, after: Option<u32> },
+}
+
+const HEADERS: &[u8] = b"NATS/1.0\r\nA: b\r\n\r\n";
+
+impl Valid {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Pub { subject, reply, has_headers, payload } => Pub {
+                subject: subject.as_bytes(),
+                reply: reply.as_ref().map(String::as_bytes),
+                headers: if *has_headers { HEADERS } else { b"" },
+                payload,
+            }
+            .encode(out),
+            Self::Sub { filter, queue, sid } => {
+                let queue = queue.as_ref().map(String::as_bytes);
+                encode_sub(out, filter.as_bytes(), queue, sid.to_string().as_bytes());
+            }
+            Self::Unsub { sid, after } => encode_unsub(out, sid.to_string().as_bytes(), *after),
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        match self {
+            Self::Pub { subject, reply, has_headers, payload } => {
+                let headers = if *has_headers { HEADERS } else { b"" };
+                let body = [headers, payload].concat();
+                let line = format!("{subject}  {reply:?} {} {}", headers.len(), body.len());
+                Seen::Message(line, body)
+            }
+            Self::Sub { filter, queue, sid } => Seen::Command(format!("SUB {filter} {queue:?} {sid}")),
+            Self::Unsub { sid, after } => Seen::Command(format!("UNSUB {sid} {after:?}")),
+        }
+    }
+}
+
+fn valid() -> impl Strategy<Value = Valid> {
+    let subject = "[a-z$_*]{2,4}(\\.[A-Z0-9>-]{2,3}){0,3}";
+    let filter = "([a-z]{1,4}|\\*)(\\.([A-Z0-9]{1,3}|\\*)){0,3}(\\.>)?";
+    prop_oneof![
+        3 => (subject, proptest::option::of(subject), any::<bool>(), proptest::collection::vec(any::<u8>(), 0..80))
+            .prop_map(|(subject, reply, has_headers, payload)| Valid::Pub { subject, reply, has_headers, payload }),
+        1 => (filter, proptest::option::of("[a-z]{1,5}"), any::<u64>())
+            .prop_map(|(filter, queue, sid)| Valid::Sub { filter, queue, sid }),
+        1 => (any::<u64>(), proptest::option::of(1..999_999_999u32))
+            .prop_map(|(sid, after)| Valid::Unsub { sid, after }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 6000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_cut_of_any_bytes_tells_the_same_operations(bytes in glued(), cuts in cuts()) {
+        client_splits(&LIMITS, &bytes, &cuts);
+    }
+
+    #[test]
+    fn any_cut_of_any_bytes_tells_the_same_deliveries(bytes in glued(), cuts in cuts()) {
+        server_splits(&LIMITS, &bytes, &cuts);
+    }
+
+    #[test]
+    fn a_decoder_written_for_clarity_agrees(bytes in glued()) {
+        client_oracle(&LIMITS, &bytes);
+        client_oracle(&Limits::default(), &bytes);
+    }
+
+    #[test]
+    fn any_bytes_are_told_something(bytes in proptest::collection::vec(any::<u8>(), 0..300), cuts in cuts()) {
+        client_splits(&LIMITS, &bytes, &cuts);
+        server_splits(&LIMITS, &bytes, &cuts);
+        client_oracle(&LIMITS, &bytes);
+        if let Ok(headers) = Headers::parse(&bytes) {
+            prop_assert!(headers.iter().count() <= bytes.len());
+        }
+    }
+
+    /// What we write, we read, one operation behind the other.
+    #[test]
+    fn operations_come_out_as_written(all in proptest::collection::vec(valid(), 1..6), cuts in cuts()) {
+        let mut bytes = Vec::new();
+        for one in &all {
+            one.encode(&mut bytes);
+        }
+        let mut expected: Vec<Seen> = all.iter().map(Valid::seen).collect();
+        expected.push(Seen::Waiting(0));
+        prop_assert_eq!(client_splits(&LIMITS, &bytes, &cuts), expected);
+        client_oracle(&LIMITS, &bytes);
+    }
+
+    #[test]
+    fn deliveries_come_out_as_written(
+        subject in "[a-z.]{1,20}",
+        sid in any::<u64>(),
+        reply in proptest::option::of("[a-z.]{1,20}"),
+        has_headers: bool,
+        payload in proptest::collection::vec(any::<u8>(), 0..80),
+        cuts in cuts(),
+    ) {
+        let headers = if has_headers { HEADERS } else { b"" };
+        let sid = sid.to_string();
+        let mut bytes = Vec::new();
+        let reply_bytes = reply.as_ref().map(String::as_bytes);
+        Msg { subject: subject.as_bytes(), sid: sid.as_bytes(), reply: reply_bytes, headers, payload: &payload }
+            .encode(&mut bytes);
+        let body = [headers, &payload].concat();
+        let line = format!("{subject} {sid} {reply:?} {} {}", headers.len(), body.len());
+        prop_assert_eq!(server_splits(&LIMITS, &bytes, &cuts), [Seen::Message(line, body), Seen::Waiting(0)]);
+    }
+}
+
+/// The longest line and the longest message that waits, sent byte by byte: no byte is looked at more than twice.
+#[test]
+fn input_in_single_bytes_costs_linear_work() {
+    let limits = Limits::default();
+    let blanks = " ".repeat(4000);
+    for (bytes, events) in [
+        (format!("PING{blanks}\r\n"), 1),
+        (format!("PUB{blanks}a 12000\r\n{}\r\n", "\n".repeat(12_000)), 1),
+        (format!("PUB a 20000\r\n{}\r\n", "\n".repeat(20_000)), 1),
+        (format!("PUB a..b 20000\r\n{}\r\n", "\n".repeat(20_000)), 1),
+        ("PUB a 1\r\nx\r\n".repeat(2000), 2000),
+    ] {
+        let each: Vec<usize> = (0..bytes.len()).collect();
+        let (seen, work) = client(&limits, bytes.as_bytes(), &each);
+        assert_eq!(seen.len(), events + 1, "{}", told(&seen));
+        assert!(work <= 2 * bytes.len() as u64, "{work} bytes looked at for {}", bytes.len());
+    }
+    let info = format!("INFO {{{}}}\r\n", " ".repeat(60_000));
+    let each: Vec<usize> = (0..info.len()).collect();
+    let (seen, work) = server(&Limits::for_client(), info.as_bytes(), &each);
+    assert_eq!(seen.len(), 2);
+    assert!(work <= 2 * info.len() as u64);
+}

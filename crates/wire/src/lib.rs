@@ -22,3 +22,4 @@
 pub mod http1;
 mod meter;
 pub mod nats;
+pub mod syslog;

@@ -1,0 +1,101 @@
+//! What is known as RFC 3164: `TIME HOST TAG[PID]: MESSAGE`, of which every part may be missing or look different.
+//!
+//! ```text
+//!   Oct 11 22:14:15 mymachine su[7]: failed     a daemon over the network
+//!   Oct 11 22:14:15 su[7]: failed               the same on its own machine
+//!   2003-10-11T22:14:15.003Z mymachine su: …    with a better time
+//!   29: *Mar  1 18:46:11.123: %SYS-5-CONFIG: …  a router, which numbers its messages
+//! ```
+//!
+//! A word is the program's name when a colon follows it or its process id; the first other word behind a time is the host.
+
+use super::limits::WORD_SIZE_MAX;
+use super::record::{Form, Record};
+use super::timestamp;
+
+/// Reads what follows the priority. What is not recognised is the message.
+pub(crate) fn parse(input: &[u8]) -> Record<'_> {
+    let input = input.strip_prefix(b" ").unwrap_or(input);
+    let Some((timestamp, rest)) = time(input) else {
+        let (tag, message) = tag(input).unwrap_or((Tag::default(), input));
+        return Record { app: tag.app, procid: tag.procid, ..Record::plain(message) };
+    };
+    let (host, rest) = host(rest);
+    let (tag, message) = tag(rest).unwrap_or((Tag::default(), rest));
+    Record {
+        form: Form::Bsd,
+        timestamp: Some(timestamp),
+        host,
+        app: tag.app,
+        procid: tag.procid,
+        ..Record::plain(message)
+    }
+}
+
+/// The time, and what stands behind it and its separator.
+fn time(input: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = without_number(input);
+    // Routers mark a clock that is not synchronised.
+    let text = text.strip_prefix(b"*").or_else(|| text.strip_prefix(b".")).unwrap_or(text);
+    let end = timestamp::bsd(text).or_else(|| timestamp::rfc3339(text))?;
+    let rest = match &text[end..] {
+        [] => &[][..],
+        [b' ', rest @ ..] | [b':', b' ', rest @ ..] => rest,
+        _ => return None,
+    };
+    Some((&text[..end], rest))
+}
+
+/// `29: `, `: ` or nothing in front.
+fn without_number(input: &[u8]) -> &[u8] {
+    let digits = input.iter().take(20).take_while(|byte| byte.is_ascii_digit()).count();
+    input[digits..].strip_prefix(b": ").unwrap_or(input)
+}
+
+/// The host, unless the first word is a tag already or the text a sentence of its own.
+fn host(input: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    if tag(input).is_some() {
+        return (None, input);
+    }
+    let end = input.iter().take(WORD_SIZE_MAX + 1).position(|&byte| byte == b' ').unwrap_or(input.len());
+    let word = &input[..end];
+    let is_name = (1..=WORD_SIZE_MAX).contains(&end)
+        && word
+            .iter()
+            .all(|&byte| byte > b' ' && !matches!(byte, b'[' | b']' | b'{' | b'"' | b'<' | b'>' | 0x7f));
+    match input.get(end..) {
+        Some([b' ', rest @ ..]) if is_name => ((word != b"-").then_some(word), rest),
+        Some([]) if is_name => ((word != b"-").then_some(word), &[]),
+        _ => (None, input),
+    }
+}
+
+#[derive(Default)]
+struct Tag<'a> {
+    app: Option<&'a [u8]>,
+    procid: Option<&'a [u8]>,
+}
+
+/// `app: `, `app[pid]: ` or `app[pid] ` and what stands behind it.
+fn tag(input: &[u8]) -> Option<(Tag<'_>, &[u8])> {
+    let is_end = |byte: u8| byte <= b' ' || matches!(byte, b':' | b'[' | b']' | b'"' | b'{' | b'<' | 0x7f);
+    let end = input.iter().take(WORD_SIZE_MAX + 1).position(|&byte| is_end(byte)).filter(|&end| end > 0)?;
+    let (app, rest) = input.split_at(end);
+    let (procid, rest, may_lack_colon) = match rest {
+        [b'[', rest @ ..] => {
+            let is_end = |byte: u8| byte <= b' ' || matches!(byte, b']' | b'[');
+            let end =
+                rest.iter().take(WORD_SIZE_MAX + 1).position(|&byte| is_end(byte)).filter(|&end| end > 0)?;
+            (Some(&rest[..end]), rest[end..].strip_prefix(b"]")?, true)
+        }
+        _ => (None, rest, false),
+    };
+    let message = match rest {
+        [b':'] => &[][..],
+        [b':', b' ' | b'\t', message @ ..] => message,
+        [] if may_lack_colon => rest,
+        [b' ', message @ ..] if may_lack_colon => message,
+        _ => return None,
+    };
+    Some((Tag { app: Some(app), procid }, message))
+}

@@ -1,0 +1,253 @@
+//! Where messages end on a connection (RFC 6587): each behind its length, or each on a line.
+//!
+//! ```text
+//!   101 <13>1 2026-…      octet counting: a number, a blank, so many bytes
+//!   <13>Nov 21 …\n        lines, ended by LF or NUL
+//! ```
+//!
+//! Which of the two it is, the first bytes of the connection say: digits, a blank and `<` are a count. A message that is too
+//! long is told up to the limit as cut, the rest is skipped where it ends. Where a count should stand and none does, the line
+//! is told as a message and the next one is tried: losing the place must not lose the connection.
+
+use super::limits::{COUNT_DIGITS_MAX, Limits};
+use crate::meter::Meter;
+
+/// Why a message is not all that its sender wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// It is longer than [`Limits::message_size_max`].
+    TooLong,
+    /// The connection ended inside it.
+    ConnectionEnded,
+    /// It stands where a count should, so that it may be a part of another.
+    NoCount,
+}
+
+/// A message on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its bytes, at least one; for [`super::parse`].
+    pub message: &'a [u8],
+    /// Why it is not whole, if it is not.
+    pub cut: Option<Cut>,
+}
+
+/// What a step consumed and found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameStep<'a> {
+    /// Bytes of the input that are done with; the next input starts behind them.
+    pub consumed: usize,
+    /// A message; `None`: nothing more without further input.
+    pub frame: Option<Frame<'a>>,
+}
+
+/// How the connection marks the ends of its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    Unknown,
+    Counted,
+    Lines,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// At the start of a message, or in a line of which so many bytes hold no end.
+    Message { scanned: u32 },
+    /// In a counted message of so many bytes, of which none is consumed.
+    Counted { size: u32 },
+    /// Behind a message that was too long: so many bytes are skipped.
+    SkipBytes { left: u32 },
+    /// Behind a line that was too long: everything is skipped up to its end.
+    SkipLine,
+}
+
+/// Turns the bytes of one connection into messages. 16 bytes of plain state.
+///
+/// `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after one without a frame.
+/// Call again until there is no frame, and [`Framer::finish`] when the connection has ended.
+///
+/// ```
+/// use stilling_wire::syslog::{Framer, Limits};
+///
+/// let (limits, mut framer) = (Limits::default(), Framer::default());
+/// let step = framer.decode(&limits, b"9 <13>hello8 <13>");
+/// assert_eq!(step.frame.map(|frame| frame.message), Some(&b"<13>hello"[..]));
+/// assert_eq!(step.consumed, 11);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Framer {
+    framing: Framing,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Framer>() <= 16);
+
+impl Default for Framer {
+    fn default() -> Self {
+        Self { framing: Framing::Unknown, state: State::Message { scanned: 0 } }
+    }
+}
+
+impl Framer {
+    /// Takes one step over `input`.
+    #[inline]
+    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> FrameStep<'a> {
+        self.decode_counting(limits, input, &mut ())
+    }
+
+    /// [`Framer::decode`], adding the bytes looked at to `meter`.
+    pub(crate) fn decode_counting<'a, M: Meter>(
+        &mut self,
+        limits: &Limits,
+        input: &'a [u8],
+        meter: &mut M,
+    ) -> FrameStep<'a> {
+        let mut start = 0;
+        loop {
+            let rest = &input[start..];
+            let waiting = FrameStep { consumed: start, frame: None };
+            if rest.is_empty() {
+                return waiting;
+            }
+            match self.state {
+                State::Message { scanned: 0 } if is_end(rest[0]) => {
+                    // Empty lines are nothing, and some senders end counted messages with a line end too.
+                    meter.add(1);
+                    start += 1;
+                }
+                State::Message { scanned: 0 } if self.framing != Framing::Lines => {
+                    meter.add(rest.len().min(COUNT_DIGITS_MAX + 2));
+                    match count(rest, self.framing == Framing::Unknown) {
+                        Count::NeedMore => return waiting,
+                        Count::Is { size, end } => {
+                            self.framing = Framing::Counted;
+                            self.state = State::Counted { size };
+                            start += end;
+                        }
+                        Count::None => {
+                            if self.framing == Framing::Unknown {
+                                self.framing = Framing::Lines;
+                            }
+                            match self.line(limits, rest, 0, meter) {
+                                Some(step) => return step.moved(start),
+                                None => return waiting,
+                            }
+                        }
+                    }
+                }
+                State::Message { scanned } => match self.line(limits, rest, scanned as usize, meter) {
+                    Some(step) => return step.moved(start),
+                    None => return waiting,
+                },
+                State::Counted { size } => {
+                    let wanted = size.min(limits.message_size_max) as usize;
+                    let Some(message) = rest.get(..wanted) else { return waiting };
+                    let left = size - wanted as u32;
+                    self.state =
+                        if left > 0 { State::SkipBytes { left } } else { State::Message { scanned: 0 } };
+                    let cut = (left > 0).then_some(Cut::TooLong);
+                    return FrameStep { consumed: start + wanted, frame: Some(Frame { message, cut }) };
+                }
+                State::SkipBytes { left } => {
+                    let length = rest.len().min(left as usize);
+                    // Not more than `left`, which is a u32.
+                    let left = left - length as u32;
+                    self.state =
+                        if left > 0 { State::SkipBytes { left } } else { State::Message { scanned: 0 } };
+                    start += length;
+                }
+                State::SkipLine => {
+                    let end = memchr::memchr2(b'\n', b'\0', rest);
+                    meter.add(end.unwrap_or(rest.len()));
+                    if end.is_some() {
+                        self.state = State::Message { scanned: 0 };
+                    }
+                    start += end.map_or(rest.len(), |end| end + 1);
+                }
+            }
+        }
+    }
+
+    /// What is left when the connection has ended: the message that has no end, told as cut. A line without its end is
+    /// whole as far as anybody can tell, but not surely.
+    #[must_use]
+    pub fn finish<'a>(&mut self, limits: &Limits, rest: &'a [u8]) -> Option<Frame<'a>> {
+        let state = core::mem::replace(&mut self.state, State::Message { scanned: 0 });
+        let is_message = matches!(state, State::Message { .. } | State::Counted { .. });
+        let message = &rest[..rest.len().min(limits.message_size_max as usize)];
+        (is_message && !message.is_empty()).then_some(Frame { message, cut: Some(Cut::ConnectionEnded) })
+    }
+
+    /// A message up to the end of its line, `scanned` bytes of which hold none.
+    fn line<'a, M: Meter>(
+        &mut self,
+        limits: &Limits,
+        rest: &'a [u8],
+        scanned: usize,
+        meter: &mut M,
+    ) -> Option<FrameStep<'a>> {
+        let lost = (self.framing == Framing::Counted).then_some(Cut::NoCount);
+        let size_max = limits.message_size_max as usize;
+        // The line's end counts, so that never more waits than a message may have.
+        let window = &rest[..rest.len().min(size_max)];
+        let from = scanned.min(window.len());
+        if let Some(at) = memchr::memchr2(b'\n', b'\0', &window[from..]) {
+            meter.add(at + 1);
+            self.state = State::Message { scanned: 0 };
+            let message = &window[..from + at];
+            return Some(FrameStep { consumed: from + at + 1, frame: Some(Frame { message, cut: lost }) });
+        }
+        meter.add(window.len() - from);
+        if window.len() == size_max {
+            self.state = State::SkipLine;
+            let frame = Frame { message: window, cut: Some(Cut::TooLong) };
+            return Some(FrameStep { consumed: size_max, frame: Some(frame) });
+        }
+        // Below message_size_max, which is a u32.
+        self.state = State::Message { scanned: window.len() as u32 };
+        None
+    }
+}
+
+impl FrameStep<'_> {
+    /// The same step seen from a start that lies `bytes` earlier.
+    fn moved(self, bytes: usize) -> Self {
+        Self { consumed: self.consumed + bytes, ..self }
+    }
+}
+
+/// What ends a line. The CR of a CR LF is left to [`super::parse`].
+fn is_end(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\0' | b'\r')
+}
+
+enum Count {
+    /// `size` bytes follow at `end`.
+    Is { size: u32, end: usize },
+    /// This is no count.
+    None,
+    /// The next bytes will tell.
+    NeedMore,
+}
+
+/// `MSG-LEN SP` (RFC 6587 §3.4.1). The first one of a connection must be followed by `<`, or a line that begins with a number
+/// would be taken for one.
+fn count(input: &[u8], must_see_message: bool) -> Count {
+    let mut size = 0_u32;
+    for (at, &byte) in input.iter().take(COUNT_DIGITS_MAX + 1).enumerate() {
+        match byte {
+            b'0'..=b'9' if at < COUNT_DIGITS_MAX && !(at == 0 && byte == b'0') => {
+                size = size * 10 + u32::from(byte - b'0');
+            }
+            b' ' if at > 0 => {
+                return match input.get(at + 1) {
+                    None if must_see_message => Count::NeedMore,
+                    Some(&next) if must_see_message && next != b'<' => Count::None,
+                    _ => Count::Is { size, end: at + 1 },
+                };
+            }
+            _ => return Count::None,
+        }
+    }
+    Count::NeedMore
+}

@@ -1,0 +1,26 @@
+//! Syslog: RFC 5424, what is known as RFC 3164, and the framing of both on connections (RFC 6587).
+//!
+//! Nothing here fails. Syslog has no answer by which a sender could be told, and a message that is not understood is still a
+//! message: what is not recognised stays in its text, and [`Record::form`] says so.
+//!
+//! ```text
+//!   datagram ──────────────────────► parse ─► Record
+//!   connection ─► Framer ─► Frame ───►
+//! ```
+
+mod bsd;
+mod framing;
+mod ietf;
+pub mod limits;
+mod record;
+mod timestamp;
+
+#[cfg(any(test, feature = "check"))]
+#[doc(hidden)]
+pub mod check;
+#[cfg(test)]
+mod tests;
+
+pub use framing::{Cut, Frame, FrameStep, Framer};
+pub use limits::Limits;
+pub use record::{Form, Priority, Record, parse};

@@ -1,0 +1,136 @@
+//! One message and what was recognised of it.
+
+use super::limits::PRIORITY_MAX;
+use super::{bsd, ietf};
+
+/// Facility and severity (RFC 5424 §6.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// What a message without priority has: user-level, notice (RFC 3164 §4.3.3).
+    pub const DEFAULT: Self = Self(13);
+
+    /// The number between the angle brackets, 0 to 191.
+    #[must_use]
+    pub fn new(number: u8) -> Option<Self> {
+        (number <= PRIORITY_MAX).then_some(Self(number))
+    }
+
+    /// The number between the angle brackets.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        self.0
+    }
+
+    /// What kind of program speaks, 0 to 23.
+    #[must_use]
+    pub fn facility(self) -> u8 {
+        self.0 >> 3
+    }
+
+    /// How bad it is, 0 (emergency) to 7 (debug).
+    #[must_use]
+    pub fn severity(self) -> u8 {
+        self.0 & 7
+    }
+}
+
+/// How much of a message was recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The header of RFC 5424.
+    Ietf,
+    /// A time as BSD's daemons, routers and their imitators put it (RFC 3164).
+    Bsd,
+    /// No time: at most a priority and the name of a program.
+    Plain,
+}
+
+/// A message. All texts are the sender's bytes, which need not be UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Facility and severity; [`Priority::DEFAULT`] when none was given.
+    pub priority: Priority,
+    /// Whether the sender gave a priority.
+    pub priority_is_given: bool,
+    /// How much was recognised.
+    pub form: Form,
+    /// When, in the sender's words.
+    pub timestamp: Option<&'a [u8]>,
+    /// Whence.
+    pub host: Option<&'a [u8]>,
+    /// From which program.
+    pub app: Option<&'a [u8]>,
+    /// From which of its processes.
+    pub procid: Option<&'a [u8]>,
+    /// Which kind of message.
+    pub msgid: Option<&'a [u8]>,
+    /// The structured data with their brackets.
+    pub structured_data: Option<&'a [u8]>,
+    /// The rest.
+    pub message: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    pub(crate) fn plain(message: &'a [u8]) -> Self {
+        Self {
+            priority: Priority::DEFAULT,
+            priority_is_given: false,
+            form: Form::Plain,
+            timestamp: None,
+            host: None,
+            app: None,
+            procid: None,
+            msgid: None,
+            structured_data: None,
+            message,
+        }
+    }
+}
+
+/// Reads a message: a datagram, or what a [`super::Framer`] found. Looks at each byte at most a few times.
+///
+/// ```
+/// use stilling_wire::syslog::{Form, parse};
+///
+/// let record = parse(b"<34>Oct 11 22:14:15 mymachine su[7]: failed");
+/// assert_eq!((record.form, record.priority.facility(), record.priority.severity()), (Form::Bsd, 4, 2));
+/// assert_eq!((record.host, record.app), (Some(&b"mymachine"[..]), Some(&b"su"[..])));
+/// assert_eq!(record.message, b"failed");
+/// ```
+#[must_use]
+pub fn parse(input: &[u8]) -> Record<'_> {
+    let input = without_end(input);
+    let Some((priority, rest)) = priority(input) else {
+        return Record::plain(input);
+    };
+    let record = ietf::parse(rest).unwrap_or_else(|| bsd::parse(rest));
+    Record { priority, priority_is_given: true, ..record }
+}
+
+/// `<0>` to `<191>`; senders that pad with zeros are understood too.
+fn priority(input: &[u8]) -> Option<(Priority, &[u8])> {
+    let rest = input.strip_prefix(b"<")?;
+    let end = rest.iter().take(4).position(|&byte| byte == b'>')?;
+    if end == 0 {
+        return None;
+    }
+    let mut number = 0_u16;
+    for digit in &rest[..end] {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        number = number * 10 + u16::from(digit - b'0');
+    }
+    let priority = u8::try_from(number).ok().and_then(Priority::new)?;
+    Some((priority, &rest[end + 1..]))
+}
+
+/// Line ends, and the NUL that some libraries send with the text, are no part of a message.
+fn without_end(mut input: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r' | b'\0'] = input {
+        input = rest;
+    }
+    input
+}

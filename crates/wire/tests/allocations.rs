@@ -1,0 +1,117 @@
+//! Decoding and encoding allocate nothing: an allocator that counts for each thread says so.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use stilling_wire::nats::{
+    AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Limits, Msg, Pub, PubAck, PubVerdict,
+    ServerDecoder, ServerEvent, SubjectLimits, encode_err, encode_headers,
+};
+use stilling_wire::syslog::{self, Framer};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+}
+
+struct Counting;
+
+// SAFETY: every call is passed on unchanged; the count is plain data of its thread that needs no allocation and no drop.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises hold for the system's allocator too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Messages of every kind in one buffer, many times over.
+const ROUNDS: usize = 1000;
+
+#[test]
+fn no_message_costs_an_allocation() {
+    let mut sent = Vec::new();
+    let mut headers = Vec::new();
+    encode_headers(&mut headers, None, &[("Nats-Msg-Id", "a1")]).expect("the header is good");
+    for _ in 0..ROUNDS {
+        Pub { subject: b"events.a", reply: Some(b"_INBOX.1"), headers: b"", payload: &[b'x'; 128] }
+            .encode(&mut sent);
+        Pub { subject: b"events.a", reply: None, headers: &headers, payload: b"hello" }.encode(&mut sent);
+        Pub { subject: b"events..a", reply: None, headers: b"", payload: b"hello" }.encode(&mut sent);
+        sent.extend_from_slice(b"SUB events.> 1\r\nUNSUB 1 5\r\nPING\r\n");
+    }
+    let lines =
+        b"<13>Nov 21 23:20:08 vm root[1]: hello\n<13>1 - vm root - - [a b=\"c\"] hello\n".repeat(ROUNDS);
+    let mut out = Vec::with_capacity(ROUNDS * 400);
+    let filter = Filter::parse(b"events.*", &SubjectLimits::default()).expect("the filter is good");
+
+    let before = ALLOCATIONS.get();
+    let (limits, mut decoder, mut start, mut told) = (Limits::default(), ClientDecoder::default(), 0, 0);
+    loop {
+        let step = decoder.decode(&limits, &sent[start..]).expect("the operations are good");
+        start += step.consumed;
+        match step.event {
+            ClientEvent::NeedMore => break,
+            ClientEvent::Publish(message) => {
+                let (subject, payload) = (message.subject.as_bytes(), message.payload);
+                told += usize::from(filter.takes(message.subject));
+                let id = Headers::parse(message.headers).ok().and_then(|headers| headers.find("Nats-Msg-Id"));
+                told += usize::from(id.is_some());
+                Msg { subject, sid: b"1", reply: None, headers: message.headers, payload }.encode(&mut out);
+            }
+            ClientEvent::Refused(error) => encode_err(&mut out, error.text()),
+            event => {
+                black_box(event);
+            }
+        }
+    }
+    assert_eq!((start, told), (sent.len(), 3 * ROUNDS));
+
+    let (limits, mut decoder, mut start, mut told) = (Limits::for_client(), ServerDecoder::default(), 0, 0);
+    loop {
+        let step = decoder.decode(&limits, &out[start..]).expect("the operations are good");
+        start += step.consumed;
+        match step.event {
+            ServerEvent::NeedMore => break,
+            ServerEvent::Message(message) => told += message.payload.len(),
+            event => {
+                black_box(event);
+            }
+        }
+    }
+    assert_eq!((start, told), (out.len(), ROUNDS * 133));
+
+    out.clear();
+    PubAck { stream: "events".into(), sequence: 7, duplicate: true }.encode(&mut out);
+    assert!(matches!(PubVerdict::parse(&out), Ok(PubVerdict::Stored(ack)) if ack.sequence == 7));
+    assert!(AckSubject::parse(b"$JS.ACK.events.c1.1.22.3.17.4").is_some());
+
+    let (limits, mut framer, mut start, mut told) = (syslog::Limits::default(), Framer::default(), 0, 0);
+    loop {
+        let step = framer.decode(&limits, &lines[start..]);
+        start += step.consumed;
+        let Some(frame) = step.frame else { break };
+        told += usize::from(syslog::parse(frame.message).host == Some(b"vm"));
+    }
+    assert_eq!((start, told), (lines.len(), 2 * ROUNDS));
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}

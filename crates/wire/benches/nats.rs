@@ -21,7 +21,7 @@ fn decode(limits: &Limits, buffer: &[u8]) -> usize {
         at += step.consumed;
         match step.event {
             ClientEvent::Publish(message) => {
-                bytes += message.payload.len() + message.subject.as_bytes().len()
+                bytes += message.payload.len() + message.subject.as_bytes().len();
             }
             _ => return bytes,
         }

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 pub mod http1;
+mod lanes;
 mod meter;
 pub mod nats;
 pub mod syslog;

@@ -1,7 +1,6 @@
 //! Byte classes, and the searches for the first byte outside one.
-//!
-//! The searches look at eight bytes per step in an ordinary u64. A lane test may also mark lanes above the first true
-//! hit (the borrow of the subtraction runs upwards), never below it, so the lowest mark is always exact.
+
+use crate::lanes::{HIGH, below, equal, find, lanes};
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
@@ -64,21 +63,6 @@ pub(crate) const fn is_blank(byte: u8) -> bool {
     byte == b' ' || byte == b'\t'
 }
 
-const fn lanes(byte: u8) -> u64 {
-    u64::from_ne_bytes([byte; 8])
-}
-
-const HIGH: u64 = lanes(0x80);
-
-const fn below(word: u64, byte: u8) -> u64 {
-    word.wrapping_sub(lanes(byte)) & !word & HIGH
-}
-
-const fn equal(word: u64, byte: u8) -> u64 {
-    let difference = word ^ lanes(byte);
-    difference.wrapping_sub(lanes(1)) & !difference & HIGH
-}
-
 /// Marks every lane, and only those, that holds an ASCII letter or '-'.
 const fn letters_and_dashes(word: u64) -> u64 {
     // Seven bits plus less than 0x80 never carry into the next lane.
@@ -87,22 +71,6 @@ const fn letters_and_dashes(word: u64) -> u64 {
     let past_z = lower + lanes(0x80 - b'z' - 1);
     let not_dash = ((word ^ lanes(b'-')) & !HIGH) + lanes(0x7f);
     ((from_a & !past_z) | !not_dash) & !word & HIGH
-}
-
-#[inline(always)]
-fn find(bytes: &[u8], from: usize, stops: impl Fn(u64) -> u64, stop: impl Fn(u8) -> bool) -> usize {
-    let mut at = from;
-    while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {
-        let marks = stops(u64::from_le_bytes(*chunk));
-        if marks != 0 {
-            return at + (marks.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    while at < bytes.len() && !stop(bytes[at]) {
-        at += 1;
-    }
-    at
 }
 
 /// The first byte at or after `from` that is not a token character, or the length.

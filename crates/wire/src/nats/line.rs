@@ -3,6 +3,7 @@
 use super::error::{DecodeError, Fault};
 use super::limits::DIGITS_MAX;
 use super::subject::is_control;
+use crate::lanes;
 
 /// An operation's name and what it stands for.
 pub(crate) type Operations<O> = [(&'static [u8], O)];
@@ -17,6 +18,20 @@ pub(crate) fn without_end(line: &[u8]) -> &[u8] {
     match line {
         [rest @ .., b'\r', b'\n'] | [rest @ .., b'\n'] => rest,
         _ => line,
+    }
+}
+
+/// The first blank at or after `from`, or the length.
+#[inline(always)]
+fn word_end(line: &[u8], from: usize) -> usize {
+    let mut at = from;
+    loop {
+        at = lanes::find(line, at, |word| lanes::below(word, b' ' + 1), |byte| byte <= b' ');
+        if at == line.len() || is_blank(line[at]) {
+            return at;
+        }
+        // Another control byte, for which the argument's judge will refuse it.
+        at += 1;
     }
 }
 
@@ -92,9 +107,7 @@ impl<'a, const N: usize> Arguments<'a, N> {
                 return Err(DecodeError::line(Fault::Arguments, at, Some(line[at])));
             }
             let start = at;
-            while at < line.len() && !is_blank(line[at]) {
-                at += 1;
-            }
+            at = word_end(line, at);
             spans[count] = (start, at);
             count += 1;
         }

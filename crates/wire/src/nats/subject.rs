@@ -13,6 +13,7 @@
 use core::fmt;
 
 use super::limits::SubjectLimits;
+use crate::lanes;
 
 /// What separates tokens.
 const DOT: u8 = b'.';
@@ -239,46 +240,80 @@ pub(crate) const fn is_control(byte: u8) -> bool {
     CLASSES[byte as usize] == REFUSED
 }
 
-/// One pass over the bytes; the first wrong one counts.
+/// Marks at least the lanes whose byte is not plain.
+#[inline(always)]
+fn marks(word: u64) -> u64 {
+    let is_refused = lanes::below(word, b' ' + 1) | lanes::equal(word, 0x7f);
+    let is_special = lanes::equal(word, DOT) | lanes::equal(word, b'*') | lanes::equal(word, b'>');
+    is_refused | is_special | (word & lanes::HIGH)
+}
+
+/// What has been seen of a subject or filter.
+struct Scan<'a> {
+    bytes: &'a [u8],
+    tokens_max: u16,
+    token_start: usize,
+    tokens: u16,
+    is_wide: bool,
+}
+
+impl Scan<'_> {
+    /// Judges the byte at `at`; all before it are judged, and those that are plain may be left out.
+    #[inline(always)]
+    fn judge<const FILTER: bool>(&mut self, at: usize) -> Result<(), BadSubject> {
+        let bad = |fault| Err(BadSubject { fault, offset: at });
+        match CLASSES[self.bytes[at] as usize] {
+            SEPARATOR => {
+                if at == self.token_start {
+                    return bad(SubjectFault::EmptyToken);
+                }
+                self.tokens += 1;
+                if self.tokens >= self.tokens_max {
+                    return bad(SubjectFault::Tokens);
+                }
+                self.token_start = at + 1;
+            }
+            WILD if at == self.token_start && self.bytes.get(at + 1).is_none_or(|&next| next == DOT) => {
+                if !FILTER {
+                    return bad(SubjectFault::Wildcard);
+                }
+                if self.bytes[at] == b'>' && at + 1 != self.bytes.len() {
+                    return bad(SubjectFault::Tail);
+                }
+            }
+            WIDE => self.is_wide = true,
+            REFUSED => return bad(SubjectFault::Byte),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// One pass over the bytes, eight at a time; the first wrong one counts.
 #[inline(always)]
 fn scan<const FILTER: bool>(bytes: &[u8], limits: &SubjectLimits) -> Result<(), BadSubject> {
     let bad = |fault, offset| Err(BadSubject { fault, offset });
-    let (mut token_start, mut tokens, mut is_wide) = (0, 0, false);
     if bytes.len() > usize::from(limits.size_max) {
         return bad(SubjectFault::Size, usize::from(limits.size_max));
     }
-    let mut at = 0;
-    while at < bytes.len() {
-        match CLASSES[bytes[at] as usize] {
-            PLAIN => {}
-            SEPARATOR => {
-                if at == token_start {
-                    return bad(SubjectFault::EmptyToken, at);
-                }
-                tokens += 1;
-                if tokens >= limits.tokens_max {
-                    return bad(SubjectFault::Tokens, at);
-                }
-                token_start = at + 1;
-            }
-            WILD if at == token_start && bytes.get(at + 1).is_none_or(|&next| next == DOT) => {
-                if !FILTER {
-                    return bad(SubjectFault::Wildcard, at);
-                }
-                if bytes[at] == b'>' && at + 1 != bytes.len() {
-                    return bad(SubjectFault::Tail, at);
-                }
-            }
-            WILD => {}
-            WIDE => is_wide = true,
-            _ => return bad(SubjectFault::Byte, at),
+    let mut scan = Scan { bytes, tokens_max: limits.tokens_max, token_start: 0, tokens: 0, is_wide: false };
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let mut marks = marks(u64::from_le_bytes(*word));
+        while marks != 0 {
+            scan.judge::<FILTER>(at * 8 + (marks.trailing_zeros() / 8) as usize)?;
+            marks &= marks - 1;
         }
-        at += 1;
     }
-    if token_start == bytes.len() {
+    for at in bytes.len() - rest.len()..bytes.len() {
+        scan.judge::<FILTER>(at)?;
+    }
+    if scan.token_start == bytes.len() {
         return bad(SubjectFault::EmptyToken, bytes.len());
     }
-    if is_wide && let Err(error) = core::str::from_utf8(bytes) {
+    if scan.is_wide
+        && let Err(error) = core::str::from_utf8(bytes)
+    {
         return bad(SubjectFault::Byte, error.valid_up_to());
     }
     Ok(())

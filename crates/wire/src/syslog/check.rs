@@ -3,7 +3,7 @@
 use super::{Cut, Form, Framer, Limits, Priority, parse};
 
 /// Bytes that decide about a count: ten, and the one behind them.
-const COUNT_SIZE_MAX: u32 = 12;
+const COUNT_BYTES: u32 = 12;
 
 /// A message that a framer told.
 pub type Seen = (Vec<u8>, Option<Cut>);
@@ -24,7 +24,7 @@ pub fn frames(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64)
             seen.push((frame.message.to_vec(), frame.cut));
         }
         // A count that is still to be judged waits too.
-        let most = limits.message_size_max.max(COUNT_SIZE_MAX);
+        let most = limits.message_size_max.max(COUNT_BYTES);
         assert!(end - start < most as usize, "more waits than a message may have");
     }
     let last = framer.finish(limits, &bytes[start..]);

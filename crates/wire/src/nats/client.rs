@@ -175,18 +175,30 @@ impl<'a> Grammar<'a> for Client {
         ClientEvent::PublishEnd
     }
 
+    #[inline(always)]
+    fn regular(limits: &Limits, input: &'a [u8]) -> Option<(PublishHead<'a>, usize)> {
+        match input {
+            [b'P', b'U', b'B', b' ', ..] => regular::<false>(limits, input, 4),
+            [b'H', b'P', b'U', b'B', b' ', ..] => regular::<true>(limits, input, 5),
+            _ => None,
+        }
+    }
+
     fn begins(line: &[u8]) -> Result<(), DecodeError> {
         line::operation(OPERATIONS, line).map(|_| ())
     }
 
-    #[inline(always)]
     fn line(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Self>, DecodeError> {
+        let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
         let line = line::without_end(whole);
-        // Most of what a busy client sends is spelled like this; the search through all names is for the rest.
-        match line {
-            [b'P', b'U', b'B', b' ', ..] => publish::<false>(limits, line, 3),
-            [b'H', b'P', b'U', b'B', b' ', ..] => publish::<true>(limits, line, 4),
-            _ => other(limits, whole),
+        match operation {
+            Operation::Pub => publish::<false>(limits, line, name_end),
+            Operation::Hpub => publish::<true>(limits, line, name_end),
+            Operation::Sub => subscribe(limits, line, name_end),
+            Operation::Unsub => unsubscribe(line, name_end),
+            Operation::Connect => Ok(Line::Command(ClientEvent::Connect(line::rest(line, name_end)))),
+            Operation::Ping => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Ping)),
+            Operation::Pong => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Pong)),
         }
     }
 
@@ -211,19 +223,40 @@ impl<'a> Grammar<'a> for Client {
     }
 }
 
-#[inline(never)]
-fn other<'a>(limits: &Limits, whole: &'a [u8]) -> Result<Line<'a, Client>, DecodeError> {
-    let (operation, name_end) = line::complete_operation(OPERATIONS, whole)?;
-    let line = line::without_end(whole);
-    match operation {
-        Operation::Pub => publish::<false>(limits, line, name_end),
-        Operation::Hpub => publish::<true>(limits, line, name_end),
-        Operation::Sub => subscribe(limits, line, name_end),
-        Operation::Unsub => unsubscribe(line, name_end),
-        Operation::Connect => Ok(Line::Command(ClientEvent::Connect(line::rest(line, name_end)))),
-        Operation::Ping => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Ping)),
-        Operation::Pong => line::no_arguments(line, name_end).map(|()| Line::Command(ClientEvent::Pong)),
+/// A publication as clients write it, single blanks and all, judged while its line is searched for its end.
+#[inline(always)]
+fn regular<'a, const HEADERS: bool>(
+    limits: &Limits,
+    input: &'a [u8],
+    from: usize,
+) -> Option<(PublishHead<'a>, usize)> {
+    let (subject, end) = Subject::regular(input, from, &limits.subject)?;
+    let (reply, (headers_size, size, end)) = match sizes::<HEADERS>(input, end + 1) {
+        Some(sizes) => (None, sizes),
+        None => {
+            let (reply, end) = Subject::regular(input, end + 1, &limits.subject)?;
+            (Some(reply), sizes::<HEADERS>(input, end + 1)?)
+        }
+    };
+    let is_good = headers_size <= size
+        && size <= limits.payload_size_max
+        && end <= limits.control_line_size_max as usize;
+    is_good.then_some((PublishHead { subject, reply, headers_size, size }, end))
+}
+
+/// `[<header size> ]<size> CR LF`: the two sizes and where the line ends.
+#[inline(always)]
+fn sizes<const HEADERS: bool>(input: &[u8], from: usize) -> Option<(u32, u32, usize)> {
+    let (mut headers_size, mut from) = (0, from);
+    if HEADERS {
+        let (size, end) = line::number_at(input, from)?;
+        if input[end] != b' ' {
+            return None;
+        }
+        (headers_size, from) = (size, end + 1);
     }
+    let (size, end) = line::number_at(input, from)?;
+    (input.get(end..end + 2)? == b"\r\n").then_some((headers_size, size, end + 2))
 }
 
 /// `PUB <subject> [reply] <size>`, `HPUB <subject> [reply] <header size> <total size>`.

@@ -167,6 +167,23 @@ fn number(digits: &[u8]) -> Result<u32, usize> {
     Ok(value)
 }
 
+/// The number at `from` of `input`, and where it ends; `None` if it has no or too many digits, or if the input ends with it.
+#[inline(always)]
+pub(crate) fn number_at(input: &[u8], from: usize) -> Option<(u32, usize)> {
+    let (mut value, mut at) = (0, from);
+    loop {
+        let digit = input.get(at)?.wrapping_sub(b'0');
+        if digit > 9 {
+            return (at > from).then_some((value, at));
+        }
+        if at - from == DIGITS_MAX {
+            return None;
+        }
+        value = value * 10 + u32::from(digit);
+        at += 1;
+    }
+}
+
 /// The rest of a line behind the operation's name, without blanks around it.
 pub(crate) fn rest(line: &[u8], name_end: usize) -> &[u8] {
     let mut rest = &line[name_end..];

@@ -30,6 +30,9 @@ pub(crate) trait Grammar<'a> {
     fn need_more() -> Self::Event;
     /// The end of a message that came in pieces.
     fn end() -> Self::Event;
+    /// The message that `input` begins with, and where its line ends, if its line is there and as most are. `None` says
+    /// nothing: the line is then searched for its end and judged as any other.
+    fn regular(limits: &Limits, input: &'a [u8]) -> Option<(Self::Head, usize)>;
     /// Whether `line`, of which the end is still to come, can become one.
     fn begins(line: &[u8]) -> Result<(), DecodeError>;
     /// What a line, its end included, means.
@@ -129,6 +132,13 @@ impl Machine {
             let rest = &input[start..];
             match self.state {
                 State::Line { scanned } => {
+                    if scanned == 0
+                        && let Some((head, end)) = G::regular(limits, rest)
+                    {
+                        meter.add(end);
+                        let (consumed, event) = self.message::<G>(limits, head, rest, end)?;
+                        return Ok((start + consumed, event));
+                    }
                     let Some(end) = self.find_end::<G, M>(limits, rest, scanned, meter)? else {
                         return Ok((start, G::need_more()));
                     };

@@ -157,6 +157,10 @@ impl<'a> Grammar<'a> for Server {
         ServerEvent::MessageEnd
     }
 
+    fn regular(_: &Limits, _: &'a [u8]) -> Option<(DeliveryHead<'a>, usize)> {
+        None
+    }
+
     fn begins(line: &[u8]) -> Result<(), DecodeError> {
         line::operation(OPERATIONS, line).map(|_| ())
     }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::super::check::{Seen, client, client_oracle, client_splits, server, server_splits};
-use super::super::{Headers, Limits, Msg, Pub, encode_sub, encode_unsub};
+use super::super::{Headers, Limits, Msg, Pub, SubjectLimits, encode_sub, encode_unsub};
 use super::{LIMITS, told};
 
 /// Pieces that bring a decoder into every state, and out of it again.
@@ -55,6 +55,14 @@ const PIECES: &[&str] = &[
     "012345678901234567890123456789012345678901234567890123456789",
     "\0",
 ];
+
+/// So small that valid operations reach every bound.
+const TIGHT: Limits = Limits {
+    control_line_size_max: 20,
+    payload_size_max: 10,
+    whole_size_max: 16,
+    subject: SubjectLimits { size_max: 8, tokens_max: 2 },
+};
 
 fn glued() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
@@ -129,6 +137,7 @@ proptest! {
     #[test]
     fn any_cut_of_any_bytes_tells_the_same_operations(bytes in glued(), cuts in cuts()) {
         client_splits(&LIMITS, &bytes, &cuts);
+        client_splits(&TIGHT, &bytes, &cuts);
     }
 
     #[test]
@@ -140,6 +149,7 @@ proptest! {
     fn a_decoder_written_for_clarity_agrees(bytes in glued()) {
         client_oracle(&LIMITS, &bytes);
         client_oracle(&Limits::default(), &bytes);
+        client_oracle(&TIGHT, &bytes);
     }
 
     #[test]
@@ -163,6 +173,8 @@ proptest! {
         expected.push(Seen::Waiting(0));
         prop_assert_eq!(client_splits(&LIMITS, &bytes, &cuts), expected);
         client_oracle(&LIMITS, &bytes);
+        client_splits(&TIGHT, &bytes, &cuts);
+        client_oracle(&TIGHT, &bytes);
     }
 
     #[test]

@@ -155,6 +155,7 @@ fn a_payload_of_another_length_than_announced_ends_the_connection() {
 /// The connection goes on: the next operation is told, the refused message's payload is not taken for one.
 #[test]
 fn a_bad_subject_costs_its_operation_alone() {
+    check("PUB 1.2.3.4.5.6.7.8 0\r\n\r\n", "[1.2.3.4.5.6.7.8  None 0 0] ");
     check_all(&[
         ("PUB .a 4\r\nPING\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @4; PING"),
         ("PUB a. 4\r\nPING\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @6; PING"),

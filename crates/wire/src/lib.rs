@@ -3,6 +3,8 @@
 //! Nothing here knows a socket, a thread, a clock or a random number. The caller owns the receive buffer; a decoder
 //! is a few bytes of plain state that borrows from it, so one thread can keep hundreds of thousands of them.
 //!
+//! [`http1`] is HTTP/1.1, [`nats`] the NATS client protocol, [`syslog`] both formats of syslog and their framing.
+//!
 //! ```
 //! use stilling_wire::http1::{Event, Limits, OK_CLOSE, RequestDecoder};
 //!

@@ -8,6 +8,7 @@
 //!
 //! A line is searched for its LF once, from where the search stopped, and judged once, when it is complete; only an
 //! operation that cannot be one is found out at its first wrong byte. So input in single bytes costs linear work.
+//! A message as nearly all are takes a short cut: its line is judged while its end is searched, or left to the ordinary way.
 
 use super::error::{DecodeError, Fault, Place};
 use super::limits::Limits;

@@ -88,6 +88,9 @@ fn sizes_are_one_to_nine_digits() {
         ("PUB a \u{661}\r\n", "close Parser Error PayloadDigits @6"),
         ("PUB a 1000000000\r\n", "close Parser Error PayloadDigits @15"),
         ("PUB a 18446744073709551621\r\n", "close Parser Error PayloadDigits @15"),
+        ("PUB a 5x\r\nhello\r\n", "close Parser Error PayloadDigits @7"),
+        ("PUB a 1000000005\r\nhello\r\n", "close Parser Error PayloadDigits @15"),
+        ("HPUB a 0 5 x\r\nhello\r\n", "close Parser Error PayloadDigits @11"),
         ("PUB a b c\r\n", "close Parser Error PayloadDigits @8"),
         ("PUB a 5 b\r\n", "close Parser Error PayloadDigits @8"),
         ("HPUB a x 5\r\n", "close Parser Error HeaderDigits @7"),
@@ -96,6 +99,7 @@ fn sizes_are_one_to_nine_digits() {
         ("HPUB a 5 x\r\n", "close Parser Error PayloadDigits @9"),
         ("HPUB a 1000000000 5\r\n", "close Parser Error HeaderDigits @16"),
         ("HPUB a 6 5\r\n", "close Parser Error HeaderSize @7"),
+        ("HPUB a 6 5\r\nhello\r\n", "close Parser Error HeaderSize @7"),
         ("HPUB a b 6 5\r\n", "close Parser Error HeaderSize @9"),
         ("UNSUB 1 x\r\n", "close Parser Error CountDigits @8"),
         ("UNSUB 1 -1\r\n", "close Parser Error CountDigits @8"),
@@ -169,7 +173,7 @@ fn a_bad_subject_costs_its_operation_alone() {
         ("PUB a\rb 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),
         ("PUB a\x0cb 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),
         ("PUB a\x7f 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),
-        ("PUB 1.2.3.4.5.6.7.8.9 0\r\n\r\n", "stay Invalid Publish Subject PublishSubject @19"),
+        ("PUB 1.2.3.4.5.6.7.8.9 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @19; PING"),
         ("PUB a b. 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject ReplySubject @8; PING"),
         ("PUB a b.* 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject ReplySubject @8; PING"),
         ("PUB a > 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject ReplySubject @6; PING"),
@@ -191,8 +195,8 @@ fn a_bad_subject_costs_its_operation_alone() {
     check(b"PUB a\xc3 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING");
     check(b"SUB a.\xe6\x97 1\r\nPING\r\n", "stay Invalid Subject Filter @6; PING");
     let long = "a".repeat(41);
-    check(format!("PUB {long} 0\r\n\r\n"), "stay Invalid Publish Subject PublishSubject @44");
-    check(format!("PUB a {long} 0\r\n\r\n"), "stay Invalid Publish Subject ReplySubject @46");
+    check(format!("PUB {long} 0\r\n\r\nPING\r\n"), "stay Invalid Publish Subject PublishSubject @44; PING");
+    check(format!("PUB a {long} 0\r\n\r\nPING\r\n"), "stay Invalid Publish Subject ReplySubject @46; PING");
     check(format!("SUB {long} 1\r\n"), "stay Invalid Subject Filter @44");
     check(format!("SUB a {long} 1\r\n"), "stay Invalid Subject Queue @46");
     check(format!("PUB {} 0\r\n\r\n", &long[1..]), &format!("[{}  None 0 0] ", &long[1..]));

@@ -1,0 +1,334 @@
+//! Files of the machine.
+//!
+//! A durable write goes round the page cache (O_DIRECT) and comes back when the disk has it (RWF_DSYNC), where the file
+//! system allows that; else through the page cache with fdatasync. Which of the two is tried out once per
+//! directory and told by [`FileDisk::method`].
+//!
+//! Fresh space costs more than written space: although it is preallocated, its first write changes the file's extents,
+//! and each sync then waits for the file system's own journal. So before a small write into fresh space the next
+//! [`ZERO_AHEAD_SIZE`] bytes are zeroed without a sync, and the writes that follow find plain old blocks; a write of
+//! [`ZERO_AHEAD_BELOW`] bytes or more bears its share of that journal more cheaply than being written twice.
+
+use std::collections::hash_map::RandomState;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::hash::{BuildHasher, Hasher};
+use std::io::{self, IoSlice, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
+use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
+
+use super::{Disk, DiskFile, Entry, LockError};
+use crate::batch::Aligned;
+use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE};
+
+/// The file whose lock keeps others away; it holds the process id of who has it.
+const LOCK_FILE: &str = "lock";
+const PROBE_FILE: &str = ".probe";
+
+/// How durable writes are made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Method {
+    /// O_DIRECT and RWF_DSYNC.
+    Direct,
+    /// Through the page cache, with fdatasync.
+    Buffered {
+        /// Why not directly.
+        reason: String,
+    },
+}
+
+/// Whether small writes into fresh space have it zeroed first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fresh {
+    /// As the head of this file says.
+    ZeroAhead,
+    /// Space is written as it is; for measuring what the other costs.
+    AsItIs,
+}
+
+/// A directory of the machine.
+#[derive(Clone, Debug)]
+pub struct FileDisk {
+    path: Arc<Path>,
+    method: Method,
+    fresh: Fresh,
+}
+
+impl FileDisk {
+    /// The directory at `path`; it and those above it are made if they are not there, durably. Tries out how files can
+    /// be written in it.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn make(path: &Path) -> io::Result<FileDisk> {
+        make_directories(path).map_err(|error| about(path, "cannot be made", &error))?;
+        let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
+        Ok(FileDisk { path: path.into(), method, fresh: Fresh::ZeroAhead })
+    }
+
+    /// The directory at `path` for those who only read; it has to be there.
+    ///
+    /// # Errors
+    /// The system's, with the path.
+    pub fn existing(path: &Path) -> io::Result<FileDisk> {
+        fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
+        let method = Method::Buffered { reason: "it is only read".to_owned() };
+        Ok(FileDisk { path: path.into(), method, fresh: Fresh::AsItIs })
+    }
+
+    /// The directory `name` in this one, made if it is not there. It may be on another file system.
+    ///
+    /// # Errors
+    /// As [`make`](FileDisk::make).
+    pub fn directory(&self, name: &str) -> io::Result<FileDisk> {
+        FileDisk::make(&self.path.join(name))
+    }
+
+    /// The same directory with durable writes made in another way: for measuring.
+    #[must_use]
+    pub fn with(self, method: Method, fresh: Fresh) -> FileDisk {
+        FileDisk { method, fresh, ..self }
+    }
+
+    /// How durable writes are made here.
+    #[must_use]
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    fn of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Disk for FileDisk {
+    type File = OpenFile;
+    type Lock = FileLock;
+
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            let entry = entry?;
+            // A file may go between the listing and the question.
+            if let Ok(metadata) = entry.metadata()
+                && metadata.is_file()
+            {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                entries.push(Entry { name, size: metadata.len() });
+            }
+        }
+        entries.retain(|entry| entry.name != LOCK_FILE && entry.name != PROBE_FILE);
+        Ok(entries)
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<OpenFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        if self.method == Method::Direct {
+            options.custom_flags(direct_flag());
+        }
+        let file = options.open(self.of(name))?;
+        match fallocate(&file, FallocateFlags::empty(), 0, size) {
+            Ok(()) => {}
+            // No preallocation in this file system; the size alone makes the unwritten read as zeros.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size)?,
+            Err(error) => return Err(error.into()),
+        }
+        let zeroed_to = match self.fresh {
+            Fresh::ZeroAhead if self.method == Method::Direct => 0,
+            _ => u64::MAX,
+        };
+        Ok(OpenFile { file, method: self.method.clone(), written_to: zeroed_to, size })
+    }
+
+    fn open(&self, name: &str) -> io::Result<OpenFile> {
+        let file = File::open(self.of(name))?;
+        Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, size: 0 })
+    }
+
+    fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
+        OpenOptions::new().write(true).open(self.of(name))?.set_len(size)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.of(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn lock(&self) -> Result<FileLock, LockError> {
+        let path = self.of(LOCK_FILE);
+        let failed = |source| LockError::Failed { place: self.place(), source };
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+                return Err(LockError::Held { place: self.place(), holder });
+            }
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        // Only a message depends on it.
+        let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(FileLock { file })
+    }
+
+    fn unpredictable(&self) -> u64 {
+        RandomState::new().build_hasher().finish()
+    }
+}
+
+/// Keeps all others away from a directory until it is dropped.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// An open file of the machine.
+#[derive(Debug)]
+pub struct OpenFile {
+    file: File,
+    method: Method,
+    /// Up to here the space has been written at least once, if that matters.
+    written_to: u64,
+    size: u64,
+}
+
+impl OpenFile {
+    /// Zeroes fresh space before a small write into it.
+    fn zero_ahead(&mut self, end: u64, length: usize) -> io::Result<()> {
+        if end <= self.written_to {
+            return Ok(());
+        }
+        if length < ZERO_AHEAD_BELOW {
+            while self.written_to < end {
+                let step = (ZERO_AHEAD_SIZE as u64).min(self.size.saturating_sub(self.written_to));
+                if step == 0 {
+                    break;
+                }
+                // At most the constant, which is a `usize`.
+                self.file.write_all_at(&zeros()[..step as usize], self.written_to)?;
+                self.written_to += step;
+            }
+        } else {
+            self.written_to = end;
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for OpenFile {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < into.len() {
+            match self.file.read_at(&mut into[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(length) => filled += length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_durable(&mut self, offset: u64, mut pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+        self.zero_ahead(offset + length as u64, length)?;
+        let mut at = offset;
+        while !pieces.is_empty() {
+            let written = match &self.method {
+                Method::Direct => pwritev2(&self.file, pieces, at, ReadWriteFlags::DSYNC),
+                Method::Buffered { .. } => pwritev(&self.file, pieces, at),
+            };
+            match written {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                // What was taken is durable; the rest is a write of its own. It fails with the reason, if there is one.
+                Ok(length) => {
+                    at += length as u64;
+                    IoSlice::advance_slices(&mut pieces, length);
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if self.method != Method::Direct {
+            fdatasync(&self.file)?;
+        }
+        Ok(())
+    }
+}
+
+/// The flag as `OpenOptions` takes it.
+fn direct_flag() -> i32 {
+    OFlags::DIRECT.bits().cast_signed()
+}
+
+/// Zeros at a block boundary, shared by all files, made when they are first needed.
+fn zeros() -> &'static [u8] {
+    static ZEROS: OnceLock<Aligned> = OnceLock::new();
+    ZEROS.get_or_init(|| Aligned::new(ZERO_AHEAD_SIZE)).bytes()
+}
+
+/// Makes a directory with those above it; what was made is durable.
+fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_directories(above)?;
+    match fs::create_dir(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    File::open(above)?.sync_all()
+}
+
+/// Tries out whether a block can be written directly and durably.
+fn probe(directory: &Path) -> io::Result<Method> {
+    let path = directory.join(PROBE_FILE);
+    let buffered = |what: &str, error: io::Error| Ok(Method::Buffered { reason: format!("{what}: {error}") });
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    // Whether the directory can be written at all comes first: then a refusal means O_DIRECT.
+    drop(options.open(&path)?);
+    let method = match options.custom_flags(direct_flag()).open(&path) {
+        Err(error) => buffered("O_DIRECT", error),
+        Ok(file) => {
+            let block = Aligned::new(BLOCK_SIZE);
+            match pwritev2(&file, &[IoSlice::new(block.bytes())], 0, ReadWriteFlags::DSYNC) {
+                Ok(_) => Ok(Method::Direct),
+                // A full disk is told by those who write what counts.
+                Err(Errno::NOSPC | Errno::DQUOT) => Ok(Method::Direct),
+                Err(error) => buffered("RWF_DSYNC with O_DIRECT", error.into()),
+            }
+        }
+    };
+    fs::remove_file(&path)?;
+    method
+}
+
+fn about(path: &Path, what: &str, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{} {what}: {error}", path.display()))
+}

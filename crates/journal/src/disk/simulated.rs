@@ -1,0 +1,477 @@
+//! A directory in memory that remembers everything that was done to it, and can be cut off at any point.
+//!
+//! ```text
+//!   events   create │ write │ synced │ sync │ write │ synced │ truncate │ …
+//!                                             ▲
+//!                                crash here: base = what is durable for certain
+//!                                            pending = what may be there, in any part
+//! ```
+//!
+//! What is pending at a crash: each sector of 512 bytes of each write that has not come back, on its own, and each
+//! creation, removal and cut that no sync of the directory has covered. Before each event the disk asks what watermark
+//! has been told to the outside ([`SimulatedDisk::watch`]): so it is on record whether anything was told that a crash at
+//! that point could take back.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use stilling_ring::planted;
+
+use super::{Disk, DiskFile, Entry, LockError};
+
+/// What a disk writes in one piece or not at all, in bytes.
+pub const SECTOR_SIZE: usize = 512;
+
+type FileId = usize;
+type Watch = Box<dyn Fn() -> u64 + Send>;
+
+/// Something that was done to the disk.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A file was made; its name and size are not durable yet.
+    Created {
+        /// Which one.
+        file: usize,
+        /// Its name.
+        name: String,
+        /// Its size in bytes.
+        size: usize,
+    },
+    /// A write began.
+    Writing {
+        /// To which file.
+        file: usize,
+        /// Where.
+        offset: usize,
+        /// What.
+        bytes: Arc<[u8]>,
+    },
+    /// The write that began as the event of this number is durable.
+    Synced(usize),
+    /// A file was cut.
+    Truncated {
+        /// Which one.
+        file: usize,
+        /// To how many bytes.
+        size: usize,
+    },
+    /// A name was removed.
+    Removed {
+        /// Which one.
+        name: String,
+    },
+    /// Which names there are became durable.
+    DirectorySynced,
+}
+
+#[derive(Default)]
+struct World {
+    names: BTreeMap<String, FileId>,
+    contents: Vec<Arc<Vec<u8>>>,
+    events: Vec<(u64, Event)>,
+    is_recording: bool,
+    is_locked: bool,
+    draws: u64,
+    watch: Option<Watch>,
+    faults: Faults,
+}
+
+/// What the disk refuses from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Faults {
+    /// After so many more durable writes each one fails with this error number, half written.
+    pub writes: Option<(u32, i32)>,
+    /// Making files fails with this error number.
+    pub create: Option<i32>,
+    /// Syncing the directory fails with this error number.
+    pub sync: Option<i32>,
+    /// Reading the directory fails with this error number.
+    pub list: Option<i32>,
+}
+
+/// The error number of a full disk.
+pub const NO_SPACE: i32 = 28;
+/// The error number of a disk that does not answer.
+pub const INPUT_OUTPUT: i32 = 5;
+
+/// A directory in memory. Clones are the same directory.
+#[derive(Clone, Default)]
+pub struct SimulatedDisk(Arc<Mutex<World>>);
+
+impl fmt::Debug for SimulatedDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.world().names.iter()).finish()
+    }
+}
+
+impl SimulatedDisk {
+    /// An empty directory that records nothing.
+    #[must_use]
+    pub fn new() -> SimulatedDisk {
+        SimulatedDisk::default()
+    }
+
+    /// An empty directory that records what is done to it.
+    #[must_use]
+    pub fn recording() -> SimulatedDisk {
+        let disk = SimulatedDisk::default();
+        disk.world().is_recording = true;
+        disk
+    }
+
+    /// A directory with these files, all durable.
+    #[must_use]
+    pub fn with_files(files: impl IntoIterator<Item = (String, Vec<u8>)>) -> SimulatedDisk {
+        let disk = SimulatedDisk::default();
+        for (name, content) in files {
+            disk.put(&name, content);
+        }
+        disk
+    }
+
+    /// Puts a file there, durably, in place of one of the same name.
+    pub fn put(&self, name: &str, content: Vec<u8>) {
+        self.world().add(name.to_owned(), Arc::new(content));
+    }
+
+    /// All files with their contents.
+    #[must_use]
+    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
+        let world = self.world();
+        world.names.iter().map(|(name, file)| (name.clone(), world.contents[*file].to_vec())).collect()
+    }
+
+    /// Changes one file in place.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut world = self.world();
+        let file = *world.names.get(name).expect("the file is there");
+        change(Arc::make_mut(&mut world.contents[file]));
+    }
+
+    /// Asks `told` before each event what watermark is known outside.
+    pub fn watch(&self, told: impl Fn() -> u64 + Send + 'static) {
+        self.world().watch = Some(Box::new(told));
+    }
+
+    /// Refuses from now on.
+    pub fn fail(&self, faults: Faults) {
+        self.world().faults = faults;
+    }
+
+    /// What was done so far.
+    #[must_use]
+    pub fn history(&self) -> History {
+        let world = self.world();
+        let told = world.watch.as_ref().map_or(0, |watch| watch());
+        History { events: world.events.clone(), told_at_end: told }
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl World {
+    fn record(&mut self, event: impl FnOnce() -> Event) -> usize {
+        if self.is_recording {
+            let told = self.watch.as_ref().map_or(0, |watch| watch());
+            self.events.push((told, event()));
+        }
+        self.events.len().saturating_sub(1)
+    }
+
+    fn add(&mut self, name: String, content: Arc<Vec<u8>>) -> FileId {
+        self.contents.push(content);
+        self.names.insert(name, self.contents.len() - 1);
+        self.contents.len() - 1
+    }
+
+    fn file(&self, name: &str) -> io::Result<FileId> {
+        self.names.get(name).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+fn refuse(fault: Option<i32>) -> io::Result<()> {
+    fault.map_or(Ok(()), |number| Err(io::Error::from_raw_os_error(number)))
+}
+
+impl Disk for SimulatedDisk {
+    type File = SimulatedFile;
+    type Lock = SimulatedLock;
+
+    fn place(&self) -> String {
+        "the simulated disk".to_owned()
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        let world = self.world();
+        refuse(world.faults.list)?;
+        let entry = |(name, file): (&String, &FileId)| Entry {
+            name: name.clone(),
+            size: world.contents[*file].len() as u64,
+        };
+        Ok(world.names.iter().map(entry).collect())
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<SimulatedFile> {
+        let mut world = self.world();
+        refuse(world.faults.create)?;
+        if world.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let size = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let file = world.add(name.to_owned(), Arc::new(vec![0; size]));
+        world.record(|| Event::Created { file, name: name.to_owned(), size });
+        Ok(SimulatedFile { disk: self.clone(), file })
+    }
+
+    fn open(&self, name: &str) -> io::Result<SimulatedFile> {
+        let file = self.world().file(name)?;
+        Ok(SimulatedFile { disk: self.clone(), file })
+    }
+
+    fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
+        let mut world = self.world();
+        let file = world.file(name)?;
+        let size = usize::try_from(size).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        world.record(|| Event::Truncated { file, size });
+        Arc::make_mut(&mut world.contents[file]).truncate(size);
+        Ok(())
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut world = self.world();
+        world.file(name)?;
+        world.record(|| Event::Removed { name: name.to_owned() });
+        world.names.remove(name);
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut world = self.world();
+        refuse(world.faults.sync)?;
+        world.record(|| Event::DirectorySynced);
+        Ok(())
+    }
+
+    fn lock(&self) -> Result<SimulatedLock, LockError> {
+        let mut world = self.world();
+        if world.is_locked {
+            return Err(LockError::Held { place: self.place(), holder: Some(std::process::id()) });
+        }
+        world.is_locked = true;
+        Ok(SimulatedLock(self.clone()))
+    }
+
+    fn unpredictable(&self) -> u64 {
+        let mut world = self.world();
+        world.draws += 1;
+        world.draws.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Keeps others away from a simulated disk until it is dropped.
+#[derive(Debug)]
+pub struct SimulatedLock(SimulatedDisk);
+
+impl Drop for SimulatedLock {
+    fn drop(&mut self) {
+        self.0.world().is_locked = false;
+    }
+}
+
+/// An open file of a simulated disk.
+#[derive(Debug)]
+pub struct SimulatedFile {
+    disk: SimulatedDisk,
+    file: FileId,
+}
+
+impl DiskFile for SimulatedFile {
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let world = self.disk.world();
+        let content = &world.contents[self.file];
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
+        let length = into.len().min(content.len() - start);
+        into[..length].copy_from_slice(&content[start..start + length]);
+        Ok(length)
+    }
+
+    fn write_durable(&mut self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
+        let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        let mut world = self.disk.world();
+        let began = world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::clone(&bytes) });
+        let fault = match &mut world.faults.writes {
+            Some((0, number)) => Some(*number),
+            Some((left, _)) => {
+                *left -= 1;
+                None
+            }
+            None => None,
+        };
+        let content = Arc::make_mut(&mut world.contents[self.file]);
+        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
+        let Some(place) = content.get_mut(offset..offset + taken) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        place.copy_from_slice(&bytes[..taken]);
+        refuse(fault)?;
+        if !planted!("missing sync") {
+            world.record(|| Event::Synced(began));
+        }
+        Ok(())
+    }
+}
+
+/// Everything that was done to a disk, in order.
+#[derive(Clone, Debug)]
+pub struct History {
+    events: Vec<(u64, Event)>,
+    told_at_end: u64,
+}
+
+impl History {
+    /// How many points there are at which the power can go: before each event, and after the last.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        self.events.len() + 1
+    }
+
+    /// What was done, each with the watermark that was known outside just before.
+    #[must_use]
+    pub fn events(&self) -> &[(u64, Event)] {
+        &self.events
+    }
+
+    /// What is durable, and what may be, when the power goes before event `point`.
+    #[must_use]
+    pub fn at(&self, point: usize) -> CrashPoint {
+        let done = &self.events[..point.min(self.events.len())];
+        let synced = |at: usize| done.iter().any(|(_, event)| *event == Event::Synced(at));
+        let last_sync = done.iter().rposition(|(_, event)| *event == Event::DirectorySynced).unwrap_or(0);
+        let told = self.events.get(point).map_or(self.told_at_end, |(told, _)| *told);
+        let mut crash =
+            CrashPoint { told, names: BTreeMap::new(), contents: Vec::new(), pending: Vec::new() };
+        for (at, (_, event)) in done.iter().enumerate() {
+            let is_durable = at < last_sync;
+            match event {
+                Event::Created { file, name, size } => {
+                    crash.contents.resize(crash.contents.len().max(file + 1), Arc::default());
+                    if is_durable {
+                        crash.names.insert(name.clone(), *file);
+                        crash.contents[*file] = Arc::new(vec![0; *size]);
+                    } else {
+                        crash.pending.push(Pending::Name(name.clone(), *file));
+                        crash.pending.push(Pending::Size(*file, *size));
+                    }
+                }
+                Event::Writing { file, offset, bytes } if synced(at) => {
+                    // Durable bytes of a file whose size is not durable make it at least that long.
+                    let content = Arc::make_mut(&mut crash.contents[*file]);
+                    content.resize(content.len().max(offset + bytes.len()), 0);
+                    content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+                Event::Writing { file, offset, bytes } => {
+                    for from in (0..bytes.len()).step_by(SECTOR_SIZE) {
+                        let to = bytes.len().min(from + SECTOR_SIZE);
+                        let (file, offset, bytes) = (*file, offset + from, Arc::clone(bytes));
+                        crash.pending.push(Pending::Sector { file, offset, bytes, from, to });
+                    }
+                }
+                Event::Truncated { file, size } if is_durable => {
+                    Arc::make_mut(&mut crash.contents[*file]).truncate(*size);
+                }
+                Event::Truncated { file, size } => crash.pending.push(Pending::Cut(*file, *size)),
+                Event::Removed { name } if is_durable => {
+                    crash.names.remove(name);
+                }
+                Event::Removed { name } => crash.pending.push(Pending::Removal(name.clone())),
+                Event::Synced(_) | Event::DirectorySynced => {}
+            }
+        }
+        crash
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Pending {
+    Name(String, FileId),
+    Size(FileId, usize),
+    Sector { file: FileId, offset: usize, bytes: Arc<[u8]>, from: usize, to: usize },
+    Cut(FileId, usize),
+    Removal(String),
+}
+
+/// What a crash at one point leaves for certain, and what it may leave besides.
+#[derive(Clone, Debug)]
+pub struct CrashPoint {
+    /// The watermark that was known outside: up to it nothing may be lost.
+    pub told: u64,
+    names: BTreeMap<String, FileId>,
+    contents: Vec<Arc<Vec<u8>>>,
+    pending: Vec<Pending>,
+}
+
+impl CrashPoint {
+    /// How many things may have happened or not, each on its own.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// The disk after the crash; `happened` says which of the pending things did happen.
+    #[must_use]
+    pub fn disk(&self, mut happened: impl FnMut(usize) -> bool) -> SimulatedDisk {
+        let mut names = self.names.clone();
+        let mut contents = self.contents.clone();
+        for (at, pending) in self.pending.iter().enumerate() {
+            if !happened(at) {
+                continue;
+            }
+            match pending {
+                Pending::Name(name, file) => {
+                    names.insert(name.clone(), *file);
+                }
+                Pending::Size(file, size) => {
+                    let content = Arc::make_mut(&mut contents[*file]);
+                    content.resize(content.len().max(*size), 0);
+                }
+                Pending::Sector { file, offset, bytes, from, to } => {
+                    let content = Arc::make_mut(&mut contents[*file]);
+                    let end = offset + (to - from);
+                    content.resize(content.len().max(end), 0);
+                    content[*offset..end].copy_from_slice(&bytes[*from..*to]);
+                }
+                Pending::Cut(file, size) => Arc::make_mut(&mut contents[*file]).truncate(*size),
+                Pending::Removal(name) => {
+                    names.remove(name);
+                }
+            }
+        }
+        SimulatedDisk(Arc::new(Mutex::new(World { names, contents, ..World::default() })))
+    }
+}
+
+impl SimulatedDisk {
+    /// Begins to record. What is there now counts as durable, its making as the beginning of the history.
+    pub fn record(&self) {
+        let mut world = self.world();
+        world.is_recording = true;
+        let mut events = Vec::new();
+        for (name, file) in &world.names {
+            let (content, name) = (&world.contents[*file], name.clone());
+            events.push((0, Event::Created { file: *file, name, size: content.len() }));
+            let bytes = Arc::from(content.as_slice());
+            events.push((0, Event::Writing { file: *file, offset: 0, bytes }));
+            events.push((0, Event::Synced(events.len() - 1)));
+        }
+        events.push((0, Event::DirectorySynced));
+        world.events = events;
+    }
+}

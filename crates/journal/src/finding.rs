@@ -1,0 +1,192 @@
+//! What is wrong in a directory, said so that an operator knows what to do.
+
+use std::fmt;
+
+use crate::format::FORMAT_VERSION;
+use crate::limits::FINDINGS_MAX;
+
+/// Something in a stream's directory that is not as it was written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Finding {
+    /// Bytes that were synced once and are not what they were.
+    Damage {
+        /// In which file.
+        file: String,
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How many bytes it takes; 0 if bytes are missing.
+        length: u64,
+        /// The first and the last sequence that are gone, unless none is.
+        lost: Option<(u64, u64)>,
+    },
+    /// The last write had not come back when the power went, or its bytes went bad afterwards. It is cut off, and its
+    /// sequences are not used again.
+    Torn {
+        /// In which file.
+        file: String,
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// The first and the last sequence that it may have had; no sequence if the last is below the first.
+        sequences: (u64, u64),
+    },
+    /// The first block of a segment is not what was written. Its batches are read all the same.
+    Header {
+        /// Which file.
+        file: String,
+    },
+    /// Segments that should be between two others are not there.
+    Missing {
+        /// The segment behind the hole.
+        before: String,
+        /// The first and the last sequence that are gone.
+        lost: (u64, u64),
+    },
+    /// A file that is not a segment of this stream. It is left alone.
+    Foreign {
+        /// Which file.
+        file: String,
+        /// Why it is not.
+        reason: &'static str,
+    },
+    /// A segment without content, whose making a crash has ended. It goes when the next segment is made.
+    Unfinished {
+        /// Which file.
+        file: String,
+    },
+}
+
+impl Finding {
+    /// Whether records that had been acknowledged are gone.
+    #[must_use]
+    pub fn is_loss(&self) -> bool {
+        match self {
+            Finding::Damage { lost, .. } => lost.is_some(),
+            Finding::Missing { .. } => true,
+            Finding::Torn { .. }
+            | Finding::Header { .. }
+            | Finding::Foreign { .. }
+            | Finding::Unfinished { .. } => false,
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Damage { file, offset, length, lost: Some((first, last)) } => write!(
+                f,
+                "{file}: {length} bytes at {offset} are not what was written: records {first} to {last} are lost; the disk or something beside this program has changed them"
+            ),
+            Finding::Damage { file, offset, length, lost: None } => write!(
+                f,
+                "{file}: {length} bytes at {offset} are not what was written; no record is lost"
+            ),
+            Finding::Torn { file, offset, sequences: (first, last) } if last < first => {
+                write!(f, "{file}: bytes behind the last batch, at {offset}, are no batch; no record is lost")
+            }
+            Finding::Torn { file, offset, sequences: (first, last) } => write!(
+                f,
+                "{file}: the last write, at {offset}, is not whole and is cut off; it had records from {first} on, {last} at most, which may have been acknowledged if the disk has lost what it had synced"
+            ),
+            Finding::Header { file } => {
+                write!(f, "{file}: its header is not what was written; its batches are read all the same")
+            }
+            Finding::Missing { before, lost: (first, last) } => write!(
+                f,
+                "segments before {before} are missing: records {first} to {last} are lost; put the files back if they were moved away"
+            ),
+            Finding::Foreign { file, reason } => write!(f, "{file} is left alone: {reason}"),
+            Finding::Unfinished { file } => {
+                write!(f, "{file} has no content: a crash came while it was made; it will be removed")
+            }
+        }
+    }
+}
+
+/// Findings in order; beyond [`FINDINGS_MAX`] they are only counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Findings {
+    /// The first ones.
+    pub kept: Vec<Finding>,
+    /// How many more there were.
+    pub more: u64,
+}
+
+impl Findings {
+    /// Whether everything is as it was written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    pub(crate) fn add(&mut self, finding: Finding) {
+        if self.kept.len() < FINDINGS_MAX {
+            self.kept.push(finding);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.kept {
+            writeln!(f, "{finding}")?;
+        }
+        if self.more > 0 {
+            writeln!(f, "and {} more", self.more)?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a stream cannot be opened.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Somebody else has its directory.
+    Lock(crate::disk::LockError),
+    /// The system refused.
+    Disk {
+        /// The directory or the file.
+        place: String,
+        /// What it said.
+        source: std::io::Error,
+    },
+    /// A segment has another format.
+    Version {
+        /// The directory.
+        place: String,
+        /// The file.
+        file: String,
+        /// Its version.
+        found: u32,
+    },
+    /// No stream can have this name.
+    Name(String),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Lock(error) => error.fmt(f),
+            OpenError::Disk { place, source } => write!(f, "{place} cannot be read: {source}"),
+            OpenError::Version { place, file, found } => write!(
+                f,
+                "{place}/{file} has format {found} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
+            ),
+            OpenError::Name(name) => {
+                write!(f, "a stream cannot be named {name:?}: it takes 1 to 255 bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Lock(error) => Some(error),
+            OpenError::Disk { source, .. } => Some(source),
+            OpenError::Version { .. } | OpenError::Name(_) => None,
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Records as they lie in a batch.
+
+use super::{put, u16_at, u32_at};
+use crate::limits::{BATCH_SIZE_MAX, SUBJECT_SIZE_MAX};
+
+/// Bytes of a record beside its subject, headers and payload.
+pub(crate) const RECORD_HEADER_SIZE: usize = 12;
+
+/// What a record is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// Somebody published it.
+    Ordinary,
+    /// It says that something was refused, shed or lost before it reached the stream.
+    Loss,
+}
+
+/// One record, borrowed from whoever has its bytes. The journal knows nothing about what the three parts mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Record<'a> {
+    /// What it is there for.
+    pub kind: Kind,
+    /// The subject; at most [`SUBJECT_SIZE_MAX`] bytes.
+    pub subject: &'a [u8],
+    /// The headers, in whatever form.
+    pub headers: &'a [u8],
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// An ordinary record without headers.
+    #[must_use]
+    pub fn new(subject: &'a [u8], payload: &'a [u8]) -> Record<'a> {
+        Record { kind: Kind::Ordinary, subject, headers: &[], payload }
+    }
+
+    /// Bytes that the record takes in a batch, if it fits into one at all.
+    #[must_use]
+    pub fn size(&self) -> Option<usize> {
+        let size = RECORD_HEADER_SIZE
+            .checked_add(self.subject.len())?
+            .checked_add(self.headers.len())?
+            .checked_add(self.payload.len())?;
+        (size <= BATCH_SIZE_MAX && self.subject.len() <= SUBJECT_SIZE_MAX).then_some(size)
+    }
+
+    /// Writes the record at the beginning of `into`, which has its [`size`](Record::size).
+    pub(crate) fn write(&self, into: &mut [u8]) {
+        let Record { kind, subject, headers, payload } = self;
+        // `size` has checked that the lengths fit into their fields.
+        put(into, 0, &(payload.len() as u32).to_le_bytes());
+        put(into, 4, &(headers.len() as u32).to_le_bytes());
+        put(into, 8, &(subject.len() as u16).to_le_bytes());
+        let flag = match kind {
+            Kind::Ordinary => 0,
+            Kind::Loss => 1,
+        };
+        put(into, 10, &[flag, 0]);
+        let (into_subject, rest) = into[RECORD_HEADER_SIZE..].split_at_mut(subject.len());
+        let (into_headers, into_payload) = rest.split_at_mut(headers.len());
+        into_subject.copy_from_slice(subject);
+        into_headers.copy_from_slice(headers);
+        into_payload.copy_from_slice(payload);
+    }
+
+    /// The record at the beginning of `bytes` and what follows it; nothing if there is no whole one.
+    pub(crate) fn read(bytes: &'a [u8]) -> Option<(Record<'a>, &'a [u8])> {
+        let (head, rest) = bytes.split_at_checked(RECORD_HEADER_SIZE)?;
+        let kind = match (head[10], head[11]) {
+            (0, 0) => Kind::Ordinary,
+            (1, 0) => Kind::Loss,
+            _ => return None,
+        };
+        let (subject, rest) = rest.split_at_checked(usize::from(u16_at(head, 8)))?;
+        let (headers, rest) = rest.split_at_checked(usize::try_from(u32_at(head, 4)).ok()?)?;
+        let (payload, rest) = rest.split_at_checked(usize::try_from(u32_at(head, 0)).ok()?)?;
+        Some((Record { kind, subject, headers, payload }, rest))
+    }
+}
+
+/// The records of a batch, in order. Ends early where the bytes are no record.
+#[derive(Clone, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+    next: u64,
+    end: u64,
+}
+
+impl<'a> Records<'a> {
+    /// The `count` records in `bytes`, the first of which has the sequence `first`.
+    pub(crate) fn new(bytes: &'a [u8], first: u64, count: u32) -> Records<'a> {
+        Records { bytes, next: first, end: first + u64::from(count) }
+    }
+
+    /// Whether all the records that there should be are there, and only zeros behind them.
+    pub(crate) fn are_whole(mut self) -> bool {
+        while self.next < self.end {
+            if self.next().is_none() {
+                return false;
+            }
+        }
+        super::is_blank(self.bytes)
+    }
+
+    /// Leaves out what lies before `sequence`.
+    pub(crate) fn skip_to(mut self, sequence: u64) -> Records<'a> {
+        while self.next < sequence && self.next().is_some() {}
+        self
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    /// The sequence and the record.
+    type Item = (u64, Record<'a>);
+
+    fn next(&mut self) -> Option<(u64, Record<'a>)> {
+        if self.next >= self.end {
+            return None;
+        }
+        let (record, rest) = Record::read(self.bytes)?;
+        let sequence = self.next;
+        self.next += 1;
+        self.bytes = rest;
+        Some((sequence, record))
+    }
+}

@@ -1,0 +1,66 @@
+//! Streams on disk: records appended in batches, durable before they are told, found again whatever happened.
+//!
+//! ```text
+//!   stream/   00000000000000000001.segment   00000000000000016001.segment   …        lock
+//!             └ header │ batch │ batch │ …
+//!
+//!   writer ── Batch ──▶ Journal (one thread, group commit) ──▶ Log (one per stream) ──▶ Disk
+//!          ◀─ watermark ─┘                                      │
+//!                                                  Source ─▶ Reader: from any sequence or time
+//! ```
+//!
+//! - **Durable first.** A watermark is told after the sync that covers it; readers see nothing beyond it. After a failed
+//!   write or sync the stream is [`Frozen`] until the next start: nothing is acknowledged, reading goes on.
+//! - **Any bytes open.** [`Log::open`] succeeds on whatever lies in the directory, in time linear in the last segment, and
+//!   says what is wrong with it: [`Finding`]. Damage costs the batch it is in. What a crash cut off never comes
+//!   back, and its sequences are not used again.
+//! - **Bounded.** All memory is allocated at the start and goes round; a record costs no allocation.
+//!
+//! The bytes on disk are written down in the head of [`mod@format`]. What a machine's disk may do to them is written at
+//! [`Disk`]; [`SimulatedDisk`](disk::simulated::SimulatedDisk) does all of it.
+//!
+//! ```
+//! use stilling_journal::disk::simulated::SimulatedDisk;
+//! use stilling_journal::{Batch, Config, From, Log, Read, Record};
+//!
+//! let (mut log, recovery) = Log::open(SimulatedDisk::new(), "events", Config::default())?;
+//! assert!(recovery.findings.is_empty());
+//!
+//! let mut batch = Batch::new(64 * 1024);
+//! batch.begin(log.next(), 1_700_000_000_000_000_000);
+//! batch.push(&Record::new(b"events.door", b"open"))?;
+//! batch.push(&Record::new(b"events.door", b"closed"))?;
+//! let watermark = log.append(std::slice::from_mut(&mut batch))?;
+//! assert_eq!(watermark, 2); // both records are durable
+//!
+//! let mut reader = log.source().read_from(From::Sequence(2));
+//! let Read::Batch(batch) = reader.read()? else { panic!("it is durable") };
+//! let (sequence, record) = batch.records.clone().next().expect("one record");
+//! assert_eq!((sequence, record.payload), (2, &b"closed"[..]));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod batch;
+pub mod disk;
+mod finding;
+pub mod format;
+pub mod inspect;
+pub mod limits;
+mod log;
+mod reader;
+mod recovery;
+mod retention;
+mod scan;
+mod segments;
+mod thread;
+
+pub use batch::{Batch, Refused};
+pub use disk::{Disk, DiskFile, LockError};
+pub use finding::{Finding, Findings, OpenError};
+pub use format::record::{Kind, Record, Records};
+pub use log::{Config, Frozen, Log};
+pub use reader::{BatchView, From, GapCause, Read, Reader, Source};
+pub use recovery::Recovery;
+pub use retention::{Removed, Retention};
+pub use thread::{Answer, Journal, Limits, StreamIndex};

@@ -1,0 +1,44 @@
+//! Every maximum of the journal, with its unit, its default and what happens when it is reached.
+
+/// Bytes of a block, the unit in which everything is written: what O_DIRECT wants on every disk that is sold.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// Bytes of a segment unless told otherwise. Full: the next batch opens a new segment.
+pub const SEGMENT_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
+
+/// Most bytes of a segment that can be chosen; more is cut to this. The index that recovery builds of the last
+/// segment grows with it, by at most 64 bytes per block.
+pub const SEGMENT_SIZE_MAX: u64 = 1024 * 1024 * 1024;
+
+/// Bytes of a batch unless told otherwise. Full: the record opens the next batch.
+pub const BATCH_SIZE_DEFAULT: usize = 256 * 1024;
+
+/// Most bytes of a batch, hence of a record with its subject and headers; a batch that says it is longer is damage.
+pub const BATCH_SIZE_MAX: usize = 16 * 1024 * 1024;
+
+/// Batches that one durable write takes. More go out with the next write.
+pub const WRITE_BATCHES_MAX: usize = 16;
+
+/// Bytes of a record's subject. Longer: the record is refused.
+pub const SUBJECT_SIZE_MAX: usize = u16::MAX as usize;
+
+/// Bytes of a stream's name. Longer: the name is refused.
+pub const STREAM_NAME_SIZE_MAX: usize = 255;
+
+/// The last sequence a stream can have. Files and batches that claim a higher one are not ours.
+pub const SEQUENCE_MAX: u64 = 1 << 62;
+
+/// Findings of a recovery or an inspection that are kept one by one; further ones are only counted.
+pub const FINDINGS_MAX: usize = 1000;
+
+/// Bytes that are read from a segment at once. Memory of a reader: this, or the longest batch it meets.
+pub const READ_SIZE: usize = 256 * 1024;
+
+/// Bytes of fresh space that are zeroed ahead of small durable writes, so that these need no new extents.
+pub const ZERO_AHEAD_SIZE: usize = 8 * 1024 * 1024;
+
+/// Durable writes of at least so many bytes go into fresh space as it is: zeroing it would cost more than the extents.
+pub const ZERO_AHEAD_BELOW: usize = 512 * 1024;
+
+/// Streams that one journal thread serves unless told otherwise. More: the stream is refused.
+pub const STREAMS_MAX: usize = 1024;

@@ -1,0 +1,362 @@
+//! One stream's writer: appends batches, opens segments, tells what is durable, and stops for good at the first error.
+//!
+//! The order is everything: a batch is written and synced, only then the watermark moves. A segment is made, its header
+//! synced and its name made durable before a batch goes into it. After a failed write nobody knows what the disk has,
+//! so the log is frozen: it acknowledges nothing any more until the process has been started again and
+//! recovery has looked at the bytes themselves.
+//!
+//! Nothing is ever written twice in one place: each opening that writes begins a segment of its own, with an epoch of
+//! its own, and that segment's header says what counts in the one before.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+
+use stilling_ring::planted;
+
+use crate::batch::{Aligned, Batch};
+use crate::disk::{Disk, DiskFile};
+use crate::finding::OpenError;
+use crate::format::segment::{SegmentHeader, file_name};
+use crate::limits::{
+    BLOCK_SIZE, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX, WRITE_BATCHES_MAX,
+};
+use crate::reader::Source;
+use crate::recovery::{Recovery, survey};
+use crate::scan::Expected;
+use crate::segments::{Previous, Segment, Shared};
+
+/// How a stream is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Config {
+    /// Bytes of a segment, rounded up to whole blocks and cut to [`SEGMENT_SIZE_MAX`]. Full: the next batch opens a new
+    /// segment. A batch that is longer gets a segment of its own size.
+    pub segment_size: u64,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config { segment_size: SEGMENT_SIZE_DEFAULT }
+    }
+}
+
+/// The log takes nothing any more, and why.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// What was being done, to which file, and what the system said.
+    pub reason: Arc<str>,
+    /// What kind of error it was.
+    pub kind: io::ErrorKind,
+}
+
+impl fmt::Display for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the stream is frozen until the next start: {}", self.reason)
+    }
+}
+
+impl std::error::Error for Frozen {}
+
+/// The writer of one stream.
+pub struct Log<D: Disk> {
+    disk: D,
+    config: Config,
+    name: String,
+    stream_id: u64,
+    epoch: u64,
+    /// The sequence of the next record.
+    next: u64,
+    /// The CRC of the last batch.
+    chain: u32,
+    deduplicate_from: u64,
+    shared: Arc<Shared>,
+    active: Option<Active<D::File>>,
+    /// Files that a crash has left without content.
+    unfinished: Vec<String>,
+    /// What the last segment of the life before can be cut to.
+    cut: Option<u64>,
+    frozen: Option<Frozen>,
+    block: Aligned,
+    end: Batch,
+    _lock: D::Lock,
+}
+
+/// The segment that is written.
+struct Active<F> {
+    file: F,
+    segment: Arc<Segment>,
+    offset: u64,
+}
+
+impl<D: Disk> Log<D> {
+    /// Opens the stream `name` in the directory `disk`, whatever is in it, and keeps all others away from it.
+    ///
+    /// # Errors
+    /// If somebody else has the directory, if it cannot be read, or if a segment has another format. Bad bytes are no
+    /// error: the [`Recovery`] says what they cost.
+    pub fn open(disk: D, name: &str, config: Config) -> Result<(Log<D>, Recovery), OpenError> {
+        if name.is_empty() || name.len() > STREAM_NAME_SIZE_MAX {
+            return Err(OpenError::Name(name.to_owned()));
+        }
+        let lock = disk.lock().map_err(OpenError::Lock)?;
+        let survey = survey(&disk, Some(name))?;
+        let recovery = survey.recovery;
+        // Zero is what blank space would tell.
+        let stream_id = survey.stream_id.unwrap_or_else(|| disk.unpredictable().max(1));
+        let block = BLOCK_SIZE as u64;
+        let segment_size =
+            config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
+        let log = Log {
+            config: Config { segment_size },
+            name: name.to_owned(),
+            stream_id,
+            epoch: survey.epoch + 1,
+            next: recovery.next,
+            chain: survey.chain,
+            deduplicate_from: recovery.deduplicate_from,
+            shared: Arc::new(Shared::new(survey.segments, recovery.last)),
+            active: None,
+            unfinished: survey.unfinished,
+            cut: survey.cut,
+            frozen: None,
+            block: Aligned::new(BLOCK_SIZE),
+            end: Batch::new(BLOCK_SIZE),
+            _lock: lock,
+            disk,
+        };
+        Ok((log, recovery))
+    }
+
+    /// The sequence that the next record gets.
+    #[must_use]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The last sequence that is durable.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.shared.durable()
+    }
+
+    /// The stream's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many openings have written to the stream, this one included.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Why the log takes nothing any more, if so.
+    #[must_use]
+    pub fn frozen(&self) -> Option<&Frozen> {
+        self.frozen.as_ref()
+    }
+
+    /// Where readers come from. It may go to any thread, and outlives the log.
+    #[must_use]
+    pub fn source(&self) -> Source<D> {
+        Source::new(self.disk.clone(), Arc::clone(&self.shared))
+    }
+
+    /// Says where the de-duplication window begins; the header of the next segment carries it.
+    pub fn deduplicate_from(&mut self, sequence: u64) {
+        self.deduplicate_from = sequence;
+    }
+
+    /// Appends batches and returns the durable watermark, which then covers them. They are sealed here; those that fit
+    /// into the segment go out in one durable write, at most [`WRITE_BATCHES_MAX`] at a time. Empty ones are left out.
+    ///
+    /// # Errors
+    /// [`Frozen`], now and for ever. What [`durable`](Log::durable) tells stays true; of what lies beyond it nothing is
+    /// known.
+    ///
+    /// # Panics
+    /// If a batch does not begin with the sequence that is next: its records would have the wrong ones.
+    pub fn append(&mut self, batches: &mut [Batch]) -> Result<u64, Frozen> {
+        let mut rest = batches;
+        while let Some(first) = rest.first() {
+            if let Some(frozen) = &self.frozen {
+                return Err(frozen.clone());
+            }
+            if first.is_empty() {
+                rest = &mut rest[1..];
+                continue;
+            }
+            let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
+            let mut length = 0;
+            let fits = |batch: &&Batch| {
+                length += batch.size() as u64;
+                !batch.is_empty() && length <= room
+            };
+            let count = rest.iter().take(WRITE_BATCHES_MAX).take_while(fits).count();
+            if count == 0 {
+                let (size, time_ns) = (first.size() as u64, first.time_ns());
+                self.open_segment(size, time_ns)?;
+                continue;
+            }
+            let (now, later) = rest.split_at_mut(count);
+            self.write(now)?;
+            rest = later;
+        }
+        Ok(self.shared.durable())
+    }
+
+    /// Ends the stream's last segment, so that its next opening knows that nothing is missing. Without it everything
+    /// that is durable is found all the same.
+    ///
+    /// # Errors
+    /// [`Frozen`], as for [`append`](Log::append).
+    pub fn close(mut self) -> Result<(), Frozen> {
+        if let Some(frozen) = self.frozen.take() {
+            return Err(frozen);
+        }
+        let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
+        if room > 0 {
+            let mut end = std::mem::replace(&mut self.end, Batch::new(1));
+            end.begin(self.next, self.active.as_ref().map_or(0, |active| active.segment.newest_ns()));
+            self.write(std::slice::from_mut(&mut end))?;
+            if let Some(active) = &self.active {
+                // Whether the space comes back is no question of what is kept.
+                let _ = self.disk.truncate(&active.segment.name, active.offset);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes batches that fit into the active segment.
+    fn write(&mut self, batches: &mut [Batch]) -> Result<(), Frozen> {
+        let watermark = self.shared.durable();
+        let (mut next, mut chain) = (self.next, self.chain);
+        for batch in batches.iter_mut() {
+            assert_eq!(batch.first(), next, "a batch of {} begins with the sequence that is next", self.name);
+            chain = batch.seal(self.stream_id, self.epoch, watermark, chain);
+            next = batch.next();
+        }
+        let Some(active) = &mut self.active else { return Ok(()) };
+        if planted!("early watermark") {
+            self.shared.tell(next - 1);
+        }
+        let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] = std::array::from_fn(|at| {
+            IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes()))
+        });
+        let written = active.file.write_durable(active.offset, &mut pieces[..batches.len()]);
+        if let Err(error) = written {
+            let what = format!("writing {} at {}", active.segment.name, active.offset);
+            return Err(self.freeze(&what, &error));
+        }
+        active.offset += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
+        (self.next, self.chain) = (next, chain);
+        let newest_ns = batches.last().map_or(0, Batch::time_ns);
+        active.segment.grow(active.offset, next - 1, newest_ns);
+        self.shared.tell(next - 1);
+        Ok(())
+    }
+
+    /// Makes the next segment, with room for a batch of `length` bytes.
+    fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), Frozen> {
+        let name = file_name(self.next);
+        let size = self.config.segment_size.max(BLOCK_SIZE as u64 + length);
+        match self.make_segment(&name, size, now_ns) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.freeze(&format!("making {name}"), &error)),
+        }
+    }
+
+    fn make_segment(&mut self, name: &str, size: u64, now_ns: u64) -> io::Result<()> {
+        if self.next >= SEQUENCE_MAX {
+            return Err(io::Error::other("the stream has had all the sequences that there are"));
+        }
+        let before = self.shared.list().last().cloned();
+        let before = match before {
+            // A segment that never got a record would have the same name.
+            Some(empty) if empty.name == name => {
+                self.disk.remove(name)?;
+                let mut list = self.shared.list();
+                list.pop();
+                Before { said: empty.previous, cut: None }
+            }
+            Some(before) => {
+                let said = Previous { first: before.first, last: self.shared.durable() };
+                let end = self.active.as_ref().map(|active| active.offset).or(self.cut);
+                Before { said: Some(said), cut: end.filter(|end| *end < before.size()).map(|end| (before, end)) }
+            }
+            None => Before { said: None, cut: None },
+        };
+        self.cut = None;
+        self.active = None;
+        for name in self.unfinished.drain(..) {
+            self.disk.remove(&name)?;
+        }
+        let mut file = self.disk.create(name, size)?;
+        let header = SegmentHeader {
+            stream_id: self.stream_id,
+            epoch: self.epoch,
+            first: self.next,
+            created_ns: now_ns,
+            previous_first: before.said.map_or(0, |said| said.first),
+            previous_last: before.said.map_or(0, |said| said.last),
+            deduplicate_from: self.deduplicate_from,
+            size,
+            chain: self.chain,
+            name: self.name.clone(),
+        };
+        header.write(self.block.bytes_mut());
+        file.write_durable(0, &mut [IoSlice::new(self.block.bytes())])?;
+        if !planted!("unsynced directory") {
+            self.disk.sync()?;
+        }
+        if let Some((segment, end)) = before.cut {
+            // Only now, when the new header says what counts in it. If the space does not come back, nothing is lost.
+            if self.disk.truncate(&segment.name, end).is_ok() {
+                segment.cut(end);
+            }
+        }
+        let expected = Expected {
+            first: self.next,
+            stream_id: Some(self.stream_id),
+            epoch: Some(self.epoch),
+            chain: Some(self.chain).filter(|chain| *chain != 0),
+            size: Some(size),
+        };
+        let offset = BLOCK_SIZE as u64;
+        let mut segment = Segment::new(name.to_owned(), expected, size, self.next - 1, offset);
+        (segment.previous, segment.created_ns) = (before.said, now_ns);
+        segment.grow(offset, self.next - 1, now_ns);
+        let segment = Arc::new(segment);
+        self.shared.list().push(Arc::clone(&segment));
+        self.active = Some(Active { file, segment, offset });
+        Ok(())
+    }
+
+    fn freeze(&mut self, what: &str, error: &io::Error) -> Frozen {
+        let reason = format!("stream {}: {what} in {}: {error}", self.name, self.disk.place());
+        let frozen = Frozen { reason: reason.into(), kind: error.kind() };
+        self.frozen = Some(frozen.clone());
+        frozen
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+}
+
+/// What a new segment says of the one before it, and where that can be cut once the new one is durable.
+struct Before {
+    said: Option<Previous>,
+    cut: Option<(Arc<Segment>, u64)>,
+}
+
+impl<D: Disk> fmt::Debug for Log<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").field("name", &self.name).field("next", &self.next).finish_non_exhaustive()
+    }
+}

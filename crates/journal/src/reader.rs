@@ -1,0 +1,316 @@
+//! Reading a stream from any sequence or time, while it is written, with the memory of one read.
+//!
+//! A [`Source`] may go to any thread and gives [`Reader`]s. A reader yields batch after batch, of at most
+//! [`READ_SIZE`] bytes unless a single batch was made longer, and says exactly which sequences are not there any more. It
+//! never looks at what is not durable yet; having come to the end, it can be asked again later.
+//!
+//! Looking for a place reads its segment from the beginning.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile};
+use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
+use crate::format::record::Records;
+use crate::limits::BLOCK_SIZE;
+use crate::scan::Window;
+use crate::segments::{Segment, Shared};
+
+/// Where to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum From {
+    /// With this sequence.
+    Sequence(u64),
+    /// With the first batch of this time or later, Unix time in nanoseconds.
+    Time(u64),
+}
+
+/// Gives readers of one stream.
+pub struct Source<D: Disk> {
+    disk: D,
+    shared: Arc<Shared>,
+}
+
+impl<D: Disk> Clone for Source<D> {
+    fn clone(&self) -> Source<D> {
+        Source { disk: self.disk.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<D: Disk> fmt::Debug for Source<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("durable", &self.durable()).finish_non_exhaustive()
+    }
+}
+
+impl<D: Disk> Source<D> {
+    pub(crate) fn new(disk: D, shared: Arc<Shared>) -> Source<D> {
+        Source { disk, shared }
+    }
+
+    /// The last sequence that can be read.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.shared.durable()
+    }
+
+    /// The first sequence that is kept, if there is any.
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        self.shared.list().first().map(|segment| segment.first)
+    }
+
+    /// A reader from there on.
+    #[must_use]
+    pub fn read_from(&self, from: From) -> Reader<D> {
+        let (next, not_before_ns) = match from {
+            From::Sequence(sequence) => (sequence.max(1), 0),
+            From::Time(time_ns) => {
+                let list = self.shared.list();
+                // What was written before a segment was made is older than it.
+                let at = list.iter().rposition(|segment| segment.created_ns <= time_ns).unwrap_or(0);
+                (list.get(at).map_or(1, |segment| segment.first), time_ns)
+            }
+        };
+        Reader {
+            source: self.clone(),
+            next,
+            not_before_ns,
+            place: None,
+            window: Window::new(0),
+        }
+    }
+}
+
+/// What a reader came to.
+#[derive(Clone, Debug)]
+pub enum Read<'a> {
+    /// A batch.
+    Batch(BatchView<'a>),
+    /// These sequences are not there; the reader goes on behind them.
+    Gap {
+        /// The first one.
+        first: u64,
+        /// The last one.
+        last: u64,
+        /// Why.
+        cause: GapCause,
+    },
+    /// The reader has everything that is durable so far.
+    End,
+}
+
+/// Why sequences are not there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GapCause {
+    /// Retention has removed them.
+    Removed,
+    /// Their bytes are not what was written, or their segment is missing.
+    Damaged,
+    /// They belonged to a write that a crash has cut off; nobody has ever seen them.
+    Torn,
+}
+
+/// Records that became durable together.
+#[derive(Clone, Debug)]
+pub struct BatchView<'a> {
+    /// The time of all of them, Unix time in nanoseconds.
+    pub time_ns: u64,
+    /// The records, from the one that the reader was to begin with.
+    pub records: Records<'a>,
+    /// The sequence of the last one.
+    pub last: u64,
+}
+
+/// A place in a stream that moves on.
+pub struct Reader<D: Disk> {
+    source: Source<D>,
+    next: u64,
+    /// Batches of an earlier time are left out until one is not.
+    not_before_ns: u64,
+    place: Option<Place<D::File>>,
+    window: Window,
+}
+
+struct Place<F> {
+    segment: Arc<Segment>,
+    file: F,
+    offset: u64,
+    /// Which sequences of the segment may be read, and up to where, as far as was last asked.
+    last: u64,
+    end: u64,
+}
+
+/// What the head at a place says.
+enum Head {
+    Batch(BatchHeader),
+    NoBatch,
+}
+
+impl<D: Disk> Reader<D> {
+    /// The sequence that comes next.
+    #[must_use]
+    pub fn next_sequence(&self) -> u64 {
+        self.next
+    }
+
+    /// The file that it is in.
+    #[must_use]
+    pub fn file(&self) -> Option<String> {
+        self.place.as_ref().map(|place| place.segment.name.clone())
+    }
+
+    /// The next batch, gap, or the end so far.
+    ///
+    /// # Errors
+    /// The system's, if a segment cannot be opened. Bytes that cannot be read are a gap.
+    pub fn read(&mut self) -> io::Result<Read<'_>> {
+        let found = loop {
+            if let Some(step) = self.step()? {
+                break step;
+            }
+        };
+        Ok(match found {
+            Step::Gap { first, last, cause } => Read::Gap { first, last, cause },
+            Step::End => Read::End,
+            Step::Batch { header, offset, from } => {
+                let length = header.length as usize;
+                let file = self.place.as_ref().map(|place| &place.file);
+                let bytes = file.and_then(|file| self.window.get(file, offset, length)).unwrap_or(&[]);
+                let body = bytes.get(BATCH_HEADER_SIZE..).unwrap_or(&[]);
+                let records = Records::new(body, header.first, header.count).skip_to(from);
+                Read::Batch(BatchView { time_ns: header.time_ns, records, last: header.last() })
+            }
+        })
+    }
+
+    /// One move; nothing if another one is needed to find something.
+    fn step(&mut self) -> io::Result<Option<Step>> {
+        if self.next > self.source.durable() {
+            return Ok(Some(Step::End));
+        }
+        let is_here = self.place.as_mut().is_some_and(|place| {
+            place.refresh();
+            self.next <= place.last && self.next >= place.segment.first
+        });
+        if !is_here {
+            return self.find_segment();
+        }
+        let Some(place) = &mut self.place else { return Ok(None) };
+        if self.window.is_short_of(place.end) {
+            self.window.reset(place.end);
+        }
+        if place.offset >= place.end {
+            return Ok(Some(self.gap(None, GapCause::Damaged)));
+        }
+        let header = match place.head(&mut self.window) {
+            Head::NoBatch => {
+                place.offset += BLOCK_SIZE as u64;
+                return Ok(None);
+            }
+            Head::Batch(header) => header,
+        };
+        let (offset, behind) = (place.offset, place.offset + u64::from(header.length));
+        if header.first > place.last {
+            // Cut off by a crash: what counts of this segment has ended before it.
+            place.offset = place.end;
+            return Ok(None);
+        }
+        if header.count == 0 || header.last() < self.next {
+            place.offset = behind;
+            return Ok(None);
+        }
+        if header.first > self.next {
+            return Ok(Some(self.gap(Some(header.first - 1), GapCause::Damaged)));
+        }
+        if header.time_ns < self.not_before_ns {
+            place.offset = behind;
+            self.next = header.last() + 1;
+            return Ok(None);
+        }
+        place.offset = behind;
+        if !place.is_whole(&mut self.window, offset, &header) {
+            return Ok(Some(self.gap(Some(header.last()), GapCause::Damaged)));
+        }
+        let from = std::mem::replace(&mut self.next, header.last() + 1);
+        self.not_before_ns = 0;
+        Ok(Some(Step::Batch { header, offset, from }))
+    }
+
+    /// Goes to the segment with the next sequence, or tells that there is none.
+    fn find_segment(&mut self) -> io::Result<Option<Step>> {
+        let list = self.source.shared.list();
+        let at = list.partition_point(|segment| segment.first <= self.next);
+        let here = at.checked_sub(1).and_then(|at| list.get(at)).cloned();
+        let behind = list.get(at).cloned();
+        drop(list);
+        if let Some(segment) = here.as_ref().filter(|segment| self.next <= segment.last()) {
+            let opened = self.source.disk.open(&segment.name);
+            let file = match opened {
+                Ok(file) => file,
+                // Retention was faster.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_removed(segment) => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            self.window.reset(segment.end());
+            let offset = BLOCK_SIZE as u64;
+            let mut place = Place { segment: Arc::clone(segment), file, offset, last: 0, end: 0 };
+            place.refresh();
+            self.place = Some(place);
+            return Ok(None);
+        }
+        let Some(behind) = behind else { return Ok(Some(Step::End)) };
+        let cause = match (&here, behind.previous) {
+            (None, _) => GapCause::Removed,
+            (Some(here), Some(previous)) if previous.first == here.first => GapCause::Torn,
+            _ => GapCause::Damaged,
+        };
+        Ok(Some(self.gap(Some(behind.first - 1), cause)))
+    }
+
+    fn is_removed(&self, segment: &Arc<Segment>) -> bool {
+        !self.source.shared.list().iter().any(|other| Arc::ptr_eq(other, segment))
+    }
+
+    /// Tells that everything up to `last`, or all that is left of the segment, is not there.
+    fn gap(&mut self, last: Option<u64>, cause: GapCause) -> Step {
+        let rest = self.place.as_ref().map_or(self.next, |place| place.last);
+        let (first, last) = (self.next, last.unwrap_or(rest).max(self.next));
+        self.next = last + 1;
+        Step::Gap { first, last, cause }
+    }
+}
+
+enum Step {
+    Batch { header: BatchHeader, offset: u64, from: u64 },
+    Gap { first: u64, last: u64, cause: GapCause },
+    End,
+}
+
+impl<F: DiskFile> Place<F> {
+    fn refresh(&mut self) {
+        self.last = self.segment.last();
+        self.end = self.segment.end();
+    }
+
+    fn head(&self, window: &mut Window) -> Head {
+        let block = window.get(&self.file, self.offset, BLOCK_SIZE);
+        match block.and_then(BatchHeader::read).filter(|header| self.segment.expected.admits(header)) {
+            Some(header) => Head::Batch(header),
+            None => Head::NoBatch,
+        }
+    }
+
+    /// Whether the batch at `offset` is what was written, and its records can be told apart.
+    fn is_whole(&self, window: &mut Window, offset: u64, header: &BatchHeader) -> bool {
+        let length = header.length as usize;
+        let bytes = window.get(&self.file, offset, length).filter(|bytes| bytes.len() == length);
+        bytes.and_then(|bytes| bytes.get(BATCH_HEADER_SIZE..)).is_some_and(|body| {
+            crc32c::crc32c(body) == header.body_crc
+                && Records::new(body, header.first, header.count).are_whole()
+        })
+    }
+}

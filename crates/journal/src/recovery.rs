@@ -1,0 +1,268 @@
+//! Opening a directory: what is there, what of it counts, what is wrong with it.
+//!
+//! Every block of the last segment is read, since only there a write can have been under way. Of the others the header
+//! is read: the header of the next one says what counts in them. Damage inside them is met by readers, and by
+//! [`inspect`](crate::inspect). If a header cannot be read, the segment before it is read whole instead.
+//!
+//! Nothing is changed on disk here; that waits for the first record.
+
+use std::sync::Arc;
+
+use crate::disk::{Disk, DiskFile, Entry};
+use crate::finding::{Finding, Findings, OpenError};
+use crate::format::segment::{FirstBlock, SegmentHeader, first_of, read};
+use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX};
+use crate::scan::{Expected, Judged, Stretch, judge, scan};
+use crate::segments::{Previous, Segment};
+
+/// What opening a stream found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Recovery {
+    /// Everything that is not as it was written.
+    pub findings: Findings,
+    /// The first sequence that is kept; the next one if there is none.
+    pub first: u64,
+    /// The last sequence that counts; 0 if there never was one.
+    pub last: u64,
+    /// The sequence that the next record gets. It lies beyond whatever a torn write may have had.
+    pub next: u64,
+    /// Where the de-duplication window began when the last segment was made.
+    pub deduplicate_from: u64,
+    /// How many segments there are.
+    pub segments: usize,
+}
+
+/// What a directory holds.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    pub(crate) recovery: Recovery,
+    pub(crate) segments: Vec<Arc<Segment>>,
+    /// Files that go when the next segment is made.
+    pub(crate) unfinished: Vec<String>,
+    /// To how many bytes the last segment can be cut, if there is only preallocated space behind.
+    pub(crate) cut: Option<u64>,
+    pub(crate) stream_id: Option<u64>,
+    pub(crate) epoch: u64,
+    pub(crate) chain: u32,
+}
+
+/// A file with the name of a segment, and its header if that could be read.
+struct Found {
+    entry: Entry,
+    first: u64,
+    header: Option<SegmentHeader>,
+}
+
+impl Found {
+    fn expected(&self, stream_id: Option<u64>) -> Expected {
+        let header = self.header.as_ref();
+        Expected {
+            first: self.first,
+            stream_id: stream_id.or(header.map(|header| header.stream_id)),
+            epoch: header.map(|header| header.epoch),
+            chain: header.map(|header| header.chain).filter(|chain| *chain != 0),
+            size: header.map(|header| header.size),
+        }
+    }
+}
+
+/// Looks at a stream's directory; `stream` is its name, if it has to be that of one stream.
+///
+/// # Errors
+/// [`OpenError::Disk`] if the directory or a file in it cannot be opened, [`OpenError::Version`].
+pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, OpenError> {
+    let mut survey = Survey::default();
+    let mut files = find(disk, stream, &mut survey.recovery.findings)?;
+    let mut last: Option<(Expected, Judged)> = None;
+    while let Some(found) = files.last() {
+        let (expected, stretches) = scan_found(disk, found, survey.stream_id_of(&files))?;
+        let blank = |stretch: &Stretch| matches!(stretch, Stretch::Other { written: 0, .. });
+        if found.header.is_none() && stretches.iter().all(blank) {
+            let file = found.entry.name.clone();
+            survey.recovery.findings.add(Finding::Unfinished { file: file.clone() });
+            survey.unfinished.push(file);
+            files.pop();
+            continue;
+        }
+        let judged = judge(&stretches, found.entry.size, &expected, 0);
+        survey.cut = blank_behind(&stretches);
+        last = Some((expected, judged));
+        break;
+    }
+    survey.stream_id = last.as_ref().and_then(|(expected, _)| expected.stream_id);
+    for at in 0..files.len() {
+        survey.take(disk, &files, at, &mut last)?;
+    }
+    survey.finish(files.last());
+    Ok(survey)
+}
+
+impl Survey {
+    fn stream_id_of(&self, files: &[Found]) -> Option<u64> {
+        files.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id)
+    }
+
+    /// Takes one file into the list.
+    fn take<D: Disk>(
+        &mut self,
+        disk: &D,
+        files: &[Found],
+        at: usize,
+        last: &mut Option<(Expected, Judged)>,
+    ) -> Result<(), OpenError> {
+        let found = &files[at];
+        let next = files.get(at + 1);
+        let said = next.and_then(|next| next.header.as_ref());
+        let follows = said.filter(|header| header.previous_first == found.first);
+        if found.header.is_none() {
+            self.recovery.findings.add(Finding::Header { file: found.entry.name.clone() });
+        }
+        let (expected, judged) = match (next, follows, &found.header) {
+            (None, ..) => {
+                let (expected, judged) = last.take().unwrap_or((found.expected(None), Judged::default()));
+                self.report(&found.entry.name, &judged, true);
+                (expected, judged)
+            }
+            // The header of the next one says everything; `end` is bounded by the file.
+            (Some(next), Some(header), Some(own)) => {
+                let judged = Judged {
+                    last: header.previous_last.max(found.first - 1),
+                    end: found.entry.size,
+                    newest_ns: next.header.as_ref().map_or(0, |next| next.created_ns),
+                    epoch: own.epoch,
+                    ..Judged::default()
+                };
+                (found.expected(self.stream_id), judged)
+            }
+            (Some(next), follows, _) => {
+                let (expected, stretches) = scan_found(disk, found, self.stream_id)?;
+                let known = follows.map_or(0, |header| header.previous_last);
+                let expected = Expected { size: None, ..expected };
+                let mut judged = judge(&stretches, found.entry.size, &expected, known);
+                judged.last = judged.last.min(next.first - 1);
+                self.report(&found.entry.name, &judged, false);
+                (expected, judged)
+            }
+        };
+        if let Some(header) = said.filter(|header| header.previous_first != found.first)
+            && header.previous_last > judged.last
+        {
+            let before = next.map(|next| next.entry.name.clone()).unwrap_or_default();
+            let lost = (judged.last + 1, header.previous_last);
+            self.recovery.findings.add(Finding::Missing { before, lost });
+        }
+        self.epoch = self.epoch.max(judged.epoch).max(expected.epoch.unwrap_or(0));
+        if next.is_none() {
+            self.chain = judged.chain;
+            let torn = judged.torn.map_or(0, |(_, highest)| highest);
+            self.recovery.last = judged.last;
+            self.recovery.next = judged.last.max(torn).min(SEQUENCE_MAX - 1) + 1;
+        }
+        let (name, size) = (found.entry.name.clone(), found.entry.size);
+        let mut segment = Segment::new(name, expected, size, judged.last, judged.end);
+        if let Some(header) = &found.header {
+            segment.created_ns = header.created_ns;
+            segment.previous = (header.previous_first > 0)
+                .then_some(Previous { first: header.previous_first, last: header.previous_last });
+        }
+        segment.grow(judged.end, judged.last, judged.newest_ns.max(segment.created_ns));
+        self.segments.push(Arc::new(segment));
+        Ok(())
+    }
+
+    fn report(&mut self, file: &str, judged: &Judged, is_last: bool) {
+        for &(offset, length, first, last) in &judged.damages {
+            let lost = (first <= last).then_some((first, last));
+            self.recovery.findings.add(Finding::Damage { file: file.to_owned(), offset, length, lost });
+        }
+        if let Some((offset, highest)) = judged.torn.filter(|_| is_last) {
+            let sequences = (judged.last + 1, highest);
+            self.recovery.findings.add(Finding::Torn { file: file.to_owned(), offset, sequences });
+        }
+    }
+
+    fn finish(&mut self, newest: Option<&Found>) {
+        let recovery = &mut self.recovery;
+        recovery.segments = self.segments.len();
+        recovery.next = recovery.next.max(1);
+        recovery.first = self.segments.first().map_or(recovery.next, |segment| segment.first);
+        if let Some(header) = newest.and_then(|newest| newest.header.as_ref()) {
+            recovery.deduplicate_from = header.deduplicate_from;
+        }
+    }
+}
+
+/// The files of a stream, by their first sequences.
+fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Result<Vec<Found>, OpenError> {
+    let refused = |place: String| move |source| OpenError::Disk { place, source };
+    let mut found = Vec::new();
+    let mut block = vec![0; BLOCK_SIZE];
+    for entry in disk.list().map_err(refused(disk.place()))? {
+        let Some(first) = first_of(&entry.name) else {
+            findings.add(Finding::Foreign { file: entry.name, reason: "it is not named like a segment" });
+            continue;
+        };
+        let place = || format!("{}/{}", disk.place(), entry.name);
+        let file = disk.open(&entry.name).map_err(refused(place()))?;
+        let first_block = match file.read_at(0, &mut block) {
+            Ok(length) => read(&block[..length]),
+            Err(_) => FirstBlock::Damaged,
+        };
+        let header = match first_block {
+            FirstBlock::Header(header) => {
+                let reason = if header.first != first {
+                    Some("its header tells another first sequence than its name")
+                } else if stream.is_some_and(|stream| stream != header.name) {
+                    Some("it belongs to a stream of another name")
+                } else {
+                    None
+                };
+                if let Some(reason) = reason {
+                    findings.add(Finding::Foreign { file: entry.name, reason });
+                    continue;
+                }
+                Some(header)
+            }
+            FirstBlock::Version(version) => {
+                return Err(OpenError::Version {
+                    place: disk.place(),
+                    file: entry.name,
+                    found: version,
+                });
+            }
+            FirstBlock::Blank | FirstBlock::Damaged => None,
+        };
+        found.push(Found { entry, first, header });
+    }
+    found.sort_by_key(|found| found.first);
+    let newest = found.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id);
+    found.retain(|found| {
+        let ours = found.header.as_ref().is_none_or(|header| Some(header.stream_id) == newest);
+        if !ours {
+            let reason = "it belongs to another stream of this name, of which it is not the newest segment";
+            findings.add(Finding::Foreign { file: found.entry.name.clone(), reason });
+        }
+        ours
+    });
+    Ok(found)
+}
+
+fn scan_found<D: Disk>(
+    disk: &D,
+    found: &Found,
+    stream_id: Option<u64>,
+) -> Result<(Expected, Vec<Stretch>), OpenError> {
+    let mut expected = found.expected(stream_id);
+    let place = format!("{}/{}", disk.place(), found.entry.name);
+    let file = disk.open(&found.entry.name).map_err(|source| OpenError::Disk { place, source })?;
+    let stretches = scan(&file, found.entry.size, &mut expected);
+    Ok((expected, stretches))
+}
+
+/// Where the blank space at the end of a file begins, if there is any.
+fn blank_behind(stretches: &[Stretch]) -> Option<u64> {
+    match stretches.last() {
+        Some(Stretch::Other { offset, written: 0, .. }) => Some(*offset),
+        _ => None,
+    }
+}

@@ -1,0 +1,66 @@
+//! Letting old records go: whole segments, the oldest first, never the one that is written.
+
+use std::io;
+
+use crate::disk::Disk;
+use crate::log::Log;
+
+/// What is kept of a stream. Nothing set: everything.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Retention {
+    /// Most bytes of all segments together, padding and preallocated space included. A hard bound down to the one
+    /// segment that is written.
+    pub bytes_max: Option<u64>,
+    /// Records that are kept at least; more by up to one segment.
+    pub records: Option<u64>,
+    /// How long records are kept at least, in nanoseconds; longer by up to the time that one segment covers.
+    pub age_ns: Option<u64>,
+}
+
+/// What one round of retention did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Removed {
+    /// Segments removed.
+    pub segments: usize,
+    /// Bytes that came back.
+    pub bytes: u64,
+}
+
+impl<D: Disk> Log<D> {
+    /// Removes the segments that need not be kept at `now_ns`, Unix time in nanoseconds. Nothing from `keep_from` on is
+    /// removed, whatever the bounds say: a snapshot may need it. Readers that are in a removed segment finish it.
+    ///
+    /// A removal is not synced: a crash may bring a segment back, and the next round removes it again.
+    ///
+    /// # Errors
+    /// The system's, if a file cannot be removed. The log goes on.
+    pub fn retain(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
+        let mut removed = Removed::default();
+        loop {
+            let list = self.shared().list();
+            let [oldest, next, ..] = &list[..] else { return Ok(removed) };
+            let oldest_end = next.first;
+            let bytes: u64 = list.iter().map(|segment| segment.size()).sum();
+            let behind: u64 = list.iter().skip(1).map(|segment| segment.records()).sum();
+            let too_large = retention.bytes_max.is_some_and(|most| bytes > most);
+            let too_many = retention.records.is_some_and(|least| behind >= least);
+            let too_old =
+                retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
+            if !(too_large || too_many || too_old) || oldest_end > keep_from {
+                return Ok(removed);
+            }
+            let (name, size) = (oldest.name.clone(), oldest.size());
+            drop(list);
+            self.disk().remove(&name)?;
+            self.shared().list().remove(0);
+            removed.segments += 1;
+            removed.bytes += size;
+        }
+    }
+
+    /// Bytes of all segments together, padding and preallocated space included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.shared().list().iter().map(|segment| segment.size()).sum()
+    }
+}

@@ -1,0 +1,277 @@
+//! Reading one segment from its first to its last byte, whatever the bytes are, and judging what of it counts.
+//!
+//! Scanning reads every block once. A batch whose head is whole says how long it is, even if its body is bad; where no
+//! whole head is, the scan goes on at the next block. Judging then tells three things apart:
+//!
+//! ```text
+//!   good │ good │ bad │ good (watermark ≥ the bad one's sequences)     damage: it had been synced; skipped, reported
+//!   good │ good │ bad │ good (watermark below them)                    torn: written together, cut off before the bad one
+//!   good │ good │ bad │ nothing                                        torn
+//! ```
+//!
+//! The watermark in a batch is what had been synced when it was written, so one that covers a bad place proves that the
+//! bytes were good once. Nothing proves that for the last write before a crash: it may have been acknowledged
+//! or not, and is reported as that.
+
+use std::io;
+
+use crate::disk::DiskFile;
+use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
+use crate::format::is_blank;
+use crate::format::record::RECORD_HEADER_SIZE;
+use crate::limits::{BLOCK_SIZE, READ_SIZE, SEQUENCE_MAX};
+
+/// What is known of a segment before its batches are read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Expected {
+    pub(crate) first: u64,
+    /// The stream's, unless no header of any segment could be read.
+    pub(crate) stream_id: Option<u64>,
+    /// The segment's, unless its header could not be read.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) chain: Option<u32>,
+    /// How many bytes the file has until it is ended cleanly, unless the header could not be read or the file may have
+    /// been cut to what counts in it.
+    pub(crate) size: Option<u64>,
+}
+
+impl Expected {
+    /// Whether a batch with this head belongs to the segment at all.
+    pub(crate) fn admits(&self, header: &BatchHeader) -> bool {
+        self.stream_id.is_none_or(|id| id == header.stream_id)
+            && self.epoch.is_none_or(|epoch| epoch == header.epoch)
+            && header.first >= self.first
+    }
+}
+
+/// A stretch of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stretch {
+    /// A batch with a whole head.
+    Batch { offset: u64, header: BatchHeader, is_good: bool },
+    /// Blocks that are no batch, `written` of whose bytes belong to blocks that are not blank.
+    Other { offset: u64, length: u64, written: u64 },
+}
+
+/// Reads all batches of a segment. The memory it needs is one read, and 64 bytes per batch or hole.
+pub(crate) fn scan(file: &impl DiskFile, size: u64, expected: &mut Expected) -> Vec<Stretch> {
+    let mut stretches = Vec::new();
+    let mut window = Window::new(size);
+    let mut offset = BLOCK_SIZE as u64;
+    while offset < size {
+        let block = window.get(file, offset, BLOCK_SIZE);
+        let header = block.and_then(BatchHeader::read).filter(|header| expected.admits(header));
+        match header {
+            Some(header) => {
+                // Where no header of a segment could be read, the first batch says whose it is.
+                expected.stream_id.get_or_insert(header.stream_id);
+                let length = u64::from(header.length);
+                let is_good = body_crc(&mut window, file, offset, length) == Some(header.body_crc);
+                stretches.push(Stretch::Batch { offset, header, is_good });
+                offset += length;
+            }
+            None => {
+                let here = (size - offset).min(BLOCK_SIZE as u64);
+                let here_written = if block.is_some_and(is_blank) { 0 } else { here };
+                match stretches.last_mut() {
+                    Some(Stretch::Other { length, written, .. }) => {
+                        *length += here;
+                        *written += here_written;
+                    }
+                    _ => stretches.push(Stretch::Other { offset, length: here, written: here_written }),
+                }
+                offset += here;
+            }
+        }
+    }
+    stretches
+}
+
+/// The CRC of a batch behind its head, read in pieces; nothing if it cannot be read to its end.
+fn body_crc(window: &mut Window, file: &impl DiskFile, offset: u64, length: u64) -> Option<u32> {
+    let (mut crc, mut at, end) = (0, offset + BATCH_HEADER_SIZE as u64, offset + length);
+    while at < end {
+        let piece = window.longest(file, at, end - at)?;
+        crc = crc32c::crc32c_append(crc, piece);
+        at += piece.len() as u64;
+    }
+    Some(crc)
+}
+
+/// A part of a file in memory.
+pub(crate) struct Window {
+    size: u64,
+    start: u64,
+    filled: usize,
+    bytes: Vec<u8>,
+}
+
+impl Window {
+    /// Over a file of `size` bytes, of which nothing beyond is asked for.
+    pub(crate) fn new(size: u64) -> Window {
+        Window { size, start: 0, filled: 0, bytes: Vec::new() }
+    }
+
+    /// Bytes from `offset` on: `length` of them, or up to the end of the file if that comes first. Nothing if not even
+    /// one can be read. An unreadable block spoils only itself: a read that fails is repeated for what was asked for.
+    pub(crate) fn get(&mut self, file: &impl DiskFile, offset: u64, length: usize) -> Option<&[u8]> {
+        let length = usize::try_from(self.size.checked_sub(offset)?).unwrap_or(usize::MAX).min(length);
+        let held = self.held(offset);
+        if held < length {
+            let ahead = usize::try_from(self.size - offset).unwrap_or(usize::MAX).min(READ_SIZE);
+            if self.fill(file, offset, length.max(ahead)).is_err() {
+                self.fill(file, offset, length).ok()?;
+            }
+        }
+        let start = usize::try_from(offset - self.start).ok()?;
+        let length = self.held(offset).min(length);
+        (length > 0).then(|| &self.bytes[start..start + length])
+    }
+
+    /// As many bytes from `offset` on as are held, at most `length`, at least one if there is one.
+    fn longest(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Option<&[u8]> {
+        let held = self.held(offset);
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        self.get(file, offset, if held == 0 { BLOCK_SIZE.min(length) } else { held.min(length) })?;
+        let start = usize::try_from(offset - self.start).ok()?;
+        let length = self.held(offset).min(length);
+        Some(&self.bytes[start..start + length])
+    }
+
+    /// Whether the file has grown beyond what this window was told.
+    pub(crate) fn is_short_of(&self, size: u64) -> bool {
+        self.size < size
+    }
+
+    /// Forgets what is held, and takes the file to be `size` bytes long.
+    pub(crate) fn reset(&mut self, size: u64) {
+        (self.size, self.filled) = (size, 0);
+    }
+
+    fn held(&self, offset: u64) -> usize {
+        let end = self.start + self.filled as u64;
+        if (self.start..end).contains(&offset) { (end - offset) as usize } else { 0 }
+    }
+
+    fn fill(&mut self, file: &impl DiskFile, offset: u64, length: usize) -> io::Result<()> {
+        if self.bytes.len() < length {
+            self.bytes.resize(length, 0);
+        }
+        (self.start, self.filled) = (offset, 0);
+        self.filled = file.read_at(offset, &mut self.bytes[..length])?;
+        Ok(())
+    }
+}
+
+/// What counts of a segment.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Judged {
+    /// The last sequence that counts, lost ones included; one before the first if there is none.
+    pub(crate) last: u64,
+    /// Where the last batch that counts ends.
+    pub(crate) end: u64,
+    /// The CRC of the last batch that counts.
+    pub(crate) chain: u32,
+    /// The time of the last batch that counts.
+    pub(crate) newest_ns: u64,
+    /// The highest epoch seen.
+    pub(crate) epoch: u64,
+    /// Records that are there.
+    pub(crate) records: u64,
+    /// Where bytes are bad that were good once: offset, length, and the sequences that are gone (none if the last is
+    /// below the first).
+    pub(crate) damages: Vec<(u64, u64, u64, u64)>,
+    /// Where what may never have been acknowledged begins, and the highest sequence that it can have had.
+    pub(crate) torn: Option<(u64, u64)>,
+}
+
+/// Says what counts of what [`scan`] found in a file of `size` bytes; `known` is the last sequence that is known to have
+/// been synced.
+pub(crate) fn judge(stretches: &[Stretch], size: u64, expected: &Expected, known: u64) -> Judged {
+    let proven = stretches.iter().fold(known, |proven, stretch| match stretch {
+        Stretch::Batch { header, .. } => proven.max(header.watermark),
+        Stretch::Other { .. } => proven,
+    });
+    let start = BLOCK_SIZE as u64;
+    let mut judged = Judged { last: expected.first - 1, end: start, ..Judged::default() };
+    judged.chain = expected.chain.unwrap_or(0);
+    let mut chain = expected.chain;
+    let mut cut = false;
+    let mut hole: Option<Hole> = None;
+    for stretch in stretches {
+        let Stretch::Batch { offset, header, is_good } = *stretch else {
+            let Stretch::Other { offset, length, written } = *stretch else { continue };
+            hole.get_or_insert_with(|| Hole::at(offset)).take(offset + length, written, 0);
+            continue;
+        };
+        judged.epoch = judged.epoch.max(header.epoch);
+        let end = offset + u64::from(header.length);
+        let next = judged.last + 1;
+        let follows = hole.is_none()
+            && header.first == next
+            && chain.is_none_or(|chain| chain == header.previous_crc);
+        // Behind a hole only what comes later than a sequence that is proven to have been durable counts.
+        let resumes = header.first >= next && next <= proven;
+        if !is_good || cut || !(follows || resumes) {
+            hole.get_or_insert_with(|| Hole::at(offset)).take(end, u64::from(header.length), header.last());
+            cut |= next > proven;
+            continue;
+        }
+        if let Some(hole) = hole.take() {
+            judged.damages.push((hole.offset, offset - hole.offset, next, header.first - 1));
+        } else if !follows {
+            judged.damages.push((offset, 0, next, header.first - 1));
+        }
+        judged.records += u64::from(header.count);
+        (judged.last, judged.end, judged.newest_ns) = (header.last(), end, header.time_ns);
+        chain = Some(header.crc);
+        judged.chain = header.crc;
+    }
+    // A file is shorter than it was made only if it was ended cleanly, with an empty batch, or was cut by something else.
+    let ends_cleanly = match stretches.last() {
+        Some(Stretch::Batch { header, .. }) => hole.is_none() && header.count == 0,
+        _ => false,
+    };
+    if let Some(whole) = expected.size.filter(|whole| *whole > size && !ends_cleanly) {
+        hole.get_or_insert_with(|| Hole::at(size)).take(whole, whole - size, 0);
+    }
+    let hole = hole.unwrap_or_else(|| Hole::at(judged.end));
+    let next = judged.last + 1;
+    if next <= proven {
+        judged.damages.push((hole.offset, hole.end - hole.offset, next, proven));
+        judged.last = proven;
+    }
+    if hole.written > 0 {
+        let told = hole.last.max(judged.last);
+        let possible = judged.last.saturating_add(hole.unknown / RECORD_HEADER_SIZE as u64);
+        judged.torn = Some((hole.offset, told.max(possible).min(SEQUENCE_MAX)));
+    }
+    judged
+}
+
+/// Something between two batches that count, or behind the last.
+struct Hole {
+    offset: u64,
+    end: u64,
+    /// Bytes of blocks that are not blank.
+    written: u64,
+    /// Those of them that no whole head accounts for.
+    unknown: u64,
+    /// The highest sequence that a whole head in it claims.
+    last: u64,
+}
+
+impl Hole {
+    fn at(offset: u64) -> Hole {
+        Hole { offset, end: offset, written: 0, unknown: 0, last: 0 }
+    }
+
+    fn take(&mut self, end: u64, written: u64, last: u64) {
+        self.end = end;
+        self.written += written;
+        self.last = self.last.max(last);
+        if last == 0 {
+            self.unknown += written;
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The segments of an open stream, as its writer and its readers share them.
+//!
+//! The writer moves a segment's end and then its last sequence with release stores; a reader loads them the other way
+//! round, so it never looks at bytes that are not durable. The list itself changes when a segment is made or
+//! removed, under a lock that no record has to take.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::scan::Expected;
+
+/// One segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) name: String,
+    pub(crate) first: u64,
+    pub(crate) expected: Expected,
+    /// What came before it, if its header could be read.
+    pub(crate) previous: Option<Previous>,
+    pub(crate) created_ns: u64,
+    size: AtomicU64,
+    last: AtomicU64,
+    end: AtomicU64,
+    newest_ns: AtomicU64,
+}
+
+/// What a segment says about the one before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Previous {
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+}
+
+impl Segment {
+    /// A segment whose content up to `end` counts, with the last sequence `last`.
+    pub(crate) fn new(name: String, expected: Expected, size: u64, last: u64, end: u64) -> Segment {
+        Segment {
+            name,
+            first: expected.first,
+            expected,
+            previous: None,
+            created_ns: 0,
+            size: AtomicU64::new(size),
+            last: AtomicU64::new(last),
+            end: AtomicU64::new(end),
+            newest_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The last sequence that may be read.
+    pub(crate) fn last(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// Where the batches that may be read end. Asked after [`last`](Segment::last), it covers that.
+    pub(crate) fn end(&self) -> u64 {
+        self.end.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// The time of the newest record, as far as it is known.
+    pub(crate) fn newest_ns(&self) -> u64 {
+        self.newest_ns.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn records(&self) -> u64 {
+        (self.last() + 1).saturating_sub(self.first)
+    }
+
+    /// More of it is durable.
+    pub(crate) fn grow(&self, end: u64, last: u64, newest_ns: u64) {
+        self.newest_ns.fetch_max(newest_ns, Ordering::Relaxed);
+        self.end.store(end, Ordering::Release);
+        self.last.store(last, Ordering::Release);
+    }
+
+    /// The file was cut.
+    pub(crate) fn cut(&self, size: u64) {
+        self.size.store(size, Ordering::Relaxed);
+    }
+}
+
+/// What a stream's writer and its readers share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    durable: AtomicU64,
+    list: Mutex<Vec<Arc<Segment>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64) -> Shared {
+        Shared { durable: AtomicU64::new(durable), list: Mutex::new(segments) }
+    }
+
+    /// The last sequence that is durable, hence readable.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn tell(&self, durable: u64) {
+        self.durable.store(durable, Ordering::Release);
+    }
+
+    pub(crate) fn list(&self) -> MutexGuard<'_, Vec<Arc<Segment>>> {
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,328 @@
+//! The one thread that writes all streams.
+//!
+//! ```text
+//!   hub ── batches ──▶ journal thread: takes all there are, writes those of one stream together, one after the other
+//!   hub ◀── watermarks, and the batches to fill again ──┘        (one wake per round)
+//! ```
+//!
+//! Group commit comes by itself: while one round is written, the next one gathers in the mailbox. All memory goes
+//! round: a fixed number of batches exists, an empty hand is the writer's sign to stop reading its sources, and since each
+//! answer carries one batch the way back can never be full.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, Thread};
+
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
+
+use crate::batch::Batch;
+use crate::disk::Disk;
+use crate::limits::{BATCH_SIZE_DEFAULT, STREAMS_MAX};
+use crate::log::{Frozen, Log};
+use crate::retention::{Removed, Retention};
+
+/// How much memory goes round between the writer and the journal thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Batches that exist, and requests that can wait. None left: the writer keeps what it has until one comes back.
+    pub batches: usize,
+    /// Bytes of a batch with its header. A record that does not fit into an empty one is refused.
+    pub batch_size: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { batches: 64, batch_size: BATCH_SIZE_DEFAULT }
+    }
+}
+
+/// Which of the streams given to [`Journal::start`], by its place among them.
+pub type StreamIndex = u32;
+
+/// What the journal thread answers.
+#[derive(Debug)]
+pub enum Answer {
+    /// A batch is durable with all before it.
+    Durable {
+        /// The stream.
+        stream: StreamIndex,
+        /// The last sequence that is durable.
+        watermark: u64,
+    },
+    /// The stream is frozen; nothing beyond the watermark will ever be acknowledged.
+    Frozen {
+        /// The stream.
+        stream: StreamIndex,
+        /// The last sequence that is durable.
+        watermark: u64,
+        /// Why.
+        frozen: Frozen,
+    },
+    /// What a round of retention removed.
+    Retained {
+        /// The stream.
+        stream: StreamIndex,
+        /// How much, or why not.
+        removed: io::Result<Removed>,
+    },
+}
+
+enum Request {
+    Append { stream: StreamIndex, batch: Batch },
+    Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },
+}
+
+struct Reply {
+    answer: Answer,
+    batch: Option<Batch>,
+}
+
+/// The writer's end. Dropping it ends the thread, which first writes what it was given and closes all streams.
+pub struct Journal {
+    requests: Sender<Request>,
+    replies: Receiver<Reply>,
+    wake: Arc<Wake>,
+    idle: Vec<Batch>,
+    /// Requests that have not been answered.
+    outstanding: usize,
+    outstanding_max: usize,
+    thread: Option<JoinHandle<Vec<Frozen>>>,
+}
+
+impl Journal {
+    /// Starts the thread for these streams; it wakes `consumer` after each round.
+    ///
+    /// # Errors
+    /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
+    pub fn start<D: Disk>(logs: Vec<Log<D>>, limits: Limits, consumer: Arc<Wake>) -> io::Result<Journal> {
+        if logs.len() > STREAMS_MAX {
+            let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let batches = limits.batches.max(1);
+        let (requests, to_do) = mailbox(batches);
+        // At most `batches` requests are unanswered, so there is always room for one more answer.
+        let (done, replies) = mailbox(batches);
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = Arc::new(Wake::new({
+            let sleeper = Arc::clone(&sleeper);
+            move || sleeper.get().into_iter().for_each(Thread::unpark)
+        }));
+        let own = Arc::clone(&wake);
+        let work = move || run(logs, batches, to_do, done, &own, &consumer);
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
+        // Before anybody can wake it: only the journal that is returned here does.
+        let _ = sleeper.set(thread.thread().clone());
+        let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
+        Ok(Journal {
+            requests,
+            replies,
+            wake,
+            idle,
+            outstanding: 0,
+            outstanding_max: batches,
+            thread: Some(thread),
+        })
+    }
+
+    /// An empty batch, if one is free.
+    pub fn batch(&mut self) -> Option<Batch> {
+        self.idle.pop()
+    }
+
+    /// Takes back a batch that will not be written.
+    pub fn give_back(&mut self, batch: Batch) {
+        self.idle.push(batch);
+    }
+
+    /// Hands a batch of a stream over; it goes out with the next [`publish`](Journal::publish).
+    ///
+    /// # Errors
+    /// The batch, if as many requests are unanswered as there may be; that happens only to batches that did not come
+    /// from here.
+    pub fn append(&mut self, stream: StreamIndex, batch: Batch) -> Result<(), Batch> {
+        if self.outstanding == self.outstanding_max {
+            return Err(batch);
+        }
+        match self.requests.push(Request::Append { stream, batch }) {
+            Ok(()) => {
+                self.outstanding += 1;
+                Ok(())
+            }
+            Err(full) => match full.0 {
+                Request::Append { batch, .. } => Err(batch),
+                Request::Retain { .. } => Ok(()),
+            },
+        }
+    }
+
+    /// Asks for a round of retention, as [`Log::retain`]. Returns whether there was room to ask.
+    pub fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64) -> bool {
+        let request = Request::Retain { stream, retention, now_ns, keep_from };
+        let is_asked = self.outstanding < self.outstanding_max && self.requests.push(request).is_ok();
+        self.outstanding += usize::from(is_asked);
+        is_asked
+    }
+
+    /// Makes everything handed over visible to the thread; call it once per turn.
+    pub fn publish(&mut self) {
+        if self.requests.publish() {
+            self.wake.notify();
+        }
+    }
+
+    /// The next answer. Never blocks.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        let Reply { answer, batch } = self.replies.pop()?;
+        self.outstanding -= 1;
+        self.idle.extend(batch);
+        Some(answer)
+    }
+
+    /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.replies.is_empty()
+    }
+
+    /// How many requests have not been answered.
+    #[must_use]
+    pub fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Ends the thread after what it was given, and waits for it. Returns why streams are frozen, if some are.
+    pub fn close(mut self) -> Vec<Frozen> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Vec<Frozen> {
+        self.requests.publish();
+        // The thread sees that this end is gone only when it is.
+        let (requests, _) = mailbox(1);
+        drop(std::mem::replace(&mut self.requests, requests));
+        self.wake.force();
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end();
+        }
+    }
+}
+
+/// The thread's life.
+fn run<D: Disk>(
+    mut logs: Vec<Log<D>>,
+    capacity: usize,
+    mut to_do: Receiver<Request>,
+    mut done: Sender<Reply>,
+    wake: &Wake,
+    consumer: &Wake,
+) -> Vec<Frozen> {
+    let mut round = Round::new(logs.len(), capacity);
+    loop {
+        // Asked first: what is there afterwards is all there will be.
+        let is_last = to_do.is_closed();
+        if round.gather(&mut to_do, &mut logs, &mut done) {
+            round.write(&mut logs, &mut done);
+            done.publish();
+            consumer.notify();
+        } else if is_last {
+            break;
+        } else {
+            wake.park();
+            if to_do.is_empty() && !to_do.is_closed() {
+                thread::park();
+            }
+            wake.unpark();
+        }
+    }
+    logs.into_iter().filter_map(|log| log.close().err()).collect()
+}
+
+/// What one round writes. All its memory is there from the start.
+struct Round {
+    /// The batches of each stream, in order.
+    batches: Vec<Vec<Batch>>,
+    /// The streams that have some, in the order of their first.
+    dirty: Vec<StreamIndex>,
+    capacity: usize,
+}
+
+impl Round {
+    fn new(streams: usize, capacity: usize) -> Round {
+        let batches = (0..streams).map(|_| Vec::new()).collect();
+        Round { batches, dirty: Vec::with_capacity(streams), capacity }
+    }
+
+    /// Takes all requests that are there. Returns whether there was one.
+    fn gather<D: Disk>(
+        &mut self,
+        to_do: &mut Receiver<Request>,
+        logs: &mut [Log<D>],
+        done: &mut Sender<Reply>,
+    ) -> bool {
+        let mut has_any = false;
+        while let Some(request) = to_do.pop() {
+            has_any = true;
+            match request {
+                Request::Append { stream, batch } => {
+                    let Some(batches) = self.batches.get_mut(stream as usize) else {
+                        reply(done, unknown(stream), Some(batch));
+                        continue;
+                    };
+                    if batches.is_empty() {
+                        // Grows once, to what it can ever hold.
+                        batches.reserve(self.capacity);
+                        self.dirty.push(stream);
+                    }
+                    batches.push(batch);
+                }
+                Request::Retain { stream, retention, now_ns, keep_from } => {
+                    let log = logs.get(stream as usize);
+                    let removed = log.map(|log| log.retain(&retention, now_ns, keep_from));
+                    let removed = removed.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
+                    reply(done, Answer::Retained { stream, removed }, None);
+                }
+            }
+        }
+        has_any
+    }
+
+    /// Writes stream after stream, each in as few writes as it can be.
+    fn write<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>) {
+        for stream in self.dirty.drain(..) {
+            let (Some(log), Some(batches)) =
+                (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
+            else {
+                continue;
+            };
+            let outcome = log.append(batches);
+            let watermark = log.durable();
+            for batch in batches.drain(..) {
+                let answer = match &outcome {
+                    Err(frozen) if batch.next() > watermark + 1 => {
+                        Answer::Frozen { stream, watermark, frozen: frozen.clone() }
+                    }
+                    _ => Answer::Durable { stream, watermark },
+                };
+                reply(done, answer, Some(batch));
+            }
+            done.publish();
+        }
+    }
+}
+
+fn unknown(stream: StreamIndex) -> Answer {
+    let reason = format!("there is no stream {stream}").into();
+    Answer::Frozen { stream, watermark: 0, frozen: Frozen { reason, kind: io::ErrorKind::NotFound } }
+}
+
+fn reply(done: &mut Sender<Reply>, answer: Answer, batch: Option<Batch>) {
+    // There is room: never are more requests unanswered than the mailbox has places.
+    let _ = done.push(Reply { answer, batch });
+}

@@ -1,0 +1,216 @@
+//! What was appended is read back: over segments and lives, from any place, by readers beside the writer.
+
+mod support;
+
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::inspect::Inspection;
+use stilling_journal::{Config, Disk, From, GapCause, Log, OpenError, Read};
+use support::{batch, content, content_from, open, payload, time_of};
+
+/// Appends batches of one to five records of up to 9 KB until `until`, several with each call.
+fn fill<D: Disk>(log: &mut Log<D>, life: u64, until: u64) {
+    while log.next() < until {
+        let mut next = log.next();
+        let mut batches: Vec<_> = (0..next % 4 + 1)
+            .map(|at| {
+                let batch = batch(life, next, (next + at) % 5 + 1, (next * 911 % 9000) as usize);
+                next = batch.next();
+                batch
+            })
+            .collect();
+        assert_eq!(log.append(&mut batches).expect("nothing fails"), next - 1);
+        assert_eq!((log.durable(), log.next()), (next - 1, next));
+    }
+}
+
+fn check_lives<D: Disk>(disk: &D) {
+    let mut ends = vec![1];
+    for life in 0..4 {
+        let (mut log, recovery) = open(disk, 100_000);
+        assert!(recovery.findings.is_empty(), "{}", recovery.findings);
+        assert_eq!(recovery.next, ends[life as usize]);
+        let until = recovery.next + 300;
+        fill(&mut log, life, until);
+        ends.push(log.next());
+        let source = log.source();
+        let read = content(&source);
+        assert_eq!(read.gaps, []);
+        assert_eq!(read.records.len() as u64, log.next() - 1);
+        for (sequence, bytes) in &read.records {
+            let life = ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
+            assert!(bytes.starts_with(&payload(life, *sequence, 0)), "{sequence}");
+        }
+        for from in [2, 57, 300, log.next() - 1] {
+            let tail = content_from(&source, From::Sequence(from));
+            assert_eq!(tail.records, read.records[from as usize - 1..]);
+            // A batch has the time of its first record.
+            let tail = content_from(&source, From::Time(time_of(from)));
+            let first = tail.records.first().map_or(log.next(), |(sequence, _)| *sequence);
+            assert!(first >= from && first < from + 5, "{from}: {first}");
+        }
+        assert!(content_from(&source, From::Sequence(log.next())).records.is_empty());
+        assert!(content_from(&source, From::Time(time_of(log.next()))).records.is_empty());
+        // Every other life ends without a word.
+        if life % 2 == 0 {
+            log.close().expect("nothing fails");
+        }
+    }
+    let verdict = Inspection::of(disk.clone()).expect("it opens").verify().expect("it can be read");
+    assert!(verdict.findings.is_empty(), "{verdict}");
+    assert_eq!(verdict.records, ends[4] - 1);
+}
+
+/// Rows 2.12 and 2.15: order and times come back, over segments and lives, with and without a clean end.
+#[test]
+fn what_was_appended_is_read_back_in_order() {
+    check_lives(&SimulatedDisk::new());
+}
+
+/// Row 2.6: the same on a file system, written round the page cache where that is possible, else through it.
+#[cfg(target_os = "linux")]
+#[test]
+fn files_of_the_machine_keep_the_same_promises() {
+    use stilling_journal::disk::file::{FileDisk, Fresh, Method};
+    let directory = tempfile::tempdir().expect("a directory");
+    let disk = FileDisk::make(&directory.path().join("a/b")).expect("it can be made");
+    check_lives(&disk);
+    let buffered = Method::Buffered { reason: "a test".to_owned() };
+    let disk = disk.directory("c").expect("it can be made").with(buffered, Fresh::AsItIs);
+    check_lives(&disk);
+    let disk = disk.directory("d").expect("it can be made");
+    check_lives(&disk.clone().with(disk.method().clone(), Fresh::AsItIs));
+}
+
+/// Row 2.13: a stream to which nobody writes writes nothing, not even a file.
+#[test]
+fn an_idle_stream_leaves_the_disk_alone() {
+    let disk = SimulatedDisk::recording();
+    let (log, _) = open(&disk, 100_000);
+    log.close().expect("there is nothing to write");
+    assert_eq!(disk.history().events(), []);
+    let (mut log, _) = open(&disk, 100_000);
+    log.append(&mut [batch(0, 1, 0, 0)]).expect("there is nothing to write");
+    assert_eq!(disk.history().events(), []);
+}
+
+/// Row 2.14: the time of a batch stands before its records, however long nothing came before.
+#[test]
+fn a_time_precedes_every_record() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 100_000);
+    for first in [1, 3, 5] {
+        log.append(&mut [batch(0, first, 2, 10)]).expect("nothing fails");
+    }
+    let mut reader = log.source().read_from(From::Sequence(4));
+    let Ok(Read::Batch(batch)) = reader.read() else { panic!("a batch") };
+    assert_eq!((batch.time_ns, batch.records.count()), (time_of(3), 1));
+}
+
+#[test]
+fn a_reader_beside_the_writer_sees_what_is_durable_and_then_the_rest() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 40_000);
+    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut seen = 0;
+    for first in (1..200).step_by(2) {
+        assert!(matches!(reader.read(), Ok(Read::End)));
+        log.append(&mut [batch(0, first, 2, 3000)]).expect("nothing fails");
+        let Ok(Read::Batch(batch)) = reader.read() else { panic!("a batch") };
+        seen += batch.records.count();
+    }
+    assert_eq!(seen, 200);
+    assert!(reader.next_sequence() == 201 && log.source().first() == Some(1));
+}
+
+/// A record of any size that fits into a batch has a segment that it fits into.
+#[test]
+fn a_batch_longer_than_a_segment_gets_one_of_its_own() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 8192);
+    for first in 1..4 {
+        log.append(&mut [batch(0, first, 1, 200_000)]).expect("nothing fails");
+    }
+    assert_eq!(content(&log.source()).records.len(), 3);
+    assert_eq!(disk.files().len(), 3);
+}
+
+/// "Two servers on one directory": the second is refused, and told whom to stop.
+#[test]
+fn a_directory_has_one_writer() {
+    let check = |first: Result<(), OpenError>| {
+        let message = first.expect_err("it is held").to_string();
+        let own = std::process::id().to_string();
+        assert!(message.contains(&own) && message.contains("two servers"), "{message}");
+    };
+    let disk = SimulatedDisk::new();
+    let (log, _) = open(&disk, 8192);
+    check(Log::open(disk.clone(), "events", Config::default()).map(|_| ()));
+    drop(log);
+    open(&disk, 8192);
+    #[cfg(target_os = "linux")]
+    {
+        let directory = tempfile::tempdir().expect("a directory");
+        let disk = stilling_journal::disk::file::FileDisk::make(directory.path()).expect("it can be made");
+        let (log, _) = open(&disk, 8192);
+        check(Log::open(disk.clone(), "events", Config::default()).map(|_| ()));
+        drop(log);
+        open(&disk, 8192);
+    }
+}
+
+/// "A journal of another version": refused with the way out, and untouched.
+#[test]
+fn another_version_is_refused_with_a_clear_message() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 8192);
+    log.append(&mut [batch(0, 1, 1, 10)]).expect("nothing fails");
+    drop(log);
+    let file = disk.files()[0].0.clone();
+    disk.change(&file, |bytes| {
+        bytes[8] = 9;
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..4096]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    });
+    let error = Log::open(disk.clone(), "events", Config::default()).expect_err("format 9");
+    let message = error.to_string();
+    assert!(message.contains("format 9") && message.contains(&file), "{message}");
+}
+
+#[test]
+fn what_is_not_ours_is_left_alone_and_named() {
+    let other = SimulatedDisk::new();
+    let (mut log, _) = Log::open(other.clone(), "other", Config { segment_size: 8192 }).expect("it opens");
+    log.append(&mut [batch(0, 1, 1, 10)]).expect("nothing fails");
+    drop(log);
+    let disk = SimulatedDisk::with_files([("notes.txt".to_owned(), b"mine".to_vec())]);
+    let foreign = other.files().remove(0);
+    disk.put(&foreign.0, foreign.1.clone());
+    let (mut log, recovery) = open(&disk, 8192);
+    assert_eq!(recovery.findings.kept.len(), 2, "{}", recovery.findings);
+    let told = recovery.findings.to_string();
+    assert!(told.contains("notes.txt") && told.contains("another name"), "{told}");
+    // It stands where the first segment would: the stream cannot go on, and does not overwrite it.
+    let frozen = log.append(&mut [batch(0, 1, 1, 10)]).expect_err("the file is there");
+    assert!(frozen.to_string().contains(&foreign.0), "{frozen}");
+    assert!(disk.files().contains(&foreign));
+}
+
+#[test]
+fn segments_missing_in_the_middle_are_told_with_their_sequences() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 40_000);
+    fill(&mut log, 0, 100);
+    let whole = content(&log.source());
+    drop(log);
+    let names: Vec<_> = disk.files().into_iter().map(|(name, _)| name).collect();
+    assert!(names.len() > 5);
+    disk.remove(&names[2]).expect("it is there");
+    disk.remove(&names[3]).expect("it is there");
+    let (log, recovery) = open(&disk, 40_000);
+    let (first, last): (u64, u64) = (names[2][..20].parse().unwrap(), names[4][..20].parse::<u64>().unwrap() - 1);
+    assert_eq!(recovery.findings.kept.len(), 1, "{}", recovery.findings);
+    assert!(recovery.findings.to_string().contains(&format!("records {first} to {last} are lost")));
+    let read = content(&log.source());
+    assert_eq!(read.gaps, [(first, last, GapCause::Damaged)]);
+    assert_eq!(read.records.len() as u64, whole.records.len() as u64 - (last - first + 1));
+}

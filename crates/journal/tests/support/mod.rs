@@ -1,0 +1,96 @@
+//! What the tests of the journal share: records that can be told apart, and reading everything back.
+#![allow(unused)]
+
+use stilling_journal::{Batch, Config, Disk, From, GapCause, Kind, Log, Read, Record, Source};
+
+/// The time of the batch that begins with `sequence`.
+pub const fn time_of(sequence: u64) -> u64 {
+    1_700_000_000_000_000_000 + sequence * 1_000_000
+}
+
+/// The payload of the record `sequence` in the life `life` of its writer: no two are equal, nor are their lengths.
+pub fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
+    let mut bytes = format!("{life}/{sequence}:").into_bytes();
+    let mut state = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ life;
+    while bytes.len() < size {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        bytes.push((state >> 56) as u8);
+    }
+    bytes
+}
+
+/// A batch of `count` records of `size` bytes from `first` on.
+pub fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
+    let mut batch = Batch::new(256 * 1024);
+    batch.begin(first, time_of(first));
+    for sequence in first..first + count {
+        let payload = payload(life, sequence, size);
+        let kind = if sequence.is_multiple_of(7) { Kind::Loss } else { Kind::Ordinary };
+        let record = Record { kind, subject: b"events.a", headers: b"id", payload: &payload };
+        assert_eq!(batch.push(&record), Ok(sequence));
+    }
+    batch
+}
+
+/// What reading a whole stream gives.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Content {
+    pub records: Vec<(u64, Vec<u8>)>,
+    pub gaps: Vec<(u64, u64, GapCause)>,
+}
+
+/// Everything from the first kept record on. Checks that each sequence is told once, in order: as record or in a gap.
+pub fn content<D: Disk>(source: &Source<D>) -> Content {
+    content_from(source, From::Sequence(source.first().unwrap_or(1)))
+}
+
+/// Everything from there on, checked as [`content`].
+pub fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
+    let mut content = Content::default();
+    let mut reader = source.read_from(from);
+    let mut expected = None;
+    loop {
+        match reader.read().expect("every file can be opened") {
+            Read::End => break,
+            Read::Gap { first, last, cause } => {
+                assert!(first <= last && expected.is_none_or(|expected| expected == first));
+                expected = Some(last + 1);
+                content.gaps.push((first, last, cause));
+            }
+            Read::Batch(batch) => {
+                let last = batch.last;
+                for (sequence, record) in batch.records {
+                    assert!(expected.is_none_or(|expected| expected == sequence), "{sequence} {expected:?}");
+                    expected = Some(sequence + 1);
+                    content.records.push((sequence, record.payload.to_vec()));
+                }
+                assert_eq!(expected, Some(last + 1));
+            }
+        }
+    }
+    if let Some(expected) = expected {
+        assert_eq!(expected, source.durable() + 1);
+    }
+    content
+}
+
+/// A log with segments of `segment_size` bytes.
+pub fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
+    Log::open(disk.clone(), "events", Config { segment_size }).expect("any bytes open")
+}
+
+/// Numbers that look random and are the same in every run.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+}

@@ -459,8 +459,9 @@ impl CrashPoint {
 }
 
 impl SimulatedDisk {
-    /// Begins to record. What is there now counts as durable, its making as the beginning of the history.
-    pub fn record(&self) {
+    /// Begins to record. What is there now counts as durable, its making as the beginning of the history; returns the
+    /// first point after that.
+    pub fn record(&self) -> usize {
         let mut world = self.world();
         world.is_recording = true;
         let mut events = Vec::new();
@@ -473,5 +474,6 @@ impl SimulatedDisk {
         }
         events.push((0, Event::DirectorySynced));
         world.events = events;
+        world.events.len()
     }
 }

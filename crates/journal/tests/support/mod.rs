@@ -1,15 +1,17 @@
 //! What the tests of the journal share: records that can be told apart, and reading everything back.
 #![allow(unused)]
 
+pub(crate) mod crash;
+
 use stilling_journal::{Batch, Config, Disk, From, GapCause, Kind, Log, Read, Record, Source};
 
 /// The time of the batch that begins with `sequence`.
-pub const fn time_of(sequence: u64) -> u64 {
+pub(crate) const fn time_of(sequence: u64) -> u64 {
     1_700_000_000_000_000_000 + sequence * 1_000_000
 }
 
 /// The payload of the record `sequence` in the life `life` of its writer: no two are equal, nor are their lengths.
-pub fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
+pub(crate) fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
     let mut bytes = format!("{life}/{sequence}:").into_bytes();
     let mut state = sequence.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ life;
     while bytes.len() < size {
@@ -20,7 +22,7 @@ pub fn payload(life: u64, sequence: u64, size: usize) -> Vec<u8> {
 }
 
 /// A batch of `count` records of `size` bytes from `first` on.
-pub fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
+pub(crate) fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
     let mut batch = Batch::new(256 * 1024);
     batch.begin(first, time_of(first));
     for sequence in first..first + count {
@@ -34,18 +36,18 @@ pub fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
 
 /// What reading a whole stream gives.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Content {
-    pub records: Vec<(u64, Vec<u8>)>,
-    pub gaps: Vec<(u64, u64, GapCause)>,
+pub(crate) struct Content {
+    pub(crate) records: Vec<(u64, Vec<u8>)>,
+    pub(crate) gaps: Vec<(u64, u64, GapCause)>,
 }
 
 /// Everything from the first kept record on. Checks that each sequence is told once, in order: as record or in a gap.
-pub fn content<D: Disk>(source: &Source<D>) -> Content {
+pub(crate) fn content<D: Disk>(source: &Source<D>) -> Content {
     content_from(source, From::Sequence(source.first().unwrap_or(1)))
 }
 
 /// Everything from there on, checked as [`content`].
-pub fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
+pub(crate) fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
     let mut content = Content::default();
     let mut reader = source.read_from(from);
     let mut expected = None;
@@ -75,22 +77,22 @@ pub fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
 }
 
 /// A log with segments of `segment_size` bytes.
-pub fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
+pub(crate) fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
     Log::open(disk.clone(), "events", Config { segment_size }).expect("any bytes open")
 }
 
 /// Numbers that look random and are the same in every run.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
         self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 }

@@ -212,7 +212,7 @@ impl<D: Disk> Reader<D> {
             Head::Batch(header) => header,
         };
         let (offset, behind) = (place.offset, place.offset + u64::from(header.length));
-        if header.first > place.last {
+        if header.last() > place.last {
             // Cut off by a crash: what counts of this segment has ended before it.
             place.offset = place.end;
             return Ok(None);

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::disk::{Disk, DiskFile, Entry};
 use crate::finding::{Finding, Findings, OpenError};
+use crate::format::record::RECORD_HEADER_SIZE;
 use crate::format::segment::{FirstBlock, SegmentHeader, first_of, read};
 use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX};
 use crate::scan::{Expected, Judged, Stretch, judge, scan};
@@ -72,34 +73,69 @@ impl Found {
 /// [`OpenError::Disk`] if the directory or a file in it cannot be opened, [`OpenError::Version`].
 pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, OpenError> {
     let mut survey = Survey::default();
-    let mut files = find(disk, stream, &mut survey.recovery.findings)?;
+    let files = find(disk, stream, &mut survey.recovery.findings)?;
+    let stream_id = files.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id);
+    let (files, without_batch) = survey.sort_out(disk, files, stream_id)?;
     let mut last: Option<(Expected, Judged)> = None;
-    while let Some(found) = files.last() {
-        let (expected, stretches) = scan_found(disk, found, survey.stream_id_of(&files))?;
-        let blank = |stretch: &Stretch| matches!(stretch, Stretch::Other { written: 0, .. });
-        if found.header.is_none() && stretches.iter().all(blank) {
-            let file = found.entry.name.clone();
-            survey.recovery.findings.add(Finding::Unfinished { file: file.clone() });
-            survey.unfinished.push(file);
-            files.pop();
-            continue;
-        }
+    if let Some(found) = files.last() {
+        let (expected, stretches) = scan_found(disk, found, stream_id)?;
         let judged = judge(&stretches, found.entry.size, &expected, 0);
         survey.cut = blank_behind(&stretches);
+        survey.stream_id = expected.stream_id;
         last = Some((expected, judged));
-        break;
     }
-    survey.stream_id = last.as_ref().and_then(|(expected, _)| expected.stream_id);
     for at in 0..files.len() {
         survey.take(disk, &files, at, &mut last)?;
     }
     survey.finish(files.last());
+    for (found, written) in without_batch {
+        survey.pass_over(&found, written);
+    }
     Ok(survey)
 }
 
 impl Survey {
-    fn stream_id_of(&self, files: &[Found]) -> Option<u64> {
-        files.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id)
+    /// Sets aside the files whose header cannot be read and in which no batch is found either: those without any content
+    /// go when the next segment is made; the others are returned with the bytes that are in them.
+    #[expect(clippy::type_complexity)]
+    fn sort_out<D: Disk>(
+        &mut self,
+        disk: &D,
+        files: Vec<Found>,
+        stream_id: Option<u64>,
+    ) -> Result<(Vec<Found>, Vec<(Found, u64)>), OpenError> {
+        let (mut segments, mut without_batch) = (Vec::new(), Vec::new());
+        for found in files {
+            if found.header.is_some() {
+                segments.push(found);
+                continue;
+            }
+            let (_, stretches) = scan_found(disk, &found, stream_id)?;
+            match stretches[..] {
+                [] | [Stretch::Other { written: 0, .. }] => {
+                    let file = found.entry.name.clone();
+                    self.recovery.findings.add(Finding::Unfinished { file: file.clone() });
+                    self.unfinished.push(file);
+                }
+                [Stretch::Other { written, .. }] => without_batch.push((found, written)),
+                _ => segments.push(found),
+            }
+        }
+        Ok((segments, without_batch))
+    }
+
+    /// A file with the name of a segment and content that is none. It is left alone, and if it could have been the
+    /// newest segment, its sequences are not used again.
+    fn pass_over(&mut self, found: &Found, written: u64) {
+        let file = found.entry.name.clone();
+        if found.first <= self.recovery.last {
+            let reason = "there is no batch in it, and other segments have its sequences";
+            return self.recovery.findings.add(Finding::Foreign { file, reason });
+        }
+        let highest = (found.first + written / RECORD_HEADER_SIZE as u64).min(SEQUENCE_MAX - 1);
+        self.recovery.findings.add(Finding::Header { file: file.clone() });
+        self.recovery.findings.add(Finding::Torn { file, offset: 0, sequences: (found.first, highest) });
+        self.recovery.next = self.recovery.next.max(highest + 1);
     }
 
     /// Takes one file into the list.

@@ -1,0 +1,153 @@
+//! The journal thread: group commit over several streams, answers in order, memory that goes round.
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::{Answer, Journal, Limits, Log, Record, Retention};
+use stilling_ring::Wake;
+use support::{content, open, time_of};
+
+struct Writer {
+    journal: Journal,
+    wake: Arc<Wake>,
+    watermarks: Vec<u64>,
+    frozen: Vec<bool>,
+    retained: usize,
+}
+
+impl Writer {
+    fn start(logs: Vec<Log<SimulatedDisk>>, limits: Limits) -> Writer {
+        let own = thread::current();
+        let wake = Arc::new(Wake::new(move || own.unpark()));
+        let streams = logs.len();
+        let journal = Journal::start(logs, limits, Arc::clone(&wake)).expect("a thread");
+        Writer { journal, wake, watermarks: vec![0; streams], frozen: vec![false; streams], retained: 0 }
+    }
+
+    /// Waits for an answer.
+    fn answer(&mut self) {
+        let answer = loop {
+            if let Some(answer) = self.journal.next_answer() {
+                break answer;
+            }
+            self.wake.park();
+            if self.journal.is_quiet() {
+                thread::park();
+            }
+            self.wake.unpark();
+        };
+        match answer {
+            Answer::Durable { stream, watermark } => {
+                let at = stream as usize;
+                assert!(watermark > self.watermarks[at] || watermark == self.watermarks[at]);
+                self.watermarks[at] = watermark;
+            }
+            Answer::Frozen { stream, watermark, frozen } => {
+                assert!(!frozen.reason.is_empty() && watermark >= self.watermarks[stream as usize]);
+                self.frozen[stream as usize] = true;
+            }
+            Answer::Retained { removed, .. } => {
+                removed.expect("the disk refuses nothing");
+                self.retained += 1;
+            }
+        }
+    }
+
+    /// Hands over a batch of `count` records.
+    fn append(&mut self, stream: u32, next: &mut u64, count: u64) {
+        let mut batch = loop {
+            match self.journal.batch() {
+                Some(batch) => break batch,
+                None => self.answer(),
+            }
+        };
+        batch.begin(*next, time_of(*next));
+        for _ in 0..count {
+            let payload = format!("{stream}/{next}");
+            assert_eq!(batch.push(&Record::new(b"a", payload.as_bytes())), Ok(*next));
+            *next += 1;
+        }
+        while let Err(back) = self.journal.append(stream, batch) {
+            batch = back;
+            self.answer();
+        }
+        self.journal.publish();
+    }
+
+    fn drain(&mut self) {
+        while self.journal.outstanding() > 0 {
+            self.answer();
+        }
+    }
+}
+
+/// Row 2.15 with many streams: everything handed over becomes durable, in order, and is there after the end.
+#[test]
+fn all_streams_become_durable_through_one_thread() {
+    let disks: Vec<_> = (0..5).map(|_| SimulatedDisk::new()).collect();
+    let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
+    let mut writer = Writer::start(logs, Limits { batches: 6, batch_size: 16_384 });
+    let mut next = [1; 5];
+    for round in 0..2000_u64 {
+        let stream = (round * round % 5) as usize;
+        writer.append(stream as u32, &mut next[stream], round % 4 + 1);
+        if round == 1000 {
+            writer.drain();
+            assert!(writer.journal.retain(1, Retention::default(), 0, u64::MAX));
+            writer.journal.publish();
+        }
+    }
+    writer.drain();
+    assert_eq!(writer.watermarks, next.map(|next| next - 1));
+    assert_eq!(writer.retained, 1);
+    assert!(writer.journal.close().is_empty());
+    for (stream, disk) in disks.iter().enumerate() {
+        let (log, recovery) = open(disk, 200_000);
+        assert!(recovery.findings.is_empty());
+        let read = content(&log.source());
+        assert_eq!(read.records.len() as u64, next[stream] - 1);
+        let are_right = read.records.iter().all(|(sequence, bytes)| *bytes == format!("{stream}/{sequence}").into_bytes());
+        assert!(are_right);
+    }
+}
+
+/// What was handed over before the writer went is written.
+#[test]
+fn a_dropped_journal_writes_what_it_was_given() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 8, batch_size: 4096 });
+    let mut next = 1;
+    for _ in 0..8 {
+        writer.append(0, &mut next, 3);
+    }
+    drop(writer);
+    assert_eq!(content(&open(&disk, 200_000).0.source()).records.len(), 24);
+}
+
+/// "ENOSPC and EIO freeze the stream": only that one, and the others go on.
+#[test]
+fn a_frozen_stream_leaves_the_others_alone() {
+    let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
+    let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
+    let mut writer = Writer::start(logs, Limits { batches: 4, batch_size: 4096 });
+    let mut next = [1; 2];
+    writer.append(0, &mut next[0], 1);
+    writer.append(1, &mut next[1], 1);
+    writer.drain();
+    disks[0].fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    for _ in 0..20 {
+        writer.append(0, &mut next[0], 1);
+        writer.append(1, &mut next[1], 1);
+    }
+    writer.append(7, &mut 1, 1);
+    writer.frozen.resize(8, false);
+    writer.watermarks.resize(8, 0);
+    writer.drain();
+    assert_eq!(writer.watermarks[..2], [1, 21]);
+    assert_eq!(writer.frozen, [true, false, false, false, false, false, false, true]);
+    let frozen = writer.journal.close();
+    assert!(frozen.len() == 1 && frozen[0].reason.contains("segment"), "{frozen:?}");
+}

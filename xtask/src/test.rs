@@ -37,7 +37,8 @@ pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     models.args(["--release", "-p", "stilling-ring", "-p", "stilling-workers", "--test", "loom"]);
     steps.command("loom models", &mut models)?;
     let mut planted = variant("stilling_planted", "test");
-    planted.args(["--release", "-p", "stilling-ring", "-p", "stilling-workers", "-p", "stilling-simulation"]);
+    planted.args(["--release", "-p", "stilling-ring", "-p", "stilling-workers", "-p", "stilling-journal"]);
+    planted.args(["-p", "stilling-simulation"]);
     steps.command("planted bugs", planted.args(["--test", "planted"]))
 }
 

@@ -26,7 +26,9 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Refused::Full => "the batch is full: it has to be written before more records fit",
-            Refused::TooLarge => "the record is longer than a batch can be: make batches larger or messages smaller",
+            Refused::TooLarge => {
+                "the record is longer than a batch can be: make batches larger or messages smaller"
+            }
         })
     }
 }

@@ -77,10 +77,9 @@ impl fmt::Display for Finding {
                 f,
                 "{file}: {length} bytes at {offset} are not what was written: records {first} to {last} are lost; the disk or something beside this program has changed them"
             ),
-            Finding::Damage { file, offset, length, lost: None } => write!(
-                f,
-                "{file}: {length} bytes at {offset} are not what was written; no record is lost"
-            ),
+            Finding::Damage { file, offset, length, lost: None } => {
+                write!(f, "{file}: {length} bytes at {offset} are not what was written; no record is lost")
+            }
             Finding::Torn { file, offset, sequences: (first, last) } if last < first => {
                 write!(f, "{file}: bytes behind the last batch, at {offset}, are no batch; no record is lost")
             }

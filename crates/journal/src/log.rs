@@ -104,8 +104,7 @@ impl<D: Disk> Log<D> {
         // Zero is what blank space would tell.
         let stream_id = survey.stream_id.unwrap_or_else(|| disk.unpredictable().max(1));
         let block = BLOCK_SIZE as u64;
-        let segment_size =
-            config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
+        let segment_size = config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
         let log = Log {
             config: Config { segment_size },
             name: name.to_owned(),
@@ -241,9 +240,8 @@ impl<D: Disk> Log<D> {
         if planted!("early watermark") {
             self.shared.tell(next - 1);
         }
-        let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] = std::array::from_fn(|at| {
-            IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes()))
-        });
+        let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] =
+            std::array::from_fn(|at| IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes())));
         let written = active.file.write_durable(active.offset, &mut pieces[..batches.len()]);
         if let Err(error) = written {
             let what = format!("writing {} at {}", active.segment.name, active.offset);
@@ -283,7 +281,10 @@ impl<D: Disk> Log<D> {
             Some(before) => {
                 let said = Previous { first: before.first, last: self.shared.durable() };
                 let end = self.active.as_ref().map(|active| active.offset).or(self.cut);
-                Before { said: Some(said), cut: end.filter(|end| *end < before.size()).map(|end| (before, end)) }
+                Before {
+                    said: Some(said),
+                    cut: end.filter(|end| *end < before.size()).map(|end| (before, end)),
+                }
             }
             None => Before { said: None, cut: None },
         };

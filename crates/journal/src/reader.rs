@@ -73,13 +73,7 @@ impl<D: Disk> Source<D> {
                 (list.get(at).map_or(1, |segment| segment.first), time_ns)
             }
         };
-        Reader {
-            source: self.clone(),
-            next,
-            not_before_ns,
-            place: None,
-            window: Window::new(0),
-        }
+        Reader { source: self.clone(), next, not_before_ns, place: None, window: Window::new(0) }
     }
 }
 

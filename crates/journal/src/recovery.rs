@@ -260,11 +260,7 @@ fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Res
                 Some(header)
             }
             FirstBlock::Version(version) => {
-                return Err(OpenError::Version {
-                    place: disk.place(),
-                    file: entry.name,
-                    found: version,
-                });
+                return Err(OpenError::Version { place: disk.place(), file: entry.name, found: version });
             }
             FirstBlock::Blank | FirstBlock::Damaged => None,
         };

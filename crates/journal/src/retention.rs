@@ -44,8 +44,7 @@ impl<D: Disk> Log<D> {
             let behind: u64 = list.iter().skip(1).map(|segment| segment.records()).sum();
             let too_large = retention.bytes_max.is_some_and(|most| bytes > most);
             let too_many = retention.records.is_some_and(|least| behind >= least);
-            let too_old =
-                retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
+            let too_old = retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
             if !(too_large || too_many || too_old) || oldest_end > keep_from {
                 return Ok(removed);
             }

@@ -207,9 +207,8 @@ pub(crate) fn judge(stretches: &[Stretch], size: u64, expected: &Expected, known
         judged.epoch = judged.epoch.max(header.epoch);
         let end = offset + u64::from(header.length);
         let next = judged.last + 1;
-        let follows = hole.is_none()
-            && header.first == next
-            && chain.is_none_or(|chain| chain == header.previous_crc);
+        let follows =
+            hole.is_none() && header.first == next && chain.is_none_or(|chain| chain == header.previous_crc);
         // Behind a hole only what comes later than a sequence that is proven to have been durable counts.
         let resumes = header.first >= next && next <= proven;
         if !is_good || cut || !(follows || resumes) {

@@ -4,9 +4,7 @@
 
 mod support;
 
-use support::crash::{
-    CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, sets, work,
-};
+use support::crash::{CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, sets, work};
 use support::{Random, open};
 
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". What a reader can see is what the watermark tells, so one
@@ -26,7 +24,10 @@ fn a_crash_at_any_point_loses_nothing_that_was_told() {
             sets(point, sample, &mut random, |disk| {
                 states += 1;
                 if let Some(complaint) = complaint(disk, point.told, written) {
-                    panic!("point {at}, state {states}: {complaint}\n{:?}", history.events()[at.saturating_sub(1)].0);
+                    panic!(
+                        "point {at}, state {states}: {complaint}\n{:?}",
+                        history.events()[at.saturating_sub(1)].0
+                    );
                 }
             });
         }

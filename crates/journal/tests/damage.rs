@@ -79,7 +79,10 @@ fn every_flipped_bit_is_told_and_costs_at_most_its_batch() {
                     if bit % 7 == 0 {
                         let looked = (recovery, content(&log.source()));
                         check_truth(whole, &looked, &format!("bit {bit}"));
-                        assert!(looked.1.records.len() as u64 + lost == whole.records.len() as u64, "bit {bit}");
+                        assert!(
+                            looked.1.records.len() as u64 + lost == whole.records.len() as u64,
+                            "bit {bit}"
+                        );
                     }
                     drop(log);
                     disk.change(name, flip);
@@ -137,7 +140,10 @@ fn damage_in_an_older_segment_is_told_by_readers_and_by_verify() {
     let verdict = Inspection::of(disk.clone()).expect("it opens").verify().expect("it can be read");
     assert_eq!(verdict.records, 38);
     let told = verdict.to_string();
-    assert!(told.contains(&format!("records {first} to {} are lost", first + 1)) && told.contains(&name), "{told}");
+    assert!(
+        told.contains(&format!("records {first} to {} are lost", first + 1)) && told.contains(&name),
+        "{told}"
+    );
 }
 
 /// A record may contain what looks like a batch; without the stream's id it is none, whatever is damaged around it.

@@ -42,7 +42,10 @@ fn check(faults: Faults, kind: ErrorKind) {
 
 #[test]
 fn a_disk_that_refuses_freezes_the_stream_for_good() {
-    for (number, kind) in [(NO_SPACE, ErrorKind::StorageFull), (INPUT_OUTPUT, std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind())] {
+    for (number, kind) in [
+        (NO_SPACE, ErrorKind::StorageFull),
+        (INPUT_OUTPUT, std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind()),
+    ] {
         for left in 0..3 {
             check(Faults { writes: Some((left, number)), ..Faults::default() }, kind);
         }

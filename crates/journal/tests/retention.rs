@@ -72,7 +72,8 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     let (_, log) = ten_segments();
     let mut reader = log.source().read_from(From::Sequence(1));
     assert!(matches!(reader.read(), Ok(Read::Batch(_))));
-    log.retain(&Retention { records: Some(6), ..Retention::default() }, 0, u64::MAX).expect("nothing refuses");
+    log.retain(&Retention { records: Some(6), ..Retention::default() }, 0, u64::MAX)
+        .expect("nothing refuses");
     for _ in 0..2 {
         assert!(matches!(reader.read(), Ok(Read::Batch(_))));
     }

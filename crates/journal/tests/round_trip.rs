@@ -37,7 +37,8 @@ fn check_lives<D: Disk>(disk: &D) {
         assert_eq!(read.gaps, []);
         assert_eq!(read.records.len() as u64, log.next() - 1);
         for (sequence, bytes) in &read.records {
-            let life = ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
+            let life =
+                ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
             assert!(bytes.starts_with(&payload(life, *sequence, 0)), "{sequence}");
         }
         for from in [2, 57, 300, log.next() - 1] {
@@ -207,7 +208,8 @@ fn segments_missing_in_the_middle_are_told_with_their_sequences() {
     disk.remove(&names[2]).expect("it is there");
     disk.remove(&names[3]).expect("it is there");
     let (log, recovery) = open(&disk, 40_000);
-    let (first, last): (u64, u64) = (names[2][..20].parse().unwrap(), names[4][..20].parse::<u64>().unwrap() - 1);
+    let (first, last): (u64, u64) =
+        (names[2][..20].parse().unwrap(), names[4][..20].parse::<u64>().unwrap() - 1);
     assert_eq!(recovery.findings.kept.len(), 1, "{}", recovery.findings);
     assert!(recovery.findings.to_string().contains(&format!("records {first} to {last} are lost")));
     let read = content(&log.source());

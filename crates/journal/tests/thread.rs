@@ -109,7 +109,10 @@ fn all_streams_become_durable_through_one_thread() {
         assert!(recovery.findings.is_empty());
         let read = content(&log.source());
         assert_eq!(read.records.len() as u64, next[stream] - 1);
-        let are_right = read.records.iter().all(|(sequence, bytes)| *bytes == format!("{stream}/{sequence}").into_bytes());
+        let are_right = read
+            .records
+            .iter()
+            .all(|(sequence, bytes)| *bytes == format!("{stream}/{sequence}").into_bytes());
         assert!(are_right);
     }
 }

@@ -14,6 +14,9 @@
 //! | `stale generation` | simulated driver | a completion reaches the next tenant of its slot |
 //! | `lost completion` | simulated driver | a completion is never told |
 //! | `double-freed buffer` | simulated driver | a receive buffer is free twice |
+//! | `early watermark` | journal | a watermark is told before the write that it covers |
+//! | `unsynced directory` | journal | a segment's name is not made durable before its records are told |
+//! | `missing sync` | simulated disk | a durable write comes back before it is durable |
 
 /// Whether this build contains the planted bugs at all.
 pub const AVAILABLE: bool = cfg!(stilling_planted);

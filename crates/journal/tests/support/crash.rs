@@ -59,7 +59,12 @@ pub(crate) fn first_life(calls: &[Call<'_>], is_ended: bool) -> (SimulatedDisk, 
 
 /// Calls `state` with each set of pending things that is tried at one point: all if they are few, else the telling
 /// ones and `sample` others.
-pub(crate) fn sets(point: &CrashPoint, sample: u64, random: &mut Random, mut state: impl FnMut(&SimulatedDisk)) {
+pub(crate) fn sets(
+    point: &CrashPoint,
+    sample: u64,
+    random: &mut Random,
+    mut state: impl FnMut(&SimulatedDisk),
+) {
     let pending = point.pending();
     if pending <= EXHAUSTIVE_MAX as usize && (pending <= 8 || sample == u64::MAX) {
         for set in 0..1_u32 << pending {
@@ -126,7 +131,8 @@ pub(crate) fn complaint_of_second(
         }
         expected += 1;
     }
-    let is_torn_gap = |&(first, last, cause)| (first, last, cause) == (first_last + 1, began - 1, GapCause::Torn);
+    let is_torn_gap =
+        |&(first, last, cause)| (first, last, cause) == (first_last + 1, began - 1, GapCause::Torn);
     if !read.gaps.iter().all(is_torn_gap) || expected <= told {
         return Some(format!("up to {told} was told, there is {expected}; {:?}", read.gaps));
     }

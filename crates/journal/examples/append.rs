@@ -1,0 +1,95 @@
+//! What appending costs on this machine: records of 4 KiB, fresh growing segments, each write synced before the next.
+//!
+//!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
+//!
+//! Prints records per second and CPU seconds per million records for each way of writing, the median of the rounds; the
+//! ways take turns, so that a busy machine is busy for all of them.
+#![cfg_attr(not(target_os = "linux"), allow(unused))]
+#![allow(clippy::print_stdout)]
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use rustix::time::{ClockId, clock_gettime};
+use stilling_journal::disk::file::{FileDisk, Fresh, Method};
+use stilling_journal::{Batch, Config, Log, Record, Retention};
+
+/// Bytes of a record's payload.
+const PAYLOAD_SIZE: usize = 4096;
+/// Records that one write makes durable.
+const GROUPS: [usize; 4] = [4, 16, 64, 256];
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let directory = arguments.next().map_or_else(std::env::temp_dir, PathBuf::from);
+    let mebibytes = arguments.next().map_or(Ok(512), |text| text.parse::<usize>())?;
+    let rounds = arguments.next().map_or(Ok(3), |text| text.parse::<usize>())?;
+    let scratch = tempfile::tempdir_in(directory)?;
+    let disk = FileDisk::make(scratch.path())?;
+    let buffered = || Method::Buffered { reason: "measured".to_owned() };
+    let mut ways = vec![("write, fdatasync", buffered(), Fresh::AsItIs)];
+    match disk.method().clone() {
+        Method::Direct => {
+            ways.push(("O_DIRECT, RWF_DSYNC", Method::Direct, Fresh::AsItIs));
+            ways.push(("the same, zeroed ahead", Method::Direct, Fresh::ZeroAhead));
+        }
+        Method::Buffered { reason } => println!("no O_DIRECT with RWF_DSYNC here: {reason}"),
+    }
+    println!("{:24}{:>8}{:>14}{:>18}", "way", "records", "records/s", "CPU s / million");
+    for group in GROUPS {
+        let mut figures = vec![Vec::new(); ways.len()];
+        for _ in 0..rounds {
+            for ((_, method, fresh), figures) in ways.iter().zip(&mut figures) {
+                let disk = disk.directory("stream")?.with(method.clone(), *fresh);
+                figures.push(measure(disk, group, mebibytes << 20)?);
+                std::fs::remove_dir_all(scratch.path().join("stream"))?;
+            }
+        }
+        for ((way, ..), figures) in ways.iter().zip(&mut figures) {
+            let median = |pick: fn(&(f64, f64)) -> f64| {
+                let mut all: Vec<f64> = figures.iter().map(pick).collect();
+                all.sort_by(f64::total_cmp);
+                all[all.len() / 2]
+            };
+            println!(
+                "{way:24}{group:>8}{:>14.0}{:>18.2}",
+                median(|figure| figure.0),
+                median(|figure| figure.1)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Records per second, and CPU seconds per million.
+fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<(f64, f64), Box<dyn Error>> {
+    let (mut log, _) = Log::open(disk, "measured", Config::default())?;
+    let payload = vec![b'x'; PAYLOAD_SIZE];
+    let mut batches: Vec<Batch> =
+        (0..8).map(|_| Batch::new(stilling_journal::limits::BATCH_SIZE_DEFAULT)).collect();
+    let (begin, cpu) = (Instant::now(), cpu_seconds());
+    let mut records = 0;
+    while records * PAYLOAD_SIZE < bytes {
+        let (mut next, mut left, mut used) = (log.next(), group, 0);
+        while left > 0 {
+            let batch = &mut batches[used];
+            batch.begin(next, 1);
+            while left > 0 && batch.push(&Record::new(b"events.measured", &payload)).is_ok() {
+                left -= 1;
+            }
+            next = batch.next();
+            used += 1;
+        }
+        log.append(&mut batches[..used])?;
+        records += group;
+        log.retain(&Retention { bytes_max: Some(1 << 30), ..Retention::default() }, 0, u64::MAX)?;
+    }
+    let (wall, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    Ok((records as f64 / wall, cpu / records as f64 * 1e6))
+}
+
+fn cpu_seconds() -> f64 {
+    let spent = clock_gettime(ClockId::ProcessCPUTime);
+    spent.tv_sec as f64 + spent.tv_nsec as f64 * 1e-9
+}

@@ -34,11 +34,15 @@ pub const FINDINGS_MAX: usize = 1000;
 /// Bytes that are read from a segment at once. Memory of a reader: this, or the longest batch it meets.
 pub const READ_SIZE: usize = 256 * 1024;
 
-/// Bytes of fresh space that are zeroed ahead of small durable writes, so that these need no new extents.
+/// Most bytes of fresh space that are zeroed at once ahead of small durable writes, so that these need no new extents.
 pub const ZERO_AHEAD_SIZE: usize = 8 * 1024 * 1024;
+
+/// Bytes that are zeroed ahead at first, so that a stream with few records costs little; each step is as long as all
+/// before it, up to [`ZERO_AHEAD_SIZE`].
+pub const ZERO_AHEAD_SIZE_FIRST: usize = 256 * 1024;
 
 /// Durable writes of at least so many bytes go into fresh space as it is: zeroing it would cost more than the extents.
 pub const ZERO_AHEAD_BELOW: usize = 512 * 1024;
 
-/// Streams that one journal thread serves unless told otherwise. More: the stream is refused.
+/// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;

@@ -34,7 +34,9 @@ fn check(faults: Faults, kind: ErrorKind) {
     assert!(log.close().is_err());
     // The next start finds everything that was told, and goes on behind what may have been written.
     let (mut log, recovery) = open(&disk, 32_768);
-    assert!(recovery.last >= durable && !recovery.findings.kept.iter().any(|finding| finding.is_loss()));
+    assert!(
+        recovery.last >= durable && !recovery.findings.kept.iter().any(stilling_journal::Finding::is_loss)
+    );
     assert!(content(&log.source()).records.len() as u64 >= durable);
     let batch = batch(2, log.next(), 1, 10);
     assert!(log.append(&mut [batch]).expect("the disk is well") > durable);

@@ -42,7 +42,7 @@ impl Writer {
         match answer {
             Answer::Durable { stream, watermark } => {
                 let at = stream as usize;
-                assert!(watermark > self.watermarks[at] || watermark == self.watermarks[at]);
+                assert!(watermark >= self.watermarks[at]);
                 self.watermarks[at] = watermark;
             }
             Answer::Frozen { stream, watermark, frozen } => {

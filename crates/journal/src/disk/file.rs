@@ -5,8 +5,8 @@
 //! directory and told by [`FileDisk::method`].
 //!
 //! Fresh space costs more than written space: although it is preallocated, its first write changes the file's extents,
-//! and each sync then waits for the file system's own journal. So before a small write into fresh space the next
-//! [`ZERO_AHEAD_SIZE`] bytes are zeroed without a sync, and the writes that follow find plain old blocks; a write of
+//! and each sync then waits for the file system's own journal. So before a small write into fresh space the next bytes, up
+//! to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the writes that follow find plain old blocks; a write of
 //! [`ZERO_AHEAD_BELOW`] bytes or more bears its share of that journal more cheaply than being written twice.
 
 use std::collections::hash_map::RandomState;
@@ -22,7 +22,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
 use super::{Disk, DiskFile, Entry, LockError};
 use crate::batch::Aligned;
-use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE};
+use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
 
 /// The file whose lock keeps others away; it holds the process id of who has it.
 const LOCK_FILE: &str = "lock";
@@ -224,7 +224,8 @@ impl OpenFile {
         }
         if length < ZERO_AHEAD_BELOW {
             while self.written_to < end {
-                let step = (ZERO_AHEAD_SIZE as u64).min(self.size.saturating_sub(self.written_to));
+                let step = self.written_to.clamp(ZERO_AHEAD_SIZE_FIRST as u64, ZERO_AHEAD_SIZE as u64);
+                let step = step.min(self.size.saturating_sub(self.written_to));
                 if step == 0 {
                     break;
                 }

@@ -28,6 +28,9 @@ pub const STREAM_NAME_SIZE_MAX: usize = 255;
 /// The last sequence a stream can have. Files and batches that claim a higher one are not ours.
 pub const SEQUENCE_MAX: u64 = 1 << 62;
 
+/// The last epoch a stream can have: one for each opening that writes. A head that claims a higher one is not ours.
+pub const EPOCH_MAX: u64 = 1 << 62;
+
 /// Findings of a recovery or an inspection that are kept one by one; further ones are only counted.
 pub const FINDINGS_MAX: usize = 1000;
 

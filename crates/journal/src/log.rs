@@ -19,7 +19,8 @@ use crate::disk::{Disk, DiskFile};
 use crate::finding::OpenError;
 use crate::format::segment::{SegmentHeader, file_name};
 use crate::limits::{
-    BLOCK_SIZE, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX, WRITE_BATCHES_MAX,
+    BLOCK_SIZE, EPOCH_MAX, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX,
+    WRITE_BATCHES_MAX,
 };
 use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
@@ -109,7 +110,7 @@ impl<D: Disk> Log<D> {
             config: Config { segment_size },
             name: name.to_owned(),
             stream_id,
-            epoch: survey.epoch + 1,
+            epoch: (survey.epoch + 1).min(EPOCH_MAX),
             next: recovery.next,
             chain: survey.chain,
             deduplicate_from: recovery.deduplicate_from,

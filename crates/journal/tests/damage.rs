@@ -5,7 +5,7 @@ mod support;
 use proptest::prelude::*;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Finding, GapCause, Recovery};
+use stilling_journal::{Config, Finding, GapCause, Log, Recovery};
 use support::{Content, batch, content, open};
 
 const SEGMENT_SIZE: u64 = 1 << 20;
@@ -209,4 +209,72 @@ proptest! {
         let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
         prop_assert_eq!(tail, [first + 2, first + 1, first]);
     }
+    /// Heads whose checksums are right and whose fields lie: the stream opens, is read to its end, and takes records.
+    #[test]
+    fn heads_that_lie_open_and_the_stream_goes_on(
+        lies in prop::collection::vec((0_usize..16, 0_usize..12, 0_usize..8, any::<u64>(), 0_u32..64), 1..12),
+        second in prop::option::of((2_u64..40, 0_usize..16)),
+    ) {
+        let (disk, name, _) = journal();
+        let mut bytes = disk.files().remove(0).1;
+        for (block, field, how, noise, shift) in lies {
+            let at = block * 4096 + 8 + field * 8;
+            let word: &mut [u8; 8] = (&mut bytes[at..at + 8]).try_into().expect("eight bytes");
+            let value = u64::from_le_bytes(*word);
+            *word = match how {
+                0 => 0,
+                1 => value.wrapping_add(1),
+                2 => value.wrapping_sub(1),
+                3 => value ^ 1 << shift,
+                4 => noise >> shift,
+                5 => (1_u64 << 62) - noise % 3,
+                6 => noise % 40,
+                _ => u64::MAX,
+            }
+            .to_le_bytes();
+        }
+        let disk = SimulatedDisk::new();
+        if let Some((first, from)) = second {
+            // Another segment of the same stream, with some of the same batches.
+            let mut other = bytes[..4096].to_vec();
+            other.extend_from_slice(&bytes[from * 4096..]);
+            other[32..40].copy_from_slice(&first.to_le_bytes());
+            disk.put(&format!("{first:020}.segment"), repaired(other));
+        }
+        disk.put(&name, repaired(bytes));
+        let Ok((mut log, recovery)) = Log::open(disk.clone(), "events", Config { segment_size: SEGMENT_SIZE }) else {
+            // The version was one of the lies.
+            return Ok(());
+        };
+        content(&log.source());
+        let first = log.next();
+        prop_assert_eq!(first, recovery.next);
+        if first < (1 << 62) - 3 {
+            match log.append(&mut [batch(2, first, 3, 100)]) {
+                Ok(_) => {}
+                // By its head the file is another stream's, and it stands where the next segment would.
+                Err(frozen) if frozen.kind == std::io::ErrorKind::AlreadyExists => return Ok(()),
+                Err(frozen) => panic!("{frozen}"),
+            }
+            drop(log);
+            let (_, read) = look(&disk);
+            let tail: Vec<_> = read.records.iter().rev().take(3).map(|record| record.0).collect();
+            prop_assert_eq!(tail, [first + 2, first + 1, first]);
+        }
+        Inspection::of(disk).expect("it opens").verify().expect("it can be read");
+    }
+}
+
+/// Makes the checksums of all heads right.
+fn repaired(mut bytes: Vec<u8>) -> Vec<u8> {
+    for block in bytes.chunks_exact_mut(4096) {
+        if block.starts_with(b"STILLSEG") {
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&block[..12]), &block[16..]);
+            block[12..16].copy_from_slice(&crc.to_le_bytes());
+        } else if block.starts_with(b"STBA") {
+            let crc = crc32c::crc32c(&block[8..64]);
+            block[4..8].copy_from_slice(&crc.to_le_bytes());
+        }
+    }
+    bytes
 }

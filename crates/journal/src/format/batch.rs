@@ -2,7 +2,7 @@
 
 use super::record::RECORD_HEADER_SIZE;
 use super::{put, u32_at, u64_at};
-use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, SEQUENCE_MAX};
+use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, EPOCH_MAX, SEQUENCE_MAX};
 
 const MAGIC: [u8; 4] = *b"STBA";
 
@@ -74,6 +74,7 @@ impl BatchHeader {
             && length.is_multiple_of(BLOCK_SIZE)
             && records <= length - BATCH_HEADER_SIZE
             && (1..=SEQUENCE_MAX).contains(&header.first)
+            && header.epoch <= EPOCH_MAX
             && header.watermark < header.first;
         can_be.then_some(header)
     }

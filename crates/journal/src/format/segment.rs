@@ -1,7 +1,9 @@
 //! The first block of a segment: whose it is, where it begins, and what came before it.
 
 use super::{FORMAT_VERSION, is_blank, put, u16_at, u32_at, u64_at};
-use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX};
+use crate::limits::{
+    BATCH_SIZE_MAX, BLOCK_SIZE, EPOCH_MAX, SEGMENT_SIZE_MAX, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX,
+};
 
 const MAGIC: [u8; 8] = *b"STILLSEG";
 const NAME_AT: usize = 88;
@@ -92,7 +94,9 @@ pub(crate) fn read(block: &[u8]) -> FirstBlock {
     };
     let in_order = header.previous_first <= header.previous_last.saturating_add(1)
         && header.previous_last < header.first
-        && header.first <= SEQUENCE_MAX;
+        && header.first <= SEQUENCE_MAX
+        && header.epoch <= EPOCH_MAX
+        && header.size <= SEGMENT_SIZE_MAX + BATCH_SIZE_MAX as u64 + BLOCK_SIZE as u64;
     if in_order { FirstBlock::Header(header) } else { FirstBlock::Damaged }
 }
 

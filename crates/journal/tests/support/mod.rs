@@ -7,7 +7,7 @@ use stilling_journal::{Batch, Config, Disk, From, GapCause, Kind, Log, Read, Rec
 
 /// The time of the batch that begins with `sequence`.
 pub(crate) const fn time_of(sequence: u64) -> u64 {
-    1_700_000_000_000_000_000 + sequence * 1_000_000
+    1_700_000_000_000_000_000_u64.wrapping_add(sequence.wrapping_mul(1_000_000))
 }
 
 /// The payload of the record `sequence` in the life `life` of its writer: no two are equal, nor are their lengths.

@@ -30,10 +30,10 @@ impl<D: Disk> Log<D> {
     /// Removes the segments that need not be kept at `now_ns`, Unix time in nanoseconds. Nothing from `keep_from` on is
     /// removed, whatever the bounds say: a snapshot may need it. Readers that are in a removed segment finish it.
     ///
-    /// A removal is not synced: a crash may bring a segment back, and the next round removes it again.
+    /// Each removal is made durable before the next, so that a crash never leaves a hole in the middle.
     ///
     /// # Errors
-    /// The system's, if a file cannot be removed. The log goes on.
+    /// The system's, if a file cannot be removed or that cannot be made durable. The log goes on.
     pub fn retain(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
         let mut removed = Removed::default();
         loop {
@@ -52,6 +52,7 @@ impl<D: Disk> Log<D> {
             drop(list);
             self.disk().remove(&name)?;
             self.shared().list().remove(0);
+            self.disk().sync()?;
             removed.segments += 1;
             removed.bytes += size;
         }

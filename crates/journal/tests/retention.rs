@@ -80,3 +80,28 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     assert!(matches!(reader.read(), Ok(Read::Gap { first: 7, last: 54, cause: GapCause::Removed })));
     assert!(matches!(reader.read(), Ok(Read::Batch(_))));
 }
+
+/// Wherever the power goes during a round of retention, what is left is the newest records without a hole.
+#[test]
+fn a_crash_during_retention_leaves_no_hole() {
+    let (disk, log) = ten_segments();
+    drop(log);
+    let begin = disk.record();
+    let (log, _) = open(&disk, SEGMENT_SIZE);
+    log.retain(&Retention { records: Some(24), ..Retention::default() }, 0, u64::MAX)
+        .expect("nothing refuses");
+    let history = disk.history();
+    let mut firsts = Vec::new();
+    for at in begin..history.points() {
+        let point = history.at(at);
+        for set in 0..1_u32 << point.pending() {
+            let (log, recovery) = open(&point.disk(|at| set >> at & 1 == 1), SEGMENT_SIZE);
+            assert!(recovery.findings.is_empty(), "{}", recovery.findings);
+            let read = content(&log.source());
+            assert_eq!((read.gaps.len(), recovery.last), (0, 60));
+            firsts.push(recovery.first);
+        }
+    }
+    firsts.dedup();
+    assert!(firsts.len() > 5 && firsts.last() == Some(&37), "{firsts:?}");
+}

@@ -4,7 +4,6 @@
 //!
 //! Prints records per second and CPU seconds per million records for each way of writing, the median of the rounds; the
 //! ways take turns, so that a busy machine is busy for all of them.
-#![cfg_attr(not(target_os = "linux"), allow(unused))]
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;

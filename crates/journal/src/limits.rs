@@ -37,6 +37,10 @@ pub const FINDINGS_MAX: usize = 1000;
 /// Bytes that are read from a segment at once. Memory of a reader: this, or the longest batch it meets.
 pub const READ_SIZE: usize = 256 * 1024;
 
+/// Bytes of a segment between two places that are remembered for readers that look for a sequence. They read at most so
+/// many bytes too much; a segment remembers sixteen bytes for each.
+pub const MARK_DISTANCE: u64 = 1024 * 1024;
+
 /// Most bytes of fresh space that are zeroed at once ahead of small durable writes, so that these need no new extents.
 pub const ZERO_AHEAD_SIZE: usize = 8 * 1024 * 1024;
 

@@ -248,9 +248,11 @@ impl<D: Disk> Log<D> {
             let what = format!("writing {} at {}", active.segment.name, active.offset);
             return Err(self.freeze(&what, &error));
         }
+        let (first, offset) = (self.next, active.offset);
         active.offset += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
         (self.next, self.chain) = (next, chain);
         let newest_ns = batches.last().map_or(0, Batch::time_ns);
+        active.segment.mark(first, offset);
         active.segment.grow(active.offset, next - 1, newest_ns);
         self.shared.tell(next - 1);
         Ok(())

@@ -4,7 +4,8 @@
 //! [`READ_SIZE`] bytes unless a single batch was made longer, and says exactly which sequences are not there any more. It
 //! never looks at what is not durable yet; having come to the end, it can be asked again later.
 //!
-//! Looking for a place reads its segment from the beginning.
+//! Looking for a place begins at the last one before it that is remembered, at most a mebibyte away in what has been
+//! written or read since the start.
 
 use std::fmt;
 use std::io;
@@ -211,6 +212,7 @@ impl<D: Disk> Reader<D> {
             place.offset = place.end;
             return Ok(None);
         }
+        place.segment.mark(header.first, offset);
         if header.count == 0 || header.last() < self.next {
             place.offset = behind;
             return Ok(None);
@@ -250,7 +252,11 @@ impl<D: Disk> Reader<D> {
                 Err(error) => return Err(error),
             };
             self.window.reset(segment.end());
-            let offset = BLOCK_SIZE as u64;
+            // Times need not be in order, so what is sought by time is sought from the beginning.
+            let offset = match self.not_before_ns {
+                0 => segment.place_before(self.next),
+                _ => BLOCK_SIZE as u64,
+            };
             let mut place = Place { segment: Arc::clone(segment), file, offset, last: 0, end: 0 };
             place.refresh();
             self.place = Some(place);

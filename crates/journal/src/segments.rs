@@ -7,7 +7,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::limits::{BLOCK_SIZE, MARK_DISTANCE, SEGMENT_SIZE_MAX};
 use crate::scan::Expected;
+
+/// Places that are remembered of one segment. More: the rest of it is read to find something there.
+const MARKS_MAX: usize = (SEGMENT_SIZE_MAX / MARK_DISTANCE) as usize;
 
 /// One segment.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(crate) struct Segment {
     last: AtomicU64,
     end: AtomicU64,
     newest_ns: AtomicU64,
+    /// Sequences and where their batches begin, in order.
+    marks: Mutex<Vec<(u64, u64)>>,
 }
 
 /// What a segment says about the one before it.
@@ -34,7 +40,10 @@ pub(crate) struct Previous {
 impl Segment {
     /// A segment whose content up to `end` counts, with the last sequence `last`.
     pub(crate) fn new(name: String, expected: Expected, size: u64, last: u64, end: u64) -> Segment {
+        // A segment is at most a gigabyte long, unless a batch is longer.
+        let marks = usize::try_from(size / MARK_DISTANCE).unwrap_or(0).min(MARKS_MAX);
         Segment {
+            marks: Mutex::new(Vec::with_capacity(marks)),
             name,
             first: expected.first,
             expected,
@@ -69,6 +78,27 @@ impl Segment {
 
     pub(crate) fn records(&self) -> u64 {
         (self.last() + 1).saturating_sub(self.first)
+    }
+
+    /// Remembers where the batch with `sequence` begins, if the last place that is remembered is far enough before it.
+    pub(crate) fn mark(&self, sequence: u64, offset: u64) {
+        let mut marks = self.marks();
+        let (sequence_before, before) = marks.last().copied().unwrap_or((0, 0));
+        let is_behind = sequence > sequence_before && offset >= before + MARK_DISTANCE;
+        if is_behind && marks.len() < MARKS_MAX {
+            marks.push((sequence, offset));
+        }
+    }
+
+    /// Where to begin to look for `sequence`.
+    pub(crate) fn place_before(&self, sequence: u64) -> u64 {
+        let marks = self.marks();
+        let behind = marks.partition_point(|(first, _)| *first <= sequence);
+        behind.checked_sub(1).and_then(|at| marks.get(at)).map_or(BLOCK_SIZE as u64, |(_, offset)| *offset)
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Vec<(u64, u64)>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// More of it is durable.

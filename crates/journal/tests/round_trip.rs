@@ -216,3 +216,33 @@ fn segments_missing_in_the_middle_are_told_with_their_sequences() {
     assert_eq!(read.gaps, [(first, last, GapCause::Damaged)]);
     assert_eq!(read.records.len() as u64, whole.records.len() as u64 - (last - first + 1));
 }
+
+/// Catching up costs what is caught up with: a reader does not read a segment from its beginning each time.
+#[test]
+fn looking_for_a_sequence_reads_little_of_what_lies_before_it() {
+    const LITTLE: u64 = 3 << 20;
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 64 << 20);
+    while log.next() <= 10_000 {
+        let batch = batch(0, log.next(), 10, 4000);
+        log.append(&mut [batch]).expect("nothing fails");
+    }
+    let check = |log: &Log<SimulatedDisk>, sequence: u64, most: u64| {
+        let before = disk.bytes_read();
+        let mut reader = log.source().read_from(From::Sequence(sequence));
+        let Ok(Read::Batch(batch)) = reader.read() else { panic!("it is durable") };
+        assert_eq!(batch.records.clone().next().map(|record| record.0), Some(sequence));
+        let read = disk.bytes_read() - before;
+        assert!(read <= most, "{read} bytes for {sequence}");
+    };
+    for sequence in [1, 777, 5000, 9999] {
+        check(&log, sequence, LITTLE);
+    }
+    // After a start the first reader reads the segment, the others know their way.
+    drop(log);
+    let (log, _) = open(&disk, 64 << 20);
+    check(&log, 9999, 64 << 20);
+    for sequence in [1, 777, 5000, 9999] {
+        check(&log, sequence, LITTLE);
+    }
+}

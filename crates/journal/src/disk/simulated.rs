@@ -74,6 +74,7 @@ struct World {
     is_recording: bool,
     is_locked: bool,
     draws: u64,
+    bytes_read: u64,
     watch: Option<Watch>,
     faults: Faults,
 }
@@ -161,6 +162,12 @@ impl SimulatedDisk {
     /// Refuses from now on.
     pub fn fail(&self, faults: Faults) {
         self.world().faults = faults;
+    }
+
+    /// Bytes that were read so far.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        self.world().bytes_read
     }
 
     /// What was done so far.
@@ -294,11 +301,13 @@ pub struct SimulatedFile {
 
 impl DiskFile for SimulatedFile {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        let world = self.disk.world();
+        let mut world = self.disk.world();
+        let world = &mut *world;
         let content = &world.contents[self.file];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
         let length = into.len().min(content.len() - start);
         into[..length].copy_from_slice(&content[start..start + length]);
+        world.bytes_read += length as u64;
         Ok(length)
     }
 

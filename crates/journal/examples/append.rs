@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
 //!
-//! Prints records per second and CPU seconds per million records for each way of writing, the median of the rounds; the
-//! ways take turns, so that a busy machine is busy for all of them.
+//! Prints for each way of writing the records per second and CPU seconds per million records, how long it takes to open
+//! the stream again and how fast it is read then: the median of the rounds. The ways take turns, so
+//! that a busy machine is busy for all of them.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -12,7 +13,7 @@ use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 use stilling_journal::disk::file::{FileDisk, Fresh, Method};
-use stilling_journal::{Batch, Config, Log, Record, Retention};
+use stilling_journal::{Batch, Config, From, Log, Read, Record, Retention};
 
 /// Bytes of a record's payload.
 const PAYLOAD_SIZE: usize = 4096;
@@ -35,7 +36,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         Method::Buffered { reason } => println!("no O_DIRECT with RWF_DSYNC here: {reason}"),
     }
-    println!("{:24}{:>8}{:>14}{:>18}", "way", "records", "records/s", "CPU s / million");
+    println!(
+        "{:24}{:>8}{:>14}{:>18}{:>12}{:>18}",
+        "way", "records", "records/s", "CPU s / million", "open, ms", "read, records/s"
+    );
     for group in GROUPS {
         let mut figures = vec![Vec::new(); ways.len()];
         for _ in 0..rounds {
@@ -46,24 +50,37 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         for ((way, ..), figures) in ways.iter().zip(&mut figures) {
-            let median = |pick: fn(&(f64, f64)) -> f64| {
+            let median = |pick: fn(&Figures) -> f64| {
                 let mut all: Vec<f64> = figures.iter().map(pick).collect();
                 all.sort_by(f64::total_cmp);
                 all[all.len() / 2]
             };
             println!(
-                "{way:24}{group:>8}{:>14.0}{:>18.2}",
-                median(|figure| figure.0),
-                median(|figure| figure.1)
+                "{way:24}{group:>8}{:>14.0}{:>18.2}{:>12.1}{:>18.0}",
+                median(|figures| figures.appended),
+                median(|figures| figures.cpu),
+                median(|figures| figures.open_ms),
+                median(|figures| figures.read),
             );
         }
     }
     Ok(())
 }
 
-/// Records per second, and CPU seconds per million.
-fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<(f64, f64), Box<dyn Error>> {
-    let (mut log, _) = Log::open(disk, "measured", Config::default())?;
+#[derive(Clone)]
+struct Figures {
+    /// Records appended per second.
+    appended: f64,
+    /// CPU seconds per million of them.
+    cpu: f64,
+    /// Milliseconds to open the stream again, as after a crash.
+    open_ms: f64,
+    /// Records read per second.
+    read: f64,
+}
+
+fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<Figures, Box<dyn Error>> {
+    let (mut log, _) = Log::open(disk.clone(), "measured", Config::default())?;
     let payload = vec![b'x'; PAYLOAD_SIZE];
     let mut batches: Vec<Batch> =
         (0..8).map(|_| Batch::new(stilling_journal::limits::BATCH_SIZE_DEFAULT)).collect();
@@ -85,7 +102,17 @@ fn measure(disk: FileDisk, group: usize, bytes: usize) -> Result<(f64, f64), Box
         log.retain(&Retention { bytes_max: Some(1 << 30), ..Retention::default() }, 0, u64::MAX)?;
     }
     let (wall, cpu) = (begin.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    Ok((records as f64 / wall, cpu / records as f64 * 1e6))
+    drop(log);
+    let begin = Instant::now();
+    let (log, recovery) = Log::open(disk, "measured", Config::default())?;
+    let open_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let begin = Instant::now();
+    let (mut reader, mut seen) = (log.source().read_from(From::Sequence(recovery.first)), 0);
+    while let Read::Batch(batch) = reader.read()? {
+        seen += batch.records.count();
+    }
+    let read = seen as f64 / begin.elapsed().as_secs_f64();
+    Ok(Figures { appended: records as f64 / wall, cpu: cpu / records as f64 * 1e6, open_ms, read })
 }
 
 fn cpu_seconds() -> f64 {

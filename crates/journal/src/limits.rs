@@ -49,7 +49,7 @@ pub const ZERO_AHEAD_SIZE: usize = 8 * 1024 * 1024;
 pub const ZERO_AHEAD_SIZE_FIRST: usize = 256 * 1024;
 
 /// Durable writes of at least so many bytes go into fresh space as it is: zeroing it would cost more than the extents.
-pub const ZERO_AHEAD_BELOW: usize = 512 * 1024;
+pub const ZERO_AHEAD_BELOW: usize = 256 * 1024;
 
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;

@@ -23,13 +23,13 @@ fn fill<D: Disk>(log: &mut Log<D>, life: u64, until: u64) {
     }
 }
 
-fn check_lives<D: Disk>(disk: &D) {
+fn check_lives<D: Disk>(disk: &D, records: u64) {
     let mut ends = vec![1];
     for life in 0..4 {
         let (mut log, recovery) = open(disk, 100_000);
         assert!(recovery.findings.is_empty(), "{}", recovery.findings);
         assert_eq!(recovery.next, ends[life as usize]);
-        let until = recovery.next + 300;
+        let until = recovery.next + records;
         fill(&mut log, life, until);
         ends.push(log.next());
         let source = log.source();
@@ -41,7 +41,7 @@ fn check_lives<D: Disk>(disk: &D) {
                 ends.iter().rposition(|end| end <= sequence).expect("the first life begins with 1") as u64;
             assert!(bytes.starts_with(&payload(life, *sequence, 0)), "{sequence}");
         }
-        for from in [2, 57, 300, log.next() - 1] {
+        for from in [2, 57, records, log.next() - 1] {
             let tail = content_from(&source, From::Sequence(from));
             assert_eq!(tail.records, read.records[from as usize - 1..]);
             // A batch has the time of its first record.
@@ -64,7 +64,7 @@ fn check_lives<D: Disk>(disk: &D) {
 /// Rows 2.12 and 2.15: order and times come back, over segments and lives, with and without a clean end.
 #[test]
 fn what_was_appended_is_read_back_in_order() {
-    check_lives(&SimulatedDisk::new());
+    check_lives(&SimulatedDisk::new(), 300);
 }
 
 /// Row 2.6: the same on a file system, written round the page cache where that is possible, else through it.
@@ -74,12 +74,12 @@ fn files_of_the_machine_keep_the_same_promises() {
     use stilling_journal::disk::file::{FileDisk, Fresh, Method};
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(&directory.path().join("a/b")).expect("it can be made");
-    check_lives(&disk);
+    check_lives(&disk, 80);
     let buffered = Method::Buffered { reason: "a test".to_owned() };
     let disk = disk.directory("c").expect("it can be made").with(buffered, Fresh::AsItIs);
-    check_lives(&disk);
+    check_lives(&disk, 80);
     let disk = disk.directory("d").expect("it can be made");
-    check_lives(&disk.clone().with(disk.method().clone(), Fresh::AsItIs));
+    check_lives(&disk.clone().with(disk.method().clone(), Fresh::AsItIs), 80);
 }
 
 /// Row 2.13: a stream to which nobody writes writes nothing, not even a file.

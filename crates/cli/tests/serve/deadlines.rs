@@ -45,7 +45,7 @@ fn thousands_of_slow_heads_end_on_time_and_hurt_nobody(driver: Driver) {
 fn a_silent_client_is_sent_away(driver: Driver) {
     let server = Server::start(driver, "--first-byte-timeout 0.2");
     let silent: Vec<Peer> = (0..10).map(|_| server.connect()).collect();
-    for peer in silent {
+    for mut peer in silent {
         assert_eq!(peer.rest(), b"");
     }
     assert_eq!(server.finish().closed("first_byte_timeout"), 10);

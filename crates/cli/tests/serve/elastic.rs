@@ -65,7 +65,7 @@ fn the_pool_shrinks_after_the_burst(driver: Driver) {
         assert_eq!(started, 1 + ended);
         assert!(ended >= round, "nobody was started in round {round}");
     }
-    let page = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n").text();
+    let page = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n").into_text();
     for row in
         ["worker threads now<td>1", "worker threads started<td>", "worker threads ended, not needed<td>"]
     {

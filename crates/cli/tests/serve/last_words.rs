@@ -38,7 +38,7 @@ fn stray_bytes_behind_the_last_request_cost_no_answer(driver: Driver) {
         peer.send(stray);
     }
     for (peer, (request, stray)) in &mut peers {
-        let answer = peer.take_rest();
+        let answer = peer.rest();
         let shown = (request, &stray[..20.min(stray.len())]);
         assert_eq!(answer.len(), 57, "{shown:?}: {}", answer.escape_ascii());
         assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{shown:?}");
@@ -75,7 +75,7 @@ fn a_drain_answers_slow_work_with_a_request_pipelined_behind_it(driver: Driver) 
 
 /// Reads answers until the connection ends in order; each must be whole. Returns how many there were.
 fn whole_answers(peer: &mut Peer) -> usize {
-    let mut bytes = peer.take_rest();
+    let mut bytes = peer.rest();
     let mut answers = 0;
     while !bytes.is_empty() {
         let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a whole head") + 4;

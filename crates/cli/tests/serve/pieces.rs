@@ -45,7 +45,7 @@ impl<'a> Chorus<'a> {
             let sent = self.sent;
             self.watcher.until_received("the server has all pieces", |received| received == sent);
         }
-        for (peer, cuts) in peers.into_iter().zip(cuts) {
+        for (mut peer, cuts) in peers.into_iter().zip(cuts) {
             let answer = peer.rest();
             let shown = answer.escape_ascii();
             assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{request} cut at {cuts:?}: {shown}");

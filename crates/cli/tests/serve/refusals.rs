@@ -95,7 +95,7 @@ fn a_request_for_what_is_not_there_costs_no_connection(driver: Driver) {
         ("GET http://b/test/fast", 200, "", None),
     ] {
         let answer = peer.ask(format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n"));
-        assert_eq!((answer.status, answer.text().as_str()), (status, body), "{line}");
+        assert_eq!((answer.status, answer.text()), (status, body), "{line}");
         assert_eq!(answer.field("Allow"), allow, "{line}");
         assert_eq!(answer.field("Connection"), None, "{line}");
     }

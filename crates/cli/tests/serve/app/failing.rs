@@ -26,7 +26,7 @@ fn a_program_that_does_not_start_is_seen_and_tried_ever_more_rarely(driver: Driv
         });
         let mut peer = server.connect();
         let answer = peer.ask(get("/readyz"));
-        assert_eq!((answer.status, answer.text().as_str()), (503, "not ready: 0 of 2 worker processes\n"));
+        assert_eq!((answer.status, answer.text()), (503, "not ready: 0 of 2 worker processes\n"));
         let answer = peer.ask(get("/pid"));
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
         assert_eq!(peer.ask(get("/livez")).status, 200);
@@ -46,7 +46,7 @@ fn a_process_that_dies_costs_the_request_that_it_had(driver: Driver) {
         peer.send(get("/pid"));
     }
     let answer = peer.answer();
-    assert_eq!((answer.status, answer.text().as_str()), (502, "502 Bad Gateway\n"));
+    assert_eq!((answer.status, answer.text()), (502, "502 Bad Gateway\n"));
     for peer in &mut waiting {
         let answer = peer.answer();
         assert_eq!(answer.status, 200, "who waited did not lose anything");
@@ -64,7 +64,7 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
     let mut peer = server.connect();
     for _ in 0..2 {
         let answer = peer.ask(get("/hang"));
-        assert_eq!((answer.status, answer.text().as_str()), (504, "504 Gateway Timeout\n"));
+        assert_eq!((answer.status, answer.text()), (504, "504 Gateway Timeout\n"));
         assert_eq!(answer.field("Connection"), None, "the client's connection goes on");
     }
     let metrics = watcher
@@ -73,7 +73,7 @@ fn a_process_that_hangs_is_killed_and_its_request_answered_504(driver: Driver) {
     assert_eq!(peer.ask(get("/interim")).status, 200);
     // An answer that begins and never ends is late as well, but its status has gone; and the process lives.
     peer.send(get("/endless"));
-    let answer = peer.answer_to_head();
+    let answer = peer.head();
     assert_eq!((answer.status, answer.field("Connection")), (200, None));
     let rest = peer.whatever_comes();
     assert!(rest.starts_with(b"0000000") && !rest.ends_with(b"0\r\n\r\n"), "{}", rest.escape_ascii());
@@ -94,7 +94,7 @@ fn a_slow_request_costs_the_others_of_its_process_nothing(driver: Driver) {
     other.wait_for_bytes();
     let before = number(&mut peer, "/pid");
     assert_eq!(slow.ask(get("/hang")).status, 504);
-    let (_, body) = (other.answer_to_head(), other.rest());
+    let (_, body) = (other.head(), other.rest());
     assert!(body.into_iter().eq(super::pattern(0, 1_000_000)));
     assert_eq!(number(&mut peer, "/pid"), before, "the process lives");
     let metrics = watcher.look();
@@ -123,7 +123,7 @@ fn an_answer_that_breaks_off_ends_the_connection(driver: Driver) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
     peer.send(get("/half"));
-    let answer = peer.answer_to_head();
+    let answer = peer.head();
     assert_eq!((answer.status, answer.field("Content-Length")), (200, Some("1000000")));
     let body = peer.whatever_comes();
     assert!(body.len() <= 200_000, "no byte is made up");

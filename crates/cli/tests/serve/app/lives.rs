@@ -56,11 +56,11 @@ fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {
         for peer in &mut peers {
             let answer = peer.answer();
             assert_eq!(answer.status, 200);
-            seen.insert(answer.text());
+            seen.insert(answer.into_text());
         }
     }
     let metrics = watcher.until("one has been replaced", |metrics| lives(metrics, "recycled") >= 1);
-    eventually("the new one answers", || seen.insert(peers[0].ask(get("/pid")).text()).then_some(()));
+    eventually("the new one answers", || seen.insert(peers[0].ask(get("/pid")).into_text()).then_some(()));
     assert_eq!((lives(&metrics, "died"), lives(&metrics, "killed")), (0, 0));
     drop((peers, watcher));
     server.finish();

@@ -63,7 +63,7 @@ fn pattern(start: usize, size: usize) -> impl Iterator<Item = u8> {
 fn ask_alone(server: &Server, path: &str) -> (String, Vec<u8>) {
     let mut peer = server.connect();
     peer.send(last(path));
-    let answer = peer.answer_to_head();
+    let answer = peer.head();
     let rest = peer.rest();
     let body = match answer.field("Transfer-Encoding") {
         Some(coding) => {

@@ -29,10 +29,7 @@ fn check(driver: Driver, command: &str, options: &str) {
     let mut peer = server.connect();
     for _ in 0..20 {
         let answer = peer.ask(get("/hello?name=x"));
-        assert_eq!(
-            (answer.status, answer.text().as_str()),
-            (200, "hello name=x for 127.0.0.1 at shop.example")
-        );
+        assert_eq!((answer.status, answer.text()), (200, "hello name=x for 127.0.0.1 at shop.example"));
     }
     let (head, body) = super::ask_alone(&server, "/stream");
     assert!(

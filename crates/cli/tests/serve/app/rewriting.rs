@@ -72,7 +72,7 @@ fn an_answer_leaves_without_what_belongs_to_the_hop(driver: Driver) {
     let answer = peer.ask(get("/pid"));
     assert!(answer.field("Date").is_some_and(|date| date.ends_with(" GMT")), "{answer:?}");
     let answer = peer.ask(get("/interim"));
-    assert_eq!((answer.status, answer.text().as_str()), (200, "final"));
+    assert_eq!((answer.status, answer.text()), (200, "final"));
     assert_eq!(peer.ask(get("/status/299")).head.lines().next(), Some("HTTP/1.1 299 Whatever"));
     let metrics = {
         let mut watcher = watcher;
@@ -106,7 +106,7 @@ fn an_answer_has_the_framing_that_its_client_understands(driver: Driver) {
         // HTTP/1.0 knows no chunks.
         let mut peer = server.connect();
         peer.send(format!("GET /{word}/{size} HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
-        let answer = peer.answer_to_head();
+        let answer = peer.head();
         assert_eq!(answer.field("Transfer-Encoding"), None);
         let persists = length.is_some();
         assert_eq!(answer.field("Connection"), Some(if persists { "keep-alive" } else { "close" }));
@@ -145,7 +145,7 @@ fn answers_without_a_body_have_none(driver: Driver) {
     let mut peer = server.connect();
     let mut check = |request: &str, status: u16, length: Option<&str>| {
         peer.send(request);
-        let answer = peer.answer_to_head();
+        let answer = peer.head();
         assert_eq!((answer.status, answer.field("Content-Length")), (status, length), "{request}");
         assert_eq!(answer.field("Connection"), None);
     };
@@ -163,7 +163,7 @@ fn the_pages_about_the_server_stay_its_own(driver: Driver) {
     let mut peer = server.connect();
     assert_eq!(peer.ask(get("/livez")).text(), "alive\n");
     assert_eq!(peer.ask(get("/readyz")).text(), "ready: 2 of 2 worker processes\n");
-    let page = peer.ask(get("/status")).text();
+    let page = peer.ask(get("/status")).into_text();
     assert!(page.contains("Worker processes") && page.contains("<td>wanted<td>2"), "{page}");
     assert_eq!(peer.ask(get("/")).text(), "0 good", "the process answers everything else");
     assert_eq!(peer.ask(get("/test/fast")).text(), "0 good");

@@ -98,7 +98,7 @@ fn at_the_limit_of_open_files_all_listeners_are_handed_over(driver: Driver) {
     let wanted: String = old.addresses().iter().map(|address| format!("--listen {address} ")).collect();
     let new = Server::spawn(limited(kept + room, &wanted));
     assert_eq!(new.banner_line("kept "), "20 listeners");
-    for peer in peers {
+    for mut peer in peers {
         assert_eq!(peer.rest(), b"");
     }
     let metrics = old.ends_well();

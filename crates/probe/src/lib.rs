@@ -1,79 +1,138 @@
-//! A client without manners: one TCP connection, bytes in and bytes out.
+//! A client without manners, for the tests of every server: one TCP connection, bytes in and bytes out, and just enough
+//! HTTP to take an answer apart. It shares no code with what it tests.
+//!
+//! Nothing here waits for a span of time: it waits for what should happen, and [`HANG`] only decides when a wait is
+//! called a failure. Every method panics where the server does not do what it should, naming the line of the test.
+#![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::HANG;
+/// After this, something that has not happened is taken to never happen.
+pub const HANG: Duration = Duration::from_secs(60);
+
+/// The pause between two looks at a condition that nobody reports.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+
+/// Looks until `look` finds what it wants, and returns it.
+#[track_caller]
+pub fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < HANG, "it never happened: {what}");
+        std::thread::park_timeout(BETWEEN_LOOKS);
+    }
+}
 
 /// One answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
     /// The head with its empty line.
-    pub(crate) head: String,
-    pub(crate) body: Vec<u8>,
+    pub head: String,
+    /// The body, without its framing.
+    pub body: Vec<u8>,
 }
 
 impl Answer {
     /// The value of a field, if the head has it.
-    pub(crate) fn field(&self, name: &str) -> Option<&str> {
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// The body as text.
+    #[must_use]
     #[track_caller]
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         std::str::from_utf8(&self.body).expect("the body is text")
+    }
+
+    /// The body as text that outlives the answer.
+    #[must_use]
+    #[track_caller]
+    pub fn into_text(self) -> String {
+        String::from_utf8(self.body).expect("the body is text")
     }
 }
 
 /// A connection to the server.
-pub(crate) struct Peer {
+#[derive(Debug)]
+pub struct Peer {
     stream: TcpStream,
     /// Received, but not part of an answer that was taken.
     kept: Vec<u8>,
 }
 
 impl Peer {
-    pub(crate) fn connect(address: SocketAddr) -> Peer {
-        Self::over(TcpStream::connect_timeout(&address, HANG).expect("the server accepts connections"))
+    /// A connection to `address`.
+    #[track_caller]
+    pub fn connect(address: SocketAddr) -> Peer {
+        Self::try_connect(address).expect("the server accepts connections")
     }
 
-    /// A connection for whose peer the system keeps few bytes: a server meets resistance at once.
-    pub(crate) fn connect_small(address: SocketAddr) -> Peer {
+    /// A connection to `address`, if the system gives one.
+    ///
+    /// # Errors
+    /// What the system says instead.
+    pub fn try_connect(address: SocketAddr) -> io::Result<Peer> {
+        Self::over(TcpStream::connect_timeout(&address, HANG)?)
+    }
+
+    /// A connection from a source address of the caller's choice.
+    #[track_caller]
+    pub fn connect_from(source: Ipv4Addr, address: SocketAddr) -> Peer {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("all of 127.0.0.0/8 is ours");
+        socket.connect(&address.into()).expect("the server accepts connections");
+        Self::over(socket.into()).expect("a socket takes options")
+    }
+
+    /// A connection for which the system keeps few bytes: the server meets resistance at once.
+    #[track_caller]
+    pub fn connect_small(address: SocketAddr) -> Peer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         socket.set_recv_buffer_size(4096).expect("a buffer can be small");
         socket.connect(&address.into()).expect("the server accepts connections");
-        Self::over(socket.into())
+        Self::over(socket.into()).expect("a socket takes options")
     }
 
-    fn over(stream: TcpStream) -> Peer {
-        stream.set_nodelay(true).expect("a socket takes options");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
-        stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
-        Peer { stream, kept: Vec::new() }
+    fn over(stream: TcpStream) -> io::Result<Peer> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(HANG))?;
+        stream.set_write_timeout(Some(HANG))?;
+        Ok(Peer { stream, kept: Vec::new() })
     }
 
     /// Sends bytes.
     #[track_caller]
-    pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).expect("the server takes bytes");
+    }
+
+    /// Sends bytes to a server that may have closed already; false: it has.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
+        self.stream.write_all(bytes.as_ref()).is_ok()
     }
 
     /// Sends a request and takes its answer.
     #[track_caller]
-    pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>) -> Answer {
+    pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Answer {
         self.send(request);
         self.answer()
     }
 
     /// Takes the next answer with its body, however it is framed.
     #[track_caller]
-    pub(crate) fn answer(&mut self) -> Answer {
+    pub fn answer(&mut self) -> Answer {
         let mut answer = self.head();
         let bodiless = answer.status < 200 || answer.status == 204 || answer.status == 304;
         if bodiless {
@@ -92,9 +151,9 @@ impl Peer {
         answer
     }
 
-    /// Takes the next head; its body is left where it is.
+    /// Takes the next head; a body that it has is left where it is.
     #[track_caller]
-    pub(crate) fn head(&mut self) -> Answer {
+    pub fn head(&mut self) -> Answer {
         let head = String::from_utf8(self.until(b"\r\n\r\n")).expect("a head is text");
         let status = head.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         Answer { status: status.unwrap_or_else(|| panic!("a status line: {head:?}")), head, body: Vec::new() }
@@ -102,7 +161,7 @@ impl Peer {
 
     /// Takes the next chunk; `None` is the last one, whose empty trailer section is taken too.
     #[track_caller]
-    pub(crate) fn chunk(&mut self) -> Option<Vec<u8>> {
+    pub fn chunk(&mut self) -> Option<Vec<u8>> {
         let line = String::from_utf8(self.until(b"\r\n")).expect("a chunk's line is text");
         let size = usize::from_str_radix(line.trim_end(), 16).expect("a chunk's size");
         let chunk = self.exactly(size);
@@ -121,13 +180,17 @@ impl Peer {
             }
             looked = self.kept.len().saturating_sub(end.len());
             let seen = self.receive().expect("more of an answer");
-            assert!(seen > 0, "closed too early, after {:?}", self.kept.escape_ascii().to_string());
+            assert!(
+                seen > 0,
+                "closed instead of an answer, after {:?}",
+                self.kept.escape_ascii().to_string()
+            );
         }
     }
 
     /// Takes so many bytes.
     #[track_caller]
-    pub(crate) fn exactly(&mut self, count: usize) -> Vec<u8> {
+    pub fn exactly(&mut self, count: usize) -> Vec<u8> {
         while self.kept.len() < count {
             let seen = self.receive().expect("the rest of the body");
             assert!(seen > 0, "closed after {} of {count} bytes", self.kept.len());
@@ -137,40 +200,55 @@ impl Peer {
 
     /// Everything until the server closes in good order.
     #[track_caller]
-    pub(crate) fn rest(&mut self) -> Vec<u8> {
+    pub fn rest(&mut self) -> Vec<u8> {
         while self.receive().expect("the end of the connection") > 0 {}
         std::mem::take(&mut self.kept)
     }
 
     /// What came until the server closed or reset the connection.
-    pub(crate) fn whatever_comes(&mut self) -> Vec<u8> {
+    pub fn whatever_comes(&mut self) -> Vec<u8> {
         while self.receive().is_ok_and(|count| count > 0) {}
         std::mem::take(&mut self.kept)
     }
 
     /// Whether nothing has come, not even the end.
-    pub(crate) fn is_silent(&self) -> bool {
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
         self.stream.set_nonblocking(true).expect("a socket can be non-blocking");
         let seen = self.stream.peek(&mut [0]);
         self.stream.set_nonblocking(false).expect("a socket can be blocking");
         self.kept.is_empty() && seen.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
     }
 
+    /// Waits until something has come, be it the end.
+    #[track_caller]
+    pub fn wait_for_bytes(&self) {
+        self.stream.peek(&mut [0]).expect("something comes");
+    }
+
     /// Ends this side's direction; the other stays.
-    pub(crate) fn half_close(&self) {
-        self.stream.shutdown(Shutdown::Write).expect("the connection is up");
+    pub fn half_close(&self) {
+        // A server that has reset the connection leaves nothing to end.
+        let _ = self.stream.shutdown(Shutdown::Write);
     }
 
     /// The same connection for another thread to send on.
-    pub(crate) fn another_hand(&self) -> Peer {
+    #[must_use]
+    #[track_caller]
+    pub fn another_hand(&self) -> Peer {
         Peer { stream: self.stream.try_clone().expect("a descriptor"), kept: Vec::new() }
     }
 
     /// Goes away with a reset.
-    pub(crate) fn reset(self) {
+    pub fn reset(self) {
         SockRef::from(&self.stream)
             .set_linger(Some(Duration::ZERO))
             .expect("a socket can linger for nothing");
+    }
+
+    /// Makes the system keep only so many bytes for this side to read; few make a server meet resistance.
+    pub fn keep_little(&self, bytes: usize) {
+        SockRef::from(&self.stream).set_recv_buffer_size(bytes).expect("a buffer can be small");
     }
 
     fn receive(&mut self) -> io::Result<usize> {

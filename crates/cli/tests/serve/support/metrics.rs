@@ -84,7 +84,7 @@ impl Watcher {
         self.looks += 1;
         let answer = self.peer.ask(LOOK);
         assert_eq!(answer.status, 200);
-        Metrics::of(&answer.text())
+        Metrics::of(answer.text())
     }
 
     /// Looks until the metrics are as `wanted`, and returns them.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Wait;
 use stilling_engine::limits::SEND_MAX;
-use stilling_engine::{CloseReason, Config, Control, Full, Io, Service, Session, Shard, Token};
-use stilling_ring::{Time, Wake};
+use stilling_engine::{CloseReason, Config, Full, Io, Service, Session, Shard};
+use stilling_ring::Wake;
 use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
 
 /// Bytes that the network takes in one direction before somebody reads.
@@ -58,18 +58,6 @@ impl Service for Stage {
 
     fn accepted(&mut self, _listener: u32) -> Offering {
         Offering::default()
-    }
-
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        None
-    }
-
-    fn has_mail(&self) -> bool {
-        false
-    }
-
-    fn turn(&mut self, _control: &mut Control<'_, Self>) -> Option<Time> {
-        None
     }
 }
 
@@ -174,7 +162,10 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
     ] {
         let mut world = World::new(head, body, buffer);
         let mut client = world.client();
-        client.write(b"?").expect("there is room");
+        // Not to a session that has ended already: it would be answered by a reset.
+        if world.shard.service().ended.is_empty() {
+            client.write(b"?").expect("there is room");
+        }
         let mut seen = 0;
         loop {
             world.turns();

@@ -65,10 +65,12 @@ pub(super) fn run(place: &Place, driver: Driver, total_s: f64, over: &AtomicBool
         let slow = threads.spawn(|| slow_waves(&slow, &waves, over));
         threads.spawn(|| watch_threads(&process, &grown, over));
         let next = || Server::stilling(&place.binary, driver, &options);
-        let broken = chain.replace_until(first, &process, next, every(total_s), over);
+        let last = chain.replace_until(first, &process, next, every(total_s), over);
+        // The last server has no successor: nobody may be on the way to it when it ends.
         let mut met = super::joined(fast);
         met.push(super::joined(slow));
-        (met, broken.err().map(|error| error.to_string()))
+        let broken = last.map(|server| chain.ended_well &= server.end()).err();
+        (met, broken.map(|error| error.to_string()))
     });
     let grown = *grown.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     Ok(Succession { lives: chain.lives, grown, ended_well: chain.ended_well, met, broken })
@@ -88,7 +90,7 @@ impl Chain {
         next: impl Fn() -> Outcome<Server>,
         every: Duration,
         over: &AtomicBool,
-    ) -> Outcome {
+    ) -> Outcome<Server> {
         let mut server = first;
         let start = Instant::now();
         let mut due = every;
@@ -99,8 +101,7 @@ impl Chain {
             let last = Look::at(server.first_process(), start.elapsed().as_secs_f64());
             self.lives.push(last.ok_or("a server has gone")?);
             if over.load(Relaxed) {
-                self.ended_well &= server.end();
-                return Ok(());
+                return Ok(server);
             }
             let successor = next()?;
             *process.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = successor.first_process();
@@ -175,10 +176,10 @@ impl Succession {
                 found: format!("{} threads came and went in one server", self.grown),
             },
         ];
-        // Wherever in a wave they were seen last, threads and what they hold differ; so the smallest ones count.
+        // Wherever in a wave they were seen last, what their threads hold differs; so the smallest ones count.
         let half = self.lives.len() / 2;
         let least = |lives: &[Look], of: fn(&Look) -> f64| lives.iter().map(of).fold(f64::NAN, f64::min);
-        for measure in MEASURES {
+        for measure in MEASURES.iter().filter(|measure| measure.name != "threads") {
             let (early, late) =
                 (least(&self.lives[..half], measure.of), least(&self.lives[half..], measure.of));
             verdicts.push(Verdict {

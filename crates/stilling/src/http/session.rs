@@ -513,9 +513,12 @@ impl HttpSession {
         }
     }
 
-    /// The connection is gone, and with it the wish for an answer.
-    pub(super) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
-        self.let_go(service);
+    /// The connection is gone, and with it the wish for an answer; unless it has only left the shard, with what is to
+    /// become of it.
+    pub(super) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        if reason != CloseReason::Detached {
+            self.let_go(service);
+        }
     }
 
     /// Forgets what is kept of the present request; whoever is asked for its answer hears that nobody wants it.
@@ -532,6 +535,8 @@ impl HttpSession {
 
     pub(super) fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
         match self.waiting {
+            // Its request may come in this moment, and is to meet an end in good order, not a reset.
+            Waiting::FirstByte if io.service.is_draining() => io.finish(CloseReason::Drained),
             Waiting::FirstByte => io.abort(CloseReason::FirstByteTimeout),
             Waiting::NextRequest if io.service.is_draining() => io.finish(CloseReason::Drained),
             Waiting::NextRequest => io.finish(CloseReason::IdleTimeout),

@@ -217,7 +217,7 @@ struct Seconds {
     /// For a job to be taken and done; then 503, and the connection closes
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     work_timeout: f64,
-    /// For requests in flight to finish after SIGTERM or SIGINT
+    /// For requests in flight to finish after SIGTERM, SIGINT or a hand-over
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     drain_timeout: f64,
 }

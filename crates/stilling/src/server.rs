@@ -1,8 +1,9 @@
 //! `serve`: listeners, shards and workers put together, from configuration to the last answer.
 //!
 //! The calling thread becomes shard 0; the other shards and the workers get threads of their own, all
-//! at the start. So A shards and W workers make A + W − 1 new threads; a pool that may grow has one thread
-//! more, its keeper, which starts others later, and so has a server that is to be succeeded, its porter.
+//! at the start. So A shards and W workers make A + W − 1 new threads; one more each has a pool that may grow, its keeper,
+//! which starts others later; a server that is to be succeeded, its porter; and one with worker processes, their
+//! supervisor. `start` leaves the calling thread alone and makes one more.
 
 use std::collections::VecDeque;
 use std::io;

@@ -140,8 +140,6 @@ impl Uring {
         self.settle(token, Armed::SHUTDOWN, events);
     }
 
-    /// Receives at once into the caller's memory, which the kernel has done with when this returns: such a
-    /// receive completes while it is submitted, with what is there or with `EAGAIN`.
     /// Looks into one of the ring's own sockets without taking anything.
     pub(super) fn peek(&mut self, handle: Handle) -> io::Result<usize> {
         match handle.is_direct() {
@@ -150,6 +148,8 @@ impl Uring {
         }
     }
 
+    /// Receives at once into the caller's memory, which the kernel has done with when this returns: such a
+    /// receive completes while it is submitted, with what is there or with `EAGAIN`.
     pub(super) fn recv_now_direct(
         &mut self,
         handle: Handle,

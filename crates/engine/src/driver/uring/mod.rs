@@ -1,7 +1,6 @@
 //! The io_uring driver: many operations per system call, completions instead of readiness.
 //!
-//! The one decision: **everything that touches the shard's memory completes inside the call that asks for it**, be it `turn`
-//! or a receive of the caller's own (`recv_now`). Sends
+//! The one decision: **everything that touches the shard's memory completes inside the call that asks for it**. Sends
 //! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission;
 //! what succeeds posts no completion at all. Receives take a buffer of the ring's own pool only
 //! when there are bytes. So no pointer into the shard's memory outlives a call.

@@ -92,6 +92,8 @@ pub(super) struct Exchange {
     /// It has not been sent a second time yet.
     pub(super) may_repeat: bool,
     upload: Upload,
+    /// A send of it has gone: what a later one finds of the connection says nothing of the whole.
+    has_sent: bool,
     /// The piece of the body that is being sent, framed.
     piece: Vec<u8>,
     piece_is_last: bool,
@@ -135,6 +137,7 @@ impl Exchange {
             refusing: None,
             may_repeat: true,
             upload: Upload::First(0),
+            has_sent: false,
             piece: Vec::new(),
             piece_is_last: false,
             decoder: ResponseDecoder::default(),
@@ -152,7 +155,7 @@ impl Exchange {
     pub(super) fn begin(&mut self, io: &mut Io<'_, HttpService>) {
         self.upload = Upload::First(0);
         self.decoder = ResponseDecoder::default();
-        (self.has_heard, self.interims) = (false, 0);
+        (self.has_sent, self.has_heard, self.interims) = (false, false, 0);
         self.give_time(io);
         self.send_on(io);
     }
@@ -206,6 +209,8 @@ impl Exchange {
             Upload::Piece(sent) => ([&self.piece[..], &[]], sent),
             Upload::Asked | Upload::Whole | Upload::CutShort => return,
         };
+        // There is room for more only when what was sent before has gone.
+        self.has_sent |= *sent > 0 && io.room() > 0;
         let [first, second] = parts;
         let rest = [&first[(*sent).min(first.len())..], &second[sent.saturating_sub(first.len())..]];
         for part in rest {
@@ -251,10 +256,9 @@ impl Exchange {
     }
 
     /// A send has failed. Returns whether there may still be an answer: a process that closes early may have answered
-    /// early. If not, nothing of the request was taken.
+    /// early. If not, nothing of the request was taken. `nothing_sent` speaks of that send alone.
     pub(super) fn is_cut_short(&mut self, nothing_sent: bool) -> bool {
-        // Only the very first send of an exchange that is still in its beginning can be meant.
-        let may_answer = !nothing_sent || self.has_spoken;
+        let may_answer = !nothing_sent || self.has_sent || self.has_spoken;
         self.upload = Upload::CutShort;
         may_answer
     }

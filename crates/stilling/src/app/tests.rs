@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -203,6 +204,8 @@ on_both_drivers! {
     /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
     a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
     what_nobody_has_taken_may_be_sent_again_whatever_it_is,
+    /// RFC 9110 §9.2.2: nor is the rest of a request taken for the whole.
+    what_was_taken_in_part_is_not_sent_again,
     /// Row 1.24.
     a_process_that_does_not_answer_in_time_is_condemned,
     a_long_body_and_a_long_answer_go_piece_by_piece,
@@ -295,6 +298,62 @@ fn what_nobody_has_taken_may_be_sent_again_whatever_it_is(driver: DriverChoice) 
     is_closed.recv().expect("it is closed");
     world.is_ok(POST);
     world.finish();
+}
+
+fn what_was_taken_in_part_is_not_sent_again(driver: DriverChoice) {
+    // The close has to come between two sends, which it does not always.
+    const ROUNDS: usize = 20;
+    // With its head more than one send takes.
+    const BODY: usize = 65_500;
+    let world = World::with(driver, HANG, 1, |listener| {
+        std::thread::spawn(move || {
+            let mut has_seen_it = false;
+            for _ in 0..=ROUNDS {
+                let mut stream = accept(&listener);
+                let mut head = take(&mut stream);
+                if head.starts_with("POST") {
+                    // The kept connection was too old for it.
+                    assert!(!has_seen_it, "it is sent twice");
+                    stream.read_exact(&mut [0; BODY]).expect("the body");
+                    say(&mut stream, OK);
+                    head = take(&mut stream);
+                }
+                assert!(head.starts_with("GET"), "{head}");
+                say(&mut stream, OK);
+                stream.set_nonblocking(true).expect("a socket takes options");
+                // Without waiting, to be fast.
+                let count = loop {
+                    match stream.read(&mut [0]) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                        count => break count.expect("a byte or the end"),
+                    }
+                };
+                has_seen_it = count > 0;
+                stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+            }
+        })
+    });
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {BODY}\r\n\r\n");
+    let post = head + &"x".repeat(BODY);
+    let is_done = AtomicBool::new(false);
+    let answers: Vec<u16> = std::thread::scope(|scope| {
+        // Pages that take the shard a while come between the sends, too.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    let page = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                    assert_eq!(world.ask(page).0, 200);
+                }
+            });
+        }
+        let answers = (0..=ROUNDS).flat_map(|_| [GET, &post]).map(|request| world.ask(request).0).collect();
+        is_done.store(true, Relaxed);
+        answers
+    });
+    world.finish();
+    for pair in answers.chunks(2) {
+        assert!(matches!(pair, [200, 200 | 502]), "{answers:?}");
+    }
 }
 
 fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {

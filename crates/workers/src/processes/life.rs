@@ -16,6 +16,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
 };
@@ -289,11 +290,12 @@ impl Running {
         }
     }
 
-    /// Whether it has ended. It stays a zombie, so its number cannot be anybody else's yet.
+    /// Whether it has ended. It stays a zombie, so its number cannot be anybody else's yet; but where this process has
+    /// inherited that `SIGCHLD` is ignored, nothing stays of it, and there is no child to wait for (`ECHILD`).
     fn has_ended(&self) -> bool {
         use std::os::fd::AsFd;
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-        matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(Some(_)))
+        matches!(waitid(WaitId::PidFd(self.pidfd.as_fd()), options), Ok(Some(_)) | Err(Errno::CHILD))
     }
 
     fn signal(&self, signal: Signal) {

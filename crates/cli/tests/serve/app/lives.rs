@@ -1,10 +1,11 @@
 //! The lives of the processes beside the server's own: replaced, drained with it, ended with it, whatever happens.
 
 use std::path::Path;
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{before, before_fakes, fake, get, lives, number};
+use super::{before, before_fakes, fake, get, lives, number, ready};
 use crate::support::{Driver, Server, binary, eventually};
 
 on_both_drivers! {
@@ -13,6 +14,7 @@ on_both_drivers! {
     a_server_that_is_killed_takes_its_processes_with_it,
     what_a_killed_server_leaves_behind_is_removed_by_the_next,
     a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed,
+    a_death_is_noticed_where_the_server_inherits_that_children_are_ignored,
 }
 
 fn is_gone(pid: i32) -> bool {
@@ -43,6 +45,21 @@ fn what_a_killed_server_leaves_behind_is_removed_by_the_next(driver: Driver) {
         server.finish();
     }
     assert_eq!(folders(), 0);
+}
+
+/// Row 1.24: the system keeps no zombie then.
+fn a_death_is_noticed_where_the_server_inherits_that_children_are_ignored(driver: Driver) {
+    let mut command = Command::new("/bin/sh");
+    command.args(["-c", "trap '' CHLD; exec \"$0\" \"$@\""]).arg(binary().get_program());
+    command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", &fake()]);
+    let server = Server::spawn(command);
+    let mut watcher = server.watch();
+    watcher.until("the process is ready", |metrics| ready(metrics) == 1);
+    assert_eq!(server.connect().ask(get("/die")).status, 502);
+    watcher.until("another one is", |metrics| lives(metrics, "started") == 2 && ready(metrics) == 1);
+    assert_eq!(server.connect().ask(get("/pid")).status, 200);
+    drop(watcher);
+    server.finish();
 }
 
 fn a_process_is_replaced_after_its_requests_and_nobody_notices(driver: Driver) {

@@ -9,7 +9,8 @@
 //!
 //! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
 //! lost with it. It does when all that are inside are late, or when the request came after another late one and
-//! nothing at all was heard of the process since. To judge that is rare, and takes a lock for a moment; nothing else does.
+//! nothing at all was heard of the process since. To judge that is rare, and takes a lock for a few instructions, under
+//! which nobody is woken; nothing else does.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -77,6 +78,16 @@ impl Served {
 #[derive(Debug, Default)]
 struct Lateness {
     suspect: Option<(u64, Time)>,
+}
+
+/// What others are to hear of a late request that has come out.
+struct Left {
+    /// The process is condemned.
+    hangs: bool,
+    /// It has done its number of requests.
+    is_worn: bool,
+    /// Nobody is inside any more.
+    is_last: bool,
 }
 
 impl Door {
@@ -175,15 +186,25 @@ impl Door {
 
     /// Comes out, the request done by that life.
     pub(super) fn leave(&self, life: u64) {
-        if self.requests_max > 0 && self.served.count(life) == Some(self.requests_max) {
+        if self.count_done(life) {
             self.bell.ring();
         }
         self.come_out();
     }
 
+    /// Returns whether the life has done its number of requests with this one.
+    fn count_done(&self, life: u64) -> bool {
+        self.requests_max > 0 && self.served.count(life) == Some(self.requests_max)
+    }
+
     /// Comes out as if it had never been in.
     pub(super) fn come_out(&self) {
-        if self.inside.fetch_sub(1, SeqCst) == 1 && self.life() == 0 {
+        let is_last = self.inside.fetch_sub(1, SeqCst) == 1;
+        self.tell_of_the_way_out(is_last);
+    }
+
+    fn tell_of_the_way_out(&self, is_last: bool) {
+        if is_last && self.life() == 0 {
             self.bell.ring();
         }
         self.hall.knock_for_oldest();
@@ -229,7 +250,19 @@ impl Door {
     /// Comes out, a request that had gone in at `entered` and got no answer in time from that life, at `now`. Returns
     /// whether the process is condemned for it.
     pub(super) fn leave_late(&self, life: u64, entered: Time, now: Time) -> bool {
-        // The lock is held until this one is out: of several that are late at once, the last finds itself alone.
+        let Left { hangs, is_worn, is_last } = self.judge_late(life, entered, now);
+        if hangs {
+            self.tell_of_the_condemned();
+        } else if is_worn {
+            self.bell.ring();
+        }
+        self.tell_of_the_way_out(is_last);
+        hangs
+    }
+
+    /// The part of that for which the lock is held; it wakes nobody. The lock is held until this one is out: of several
+    /// that are late at once, the last finds itself alone.
+    fn judge_late(&self, life: u64, entered: Time, now: Time) -> Left {
         let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
         let is_alone = self.inside.load(SeqCst) == 1;
         let known_since = match lateness.suspect {
@@ -237,20 +270,30 @@ impl Door {
             _ => None,
         };
         let hangs = is_alone || known_since.is_some_and(|since| since <= entered);
+        // What a former life did not answer says nothing of the present one.
+        let is_news = lateness.suspect.is_none_or(|(suspect, _)| suspect < life);
         if hangs {
-            self.condemn(life);
-        } else if known_since.is_none() {
+            self.mark_condemned(life);
+        } else if is_news {
             lateness.suspect = Some((life, now));
             self.is_suspect.store(true, SeqCst);
         }
-        self.leave(life);
-        hangs
+        let is_worn = self.count_done(life);
+        Left { hangs, is_worn, is_last: self.inside.fetch_sub(1, SeqCst) == 1 }
     }
 
     /// That life has passed a deadline: it gets no more jobs and is to be killed.
     pub(super) fn condemn(&self, life: u64) {
+        self.mark_condemned(life);
+        self.tell_of_the_condemned();
+    }
+
+    fn mark_condemned(&self, life: u64) {
         let _ = self.open_for.compare_exchange(life, 0, SeqCst, SeqCst);
         self.condemned.fetch_max(life, SeqCst);
+    }
+
+    fn tell_of_the_condemned(&self) {
         self.hall.knock_for_all();
         self.bell.ring();
     }
@@ -354,6 +397,13 @@ mod tests {
             door.hear(life);
             assert_eq!(door.leave_late(1, at(60), at(120)), hangs);
         }
+        // A request of a former life does not put the suspicion of the present one off.
+        let door = busy(2);
+        door.open(2);
+        assert_eq!((door.try_enter(), door.try_enter()), (Some(2), Some(2)));
+        assert!(!door.leave_late(2, at(0), at(60)) && !door.leave_late(1, at(0), at(61)));
+        assert_eq!(door.try_enter(), Some(2));
+        assert!(door.leave_late(2, at(60), at(120)) && door.is_condemned(2));
     }
 
     /// Row 1.3: no process has more connections than it has slots, whichever shard made them.

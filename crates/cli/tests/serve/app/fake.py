@@ -3,6 +3,7 @@
 It speaks HTTP by hand, one thread per connection, so that it can also speak it wrong. A body that it makes is the
 pattern `i % 251`; a body that it gets is answered as its length and whether it is that pattern.
 """
+import itertools
 import os
 import socket
 import sys
@@ -11,6 +12,7 @@ import time
 
 PATTERN = bytes(i % 251 for i in range(251 * 256))
 RELEASED = threading.Event()
+COUNT = itertools.count(1)
 PATH = sys.argv[1] if len(sys.argv) > 1 else os.environ["STILLING_SOCKET"]
 
 
@@ -93,6 +95,10 @@ class Connection:
         got = self.read_body(fields)
         if word == "echo":
             self.answer(raw + b"\r\n\r\n")
+        elif word == "count":
+            number = next(COUNT)
+            time.sleep(size / 1000)
+            self.answer(b"%d" % number)
         elif word == "pid":
             self.answer(b"%d" % os.getpid())
         elif word == "once":

@@ -529,6 +529,8 @@ impl HttpSession {
             Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) => None,
         };
         if let Some((id, app)) = id.zip(service.app.as_mut()) {
+            // What it has said already, and what lies in the mail, comes too late from now on.
+            self.job = self.job.wrapping_add(1);
             app.abandon(id, false);
         }
     }

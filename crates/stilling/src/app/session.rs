@@ -15,7 +15,7 @@ pub(crate) struct AppSession {
     pub(super) process: usize,
     /// Which life of the process it is to.
     life: u64,
-    /// It has carried an exchange.
+    /// It has carried an exchange, or has been kept for one: an exchange may find it dead through nobody's fault.
     was_used: bool,
     /// Its name, once it is open.
     token: Option<Token>,
@@ -181,7 +181,6 @@ impl AppSession {
 
     /// The exchange is over.
     fn is_done(&mut self, is_good: bool, io: &mut Io<'_, HttpService>) {
-        self.was_used = true;
         let exchange = self.exchange.take();
         if is_good {
             self.is_free(io);
@@ -205,6 +204,8 @@ impl AppSession {
 
     /// Waits for the next exchange, if there may be one.
     fn is_free(&mut self, io: &mut Io<'_, HttpService>) {
+        // The process may close it from now on, whether it has carried something or not.
+        self.was_used = true;
         io.set_deadline(None);
         io.resume();
         let (now, token) = (io.now(), io.token());

@@ -57,6 +57,8 @@ pub(crate) enum Mail {
 enum Stage {
     Waiting(Ticket, Box<Question>),
     Resting(Box<Exchange>, Rest),
+    /// Between two of the others, for a moment.
+    Moving,
     /// With a connection that is being made.
     Dialing,
     /// With this connection.
@@ -186,7 +188,7 @@ impl Desk {
             }
             Some(Stage::Talking(token)) => self.mail.push_back((token, Mail::Gone(id))),
             // Its connection finds nobody when it is made.
-            Some(Stage::Dialing) | None => {}
+            Some(Stage::Dialing | Stage::Moving) | None => {}
         }
     }
 
@@ -287,13 +289,15 @@ impl Desk {
     fn without_line(&mut self, process: usize, life: u64) -> Option<Box<Exchange>> {
         let wants = |id: &ExchangeId| match &self.entry(*id)?.stage {
             Stage::Resting(exchange, Rest::NoLine(_)) => {
-                (exchange.pass.process() == process && exchange.pass.life() == life).then_some(())
+                // One that has met a dead connection waits for this one to be closed, and gets a new one.
+                let fits = exchange.pass.process() == process && exchange.pass.life() == life;
+                (fits && exchange.may_repeat).then_some(())
             }
             _ => None,
         };
         let at = self.resting.iter().position(|id| wants(id).is_some())?;
         let id = self.resting.swap_remove(at);
-        match std::mem::replace(&mut self.entry_mut(id)?.stage, Stage::Dialing) {
+        match std::mem::replace(&mut self.entry_mut(id)?.stage, Stage::Moving) {
             Stage::Resting(exchange, _) => Some(exchange),
             _ => None,
         }
@@ -344,7 +348,7 @@ impl Desk {
                 Called::In(pass, id) => {
                     let until = now.after(self.timeout);
                     let Some(entry) = self.entry_mut(id) else { continue };
-                    match std::mem::replace(&mut entry.stage, Stage::Dialing) {
+                    match std::mem::replace(&mut entry.stage, Stage::Moving) {
                         Stage::Waiting(ticket, question) => {
                             let name = (id, entry.client, entry.job);
                             let exchange = Exchange::new(name, question, (ticket, pass), until);
@@ -397,13 +401,13 @@ impl Desk {
     fn wake_up(&mut self, now: Time) {
         for id in std::mem::take(&mut self.resting) {
             let Some(entry) = self.entry_mut(id) else { continue };
-            let Stage::Resting(exchange, rest) = std::mem::replace(&mut entry.stage, Stage::Dialing) else {
+            let Stage::Resting(exchange, rest) = std::mem::replace(&mut entry.stage, Stage::Moving) else {
                 continue;
             };
             let is_over = exchange.pass.is_over();
             match rest {
-                // A request that ends a process is not given to the next.
-                Rest::Repeat(_) if is_over => self.refuse(exchange, Refusal::Bad),
+                // A request that ends a process is not given to the next, whatever it waited for when that was seen.
+                _ if is_over && exchange.was_taken => self.refuse(exchange, Refusal::Bad),
                 _ if is_over => self.wait_again(exchange),
                 Rest::NoLine(_) if now >= exchange.until => self.refuse(exchange, Refusal::Unavailable),
                 Rest::Refused(at) | Rest::Repeat(at) if now < at => self.rest(exchange, rest),
@@ -438,7 +442,7 @@ impl Desk {
                 self.connect(exchange, now);
             }
             Trouble::Stale { .. } if is_repeatable && exchange.question.is_idempotent => {
-                exchange.may_repeat = false;
+                (exchange.may_repeat, exchange.was_taken) = (false, true);
                 self.rest(exchange, Rest::Repeat(now.after(DEATH_PATIENCE)));
             }
             Trouble::Late if !exchange.is_answered() => {

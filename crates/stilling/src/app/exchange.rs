@@ -91,6 +91,8 @@ pub(super) struct Exchange {
     pub(super) refusing: Option<(u64, Time)>,
     /// It has not been sent a second time yet.
     pub(super) may_repeat: bool,
+    /// A process may have taken it, or a part of it, before it died.
+    pub(super) was_taken: bool,
     upload: Upload,
     /// A send of it has gone: what a later one finds of the connection says nothing of the whole.
     has_sent: bool,
@@ -136,6 +138,7 @@ impl Exchange {
             until,
             refusing: None,
             may_repeat: true,
+            was_taken: false,
             upload: Upload::First(0),
             has_sent: false,
             piece: Vec::new(),

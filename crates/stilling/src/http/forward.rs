@@ -31,8 +31,6 @@ pub(super) struct Forward {
     pub(super) exchange: Option<ExchangeId>,
     /// The process waits for more of the body.
     is_asked: bool,
-    /// Something of the answer has been sent.
-    has_begun: bool,
     /// What has come of the body since it was last asked for.
     body: Vec<u8>,
     /// How long the client has been waited for, for this body. With the bytes that have come it makes the body's rate,
@@ -54,7 +52,6 @@ impl Forward {
             question,
             exchange,
             is_asked: false,
-            has_begun: false,
             body: Vec::new(),
             waited: Duration::ZERO,
             pieces: VecDeque::new(),
@@ -302,7 +299,6 @@ impl HttpSession {
             return self.end_forward(persistent, is_cut_short, io);
         }
         let start = if fits { piece.bytes.len() } else { piece.start };
-        self.keep_forward().has_begun = true;
         self.send_piece(Piece { start, ..piece }, io);
     }
 

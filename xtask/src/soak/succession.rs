@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::honest::Met;
-use super::watch::{Look, MEASURES};
+use super::watch::{Look, MEASURES, Measure};
 use super::{LOOK_EVERY, Verdict};
 use crate::Outcome;
 use crate::bench::load::{Load, Place};
@@ -179,7 +179,7 @@ impl Succession {
         // Wherever in a wave they were seen last, what their threads hold differs; so the smallest ones count.
         let half = self.lives.len() / 2;
         let least = |lives: &[Look], of: fn(&Look) -> f64| lives.iter().map(of).fold(f64::NAN, f64::min);
-        for measure in MEASURES.iter().filter(|measure| measure.name != "threads") {
+        for measure in levels() {
             let (early, late) =
                 (least(&self.lives[..half], measure.of), least(&self.lives[half..], measure.of));
             verdicts.push(Verdict {
@@ -194,6 +194,11 @@ impl Succession {
         }
         verdicts
     }
+}
+
+/// What has to be level: not the threads, which come and go with the waves.
+fn levels() -> impl Iterator<Item = &'static Measure> {
+    MEASURES.iter().filter(|measure| measure.name != "threads")
 }
 
 #[cfg(test)]
@@ -227,6 +232,6 @@ mod tests {
         assert_eq!(broken(|seen| seen.ended_well = false), 1);
         assert_eq!(broken(|seen| seen.grown = 0.0), 1);
         assert_eq!(broken(|seen| seen.lives[3..].iter_mut().for_each(|look| look.resident = 90e6)), 1);
-        assert_eq!(broken(|seen| seen.lives.clear()), 1 + MEASURES.len());
+        assert_eq!(broken(|seen| seen.lives.clear()), 1 + levels().count());
     }
 }

@@ -43,22 +43,25 @@ fn accept(listener: &UnixListener) -> UnixStream {
     }
 }
 
+/// Plays the scripts, one connection after the other.
+fn plays(listener: UnixListener, scripts: Vec<Script>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let count = scripts.len();
+        for (at, script) in scripts.into_iter().enumerate() {
+            let mut stream = accept(&listener);
+            script(&mut stream);
+            if at + 1 == count {
+                // Until here the process takes connections, and from here on it does not.
+                drop(stream);
+                return;
+            }
+        }
+    })
+}
+
 impl World {
     fn new(driver: DriverChoice, timeout: Duration, scripts: Vec<Script>) -> World {
-        World::with(driver, timeout, 1, |listener| {
-            std::thread::spawn(move || {
-                let count = scripts.len();
-                for (at, script) in scripts.into_iter().enumerate() {
-                    let mut stream = accept(&listener);
-                    script(&mut stream);
-                    if at + 1 == count {
-                        // Until here the process takes connections, and from here on it does not.
-                        drop(stream);
-                        return;
-                    }
-                }
-            })
-        })
+        World::with(driver, timeout, 1, |listener| plays(listener, scripts))
     }
 
     /// A process with so many slots, which `listens` plays; the real one only lives.
@@ -66,6 +69,17 @@ impl World {
         driver: DriverChoice,
         timeout: Duration,
         slots: usize,
+        listens: impl FnOnce(UnixListener) -> JoinHandle<()>,
+    ) -> World {
+        World::configured(driver, timeout, slots, |_| (), listens)
+    }
+
+    /// The same behind a server with other bounds.
+    fn configured(
+        driver: DriverChoice,
+        timeout: Duration,
+        slots: usize,
+        configure: impl FnOnce(&mut ServeConfig),
         listens: impl FnOnce(UnixListener) -> JoinHandle<()>,
     ) -> World {
         let folder = tempfile::tempdir().expect("a folder");
@@ -76,8 +90,9 @@ impl World {
         app.processes.slots = slots;
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         let capacity = CLIENTS_MAX;
-        let config =
+        let mut config =
             ServeConfig { listen, shards: 1, capacity, driver, app: Some(app), ..ServeConfig::default() };
+        configure(&mut config);
         let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
         let app = server.overview().app.as_ref().expect("there is one");
         eventually("the process is ready", || app.counters().ready == 1);
@@ -227,6 +242,10 @@ on_both_drivers! {
     a_process_that_does_not_take_a_body_in_time_is_condemned,
     /// Row 4.26: they hold their slots, and nobody else's memory; and a server that is full still reaches its process.
     slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
+    /// Row 4.26: nor is a slot held for ever by one who takes the answer bit by bit.
+    who_takes_an_answer_too_slowly_is_given_up,
+    /// Row 4.26: what clients have not taken yet is bounded as a whole, though their slots are free.
+    a_long_answer_without_room_is_refused_before_it_begins,
 }
 
 fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
@@ -594,6 +613,52 @@ fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice
     sender.join().expect("it does not panic");
     drop(done);
     world.finish_after_killing(1);
+}
+
+/// Says an answer of that many bytes, as far as somebody takes it.
+fn says_long(length: usize) -> Script {
+    Box::new(move |stream| {
+        take(stream);
+        say(stream, &format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"));
+        let piece = vec![b'x'; 1 << 20];
+        let _ = (0..length >> 20).try_for_each(|_| stream.write_all(&piece));
+    })
+}
+
+fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
+    const LONG: usize = 40 << 20;
+    let configure = |config: &mut ServeConfig| {
+        config.timeouts.body_grace = Duration::from_millis(100);
+        config.timeouts.body_rate_min = u64::MAX;
+        config.send_buffer = Some(16_384);
+    };
+    let scripts = vec![says_long(LONG), serves()];
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    let mut client = world.send(GET);
+    let mut seen = 0;
+    loop {
+        std::thread::park_timeout(Duration::from_millis(1));
+        match client.read(&mut [0; 4096]) {
+            Ok(0) => break,
+            Ok(count) => seen += count,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                break;
+            }
+        }
+    }
+    assert!(seen < LONG, "it took its time for all of it");
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_long_answer_without_room_is_refused_before_it_begins(driver: DriverChoice) {
+    let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
+    let scripts = vec![says_long(1 << 20), serves()];
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    world.is_refused(GET, Status::ServiceUnavailable);
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
 }
 
 fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: DriverChoice) {

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
+use stilling_ring::Time;
 use stilling_wire::http1::{RequestHead, Status};
 
 use super::answer;
@@ -38,6 +39,13 @@ pub(super) struct Forward {
     waited: Duration,
     /// The parts of the answer that are on their way to the client: at most one behind that which is being sent.
     pieces: VecDeque<Piece>,
+    /// Counts these as held, as they outlive the slot by as long as the client likes.
+    held: Option<Held>,
+    /// When the rest of the foremost was offered to the client.
+    offered: Time,
+    /// How long the client has taken over what it was offered, and the bytes of that which it has taken.
+    taking: Duration,
+    taken: u64,
 }
 
 impl std::fmt::Debug for Forward {
@@ -55,6 +63,10 @@ impl Forward {
             body: Vec::new(),
             waited: Duration::ZERO,
             pieces: VecDeque::new(),
+            held: None,
+            offered: Time::ZERO,
+            taking: Duration::ZERO,
+            taken: 0,
         })
     }
 }
@@ -252,6 +264,19 @@ impl HttpSession {
     /// Sends the answer, or its first part.
     fn begin_answer(&mut self, answer: Answer, io: &mut Io<'_, HttpService>) {
         let Answer { status, has_date, framing, head_len, piece } = answer;
+        // The caller keeps room for a head; a short body goes with it.
+        let fits = piece.bytes.len() + FRAMING_SIZE_MAX <= io.spare_room();
+        let mut held = None;
+        if !(fits && piece.is_last) {
+            let behind = if piece.is_last { 0 } else { PIECE_SIZE_MAX };
+            let (cost, max) = (piece.bytes.len() + behind, io.service.config.answers_held_max);
+            held = Held::of_answer(&io.service.counters, cost, max);
+            if held.is_none() {
+                io.service.counters.answers_shed.add(1);
+                self.let_go(io.service);
+                return self.refuse_forward(Status::ServiceUnavailable, io);
+            }
+        }
         io.service.counters.count_answer_code(status);
         let is_cut_short = self.decoder.in_body();
         let persistent = self.terms.persistent
@@ -262,8 +287,6 @@ impl HttpSession {
         let date = io.service.date(io.now());
         let keep_alive_10 = self.terms.keep_alive_10;
         let body = &piece.bytes[piece.start..];
-        // The caller keeps room for a head; a short body goes with it.
-        let fits = head_len + body.len() + FRAMING_SIZE_MAX <= io.spare_room();
         let sent = io.send_with(|out| {
             out.extend_from_slice(&piece.bytes[..head_len]);
             if !has_date {
@@ -299,6 +322,7 @@ impl HttpSession {
             return self.end_forward(persistent, is_cut_short, io);
         }
         let start = if fits { piece.bytes.len() } else { piece.start };
+        self.keep_forward().held = held;
         self.send_piece(Piece { start, ..piece }, io);
     }
 
@@ -333,6 +357,14 @@ impl HttpSession {
             && let Some(piece) = forward.pieces.front_mut()
         {
             piece.start += count;
+            forward.taken += count as u64;
+            forward.taking += io.now().since(forward.offered);
+            // As for bodies: who takes the answer bit by bit holds its slot no longer than the least rate allows.
+            let timeouts = &io.service.config.timeouts;
+            let earned = Duration::from_secs(forward.taken / timeouts.body_rate_min.max(1));
+            if forward.taking > timeouts.body_grace + earned {
+                return io.abort(CloseReason::WriteTimeout);
+            }
             self.forward_on(io);
         }
     }
@@ -346,6 +378,7 @@ impl HttpSession {
             if rest.len() > io.spare_room() {
                 // It stays here until the client takes it: the shard's store is not for long answers.
                 io.offer(rest);
+                forward.offered = io.now();
                 self.waiting = Waiting::Room;
                 // Time is kept by the engine: what the client does not take is subject to the write timeout.
                 return io.set_deadline(None);

@@ -32,7 +32,8 @@ pub struct Timeouts {
     pub head: Duration,
     /// Before the rate of a body counts.
     pub body_grace: Duration,
-    /// The least rate of a body after that, in bytes per second.
+    /// The least rate of a body after that, in bytes per second; also of a client that takes the long answer of a worker
+    /// process, for as long as it is waited for.
     pub body_rate_min: u64,
     /// Between two requests of a kept connection.
     pub idle: Duration,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Wait;
-use stilling_engine::limits::SEND_MAX;
+use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
 use stilling_engine::{CloseReason, Config, Full, Io, Service, Session, Shard};
 use stilling_ring::Wake;
 use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
@@ -204,6 +204,38 @@ fn the_news_of_an_offer_is_not_waited_for() {
         world.shard.turn(true).expect("turns");
     }
     assert!(world.network.now().as_nanos() < WRITE_TIMEOUT.as_nanos() as u64, "{:?}", world.network.now());
+}
+
+/// Row 4.36: those who read long answers as fast as they come leave room for everybody else, and for each other.
+#[test]
+fn fast_readers_of_long_answers_keep_nobody_waiting() {
+    const READERS: usize = 3 * ARENA_SIZE / SEND_MAX;
+    const BODY: usize = 40 * SEND_MAX;
+    let mut world = World::new(10, BODY, 2 * SEND_MAX);
+    world.shard.service().piece = SEND_MAX;
+    let mut readers: Vec<(Peer, usize)> = (0..READERS).map(|_| (world.client(), 0)).collect();
+    let turn = |world: &mut World, readers: &mut Vec<(Peer, usize)>| {
+        for (peer, seen) in readers {
+            *seen += read(peer, usize::MAX).0.len();
+        }
+        world.shard.turn(false).expect("turns");
+        world.network.advance_to(world.network.now().after(Duration::from_micros(1)));
+    };
+    for _ in 0..10 {
+        turn(&mut world, &mut readers);
+    }
+    let mut late = world.network.connect(world.address.clone(), None);
+    for _ in 0..5 {
+        turn(&mut world, &mut readers);
+    }
+    assert!(!read(&mut late, usize::MAX).0.is_empty(), "it is served beside the others");
+    // As many turns as they need if all get their share of what half of the arena is for.
+    for _ in 0..60 {
+        turn(&mut world, &mut readers);
+    }
+    let (least, most) =
+        readers.iter().fold((usize::MAX, 0), |(least, most), (_, seen)| (least.min(*seen), most.max(*seen)));
+    assert!(most < BODY && most - least <= 4 * SEND_MAX, "{least} {most}");
 }
 
 /// Row 4.35: who takes nothing is given up in time, and who takes a little has its time anew.

@@ -89,6 +89,12 @@ impl Output {
         self.arena.len() + 2 * SEND_MAX <= ARENA_SIZE
     }
 
+    /// The same within half of the arena: the other half is for news, however much those have to say who were promised
+    /// another look.
+    pub(super) fn has_room_in_half(&self) -> bool {
+        self.arena.len() + 2 * SEND_MAX <= ARENA_SIZE / 2
+    }
+
     /// Bytes of the item that `link` names, if it is one of the arena.
     pub(super) fn unsent(&self, link: u32) -> usize {
         match self.items.get(link as usize) {

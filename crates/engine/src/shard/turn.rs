@@ -191,34 +191,39 @@ impl<D: Driver, V: Service> Shard<D, V> {
         len as u64
     }
 
-    /// Connections that wanted to be looked at when the output had gone. Those for which the arena has
-    /// no room, and those that ask once more, are looked at in the next turn.
+    /// Connections that wanted to be looked at when the output had gone. They get half of the arena: fast readers of
+    /// long answers ask for all of it, turn after turn, and must not keep events, mail and deadlines waiting. Those for
+    /// which there is no room are the first of the next turn, before those that ask once more.
     fn revisit(&mut self) {
         std::mem::swap(&mut self.to_revisit, &mut self.looking);
         let mut looking = std::mem::take(&mut self.looking);
-        for token in looking.drain(..) {
-            if !self.output.has_room() {
-                self.to_revisit.push(token);
-                continue;
-            }
-            let Some(slot) = self.slots.get(token) else { continue };
-            let connection = &mut slot.connection;
-            if connection.owed == Owed::AfterOutput {
-                connection.owed = Owed::Received;
-            }
-            let drained = std::mem::take(&mut connection.drained);
-            if connection.state != State::Open || connection.finish == Finish::Abort {
-                self.pump(token);
-            } else if connection.finish == Finish::No && connection.is_offer_over() {
-                let count = connection.take_offer();
-                self.call(token, |session, io| session.taken(count, io));
-            } else if drained {
-                self.call(token, Session::drained);
-            } else {
-                self.pump(token);
-            }
+        let mut seen = 0;
+        while seen < looking.len() && self.output.has_room_in_half() {
+            self.look_again(looking[seen]);
+            seen += 1;
         }
-        self.looking = looking;
+        looking.drain(..seen);
+        looking.append(&mut self.to_revisit);
+        self.looking = std::mem::replace(&mut self.to_revisit, looking);
+    }
+
+    fn look_again(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.owed == Owed::AfterOutput {
+            connection.owed = Owed::Received;
+        }
+        let drained = std::mem::take(&mut connection.drained);
+        if connection.state != State::Open || connection.finish == Finish::Abort {
+            self.pump(token);
+        } else if connection.finish == Finish::No && connection.is_offer_over() {
+            let count = connection.take_offer();
+            self.call(token, |session, io| session.taken(count, io));
+        } else if drained {
+            self.call(token, Session::drained);
+        } else {
+            self.pump(token);
+        }
     }
 
     /// Hands out events while the arena has room for what they may lead to.

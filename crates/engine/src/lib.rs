@@ -23,7 +23,7 @@ pub mod wheel;
 
 pub use close_reason::CloseReason;
 pub use detached::{Detached, Refusal, Refused};
-pub use session::{Control, Service, Session};
+pub use session::{Control, NO_PLACE, Service, Session};
 pub use shard::{Config, DatagramIo, Full, Io, Shard};
 pub use token::Token;
 

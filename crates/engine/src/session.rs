@@ -15,6 +15,9 @@ use crate::shard::{Adopting, DatagramIo, Io};
 use crate::store::Stash;
 use crate::token::Token;
 
+/// What [`Session::refused`] is told when this side has no place for a connection. No connect fails like that.
+pub const NO_PLACE: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
+
 /// What the sessions of one shard share: configuration, lanes to workers, counters.
 pub trait Service: Sized {
     /// The state of one connection.
@@ -104,7 +107,8 @@ pub trait Session: Sized {
         io.finish(CloseReason::Drained);
     }
 
-    /// The connect failed with this error; `closed` with `ConnectFailed` follows.
+    /// The connect failed with this error; `closed` with `ConnectFailed` follows. [`NO_PLACE`]: the shard has no slot for
+    /// it, or lets nobody in any more; the other side has not been asked.
     fn refused(&mut self, error: &std::io::Error, service: &mut Self::Service) {
         let _ = (error, service);
     }

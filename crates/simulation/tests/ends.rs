@@ -1,14 +1,14 @@
 //! How a shard ends connections when several things come together: a drain with more to do than one turn has room for,
 //! a timeout beside news, an abort beside a send. Each case alone, over the simulated network.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Destination;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
-use stilling_engine::{CloseReason, Config, Control, Io, Service, Session, Shard};
+use stilling_engine::{CloseReason, Config, Control, Io, NO_PLACE, Service, Session, Shard};
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver};
 
@@ -42,6 +42,7 @@ struct Stage {
     /// Sessions told of the drain so far.
     told: usize,
     ended: Vec<CloseReason>,
+    refused: Vec<ErrorKind>,
 }
 
 struct Actor;
@@ -79,6 +80,10 @@ impl Session for Actor {
         (io.service.script.draining)(io);
     }
 
+    fn refused(&mut self, error: &io::Error, service: &mut Stage) {
+        service.refused.push(error.kind());
+    }
+
     fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
         service.ended.push(reason);
     }
@@ -103,7 +108,7 @@ impl World {
             connect_timeout: CONNECT_TIMEOUT,
             ..Config::default()
         };
-        let service = Stage { script, turn: None, told: 0, ended: Vec::new() };
+        let service = Stage { script, turn: None, told: 0, ended: Vec::new(), refused: Vec::new() };
         let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
         let driver = SimDriver::new(&network);
         let mut shard = Shard::new(driver, service, config, network.clock(), wake, counters);
@@ -320,6 +325,7 @@ fn a_connect_on_a_full_slab_fails() {
     world.shard.service().turn = Some(|control| control.connect(nowhere(), Actor));
     world.turns();
     assert_eq!(world.ended(), [CloseReason::ConnectFailed]);
+    assert_eq!(world.shard.service().refused, [NO_PLACE], "it is told whose want it was");
     assert_eq!(world.shard.counters().closed(CloseReason::ConnectFailed).get(), 1);
     assert_eq!(world.shard.open() as usize, MANY);
 }

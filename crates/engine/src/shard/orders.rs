@@ -4,7 +4,7 @@ use super::connection::{Due, State};
 use super::{Adopting, Shard};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver};
-use crate::session::{Control, Order, Service, Session};
+use crate::session::{Control, NO_PLACE, Order, Service, Session};
 
 impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn take_service_turn(&mut self) {
@@ -69,6 +69,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn dial(&mut self, to: &Destination, mut session: V::Session) {
         if self.slots.has_no_place() || self.aborting.is_some() {
             self.counters.closed(CloseReason::ConnectFailed).add(1);
+            session.refused(&NO_PLACE.into(), &mut self.service);
             return session.closed(CloseReason::ConnectFailed, &mut self.service);
         }
         let token = self.slots.insert(session).expect("there is a free slot");

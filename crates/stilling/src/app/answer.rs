@@ -48,7 +48,7 @@ pub(crate) enum Heard {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No process takes requests: 503.
+    /// No process takes requests, or this side has no place for a connection: 503.
     Unavailable,
     /// The process died or does not speak HTTP: 502.
     Bad,

@@ -20,7 +20,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stilling_engine::Token;
+use stilling_engine::{NO_PLACE, Token};
 use stilling_ring::Time;
 use stilling_workers::processes::{Called, Claim, Entrance, Line, Pass, Ticket};
 
@@ -436,6 +436,10 @@ impl Desk {
         }
         let is_repeatable = exchange.may_repeat && exchange.is_repeatable();
         match trouble {
+            Trouble::Refused(NO_PLACE) => {
+                exchange.pass.say("the server has no place for a connection to it");
+                self.refuse(exchange, Refusal::Unavailable);
+            }
             Trouble::Refused(kind) => self.judge_refusal(exchange, kind, now),
             Trouble::Stale { nothing_sent: true } if is_repeatable => {
                 exchange.may_repeat = false;

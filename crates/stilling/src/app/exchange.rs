@@ -178,6 +178,12 @@ impl Exchange {
         if was_used && !self.has_heard { Trouble::Stale { nothing_sent } } else { Trouble::Lost(kind) }
     }
 
+    /// The client has gone, and the process has the request or a part of it. One that has begun to answer shows that it
+    /// lives; of any other nobody knows what it does.
+    pub(super) fn abandon(self) {
+        if self.is_answered() { drop(self) } else { self.pass.abandon() }
+    }
+
     /// What to say when the exchange has failed.
     pub(super) fn refuse(&self, refusal: Refusal) -> Said {
         let has_begun = self.draft.as_ref().is_some_and(Draft::has_begun);

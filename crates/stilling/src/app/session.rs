@@ -60,8 +60,11 @@ impl AppSession {
             exchange.begin(io);
             exchange.keep_time(io);
         } else {
-            self.let_go(io);
+            // It has not been sent.
+            drop(self.exchange.take());
             self.is_free(io);
+            let now = io.now();
+            desk(io.service).serve(now);
         }
     }
 
@@ -196,7 +199,7 @@ impl AppSession {
     /// Nobody wants the answer any more.
     fn let_go(&mut self, io: &mut Io<'_, HttpService>) {
         if let Some(exchange) = self.exchange.take() {
-            drop(exchange);
+            exchange.abandon();
             let now = io.now();
             desk(io.service).serve(now);
         }

@@ -8,7 +8,8 @@
 //! the next life.
 //!
 //! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
-//! lost with it. It does when all that are inside are late, or when the request came after another late one and
+//! lost with it. It does when all that are inside are late (and no
+//! client has left one behind on which the process may work still), or when the request came after another late one and
 //! nothing at all was heard of the process since. To judge that is rare, and takes a lock for a few instructions, under
 //! which nobody is woken; nothing else does.
 
@@ -37,6 +38,9 @@ pub(super) struct Door {
     lateness: Mutex<Lateness>,
     /// Whether there is a suspicion that an answer would dispel.
     is_suspect: AtomicBool,
+    /// The last life that has a request whose client has gone, and of which nothing was heard since: it may work on that
+    /// still, though nobody is inside for it. 0: there is none.
+    abandoned: AtomicU64,
     /// The last life that passed a deadline.
     condemned: AtomicU64,
     bell: Arc<Bell>,
@@ -109,6 +113,7 @@ impl Door {
             served: Served::default(),
             lateness: Mutex::default(),
             is_suspect: AtomicBool::new(false),
+            abandoned: AtomicU64::new(0),
             condemned: AtomicU64::new(0),
             bell,
             hall,
@@ -238,8 +243,17 @@ impl Door {
         self.claims.load(SeqCst)
     }
 
+    /// Comes out, a request that the life may work on still: nobody waits for its answer any more.
+    pub(super) fn leave_abandoned(&self, life: u64) {
+        self.abandoned.fetch_max(life, SeqCst);
+        self.leave(life);
+    }
+
     /// Something has come from that life: it does not hang.
     pub(super) fn hear(&self, life: u64) {
+        if self.abandoned.load(SeqCst) == life {
+            let _ = self.abandoned.compare_exchange(life, 0, SeqCst, SeqCst);
+        }
         if self.is_suspect.load(SeqCst) {
             let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
             lateness.suspect.take_if(|(suspect, _)| *suspect == life);
@@ -264,7 +278,8 @@ impl Door {
     /// that are late at once, the last finds itself alone.
     fn judge_late(&self, life: u64, entered: Time, now: Time) -> Left {
         let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_alone = self.inside.load(SeqCst) == 1;
+        // Who has waited behind a request that was abandoned has not had the process for itself.
+        let is_alone = self.inside.load(SeqCst) == 1 && self.abandoned.load(SeqCst) != life;
         let known_since = match lateness.suspect {
             Some((suspect, since)) if suspect == life => Some(since),
             _ => None,
@@ -396,6 +411,20 @@ mod tests {
             assert!(!door.leave_late(1, at(0), at(60)));
             door.hear(life);
             assert_eq!(door.leave_late(1, at(60), at(120)), hangs);
+        }
+        // Alone, but perhaps behind what a client has left behind: that takes a second one, unless something was heard.
+        for is_heard in [false, true] {
+            let door = busy(1);
+            door.leave_abandoned(1);
+            enter(&door);
+            if is_heard {
+                door.hear(1);
+            }
+            assert_eq!(door.leave_late(1, at(1), at(61)), is_heard);
+            if !is_heard {
+                enter(&door);
+                assert!(door.leave_late(1, at(62), at(122)));
+            }
         }
         // A request of a former life does not put the suspicion of the present one off.
         let door = busy(2);

@@ -87,6 +87,13 @@ impl Pass {
         self.door.come_out();
     }
 
+    /// Gives it back because the client has gone; the process may work on its request still.
+    pub fn abandon(mut self) {
+        self.has_left = true;
+        crate::counters::count(&self.door.hall().tally.done);
+        self.door.leave_abandoned(self.life);
+    }
+
     /// Gives it back because there was no answer in time. The process is condemned if no other request would be lost
     /// with it, or if a request before this one was late, too, and nothing has been [heard](Pass::heard) since.
     /// Returns whether it is. Takes a lock for a moment.

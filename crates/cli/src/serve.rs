@@ -168,7 +168,7 @@ struct Limits {
     /// Bytes of requests that wait for bodies or workers, for handlers, per accept thread; more are answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
     max_requests_held: u32,
-    /// Bytes of handlers' answers that wait for slow clients, per accept thread; who asks for more is answered 503
+    /// Bytes of handlers' and worker processes' answers that wait for slow clients, per accept thread; who asks for more is answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
     max_answers_held: u64,
     /// Bytes of unfinished input held per accept thread
@@ -198,7 +198,7 @@ struct Seconds {
     /// For a request's body before its rate counts
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     body_timeout: f64,
-    /// Least rate of a body after that, in bytes per second
+    /// Least rate of a body after that, in bytes per second; also at which a client takes a worker process's answer
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
     min_body_rate: u64,
     /// Between two requests of a connection

@@ -12,6 +12,10 @@
 //!
 //! No knock is lost: a shard says since when its oldest waits and looks for a free slot afterwards; whoever comes out
 //! frees the slot first and looks for the oldest afterwards; all that in one total order. No shard locks or waits here.
+//!
+//! The price of one order for all: a shard that is busy while its oldest request is the oldest of all holds up the
+//! others' requests until its turn ends, however many slots are free. So a shard with requests for processes must do
+//! nothing in its turns that takes long: handlers and `--accept-workers` are not for a server with processes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

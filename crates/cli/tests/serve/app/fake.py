@@ -95,7 +95,7 @@ class Connection:
         got = self.read_body(fields)
         if word == "echo":
             self.answer(raw + b"\r\n\r\n")
-        elif word == "count":
+        elif word == "turn":
             number = next(COUNT)
             time.sleep(size / 1000)
             self.answer(b"%d" % number)

@@ -15,7 +15,7 @@ fn those_who_wait_are_served_in_their_order(driver: Driver) {
     const CLIENTS: u64 = 12;
     let (server, mut watcher) = before_fakes(driver, "-A 1");
     // The process says in which order it was asked: when the answers arrive says little of it on a busy machine.
-    let request = get("/count/20");
+    let request = get("/turn/20");
     let mut waiting: Vec<Peer> = Vec::new();
     for number in 1..=CLIENTS {
         let mut peer = server.connect();

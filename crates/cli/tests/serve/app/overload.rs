@@ -20,7 +20,10 @@ fn those_who_wait_are_served_in_their_order(driver: Driver) {
     for number in 1..=CLIENTS {
         let mut peer = server.connect();
         peer.send(&request);
-        watcher.until_received("the request is in", |received| received == number * request.len() as u64);
+        watcher.until("the request is in", |metrics| {
+            let known = ["jobs_queued", "jobs_running"].map(|name| metrics.value(name)).iter().sum::<u64>();
+            known + metrics.jobs("done") >= number
+        });
         waiting.push(peer);
     }
     let order: Vec<String> = waiting.iter_mut().map(|peer| peer.answer().into_text()).collect();

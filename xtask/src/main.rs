@@ -7,6 +7,7 @@
 
 mod bench;
 mod ci;
+mod configuration;
 mod fuzz;
 mod gunicorn;
 mod limits;
@@ -43,6 +44,8 @@ enum Command {
     Style,
     /// Show the table of every maximum, or write it to docs/limits.md
     Limits(limits::Arguments),
+    /// Show everything that can be chosen, or write it to docs/configuration.md
+    Configuration(configuration::Arguments),
     /// Run the deterministic world over seeds
     Sim(sim::Arguments),
     /// Run a fuzz target
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Ci => ci::run(),
         Command::Style => style::run(),
         Command::Limits(arguments) => arguments.run(),
+        Command::Configuration(arguments) => arguments.run(),
         Command::Sim(arguments) => arguments.run(),
         Command::Fuzz(arguments) => arguments.run(),
         Command::Bench(arguments) => arguments.run(),

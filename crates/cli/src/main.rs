@@ -3,13 +3,17 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod check;
+mod hub;
 mod serve;
+mod settings;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
+use settings::Stop;
 
 /// `EX_USAGE` of sysexits(3): the command line was wrong.
 const EXIT_USAGE: u8 = 64;
@@ -26,6 +30,10 @@ struct Cli {
 enum Command {
     /// Serve HTTP: fast answers in the I/O threads, slow ones in workers
     Serve(Box<serve::Arguments>),
+    /// Say what serve would open with these options and settings, and what is wrong or not wise; open nothing
+    Check(Box<serve::Arguments>),
+    /// Print everything that can be chosen, with its key, its variable and its default
+    Options,
     /// Generate load and check what comes back
     Bench(bench::Arguments),
 }
@@ -42,18 +50,30 @@ impl std::fmt::Display for WrongUsage {
 
 impl std::error::Error for WrongUsage {}
 
+fn print(text: &str) -> Result<(), Box<dyn std::error::Error>> {
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => {
+    let variables: Vec<_> = std::env::vars_os().collect();
+    let (cli, sources) = match settings::gather(std::env::args_os().collect(), &variables) {
+        Ok(gathered) => gathered,
+        Err(Stop::Usage(error, notes)) => {
             // Help goes to stdout and is no error; everything else goes to stderr with the usage.
             let _ = error.print();
+            let _ = std::io::stderr().write_all(notes.as_bytes());
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
+        Err(Stop::Settings(complaints)) => {
+            let _ = writeln!(std::io::stderr(), "stilling: {complaints}");
+            return ExitCode::FAILURE;
+        }
     };
     let outcome = match cli.command {
-        Command::Serve(arguments) => arguments.run(),
+        Command::Serve(arguments) => arguments.run(sources),
+        Command::Check(arguments) => check::run(*arguments, sources),
+        Command::Options => print(&settings::page()),
         Command::Bench(arguments) => arguments.run(),
     };
     match outcome {

@@ -15,11 +15,22 @@ use stilling::http::{Routes, Timeouts};
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::WrongUsage;
+use crate::hub::{self, Hub};
+use crate::settings::units::{bytes, read_seconds};
+use crate::settings::{Complaint, Complaints, Sources};
+
+/// What help says at its end.
+const SOURCES: &str = "\
+Each option is also a key of the file and a variable of the environment: max-queue and STILLING_MAX_QUEUE for --max-queue. \
+Options win over variables, variables over the file. `stilling options` lists all, `stilling check` tries them.";
 
 /// The options of `serve`. Those with a capital short name are named as in server-demo.
 #[derive(Args)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, after_help = SOURCES)]
 pub(crate) struct Arguments {
+    /// Read settings from this file [default: stilling.toml in the current folder, if there is one]
+    #[arg(long, value_name = "PATH")]
+    config: Option<PathBuf>,
     /// Print what happens to standard output: settings at the start, counters at the end
     #[arg(short, long)]
     verbose: bool,
@@ -67,6 +78,8 @@ pub(crate) struct Arguments {
     /// Answer /test/* on addresses that are not loopback, too
     #[arg(long)]
     demo: bool,
+    #[command(flatten)]
+    hub: Hub,
     #[command(flatten)]
     elastic: Elastic,
     #[command(flatten)]
@@ -157,29 +170,29 @@ struct Limits {
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_queue: u32,
     /// Bytes of a request's head; more are answered 431
-    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(256..=49_152))]
-    max_head_size: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = 16_384, value_parser = bytes(256..=49_152))]
+    max_head_size: u64,
     /// Header fields of a request; more are answered 431
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     max_headers: u16,
     /// Bytes of a request's body; more are answered 413
-    #[arg(long, value_name = "BYTES", default_value_t = 1_048_576)]
+    #[arg(long, value_name = "BYTES", default_value_t = 1_048_576, value_parser = bytes(0..))]
     max_body_size: u64,
     /// Bytes of requests that wait for bodies or workers, for handlers, per accept thread; more are answered 503
-    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
-    max_requests_held: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
+    max_requests_held: u64,
     /// Bytes of handlers' and worker processes' answers that wait for slow clients, per accept thread; who asks for more is answered 503
-    #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
+    #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = bytes(65_536..=1_099_511_627_776))]
     max_answers_held: u64,
     /// Bytes of unfinished input held per accept thread
-    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
-    max_input_held: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
+    max_input_held: u64,
     /// Bytes of unsent output held per accept thread
-    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = clap::value_parser!(u32).range(65_536..=1_073_741_824))]
-    max_output_held: u32,
+    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
+    max_output_held: u64,
     /// Bytes of the kernel's send buffer per connection [default: the system's tuning]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=1_073_741_824))]
-    send_buffer: Option<u32>,
+    #[arg(long, value_name = "BYTES", value_parser = bytes(1..=1_073_741_824))]
+    send_buffer: Option<u64>,
     /// TCP congestion control of accepted connections, such as reno [default: the system's]
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
@@ -199,7 +212,7 @@ struct Seconds {
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     body_timeout: f64,
     /// Least rate of a body after that, in bytes per second; also at which a client takes a worker process's answer
-    #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = bytes(1..))]
     min_body_rate: u64,
     /// Between two requests of a connection
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
@@ -237,17 +250,17 @@ fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
 }
 
 /// An address to listen on; names are not looked up, because they may change their meaning.
-fn address() -> impl TypedValueParser<Value = SocketAddr> {
+pub(crate) fn address() -> impl TypedValueParser<Value = SocketAddr> {
     clap::builder::StringValueParser::new().try_map(|text| {
         let wrong = "it must be an IP address and a port, such as 127.0.0.1:9000 or [::]:9000";
         text.parse::<SocketAddr>().map_err(|_| wrong)
     })
 }
 
-/// A positive number of seconds up to a year.
+/// A positive time up to a year; a bare number is seconds.
 fn seconds() -> impl TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| {
-        let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+        let seconds = read_seconds(&text)?;
         if (0.001..=31_536_000.0).contains(&seconds) {
             Ok(seconds)
         } else {
@@ -290,7 +303,8 @@ fn queue_target() -> impl TypedValueParser<Value = QueueTargetChoice> {
             "off" => None,
             "auto" => Some(QueueTarget::Service),
             _ => {
-                let seconds = text.parse().map_err(|_| format!("`{text}` is not auto, off, or seconds"))?;
+                let seconds =
+                    read_seconds(&text).map_err(|_| format!("`{text}` is not auto, off, or seconds"))?;
                 if !(0.001..=31_536_000.0).contains(&seconds) {
                     return Err("it must be in the range 0.001 to 31536000".to_owned());
                 }
@@ -318,14 +332,11 @@ impl App {
 
 impl Arguments {
     /// Serves until the end.
-    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+    pub(crate) fn run(self, sources: Sources) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
-        let config = self.config()?;
-        if let Some(contradiction) = contradiction(&config) {
-            // The same end as for options that clap itself refuses.
-            let mut command = crate::Cli::command();
-            command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
-            return Err(Box::new(WrongUsage));
+        let Settled { config, unserved, .. } = self.settle(sources)?;
+        if !unserved.is_empty() {
+            return Err(Box::new(Complaints(unserved)));
         }
         if verbose {
             writeln!(std::io::stdout(), "{config:#?}")?;
@@ -350,17 +361,27 @@ impl Arguments {
         Ok(())
     }
 
-    fn config(self) -> Result<ServeConfig, Box<dyn Error>> {
+    /// Everything that is chosen, as far as it fits together.
+    ///
+    /// # Errors
+    /// [`Complaints`], or [`WrongUsage`] that has been explained.
+    pub(crate) fn settle(self, mut sources: Sources) -> Result<Settled, Box<dyn Error>> {
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
+        let is_named = self.port.is_some() || !self.listen.is_empty() || self.hub.names_a_listener();
+        // A parent that passes listeners has chosen where to listen.
+        let listens_by_default = !is_named && !are_listeners_passed()?;
         let listen = match self.port {
             Some(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
-            // A parent that passes listeners has chosen where to listen.
-            None if self.listen.is_empty() && !are_listeners_passed()? => defaults.listen,
+            None if listens_by_default => defaults.listen,
             None => self.listen,
         };
+        let unserved = hub::unserved(&sources);
+        let mut wrong = Vec::new();
+        let hub = self.hub.chosen(listens_by_default, &mut sources, &mut wrong);
         let (limits, timeouts) = (self.limits, self.timeouts);
         let span = Duration::from_secs_f64;
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut config = ServeConfig {
             listen,
             shards,
@@ -372,8 +393,8 @@ impl Arguments {
             queue_age_max: span(timeouts.queue_timeout),
             queue_target: timeouts.queue_target.and_then(|choice| choice.0),
             slow_duration: Duration::from_millis(self.slow_duration.into()),
-            requests_held_max: limits.max_requests_held as usize,
-            answers_held_max: usize::try_from(limits.max_answers_held).unwrap_or(usize::MAX),
+            requests_held_max: size(limits.max_requests_held),
+            answers_held_max: size(limits.max_answers_held),
             driver: match self.driver {
                 Driver::Auto => DriverChoice::Auto,
                 Driver::Uring => DriverChoice::Uring,
@@ -392,21 +413,47 @@ impl Arguments {
                 work: span(timeouts.work_timeout),
                 drain: span(timeouts.drain_timeout),
             },
-            send_buffer: limits.send_buffer.map(|size| size as usize),
+            send_buffer: limits.send_buffer.map(size),
             congestion: limits.congestion,
             take_over: self.take_over.map(|path| TakeOver { path, tell }),
             passed_listeners: true,
             app: self.app.config(),
+            hub: hub.config.clone(),
             ..defaults
         };
-        config.limits.head_size_max = limits.max_head_size;
+        // Its range ends far below.
+        config.limits.head_size_max = u32::try_from(limits.max_head_size).unwrap_or(u32::MAX);
         config.limits.headers_max = limits.max_headers;
         config.limits.body_size_max = limits.max_body_size;
-        config.engine.input_bytes_max = limits.max_input_held as usize;
-        config.engine.output_bytes_max = limits.max_output_held as usize;
+        config.engine.input_bytes_max = size(limits.max_input_held);
+        config.engine.output_bytes_max = size(limits.max_output_held);
         config.engine.write_timeout = span(timeouts.write_timeout);
-        Ok(config)
+
+        let problems = config.hub.problems(&config.http_addresses()).into_iter();
+        wrong.extend(problems.map(|problem| hub.complaint(problem, &sources)));
+        if !wrong.is_empty() {
+            return Err(Box::new(Complaints(wrong)));
+        }
+        if let Some(contradiction) = contradiction(&config) {
+            // The same end as for options that clap itself refuses.
+            let mut command = crate::Cli::command();
+            command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
+            return Err(Box::new(WrongUsage));
+        }
+        Ok(Settled { config, sources, unserved, warnings: hub.warnings })
     }
+}
+
+/// Everything that is chosen.
+pub(crate) struct Settled {
+    /// What it comes to.
+    pub(crate) config: ServeConfig,
+    /// Where it was said.
+    pub(crate) sources: Sources,
+    /// What was said and is not served.
+    pub(crate) unserved: Vec<Complaint>,
+    /// What is allowed and not wise.
+    pub(crate) warnings: Vec<Complaint>,
 }
 
 /// What becomes of a hand-over, for the log.

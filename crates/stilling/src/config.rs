@@ -15,6 +15,7 @@ use stilling_workers::{Growth, QueueTarget};
 use crate::app::AppConfig;
 use crate::hand_over::{ActivationError, HandOverError, TakeOver};
 use crate::http::Timeouts;
+use crate::settings::HubConfig;
 
 /// Everything that can be chosen about a server.
 #[derive(Clone, Debug)]
@@ -73,6 +74,8 @@ pub struct ServeConfig {
     /// Worker processes that answer everything but the pages about the server itself. They take the place of worker
     /// threads and handlers. Default: none.
     pub app: Option<AppConfig>,
+    /// NATS, syslog, streams and users. Default: see [`HubConfig`].
+    pub hub: HubConfig,
 }
 
 /// Where the pages about the server itself are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
@@ -117,13 +120,17 @@ impl Default for ServeConfig {
             take_over: None,
             passed_listeners: false,
             app: None,
+            hub: HubConfig::default(),
         }
     }
 }
 
 impl ServeConfig {
-    /// Whether a server can be made of this, with routes of its user or without.
-    pub(crate) fn check(&self, has_routes: bool) -> Result<(), ServeError> {
+    /// Whether a server can be made of this, with routes of its user or without. Nothing is opened.
+    ///
+    /// # Errors
+    /// [`ServeError::Config`] with what is in the way.
+    pub fn check(&self, has_routes: bool) -> Result<(), ServeError> {
         let most = stilling_workers::QUEUE_MAX_LIMIT;
         let growth = self.growth;
         let threads_max = if growth.is_enabled() { growth.threads_max } else { self.worker_threads };
@@ -159,7 +166,18 @@ impl ServeConfig {
                 "growth does not fit {threads} worker threads: {growth:?}"
             )));
         }
-        Ok(())
+        let problems = self.hub.problems(&self.http_addresses());
+        problems.into_iter().next().map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
+    }
+
+    /// The addresses of HTTP, each with the name of its option.
+    #[must_use]
+    pub fn http_addresses(&self) -> Vec<(&'static str, SocketAddr)> {
+        let admin = match self.admin {
+            Admin::At(address) => Some(("admin", address)),
+            Admin::Everywhere | Admin::Off => None,
+        };
+        self.listen.iter().map(|address| ("listen", *address)).chain(admin).collect()
     }
 }
 

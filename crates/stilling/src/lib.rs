@@ -37,6 +37,7 @@ mod overview;
 mod room;
 mod running;
 mod server;
+pub mod settings;
 
 pub use config::{Admin, ServeConfig, ServeError};
 pub use metrics::render as render_metrics;

@@ -12,8 +12,8 @@ use source::{Constant, Field, Flag};
 /// The page.
 const PAGE: &str = "docs/limits.md";
 
-/// The file with the options of `stilling serve`.
-const OPTIONS: &str = "crates/cli/src/serve.rs";
+/// The files with the options of `stilling serve`.
+const OPTIONS: [&str; 2] = ["crates/cli/src/hub.rs", "crates/cli/src/serve.rs"];
 
 /// Crates that are not part of the server.
 const NOT_SHIPPED: [&str; 2] = ["crates/bench/", "crates/simulation/"];
@@ -76,11 +76,11 @@ fn page() -> Outcome<String> {
             && !text.path.contains("/tests/")
             && !NOT_SHIPPED.iter().any(|crate_| text.path.starts_with(crate_))
     });
-    let (mut constants, mut structures, mut flags) = (String::new(), String::new(), None);
+    let (mut constants, mut structures, mut flags) = (String::new(), String::new(), Vec::new());
     let mut last = None;
     for file in shipped {
-        if file.path == OPTIONS {
-            flags = Some(source::flags(&file.text));
+        if OPTIONS.contains(&file.path.as_str()) {
+            flags.extend(source::flags(&file.text));
         }
         let found = source::constants(&file.text, file.path.ends_with("/limits.rs"));
         if !found.is_empty() {
@@ -103,7 +103,9 @@ fn page() -> Outcome<String> {
             }
         }
     }
-    let flags = flags.filter(|flags| !flags.is_empty()).ok_or_else(|| format!("{OPTIONS} has no options"))?;
+    if flags.is_empty() {
+        return Err(format!("{} have no options", OPTIONS.join(" and ")).into());
+    }
     let flags: String = flags.iter().map(flag_row).collect();
     Ok(format!(
         "{INTRODUCTION}\n## Options of `stilling serve`\n\n| option | default | range | what it is |\n|---|---|---|---|\n\

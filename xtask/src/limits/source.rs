@@ -154,7 +154,8 @@ pub(super) fn flags(text: &str) -> Vec<Flag> {
             let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
             let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
             let is_flag = kind.trim_end_matches(',') == "bool";
-            if !is_flag && (!default.is_empty() || range.is_some()) {
+            let is_hidden = attribute.contains("hide = ");
+            if !is_flag && !is_hidden && (!default.is_empty() || range.is_some()) {
                 let name =
                     field.trim_start_matches("pub(crate) ").trim_start_matches("pub ").replace('_', "-");
                 found.push(Flag { name, default, range: range.unwrap_or_default(), words: said });

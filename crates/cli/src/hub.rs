@@ -1,0 +1,160 @@
+//! The options of the hub: where NATS clients and syslog come in, where streams are kept, which there are, who may use them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Command};
+use stilling::settings::{
+    HubConfig, SYSLOG_SUBJECT, Setting, SettingError, SourceRange, StreamConfig, SubjectTemplate, UserConfig,
+};
+
+use crate::serve::address;
+use crate::settings::tables::{self, Tabled};
+use crate::settings::{Complaint, Origin, Sources, Table};
+
+/// Whether `serve` opens what these options ask for. While it does not, they are hidden, and refused by it.
+pub(crate) const IS_SERVED: bool = false;
+
+/// Where NATS clients are listened for when no listener is named.
+const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
+
+/// The options of the hub.
+#[derive(Args)]
+#[command(next_help_heading = "Messages")]
+pub(crate) struct Hub {
+    /// Listen for NATS clients on this address; repeatable [default: 127.0.0.1:4222, if no listener is named]
+    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    nats: Vec<SocketAddr>,
+    /// Receive syslog datagrams on this address; repeatable [default: nowhere]
+    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    syslog_udp: Vec<SocketAddr>,
+    /// Listen for syslog connections on this address; repeatable [default: nowhere]
+    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    syslog_tcp: Vec<SocketAddr>,
+    /// Receive syslog datagrams on a Unix socket with this path, as /dev/log is one; repeatable [default: nowhere]
+    #[arg(long, hide = !IS_SERVED, value_name = "PATH")]
+    syslog_unix: Vec<PathBuf>,
+    /// Who may send syslog over the network, such as 10.0.0.0/8; repeatable [default: loopback addresses]
+    #[arg(long, hide = !IS_SERVED, value_name = "RANGE")]
+    syslog_source: Vec<SourceRange>,
+    /// The subject of a syslog message; {facility}, {severity}, {host} and {app} stand for what it says
+    #[arg(long, hide = !IS_SERVED, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
+    syslog_subject: SubjectTemplate,
+    /// The folder of streams on disk; it appears at the first durable publish
+    #[arg(long, hide = !IS_SERVED, value_name = "FOLDER", default_value = "./stilling-data")]
+    data: PathBuf,
+    /// Keep what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
+    /// events=events.>:disk]
+    #[arg(long, hide = !IS_SERVED, value_name = "NAME=FILTERS")]
+    stream: Vec<String>,
+    /// Let nobody in but users: NAME:password-env=VARIABLE[:publish=FILTERS][:subscribe=FILTERS]; repeatable [default:
+    /// everybody who reaches a listener]
+    #[arg(long, hide = !IS_SERVED, value_name = "NAME:KEY=VALUE")]
+    user: Vec<String>,
+}
+
+/// What the options come to.
+pub(crate) struct Chosen {
+    /// For the server.
+    pub(crate) config: HubConfig,
+    /// What is allowed and not wise.
+    pub(crate) warnings: Vec<Complaint>,
+    streams: Tabled<StreamConfig>,
+    users: Tabled<UserConfig>,
+}
+
+impl Hub {
+    /// Whether one of its listeners is named.
+    pub(crate) fn names_a_listener(&self) -> bool {
+        !(self.nats.is_empty()
+            && self.syslog_udp.is_empty()
+            && self.syslog_tcp.is_empty()
+            && self.syslog_unix.is_empty())
+    }
+
+    /// What the options come to. `listens_by_default`: no listener is named anywhere.
+    pub(crate) fn chosen(
+        self,
+        listens_by_default: bool,
+        sources: &mut Sources,
+        wrong: &mut Vec<Complaint>,
+    ) -> Chosen {
+        let streams = read(&self.stream, "stream", tables::stream_word, sources, wrong);
+        let users = read(&self.user, "user", tables::user_word, sources, wrong);
+        let mut streams = tables::streams(&streams, wrong);
+        let mut users = tables::users(&users, wrong);
+        let defaults = HubConfig::default();
+        let mut config = HubConfig {
+            nats: self.nats,
+            syslog_udp: self.syslog_udp,
+            syslog_tcp: self.syslog_tcp,
+            syslog_unix: self.syslog_unix,
+            syslog_sources: self.syslog_source,
+            syslog_subject: self.syslog_subject,
+            // A server in the background changes its folder.
+            data: std::path::absolute(&self.data).unwrap_or(self.data),
+            streams: streams.items.clone(),
+            users: users.items.clone(),
+        };
+        if IS_SERVED && listens_by_default {
+            config.nats = vec![NATS_DEFAULT.into()];
+        }
+        if config.syslog_sources.is_empty() {
+            config.syslog_sources = defaults.syslog_sources;
+        }
+        if config.streams.is_empty() {
+            config.streams = defaults.streams;
+        }
+        let mut warnings = std::mem::take(&mut streams.warnings);
+        warnings.append(&mut users.warnings);
+        Chosen { config, warnings, streams, users }
+    }
+}
+
+impl Chosen {
+    /// A problem with where it was said.
+    pub(crate) fn complaint(&self, problem: SettingError, sources: &Sources) -> Complaint {
+        let origin = match problem.setting {
+            Setting::Option(name) => sources.origin(name),
+            Setting::Stream { index, key } => self.streams.place(index, key),
+            Setting::User { index, key } => self.users.place(index, key),
+        };
+        // Nobody can see from a reason alone what a default belongs to.
+        let reason = if origin == Origin::Default { problem.to_string() } else { problem.reason };
+        Complaint { origin, reason }
+    }
+}
+
+/// What was said and is not served.
+pub(crate) fn unserved(sources: &Sources) -> Vec<Complaint> {
+    if IS_SERVED {
+        return Vec::new();
+    }
+    let hub = Hub::augment_args(Command::new("hub"));
+    let is_ours = |name: &str| hub.get_arguments().any(|option| option.get_long() == Some(name));
+    let mut unserved: Vec<_> = sources
+        .said()
+        .filter(|(name, _)| is_ours(name))
+        .map(|(name, origin)| {
+            Complaint::new(origin, format!("`{name}` is of no use yet: this version serves HTTP alone"))
+        })
+        .collect();
+    unserved.sort_by(|one, other| one.origin.cmp(&other.origin));
+    unserved
+}
+
+/// The tables of a name: words, or else those of the file.
+fn read(
+    words: &[String],
+    name: &'static str,
+    take_apart: fn(&str, &Origin) -> Result<Table, Complaint>,
+    sources: &mut Sources,
+    wrong: &mut Vec<Complaint>,
+) -> Vec<Table> {
+    if words.is_empty() {
+        return sources.take_tables(name);
+    }
+    let origin = sources.origin(name);
+    let tables = words.iter().map(|word| take_apart(word, &origin));
+    tables.filter_map(|table| table.map_err(|complaint| wrong.push(complaint)).ok()).collect()
+}

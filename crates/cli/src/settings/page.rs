@@ -1,0 +1,175 @@
+//! Everything that can be chosen, as a page: docs/configuration.md, and what `stilling options` prints.
+
+use std::fmt::Write;
+
+use clap::CommandFactory;
+
+use super::choices::{Choice, Kind, choices};
+use super::tables::{Key, STREAM_KEYS, USER_KEYS};
+use crate::hub;
+
+const INTRODUCTION: &str = "\
+# Configuration
+
+Every option of `stilling serve` is also a key of a file and a variable of the environment:
+
+| on the command line | in the environment | in the file |
+|---|---|---|
+| `--max-queue 100` | `STILLING_MAX_QUEUE=100` | `max-queue = 100` |
+| `--demo` | `STILLING_DEMO=true` | `demo = true` |
+| `--listen 127.0.0.1:9000 --listen '[::1]:9000'` | `STILLING_LISTEN=127.0.0.1:9000,[::1]:9000` | `listen = [\"127.0.0.1:9000\", \"[::1]:9000\"]` |
+
+What is typed wins over the environment, the environment over the file, the file over the defaults. A list is taken whole
+from the strongest that has it. The file is the one that `--config` or `STILLING_CONFIG` names, else `stilling.toml` in the
+current folder if there is one; it is TOML. Relative paths begin at the current folder. A switch that is on in the file is
+turned off by its variable.
+
+A key that is not known is an error that names the nearest one; so is a variable that looks like a slip of the finger. A
+variable that is empty says nothing. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
+times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
+
+`stilling check` takes the same options, reads everything, says what `stilling serve` would open and warns of what is not
+wise, and opens nothing. Its exit status is 0 if all is well and 1 if not. This page is what `stilling options` prints; what
+happens when a bound is reached stands in [limits.md](limits.md).
+";
+
+const STREAMS: &str = "
+## Streams
+
+A stream keeps what is published to its subjects, in order. Without any there is one, `events`, bound to `events.>`; as soon
+as one is given, only those that are given. No subject may belong to two. On the command line and in the environment a stream
+is one word, `NAME=FILTERS[:durability][:key=value]…`; the environment takes several with blanks between them.
+
+```toml
+[[stream]]
+name = \"orders\"
+subjects = [\"orders.>\", \"returns.*\"]
+durability = \"disk\"
+retention-bytes = \"100GiB\"
+```
+
+`--stream 'orders=orders.>,returns.*:disk:retention-bytes=100GiB'` is the same.
+";
+
+const USERS: &str = "
+## Users
+
+As soon as there is one user, nobody else comes in. A user has one of the six secrets. As a word it is
+`NAME:key=value…`; a secret with a colon or a blank has to stand in the file, or where `password-env` or `password-file`
+point to.
+
+```toml
+[[user]]
+name = \"shop\"
+password = \"to be replaced\"
+publish = [\"orders.>\"]
+subscribe = [\"_INBOX.>\"]
+```
+
+`--user 'shop:password-env=SHOP_PASSWORD:publish=orders.>:subscribe=_INBOX.>'` is the same, but for where the password is.
+";
+
+/// The page.
+pub(crate) fn page() -> String {
+    let root = crate::Cli::command();
+    let serve = root.find_subcommand("serve").expect("the command is there");
+    let mut page = INTRODUCTION.to_owned();
+    let mut heading = None;
+    let choices = choices(serve);
+    let shown: Vec<_> = choices.iter().filter(|choice| !choice.is_hidden()).collect();
+    let mut headings: Vec<&str> = Vec::new();
+    for choice in &shown {
+        if !headings.contains(&choice.heading()) {
+            headings.push(choice.heading());
+        }
+    }
+    for choice in
+        headings.iter().flat_map(|wanted| shown.iter().filter(move |choice| choice.heading() == *wanted))
+    {
+        if heading.replace(choice.heading()) != Some(choice.heading()) {
+            let title = choice.heading();
+            let _ = write!(
+                page,
+                "\n## {title}\n\n| key | variable | value | default | what it is |\n|---|---|---|---|---|\n"
+            );
+        }
+        page += &row(choice);
+    }
+    if hub::IS_SERVED {
+        page += STREAMS;
+        page += &keys(&STREAM_KEYS);
+        page += USERS;
+        page += &keys(&USER_KEYS);
+    }
+    page
+}
+
+fn row(choice: &Choice<'_>) -> String {
+    let (words, default) = choice.words();
+    let key = if choice.is_key() { format!("`{}`", choice.name) } else { format!("(`--{}`)", choice.name) };
+    let value = match choice.kind {
+        Kind::Switch => "true or false".to_owned(),
+        Kind::One => choice.value_name(),
+        Kind::List => format!("list of {}", choice.value_name()),
+    };
+    format!("| {key} | `{}` | {} | {} | {} |\n", choice.variable, cell(&value), cell(&default), cell(&words))
+}
+
+fn keys<D>(keys: &[Key<D>]) -> String {
+    let mut table = "\n| key | value | default | what it is |\n|---|---|---|---|\n".to_owned();
+    for Key { name, value, default, words, .. } in keys {
+        let _ = writeln!(table, "| `{name}` | {} | {} | {} |", cell(value), cell(default), cell(words));
+    }
+    table
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::tests::settle;
+
+    /// What the page shows can be copied: as a table, and as the word that is said to be the same.
+    #[test]
+    fn the_examples_of_the_page_are_accepted_and_mean_the_same() {
+        let table = |text: &str| {
+            let from = text.split_once("```toml\n").expect("an example").1;
+            from.split_once("```").expect("its end").0.to_owned()
+        };
+        let file = table(STREAMS) + &table(USERS);
+        let from_file = settle("serve", &[], &file).unwrap_or_else(|error| panic!("{error}")).config.hub;
+        let word = |text: &str, option: &str| {
+            let from = text.split_once(&format!("`{option} '")).expect("the same as a word").1;
+            from.split_once('\'').expect("its end").0.to_owned()
+        };
+        // The environment of a test has no password to point to.
+        let user = word(USERS, "--user").replace("password-env=SHOP_PASSWORD", "password=x");
+        let words = format!("serve --stream {} --user {user}", word(STREAMS, "--stream"));
+        let typed = settle(&words, &[], "").unwrap_or_else(|error| panic!("{error}")).config.hub;
+        assert_eq!(from_file.streams, typed.streams);
+        let may = |users: &[stilling::settings::UserConfig]| {
+            users
+                .iter()
+                .map(|user| (user.name.clone(), user.publish.clone(), user.subscribe.clone()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(may(&from_file.users), may(&typed.users));
+    }
+
+    /// Every option that is not hidden is on the page, with its variable.
+    #[test]
+    fn the_page_has_a_row_for_every_option() {
+        let page = page();
+        let root = crate::Cli::command();
+        let serve = root.find_subcommand("serve").expect("it is there");
+        for choice in choices(serve) {
+            let row = page
+                .lines()
+                .find(|line| line.starts_with("| ") && line.contains(&format!("`{}` |", choice.variable)));
+            assert_eq!(row.is_some(), !choice.is_hidden(), "{}", choice.name);
+        }
+    }
+}

@@ -1,0 +1,522 @@
+//! `[[stream]]` and `[[user]]`: what there may be several of, each with keys of its own. On the command line and in the
+//! environment one of them is one word, with the same keys between colons:
+//!
+//! ```text
+//!   --stream 'orders=orders.>,returns.*:memory:retention-bytes=1GiB'
+//!   --user 'ann:password-env=ANN_PASSWORD:publish=orders.>'
+//! ```
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use stilling::settings::limits::SECRET_SIZE_MAX;
+use stilling::settings::{Credential, Durability, Retention, Secret, StreamConfig, UserConfig};
+
+use super::nearest::nearest;
+use super::units::{read_bytes, read_duration};
+use super::{Complaint, Origin, Said, file};
+
+/// One table as it was said, not yet understood.
+#[derive(Debug)]
+pub(crate) struct Table {
+    /// Where it begins.
+    pub(crate) origin: Origin,
+    /// Its keys.
+    pub(crate) said: Vec<Said>,
+}
+
+/// Tables that were understood, and where each of their keys was said.
+pub(crate) struct Tabled<T> {
+    /// What they say.
+    pub(crate) items: Vec<T>,
+    places: Vec<(Origin, Vec<(String, Origin)>)>,
+    /// What is allowed and not wise.
+    pub(crate) warnings: Vec<Complaint>,
+}
+
+/// A key of a table: the one place that knows its name, its meaning and how it is read.
+pub(super) struct Key<D> {
+    pub(super) name: &'static str,
+    pub(super) value: &'static str,
+    pub(super) default: &'static str,
+    pub(super) words: &'static str,
+    set: fn(&mut D, &Said) -> Result<(), String>,
+}
+
+/// A stream that is being read.
+#[derive(Default)]
+pub(super) struct StreamDraft {
+    name: String,
+    subjects: Vec<String>,
+    durability: Durability,
+    retention_bytes: Option<u64>,
+    retention_records: Option<u64>,
+    retention_age: Option<Duration>,
+    dedup_window: Option<u32>,
+    message_size_max: Option<u32>,
+}
+
+/// The keys of `[[stream]]`.
+pub(super) const STREAM_KEYS: [Key<StreamDraft>; 8] = [
+    Key {
+        name: "name",
+        value: "NAME",
+        default: "",
+        words: "Its name, and that of its folder: letters, digits, - and _",
+        set: |stream, said| said.one().map(|name| stream.name = name.to_owned()),
+    },
+    Key {
+        name: "subjects",
+        value: "FILTERS",
+        default: "",
+        words: "What belongs to it: subjects, or filters with * for one word and > for all that follow. A subject belongs to one stream",
+        set: |stream, said| {
+            stream.subjects.clone_from(&said.values);
+            Ok(())
+        },
+    },
+    Key {
+        name: "durability",
+        value: "disk|memory|none",
+        default: "disk",
+        words: "When a message is acknowledged: when it is on disk, when it is in memory, or never",
+        set: |stream, said| said.one()?.parse().map(|durability| stream.durability = durability),
+    },
+    Key {
+        name: "retention-bytes",
+        value: "BYTES",
+        default: "10GiB, in memory 64MiB",
+        words: "Most bytes that are kept, whatever else is said; the oldest records go first",
+        set: |stream, said| read_bytes(said.one()?).map(|bytes| stream.retention_bytes = Some(bytes)),
+    },
+    Key {
+        name: "retention-records",
+        value: "N",
+        default: "no such number",
+        words: "Records that are enough: what is older than so many may go",
+        set: |stream, said| said.number().map(|records| stream.retention_records = Some(records)),
+    },
+    Key {
+        name: "retention-age",
+        value: "TIME",
+        default: "no such time",
+        words: "How long a record has to be kept: what is older may go",
+        set: |stream, said| read_duration(said.one()?).map(|age| stream.retention_age = Some(age)),
+    },
+    Key {
+        name: "dedup-window",
+        value: "N",
+        default: "65536",
+        words: "How many message ids (Nats-Msg-Id) are remembered, to recognise what is sent twice; 0: none",
+        set: |stream, said| said.number().map(|window| stream.dedup_window = Some(window)),
+    },
+    Key {
+        name: "max-message-size",
+        value: "BYTES",
+        default: "1MiB",
+        words: "Bytes of a message with its headers; longer ones are refused",
+        set: |stream, said| {
+            let bytes = read_bytes(said.one()?)?;
+            // What does not fit is beyond every bound, which is what will be said about it.
+            stream.message_size_max = Some(u32::try_from(bytes).unwrap_or(u32::MAX));
+            Ok(())
+        },
+    },
+];
+
+/// A user that is being read.
+#[derive(Default)]
+pub(super) struct UserDraft {
+    name: String,
+    credentials: Vec<(String, Credential)>,
+    publish: Option<Vec<String>>,
+    subscribe: Option<Vec<String>>,
+    warnings: Vec<Complaint>,
+}
+
+impl UserDraft {
+    fn prove(&mut self, said: &Said, credential: Credential) {
+        self.credentials.push((said.name.clone(), credential));
+    }
+
+    /// A secret that stands in the settings themselves.
+    fn plain(&mut self, said: &Said) -> Result<Secret, String> {
+        match &said.origin {
+            Origin::Flag(_) => self.warnings.push(Complaint::new(
+                &said.origin,
+                format!("everybody on this machine can read a {0} on a command line; {0}-env or {0}-file hides it", said.name),
+            )),
+            Origin::File(path, _) => self.warn_of_readers(path, said),
+            Origin::Default | Origin::Variable(_) => {}
+        }
+        said.one().map(Secret::new)
+    }
+
+    fn from_file(&mut self, said: &Said) -> Result<Secret, String> {
+        let path = Path::new(said.one()?);
+        let text = file::text(path)?;
+        self.warn_of_readers(path, said);
+        // An editor ends the line; a password does not.
+        let secret = text.strip_suffix('\n').unwrap_or(&text);
+        let secret = secret.strip_suffix('\r').unwrap_or(secret);
+        if secret.len() > SECRET_SIZE_MAX || secret.contains('\n') {
+            return Err(format!(
+                "`{}` has to hold one line of at most {SECRET_SIZE_MAX} bytes",
+                path.display()
+            ));
+        }
+        Ok(Secret::new(secret))
+    }
+
+    fn warn_of_readers(&mut self, path: &Path, said: &Said) {
+        // A file that cannot be looked at has been complained about, or it cannot be read by others either.
+        let mode = std::fs::metadata(path).map_or(0, |metadata| metadata.permissions().mode());
+        if mode & 0o004 != 0 {
+            let shown = path.display();
+            let reason = format!(
+                "everybody on this machine can read `{shown}`, which holds a secret; chmod o-r {shown}"
+            );
+            let warning = Complaint::new(&said.origin, reason);
+            self.warnings.push(warning);
+        }
+    }
+}
+
+fn from_variable(said: &Said) -> Result<Secret, String> {
+    let name = said.one()?;
+    let value = std::env::var(name).map_err(|error| format!("the environment has no `{name}`: {error}"))?;
+    Ok(Secret::new(value))
+}
+
+/// The keys of `[[user]]`.
+pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
+    Key {
+        name: "name",
+        value: "NAME",
+        default: "",
+        words: "The name to sign in with; who has a token is only called so",
+        set: |user, said| said.one().map(|name| user.name = name.to_owned()),
+    },
+    Key {
+        name: "password",
+        value: "TEXT",
+        default: "",
+        words: "The password, as it is; each user has one of the six",
+        set: |user, said| {
+            let secret = user.plain(said)?;
+            user.prove(said, Credential::Password(secret));
+            Ok(())
+        },
+    },
+    Key {
+        name: "password-env",
+        value: "VARIABLE",
+        default: "",
+        words: "The variable of the environment that holds the password",
+        set: |user, said| {
+            user.prove(said, Credential::Password(from_variable(said)?));
+            Ok(())
+        },
+    },
+    Key {
+        name: "password-file",
+        value: "PATH",
+        default: "",
+        words: "The file that holds the password on its only line",
+        set: |user, said| {
+            let secret = user.from_file(said)?;
+            user.prove(said, Credential::Password(secret));
+            Ok(())
+        },
+    },
+    Key {
+        name: "token",
+        value: "TEXT",
+        default: "",
+        words: "A token, as it is: it signs in without a name",
+        set: |user, said| {
+            let secret = user.plain(said)?;
+            user.prove(said, Credential::Token(secret));
+            Ok(())
+        },
+    },
+    Key {
+        name: "token-env",
+        value: "VARIABLE",
+        default: "",
+        words: "The variable of the environment that holds the token",
+        set: |user, said| {
+            user.prove(said, Credential::Token(from_variable(said)?));
+            Ok(())
+        },
+    },
+    Key {
+        name: "token-file",
+        value: "PATH",
+        default: "",
+        words: "The file that holds the token on its only line",
+        set: |user, said| {
+            let secret = user.from_file(said)?;
+            user.prove(said, Credential::Token(secret));
+            Ok(())
+        },
+    },
+    Key {
+        name: "publish",
+        value: "FILTERS",
+        default: ">",
+        words: "What may be published to; an empty list: nothing",
+        set: |user, said| {
+            user.publish = Some(said.values.clone());
+            Ok(())
+        },
+    },
+    Key {
+        name: "subscribe",
+        value: "FILTERS",
+        default: ">",
+        words: "What may be subscribed to; an empty list: nothing",
+        set: |user, said| {
+            user.subscribe = Some(said.values.clone());
+            Ok(())
+        },
+    },
+];
+
+impl<T> Tabled<T> {
+    /// Where the key of an item was said, or else where the item begins; items that nobody said are defaults.
+    pub(crate) fn place(&self, index: usize, key: &str) -> Origin {
+        let Some((begin, places)) = self.places.get(index) else { return Origin::Default };
+        let is_key =
+            |name: &str| name == key || name.strip_prefix(key).is_some_and(|rest| rest.starts_with('-'));
+        places.iter().find(|(name, _)| is_key(name)).map_or(begin, |(_, origin)| origin).clone()
+    }
+
+    fn empty() -> Self {
+        Tabled { items: Vec::new(), places: Vec::new(), warnings: Vec::new() }
+    }
+
+    fn push(&mut self, table: &Table, item: T) {
+        let places = table.said.iter().map(|said| (said.name.clone(), said.origin.clone())).collect();
+        self.items.push(item);
+        self.places.push((table.origin.clone(), places));
+    }
+}
+
+/// Understands streams.
+pub(crate) fn streams(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<StreamConfig> {
+    let mut streams = Tabled::empty();
+    for table in tables {
+        let Some(draft) = fill(table, "stream", &STREAM_KEYS, wrong) else { continue };
+        if draft.name.is_empty() {
+            wrong.push(Complaint::new(&table.origin, "this stream has no name, such as name = \"orders\""));
+            continue;
+        }
+        let mut stream = StreamConfig::new(draft.name, draft.subjects);
+        stream.durability = draft.durability;
+        stream.retention = Retention {
+            bytes: draft.retention_bytes.unwrap_or(Retention::of(draft.durability).bytes),
+            records: draft.retention_records,
+            age: draft.retention_age,
+        };
+        stream.dedup_window = draft.dedup_window.unwrap_or(stream.dedup_window);
+        stream.message_size_max = draft.message_size_max.unwrap_or(stream.message_size_max);
+        streams.push(table, stream);
+    }
+    streams
+}
+
+/// Understands users.
+pub(crate) fn users(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<UserConfig> {
+    let mut users = Tabled::empty();
+    for table in tables {
+        let Some(mut draft) = fill(table, "user", &USER_KEYS, wrong) else { continue };
+        users.warnings.append(&mut draft.warnings);
+        let name = draft.name;
+        if name.is_empty() {
+            wrong.push(Complaint::new(&table.origin, "this user has no name, such as name = \"ann\""));
+            continue;
+        }
+        let mut credentials = draft.credentials.into_iter();
+        let (first, second) = (credentials.next(), credentials.next());
+        let credential = match (first, second) {
+            (Some((_, credential)), None) => credential,
+            (None, _) => {
+                let reason = format!(
+                    "the user `{name}` has nothing to prove who it is: give it password-env, password-file or password, or a token the same way"
+                );
+                wrong.push(Complaint::new(&table.origin, reason));
+                continue;
+            }
+            (Some((first, _)), Some((second, _))) => {
+                let reason = format!("the user `{name}` has {first} and {second}; one of them is enough");
+                wrong.push(Complaint::new(&table.origin, reason));
+                continue;
+            }
+        };
+        let mut user = UserConfig::new(name, credential);
+        user.publish = draft.publish.unwrap_or(user.publish);
+        user.subscribe = draft.subscribe.unwrap_or(user.subscribe);
+        users.push(table, user);
+    }
+    users
+}
+
+/// Reads all keys of a table; nothing if one of them is wrong.
+fn fill<D: Default>(table: &Table, kind: &str, keys: &[Key<D>], wrong: &mut Vec<Complaint>) -> Option<D> {
+    let (mut draft, before) = (D::default(), wrong.len());
+    for said in &table.said {
+        let Some(key) = keys.iter().find(|key| key.name == said.name) else {
+            let name = &said.name;
+            let reason = match nearest(name, keys.iter().map(|key| key.name)) {
+                Some(meant) => format!("a {kind} has no key `{name}`; did you mean `{meant}`?"),
+                None => {
+                    let all: Vec<_> = keys.iter().map(|key| key.name).collect();
+                    format!("a {kind} has no key `{name}`; it has {}", all.join(", "))
+                }
+            };
+            wrong.push(Complaint::new(&said.origin, reason));
+            continue;
+        };
+        if let Err(reason) = (key.set)(&mut draft, said) {
+            wrong.push(Complaint::new(&said.origin, format!("{}: {reason}", said.name)));
+        }
+    }
+    (wrong.len() == before).then_some(draft)
+}
+
+/// Takes a stream's word apart: `NAME=FILTERS[:durability][:key=value]…`
+pub(crate) fn stream_word(word: &str, origin: &Origin) -> Result<Table, Complaint> {
+    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: origin.clone() };
+    let mut parts = word.split(':');
+    let (name, filters) = parts.next().and_then(|first| first.split_once('=')).ok_or_else(|| {
+        Complaint::new(
+            origin,
+            format!("`{word}` is no stream, such as orders=orders.> or orders=orders.>,returns.*:memory"),
+        )
+    })?;
+    let mut keys = vec![said("name", vec![name.to_owned()]), said("subjects", list(filters))];
+    for part in parts {
+        keys.push(match part.split_once('=') {
+            Some((key, value)) => said(key, vec![value.to_owned()]),
+            None => said("durability", vec![part.to_owned()]),
+        });
+    }
+    Ok(Table { origin: origin.clone(), said: keys })
+}
+
+/// Takes a user's word apart: `NAME:key=value…`. What is not understood is not shown, since it may be a secret.
+pub(crate) fn user_word(word: &str, origin: &Origin) -> Result<Table, Complaint> {
+    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: origin.clone() };
+    let (name, rest) = word.split_once(':').unwrap_or((word, ""));
+    let mut keys = vec![said("name", vec![name.to_owned()])];
+    for part in rest.split(':').filter(|part| !part.is_empty()) {
+        let (key, value) = part.split_once('=').ok_or_else(|| {
+            let reason = format!(
+                "what stands behind the user `{name}` is not key=value between colons; a secret with a colon belongs into password-env or password-file"
+            );
+            Complaint::new(origin, reason)
+        })?;
+        let is_list = matches!(key, "publish" | "subscribe");
+        keys.push(said(key, if is_list { list(value) } else { vec![value.to_owned()] }));
+    }
+    Ok(Table { origin: origin.clone(), said: keys })
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').filter(|item| !item.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin() -> Origin {
+        Origin::Flag("stream".to_owned())
+    }
+
+    fn stream(word: &str) -> Result<StreamConfig, String> {
+        let table = stream_word(word, &origin()).map_err(|wrong| wrong.reason)?;
+        let mut wrong = Vec::new();
+        let streams = streams(&[table], &mut wrong);
+        wrong.pop().map_or_else(|| Ok(streams.items[0].clone()), |wrong| Err(wrong.reason))
+    }
+
+    fn user(word: &str) -> Result<UserConfig, String> {
+        let table = user_word(word, &origin()).map_err(|wrong| wrong.reason)?;
+        let mut wrong = Vec::new();
+        let users = users(&[table], &mut wrong);
+        wrong.pop().map_or_else(|| Ok(users.items[0].clone()), |wrong| Err(wrong.reason))
+    }
+
+    #[test]
+    fn a_stream_is_one_word() {
+        assert_eq!(stream("events=events.>"), Ok(StreamConfig::new("events", ["events.>"])));
+        let mut all = StreamConfig::new("o", ["orders.>", "returns.*"]);
+        all.durability = Durability::Memory;
+        all.retention =
+            Retention { bytes: 1 << 30, records: Some(10), age: Some(Duration::from_secs(172_800)) };
+        (all.dedup_window, all.message_size_max) = (0, 65_536);
+        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-window=0:max-message-size=64KiB";
+        assert_eq!(stream(word), Ok(all));
+        assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
+        for (word, reason) in [
+            ("events", "`events` is no stream, such as orders=orders.>"),
+            ("=a", "this stream has no name"),
+            ("a=b:disc", "durability: `disc` is no durability: disk"),
+            ("a=b:dedup-windw=1", "a stream has no key `dedup-windw`; did you mean `dedup-window`?"),
+            ("a=b:colour=red", "a stream has no key `colour`; it has name, subjects, durability"),
+            ("a=b:dedup-window=x", "dedup-window: `x` is no whole number from 0 to 4294967295"),
+            ("a=b:retention-bytes=1M", "retention-bytes: `1M` is not a number of bytes"),
+            ("a=b:retention-age=soon", "retention-age: `soon` is not a number of seconds"),
+        ] {
+            let refused = stream(word).expect_err(word);
+            assert!(refused.contains(reason), "{word}: {refused}");
+        }
+    }
+
+    #[test]
+    fn a_user_is_one_word() {
+        let ann = user("ann:password=x").expect("a user");
+        assert_eq!(ann, UserConfig::new("ann", Credential::Password(Secret::new("x"))));
+        let bo = user("bo:token=y:publish=:subscribe=a.>,b").expect("a user");
+        assert!(matches!(bo.credential, Credential::Token(_)) && bo.publish.is_empty());
+        assert_eq!(bo.subscribe, ["a.>", "b"]);
+        for (word, reason) in [
+            ("ann", "the user `ann` has nothing to prove who it is: give it password-env"),
+            ("ann:password=x:token=y", "the user `ann` has password and token; one of them is enough"),
+            ("ann:pasword=x", "a user has no key `pasword`; did you mean `password`?"),
+            (":password=x", "this user has no name"),
+            ("ann:password-env=NO_SUCH_VARIABLE", "password-env: the environment has no `NO_SUCH_VARIABLE`"),
+            ("ann:password-file=no/such/file", "password-file: there is no file `no/such/file`"),
+        ] {
+            let refused = user(word).expect_err(word);
+            assert!(refused.contains(reason), "{word}: {refused}");
+        }
+        let refused = user("ann:hunter2").expect_err("no key");
+        assert!(refused.contains("password-file") && !refused.contains("hunter2"), "{refused}");
+    }
+
+    #[test]
+    fn a_secret_that_others_can_read_is_warned_of() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("secret");
+        for (content, mode, expected) in
+            [("s3cret\n", 0o600, 0), ("s3cret", 0o644, 1), ("s3cret\r\n", 0o640, 0)]
+        {
+            std::fs::write(&path, content).expect("it can be written");
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("it is ours");
+            let table =
+                user_word(&format!("ann:password-file={}", path.display()), &origin()).expect("a word");
+            let mut wrong = Vec::new();
+            let users = users(&[table], &mut wrong);
+            assert_eq!(wrong, []);
+            assert_eq!(users.items[0].credential, Credential::Password(Secret::new("s3cret")));
+            assert_eq!(users.warnings.len(), expected, "{mode:o}");
+        }
+        std::fs::write(&path, "two\nlines\n").expect("it can be written");
+        let refused = user(&format!("ann:token-file={}", path.display())).expect_err("two lines");
+        assert!(refused.contains("has to hold one line"), "{refused}");
+    }
+}

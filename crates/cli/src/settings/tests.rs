@@ -1,0 +1,353 @@
+//! Settings from all sources at once: which one wins, and what is said when one is wrong.
+
+use std::io::Write;
+use std::time::Duration;
+
+use stilling::ServeConfig;
+use stilling::settings::{Durability, StreamConfig};
+use tempfile::NamedTempFile;
+
+use super::*;
+use crate::serve::Settled;
+
+/// What comes of words behind `stilling`, variables and a file; `FILE` stands for its path in what is said about it.
+pub(super) fn settle(words: &str, variables: &[(&str, &str)], file: &str) -> Result<Settled, String> {
+    let mut named = NamedTempFile::new().expect("a file");
+    named.write_all(file.as_bytes()).expect("it can be written");
+    let path = named.path().to_str().expect("a name of letters").to_owned();
+    let mut all: Vec<OsString> = vec!["stilling".into()];
+    all.extend(words.split_whitespace().map(OsString::from));
+    all.extend(["--config".into(), path.clone().into()]);
+    let variables: Vec<_> = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let said = |error: &dyn ToString| error.to_string().replace(&path, "FILE");
+    let (cli, sources) = gather(all, &variables).map_err(|stop| match stop {
+        Stop::Usage(error, notes) => said(&format!("{}{notes}", error.render())),
+        Stop::Settings(complaints) => said(&complaints),
+    })?;
+    let crate::Command::Serve(arguments) = cli.command else { panic!("not to be served") };
+    arguments.settle(sources).map_err(|error| said(&error))
+}
+
+fn config(words: &str, variables: &[(&str, &str)], file: &str) -> ServeConfig {
+    settle(words, variables, file)
+        .unwrap_or_else(|error| panic!("{words} {variables:?} {file}: {error}"))
+        .config
+}
+
+#[track_caller]
+fn refused(words: &str, variables: &[(&str, &str)], file: &str, reasons: &[&str]) {
+    let error = settle(words, variables, file).err().unwrap_or_else(|| panic!("{words} {file}: accepted"));
+    for reason in reasons {
+        assert!(error.contains(reason), "{words} {file}: {reason} is not in {error}");
+    }
+}
+
+#[test]
+fn each_source_wins_over_the_one_before() {
+    let (variable, file) = ([("STILLING_MAX_QUEUE", "20")], "max-queue = 10");
+    assert_eq!(config("serve", &[], "").queue_max, 4096);
+    assert_eq!(config("serve", &[], file).queue_max, 10);
+    assert_eq!(config("serve", &variable, file).queue_max, 20);
+    assert_eq!(config("serve --max-queue 30", &variable, file).queue_max, 30);
+    assert_eq!(config("serve", &[("STILLING_MAX_QUEUE", "")], file).queue_max, 10, "empty says nothing");
+}
+
+#[test]
+fn a_list_is_taken_whole_from_the_strongest_source() {
+    let ports =
+        |config: ServeConfig| config.listen.iter().map(std::net::SocketAddr::port).collect::<Vec<_>>();
+    let (variable, file) = (
+        [("STILLING_LISTEN", "127.0.0.1:3,127.0.0.1:4 127.0.0.1:5")],
+        "listen = ['127.0.0.1:1', '127.0.0.1:2']",
+    );
+    assert_eq!(ports(config("serve", &[], "")), [9000]);
+    assert_eq!(ports(config("serve", &[], file)), [1, 2]);
+    assert_eq!(ports(config("serve", &[], "listen = '127.0.0.1:1'")), [1]);
+    assert_eq!(ports(config("serve", &variable, file)), [3, 4, 5]);
+    assert_eq!(ports(config("serve -l 127.0.0.1:6", &variable, file)), [6]);
+}
+
+#[test]
+fn a_port_and_addresses_take_the_place_of_each_other() {
+    let ports =
+        |config: ServeConfig| config.listen.iter().map(std::net::SocketAddr::port).collect::<Vec<_>>();
+    assert_eq!(ports(config("serve -p 7", &[], "listen = ['127.0.0.1:1']")), [7]);
+    assert_eq!(ports(config("serve", &[("STILLING_LISTEN", "127.0.0.1:8")], "port = 1")), [8]);
+    assert_eq!(ports(config("serve -p 7", &[("STILLING_PORT", "8")], "port = 1")), [7]);
+    refused(
+        "serve",
+        &[],
+        "port = 1\nlisten = ['127.0.0.1:1']",
+        &["cannot be used with", "note: --port is what FILE:1 says"],
+    );
+}
+
+#[test]
+fn a_switch_is_true_or_false_in_every_source() {
+    for (words, variable, file, expected) in [
+        ("serve", "", "", false),
+        ("serve", "", "demo = true", true),
+        ("serve", "", "demo = false", false),
+        ("serve", "true", "", true),
+        ("serve", "0", "demo = true", false),
+        ("serve --demo", "false", "demo = false", true),
+    ] {
+        assert_eq!(
+            config(words, &[("STILLING_DEMO", variable)], file).demo,
+            expected,
+            "{words} {variable} {file}"
+        );
+    }
+}
+
+#[test]
+fn sizes_and_times_may_have_units() {
+    let config = config(
+        "serve --drain-timeout 2m",
+        &[("STILLING_MAX_HEAD_SIZE", "4KiB")],
+        "max-body-size = '2MiB'\nhead-timeout = 1.5\nidle-timeout = '500ms'",
+    );
+    assert_eq!((config.limits.head_size_max, config.limits.body_size_max), (4096, 2 << 20));
+    let timeouts = config.timeouts;
+    assert_eq!((timeouts.head, timeouts.idle), (Duration::from_millis(1500), Duration::from_millis(500)));
+    assert_eq!(timeouts.drain, Duration::from_secs(120));
+}
+
+/// What is needed together may come from different sources.
+#[test]
+fn sources_add_up() {
+    let app = config("serve --processes 3", &[("STILLING_APP_TIMEOUT", "5s")], "app = 'run {socket}'")
+        .app
+        .expect("an app");
+    assert_eq!(
+        (app.processes.processes, app.timeout, app.command.as_str()),
+        (3, Duration::from_secs(5), "run {socket}")
+    );
+    refused("serve --processes 3", &[], "", &["--app <COMMAND>"]);
+    refused("serve", &[], "processes = 3", &["--app <COMMAND>"]);
+    refused(
+        "serve --app true",
+        &[],
+        "\nworker-threads = 3",
+        &["'--app <COMMAND>' cannot be used with", "note: --worker-threads is what FILE:2 says"],
+    );
+}
+
+#[test]
+fn what_is_not_known_is_refused_with_the_nearest_name() {
+    refused("serve", &[], "max-queu = 1", &["FILE:1: there is no key `max-queu`; did you mean `max-queue`?"]);
+    refused(
+        "serve",
+        &[],
+        "\n\nmax_queue = 1",
+        &["FILE:3: there is no key `max_queue`; did you mean `max-queue`?"],
+    );
+    refused(
+        "serve",
+        &[],
+        "colour = 'red'",
+        &["FILE:1: there is no key `colour`; `stilling options` lists all"],
+    );
+    refused("serve", &[], "config = 'x'", &["there is no key `config`"]);
+    refused("serve", &[], "help = true", &["there is no key `help`"]);
+    refused("serve", &[], "[limits]\nmax-queue = 1", &["FILE:1: there is no key `limits`"]);
+    refused(
+        "serve",
+        &[],
+        "[[streams]]\nname = 'a'",
+        &["FILE:1: there is no key `[[streams]]`; did you mean `stream`?"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[stream]\nname = 'a'",
+        &["FILE:1: there may be several, so each begins with [[stream]]"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[[stream]]\nname = 'a'\nsubject = 'a'",
+        &["FILE:3: a stream has no key `subject`; did you mean `subjects`?"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[[user]]\nname = 'a'\npass = 'a'",
+        &["FILE:3: a user has no key `pass`; it has name, password"],
+    );
+    refused(
+        "serve",
+        &[("STILLING_MAX_QUEUES", "1")],
+        "",
+        &["STILLING_MAX_QUEUES: there is no such setting; did you mean STILLING_MAX_QUEUE?"],
+    );
+    let strange = [("STILLING_SERVICE_HOST", "10.0.0.1"), ("STILLING_SOCKET", "x"), ("PATH", "x")];
+    let settled = settle("serve", &strange, "").expect("they are not ours");
+    assert_eq!(settled.sources.unknown_variables, ["STILLING_SERVICE_HOST", "STILLING_SOCKET"]);
+}
+
+#[test]
+fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
+    for (file, reason) in [
+        ("accept-threads = 0", "FILE:1: accept-threads = `0` is refused: 0 is not in 1..=16000000"),
+        ("driver = 'kqueue'", "FILE:1: driver = `kqueue` is refused: it is one of auto, uring, poll"),
+        ("demo = 'yes'", "FILE:1: demo = `yes` is refused: it is true or false"),
+        (
+            "head-timeout = 'soon'",
+            "head-timeout = `soon` is refused: `soon` is not a number of seconds, nor one with ms, s, m, h or d",
+        ),
+        ("max-body-size = '1M'", "`1M` is not a number of bytes, such as 65536, 64KiB"),
+        ("max-queue = [1, 2]", "FILE:1: max-queue takes one value, not a list"),
+        ("max-queue = 1979-05-27", "FILE:1: max-queue is a date, and takes"),
+        ("listen = [['a']]", "FILE:1: listen is a list of lists, and takes"),
+        (
+            "listen = ['127.0.0.1:1', 'localhost:2']",
+            "listen = `localhost:2` is refused: it must be an IP address and a port",
+        ),
+        ("[[stream]]\nname = 'a'\nsubjects = 1979-05-27", "FILE:3: subjects is a date"),
+        ("a = 1\n\nb = = 2", "FILE:3: this is no TOML: "),
+        ("demo = true\ndemo = true", "FILE:2: this is no TOML: "),
+    ] {
+        refused("serve", &[], file, &[reason]);
+    }
+    refused(
+        "serve",
+        &[("STILLING_ACCEPT_THREADS", "x")],
+        "",
+        &["STILLING_ACCEPT_THREADS: `x` is refused: invalid digit"],
+    );
+    refused(
+        "serve",
+        &[("STILLING_PORT", "tcp://10.0.0.1:9000")],
+        "",
+        &["STILLING_PORT: `tcp://10.0.0.1:9000` is refused", "enableServiceLinks"],
+    );
+    // What is typed is refused as ever, whatever else is wrong.
+    refused("serve -A 0", &[], "demo = 1979-05-27", &["'0' for '--accept-threads <N>'"]);
+}
+
+/// One run of the command tells all there is to mend.
+#[test]
+fn everything_that_is_wrong_is_said_at_once() {
+    let file = "demo = 'x'\nmax-queue = 1\nport = 0\n[[stream]]\nsubject = 'x'\n";
+    let error = settle("serve", &[("STILLING_DRIVER", "x")], file).err().expect("nothing of it is right");
+    let places: Vec<_> = error
+        .lines()
+        .map(|line| line.split(": ").find(|word| !word.starts_with("stilling")).unwrap_or(""))
+        .collect();
+    assert_eq!(places, ["FILE:1", "FILE:3", "STILLING_DRIVER"], "{error}");
+    let file = "[[stream]]\nname = 'a'\nsubjects = ['a']\n[[stream]]\nname = 'b'\nsubjects = ['*']\nmax-message-size = 0\n";
+    refused(
+        "serve",
+        &[],
+        file,
+        &[
+            "FILE:6: `*` of the stream `b` overlaps `a` of the stream `a`; a subject belongs to one stream",
+            "FILE:7: 0 is not in 1..=8388608",
+        ],
+    );
+}
+
+#[test]
+fn streams_and_users_come_from_tables_or_words() {
+    assert_eq!(config("serve", &[], "").hub.streams, [StreamConfig::new("events", ["events.>"])]);
+    let file = "
+        data = 'somewhere'
+        [[stream]]
+        name = 'orders'
+        subjects = ['orders.>', 'returns']
+        durability = 'memory'
+        retention-records = 7
+        [[stream]]
+        name = 'logs'
+        subjects = 'logs.>'
+        [[user]]
+        name = 'ann'
+        password = 'x'
+        publish = []
+    ";
+    let hub = config("serve", &[], file).hub;
+    assert_eq!(hub.streams[0].subjects, ["orders.>", "returns"]);
+    assert_eq!((hub.streams[0].durability, hub.streams[0].retention.records), (Durability::Memory, Some(7)));
+    assert_eq!(hub.streams[1], StreamConfig::new("logs", ["logs.>"]));
+    assert!(hub.users[0].publish.is_empty() && hub.users[0].subscribe == [">"]);
+    assert!(hub.data.is_absolute() && hub.data.ends_with("somewhere"), "{}", hub.data.display());
+    // Words take the place of all tables, as with every list.
+    let variables = [("STILLING_STREAM", "a=a.>,b:memory c=c"), ("STILLING_USER", "bo:token=y")];
+    let hub = config("serve", &variables, file).hub;
+    let names: Vec<_> = hub.streams.iter().map(|stream| stream.name.as_str()).collect();
+    assert_eq!((names, hub.users[0].name.as_str()), (vec!["a", "c"], "bo"));
+    let hub = config("serve --stream d=d", &variables, file).hub;
+    assert_eq!(hub.streams, [StreamConfig::new("d", ["d"])]);
+    refused("serve --stream d", &[], "", &["--stream: `d` is no stream, such as orders=orders.>"]);
+    refused(
+        "serve",
+        &[("STILLING_STREAM", "a=a b=*")],
+        "",
+        &["STILLING_STREAM: `*` of the stream `b` overlaps"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[[user]]\nname = 'ann'",
+        &["FILE:1: the user `ann` has nothing to prove who it is"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[[user]]\nname = 'ann'\npassword = ''",
+        &["FILE:3: the password of `ann` is empty"],
+    );
+    refused(
+        "serve",
+        &[],
+        "[[stream]]\nname = 'a b'\nsubjects = ['a']",
+        &["FILE:2: `a b` cannot name a stream"],
+    );
+}
+
+#[test]
+fn naming_a_listener_opens_only_the_named_ones() {
+    assert_eq!(config("serve --syslog-udp 127.0.0.1:5514", &[], "").listen, []);
+    let both = config("serve", &[], "nats = ['127.0.0.1:1']\nlisten = ['127.0.0.1:2']");
+    assert_eq!((both.listen.len(), both.hub.nats.len()), (1, 1));
+    assert!(config("serve -p 1", &[], "").hub.nats.is_empty());
+    refused(
+        "serve",
+        &[],
+        "listen = ['0.0.0.0:4222']\nnats = ['127.0.0.1:4222']",
+        &["FILE:2: 127.0.0.1:4222 is taken: `listen` listens on 0.0.0.0:4222"],
+    );
+}
+
+/// Only the commands that take settings read them.
+#[test]
+fn other_commands_do_not_read_settings() {
+    let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+    let variables = [("STILLING_MAX_QUEUE".into(), "wrong".into())];
+    assert!(gather(words("stilling options"), &variables).is_ok());
+    assert!(matches!(gather(words("stilling serve"), &variables), Err(Stop::Settings(_))));
+    assert!(matches!(gather(words("stilling check"), &variables), Err(Stop::Settings(_))));
+    assert!(matches!(gather(words("stilling serve --help"), &variables), Err(Stop::Usage(..))));
+}
+
+#[test]
+fn a_file_that_is_named_has_to_be_there() {
+    let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+    let said = |words, variables: &[_]| match gather(words, variables) {
+        Err(Stop::Settings(complaints)) => complaints.to_string(),
+        _ => panic!("it was read"),
+    };
+    assert_eq!(said(words("stilling serve --config no/file"), &[]), "--config: there is no file `no/file`");
+    let variable = [("STILLING_CONFIG".into(), "no/file".into())];
+    assert_eq!(said(words("stilling serve"), &variable), "STILLING_CONFIG: there is no file `no/file`");
+    assert!(said(words("stilling serve --config ."), &[]).starts_with("--config: cannot read `.`: "));
+    let mut file = NamedTempFile::new().expect("a file");
+    let path = file.path().to_str().expect("a name of letters").to_owned();
+    file.write_all(b"# \xff").expect("it can be written");
+    let serve = || words(&format!("stilling serve --config {path}"));
+    assert!(said(serve(), &[]).ends_with("is not UTF-8 at byte 2"));
+    let mebibyte = usize::try_from(file::FILE_SIZE_MAX).expect("it fits");
+    file.write_all(&vec![b'#'; mebibyte]).expect("it can be written");
+    assert!(said(serve(), &[]).contains("has more than 1048576 bytes"));
+}

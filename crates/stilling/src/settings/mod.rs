@@ -1,0 +1,261 @@
+//! What can be chosen about the hub: its doors, its streams, its users, where it keeps what it was given.
+//!
+//! Plain values, to be filled in by whoever reads a command line or a file. [`HubConfig::problems`] says what no server can
+//! be made with, each with the [`Setting`] it is about, so that a reader of files can add the line.
+//!
+//! ```
+//! use stilling::settings::{HubConfig, StreamConfig};
+//!
+//! let mut hub = HubConfig::default();
+//! hub.streams.push(StreamConfig::new("orders", ["orders.>"]));
+//! assert!(hub.problems(&[]).is_empty());
+//!
+//! hub.streams.push(StreamConfig::new("eu", ["*.eu"]));
+//! assert_eq!(
+//!     hub.problems(&[])[0].to_string(),
+//!     "stream 3, subjects: `*.eu` of the stream `eu` overlaps `events.>` of the stream `events`; \
+//!      a subject belongs to one stream"
+//! );
+//! ```
+
+mod error;
+mod filters;
+pub mod limits;
+mod sources;
+mod stream;
+mod template;
+mod user;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use error::{Setting, SettingError};
+pub use sources::SourceRange;
+pub use stream::{Durability, Retention, StreamConfig};
+pub use template::{SYSLOG_SUBJECT, SubjectTemplate, SubjectWords};
+pub use user::{Credential, Secret, UserConfig};
+
+use crate::listeners::overlap;
+use limits::{HUB_LISTENERS_MAX, SOCKET_PATH_SIZE_MAX, SYSLOG_SOURCES_MAX};
+
+/// Everything that can be chosen about the hub.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// Where to listen for NATS clients; port 0 takes a free port. Default: nowhere.
+    pub nats: Vec<SocketAddr>,
+    /// Where to receive syslog datagrams. Default: nowhere.
+    pub syslog_udp: Vec<SocketAddr>,
+    /// Where to listen for syslog connections. Default: nowhere.
+    pub syslog_tcp: Vec<SocketAddr>,
+    /// Paths of datagram sockets for syslog, as /dev/log is one. Default: none.
+    pub syslog_unix: Vec<PathBuf>,
+    /// Who may send syslog over UDP and TCP. Default: loopback addresses.
+    pub syslog_sources: Vec<SourceRange>,
+    /// Which subject a syslog message is published to. Default: [`SYSLOG_SUBJECT`].
+    pub syslog_subject: SubjectTemplate,
+    /// The folder of streams on disk; it appears at the first durable publish. Default: `stilling-data`.
+    pub data: PathBuf,
+    /// The streams. Default: `events`, bound to `events.>`.
+    pub streams: Vec<StreamConfig>,
+    /// Who may come in. Default: everybody who reaches a listener.
+    pub users: Vec<UserConfig>,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        HubConfig {
+            nats: Vec::new(),
+            syslog_udp: Vec::new(),
+            syslog_tcp: Vec::new(),
+            syslog_unix: Vec::new(),
+            syslog_sources: SourceRange::loopback(),
+            syslog_subject: SubjectTemplate::default(),
+            data: PathBuf::from("stilling-data"),
+            streams: StreamConfig::defaults(),
+            users: Vec::new(),
+        }
+    }
+}
+
+/// Sockets of one kind cannot be in the way of those of the other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transport {
+    Tcp,
+    Udp,
+}
+
+impl HubConfig {
+    /// Whether anything is to be listened on.
+    #[must_use]
+    pub fn has_listeners(&self) -> bool {
+        !(self.nats.is_empty()
+            && self.syslog_udp.is_empty()
+            && self.syslog_tcp.is_empty()
+            && self.syslog_unix.is_empty())
+    }
+
+    /// Whether a stream takes in subjects of syslog messages.
+    #[must_use]
+    pub fn keeps_syslog(&self) -> bool {
+        let syslog = self.syslog_subject.filter();
+        let kept = |text: &String| {
+            filters::filter(text)
+                .is_ok_and(|kept| filters::filter(&syslog).is_ok_and(|syslog| filters::overlap(kept, syslog)))
+        };
+        self.streams.iter().flat_map(|stream| &stream.subjects).any(kept)
+    }
+
+    /// Everything that no server can be made with. `others` are the addresses that are listened on besides, each with the
+    /// name of its option.
+    #[must_use]
+    pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
+        let mut found = Vec::new();
+        self.address_problems(others, &mut found);
+        self.syslog_problems(&mut found);
+        if self.data.as_os_str().is_empty() {
+            found.push(SettingError::option("data", "the path is empty; . is the current folder".to_owned()));
+        }
+        stream::problems(&self.streams, &mut found);
+        user::problems(&self.users, &mut found);
+        found
+    }
+
+    fn address_problems(&self, others: &[(&'static str, SocketAddr)], found: &mut Vec<SettingError>) {
+        use Transport::{Tcp, Udp};
+        let mut taken: Vec<(&'static str, Transport, SocketAddr)> =
+            others.iter().map(|(name, address)| (*name, Tcp, *address)).collect();
+        for (name, transport, addresses) in [
+            ("nats", Tcp, &self.nats),
+            ("syslog-tcp", Tcp, &self.syslog_tcp),
+            ("syslog-udp", Udp, &self.syslog_udp),
+        ] {
+            if addresses.len() > HUB_LISTENERS_MAX {
+                let count = addresses.len();
+                let reason =
+                    format!("{count} addresses are more than the {HUB_LISTENERS_MAX} that there can be");
+                found.push(SettingError::option(name, reason));
+            }
+            for address in addresses {
+                // Addresses of one option may overlap: whoever listens on both answers the same way.
+                let in_the_way = taken.iter().find(|(other, its, taken)| {
+                    *other != name && *its == transport && address.port() != 0 && overlap(*address, *taken)
+                });
+                if let Some((other, _, taken)) = in_the_way {
+                    let reason = format!(
+                        "{address} is taken: `{other}` listens on {taken}; give each of them a port of its own"
+                    );
+                    found.push(SettingError::option(name, reason));
+                }
+                taken.push((name, transport, *address));
+            }
+        }
+    }
+
+    fn syslog_problems(&self, found: &mut Vec<SettingError>) {
+        let mut say = |name, reason| found.push(SettingError::option(name, reason));
+        for (index, path) in self.syslog_unix.iter().enumerate() {
+            let shown = path.display();
+            let size = path.as_os_str().len();
+            if size == 0 || size > SOCKET_PATH_SIZE_MAX {
+                say(
+                    "syslog-unix",
+                    format!("`{shown}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}"),
+                );
+            }
+            if self.syslog_unix[..index].contains(path) {
+                say("syslog-unix", format!("`{shown}` is there twice"));
+            }
+        }
+        if self.syslog_unix.len() > HUB_LISTENERS_MAX {
+            let count = self.syslog_unix.len();
+            say(
+                "syslog-unix",
+                format!("{count} paths are more than the {HUB_LISTENERS_MAX} that there can be"),
+            );
+        }
+        if self.syslog_sources.len() > SYSLOG_SOURCES_MAX {
+            let count = self.syslog_sources.len();
+            say(
+                "syslog-source",
+                format!("{count} ranges are more than the {SYSLOG_SOURCES_MAX} that there can be"),
+            );
+        }
+        let is_open = !self.syslog_udp.is_empty() || !self.syslog_tcp.is_empty();
+        if is_open && self.syslog_sources.is_empty() {
+            say("syslog-source", "nobody may send syslog, and there are listeners for it".to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn said(change: fn(&mut HubConfig)) -> Vec<String> {
+        let mut hub = HubConfig::default();
+        change(&mut hub);
+        let http = [("listen", at("0.0.0.0:9000"))];
+        hub.problems(&http).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn listeners_that_do_not_meet_are_accepted() {
+        for change in [
+            (|_| ()) as fn(&mut HubConfig),
+            |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.1:4222")],
+            |hub| hub.syslog_udp = vec![at("127.0.0.1:9000")],
+            |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:0")], vec![at("127.0.0.1:0")]),
+            |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.2:514")]),
+            |hub| hub.syslog_sources.clear(),
+        ] {
+            assert_eq!(said(change), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn whether_syslog_is_kept_depends_on_streams_and_the_template() {
+        let mut hub = HubConfig::default();
+        assert!(hub.keeps_syslog());
+        hub.syslog_subject = "logs.{host}.x-{app}".parse().expect("a template");
+        assert!(!hub.keeps_syslog());
+        hub.streams.push(StreamConfig::new("logs", ["logs.web.*"]));
+        assert!(hub.keeps_syslog());
+        hub.streams[1].subjects = vec!["logs.*".to_owned()];
+        assert!(!hub.keeps_syslog());
+    }
+
+    #[test]
+    fn listeners_that_meet_are_refused_with_both_names() {
+        let cases: [(fn(&mut HubConfig), &str); 8] = [
+            (
+                |hub| hub.nats = vec![at("127.0.0.1:9000")],
+                "nats: 127.0.0.1:9000 is taken: `listen` listens on 0.0.0.0:9000; give each of them a port of its own",
+            ),
+            (
+                |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.1:514")]),
+                "syslog-tcp: 127.0.0.1:514 is taken: `nats` listens on",
+            ),
+            (|hub| hub.nats = vec![at("127.0.0.1:1"); 65], "nats: 65 addresses are more than the 64"),
+            (|hub| hub.syslog_unix = vec![PathBuf::new()], "syslog-unix: `` has 0 bytes"),
+            (
+                |hub| hub.syslog_unix = vec!["x".repeat(108).into()],
+                "has 108 bytes; a socket's path has 1 to 107",
+            ),
+            (|hub| hub.syslog_unix = vec!["x".into(), "x".into()], "syslog-unix: `x` is there twice"),
+            (
+                |hub| (hub.syslog_udp, hub.syslog_sources) = (vec![at("127.0.0.1:514")], Vec::new()),
+                "syslog-source: nobody may send",
+            ),
+            (|hub| hub.data = PathBuf::new(), "data: the path is empty"),
+        ];
+        for (change, expected) in cases {
+            let said = said(change);
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(said[0].contains(expected), "{expected}: {said:?}");
+        }
+    }
+}

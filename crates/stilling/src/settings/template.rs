@@ -1,0 +1,225 @@
+//! Which subject a syslog message is published to: a template with some of its words.
+//!
+//! What a message says is not trusted. Its words become one token each, whatever they hold: anything but letters, digits,
+//! `-` and `_` turns into `_`, so no sender can choose another subject, or a wildcard. A word that is missing is `-`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use stilling_wire::nats::{Subject, SubjectLimits};
+
+use super::limits::{SUBJECT_WORD_SIZE_MAX, TEMPLATE_SIZE_MAX};
+
+/// The template unless told otherwise: below `events.`, hence in the stream that a server has unless told otherwise.
+pub const SYSLOG_SUBJECT: &str = "events.syslog.{facility}.{severity}";
+
+/// RFC 5424 section 6.2.1, by number, in the words of syslog.conf(5).
+const FACILITIES: [&str; 24] = [
+    "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv", "ftp",
+    "ntp", "audit", "alert", "clock", "local0", "local1", "local2", "local3", "local4", "local5", "local6",
+    "local7",
+];
+
+/// RFC 5424 section 6.2.1, by number.
+const SEVERITIES: [&str; 8] = ["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"];
+
+/// A template of subjects, checked.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SubjectTemplate {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Word(Word),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Word {
+    Facility,
+    Severity,
+    Host,
+    App,
+}
+
+/// What the words of a template can be.
+const WORDS: [(&str, Word); 4] =
+    [("facility", Word::Facility), ("severity", Word::Severity), ("host", Word::Host), ("app", Word::App)];
+
+/// What a message gives a template.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SubjectWords<'a> {
+    /// By number, 0 to 23.
+    pub facility: u8,
+    /// By number, 0 to 7.
+    pub severity: u8,
+    /// As the message says.
+    pub host: Option<&'a [u8]>,
+    /// As the message says.
+    pub app: Option<&'a [u8]>,
+}
+
+impl SubjectTemplate {
+    /// Appends the subject of a message: always one that can be published to.
+    pub fn write(&self, words: &SubjectWords<'_>, out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Word(Word::Facility) => out.extend_from_slice(named(&FACILITIES, words.facility)),
+                Part::Word(Word::Severity) => out.extend_from_slice(named(&SEVERITIES, words.severity)),
+                Part::Word(Word::Host) => token(words.host, out),
+                Part::Word(Word::App) => token(words.app, out),
+            }
+        }
+    }
+
+    /// A filter that takes every subject that it can make.
+    pub(super) fn filter(&self) -> String {
+        let wide = |token: &str| if token.contains('{') { "*".to_owned() } else { token.to_owned() };
+        self.text.split('.').map(wide).collect::<Vec<_>>().join(".")
+    }
+
+    /// The longest subject that it can make.
+    fn longest(&self) -> Vec<u8> {
+        let mut longest = Vec::new();
+        let word = [b'x'; SUBJECT_WORD_SIZE_MAX];
+        // `authpriv` and `warning` are the longest of theirs.
+        self.write(
+            &SubjectWords { facility: 10, severity: 4, host: Some(&word), app: Some(&word) },
+            &mut longest,
+        );
+        longest
+    }
+}
+
+fn named(names: &[&'static str], number: u8) -> &'static [u8] {
+    names.get(usize::from(number)).map_or(b"-", |name| name.as_bytes())
+}
+
+fn token(word: Option<&[u8]>, out: &mut Vec<u8>) {
+    let word = word.filter(|word| !word.is_empty()).unwrap_or(b"-");
+    let word = &word[..word.len().min(SUBJECT_WORD_SIZE_MAX)];
+    let is_kept = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    out.extend(word.iter().map(|byte| if is_kept(byte) { *byte } else { b'_' }));
+}
+
+impl Default for SubjectTemplate {
+    fn default() -> Self {
+        SYSLOG_SUBJECT.parse().expect("the default is a template")
+    }
+}
+
+impl FromStr for SubjectTemplate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.len() > TEMPLATE_SIZE_MAX {
+            return Err(format!("the template has {} bytes; it may have {TEMPLATE_SIZE_MAX}", text.len()));
+        }
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, from)) = rest.split_once('{') {
+            let (name, after) =
+                from.split_once('}').ok_or_else(|| format!("`{text}` has a {{ without its }}"))?;
+            let word = WORDS.iter().find(|(known, _)| *known == name).ok_or_else(|| {
+                format!("`{{{name}}}` is no word of a template; there are {{facility}}, {{severity}}, {{host}} and {{app}}")
+            })?;
+            parts.push(Part::Text(before.to_owned()));
+            parts.push(Part::Word(word.1));
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        let template = SubjectTemplate { text: text.to_owned(), parts };
+        match Subject::parse(&template.longest(), &SubjectLimits::default()) {
+            Ok(_) => Ok(template),
+            Err(error) => Err(format!("`{text}` does not make subjects: {error}")),
+        }
+    }
+}
+
+impl fmt::Display for SubjectTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for SubjectTemplate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.text, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn subject(template: &SubjectTemplate, words: &SubjectWords<'_>) -> String {
+        let mut out = Vec::new();
+        template.write(words, &mut out);
+        String::from_utf8(out).expect("a subject of letters")
+    }
+
+    #[test]
+    fn a_template_puts_the_words_of_a_message_into_its_subject() {
+        let words = SubjectWords { facility: 4, severity: 2, host: Some(b"web.1"), app: Some(b"su >") };
+        for (template, expected) in [
+            (SYSLOG_SUBJECT, "events.syslog.auth.crit"),
+            ("logs.{host}.{app}", "logs.web_1.su__"),
+            ("{severity}", "crit"),
+            ("logs-{facility}-{severity}.all", "logs-auth-crit.all"),
+            ("logs", "logs"),
+        ] {
+            assert_eq!(subject(&template.parse().expect(template), &words), expected);
+        }
+        let nothing = SubjectWords { facility: 99, severity: 99, host: None, app: Some(b"") };
+        let all = "{facility}.{severity}.{host}.{app}".parse().expect("a template");
+        assert_eq!(subject(&all, &nothing), "-.-.-.-");
+        assert_eq!(SubjectTemplate::default().to_string(), SYSLOG_SUBJECT);
+    }
+
+    #[test]
+    fn what_is_no_template_is_said_with_what_is() {
+        for (text, expected) in [
+            ("", "`` does not make subjects: expected no empty token"),
+            (
+                "logs.{hots}",
+                "`{hots}` is no word of a template; there are {facility}, {severity}, {host} and {app}",
+            ),
+            ("logs.{host", "has a { without its }"),
+            ("logs..{host}", "expected no empty token at byte 5"),
+            ("logs.*", "expected no wildcard"),
+            ("logs. x", "expected UTF-8 without blanks"),
+        ] {
+            let refused = text.parse::<SubjectTemplate>().expect_err(text);
+            assert!(refused.contains(expected), "{refused}");
+        }
+        assert!("x".repeat(TEMPLATE_SIZE_MAX).parse::<SubjectTemplate>().is_ok());
+        assert!("x".repeat(TEMPLATE_SIZE_MAX + 1).parse::<SubjectTemplate>().is_err());
+        assert!(
+            "{host}".repeat(9).parse::<SubjectTemplate>().is_err(),
+            "nine long words are too long a subject"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_sender_can_choose_another_subject(
+            facility: u8, severity: u8,
+            host in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300)),
+            app in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..300)),
+        ) {
+            let template: SubjectTemplate = "a.{host}.{app}.{facility}.{severity}".parse().expect("a template");
+            let words = SubjectWords { facility, severity, host: host.as_deref(), app: app.as_deref() };
+            let mut out = Vec::new();
+            template.write(&words, &mut out);
+            let subject = Subject::parse(&out, &SubjectLimits::default());
+            let tokens = subject.map(|subject| subject.tokens().count());
+            prop_assert_eq!(tokens, Ok(5));
+        }
+    }
+}

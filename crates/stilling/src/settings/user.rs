@@ -1,0 +1,200 @@
+//! Who may come in, and what they may do there: one table for every door that can ask for a name or a token.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::filters::filter;
+use super::limits::{SECRET_SIZE_MAX, USER_FILTERS_MAX, USER_NAME_SIZE_MAX, USERS_MAX};
+use super::{Setting, SettingError};
+
+/// Somebody who may publish and subscribe. As soon as there is one, nobody else may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserConfig {
+    /// The name to sign in with; who has a token is only called so.
+    pub name: String,
+    /// What proves who it is.
+    pub credential: Credential,
+    /// Filters of what may be published to. Default: everything.
+    pub publish: Vec<String>,
+    /// Filters of what may be subscribed to. Default: everything.
+    pub subscribe: Vec<String>,
+}
+
+/// What proves who somebody is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credential {
+    /// To be given with the name.
+    Password(Secret),
+    /// To be given alone.
+    Token(Secret),
+}
+
+/// A password or token, which is not shown when it is printed for a log.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps it.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Secret(text.into())
+    }
+
+    /// Whether it is what somebody gives. How long that takes says how long the guess is, and nothing else.
+    #[must_use]
+    pub fn is(&self, guess: &[u8]) -> bool {
+        let secret = self.0.as_bytes();
+        // An empty secret was never accepted; it must not be one that every guess begins with.
+        let differing =
+            guess.iter().enumerate().fold(u8::from(secret.is_empty()), |differing, (at, byte)| {
+                // Beyond its end the guess is compared with its own beginning again, which does no more or less work.
+                differing | (byte ^ secret.get(at % secret.len().max(1)).unwrap_or(&0))
+            });
+        std::hint::black_box(differing) == 0 && guess.len() == secret.len()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl UserConfig {
+    /// Somebody with a password, or a token, who may do everything.
+    #[must_use]
+    pub fn new(name: impl Into<String>, credential: Credential) -> Self {
+        let all = || vec![">".to_owned()];
+        UserConfig { name: name.into(), credential, publish: all(), subscribe: all() }
+    }
+
+    fn problems(&self, index: usize, found: &mut Vec<SettingError>) {
+        let mut say = |key, reason| found.push(SettingError::user(index, key, reason));
+        let name = &self.name;
+        // RFC 7617 section 2: a user-id with a colon cannot be told from its password.
+        let is_wrong = |letter: char| letter == ':' || letter.is_control();
+        if name.is_empty() || name.len() > USER_NAME_SIZE_MAX || name.contains(is_wrong) {
+            say(
+                "name",
+                format!(
+                    "`{}` cannot name a user: it takes 1 to {USER_NAME_SIZE_MAX} bytes, no colon and no control characters",
+                    name.escape_debug()
+                ),
+            );
+        }
+        let (key, secret) = match &self.credential {
+            Credential::Password(secret) => ("password", secret),
+            Credential::Token(secret) => ("token", secret),
+        };
+        if secret.0.is_empty() {
+            say(key, format!("the {key} of `{name}` is empty: anybody could be `{name}`"));
+        }
+        if secret.0.len() > SECRET_SIZE_MAX {
+            say(
+                key,
+                format!(
+                    "the {key} of `{name}` has {} bytes; at most {SECRET_SIZE_MAX} are compared",
+                    secret.0.len()
+                ),
+            );
+        }
+        for (key, filters) in [("publish", &self.publish), ("subscribe", &self.subscribe)] {
+            if filters.len() > USER_FILTERS_MAX {
+                say(
+                    key,
+                    format!(
+                        "{} filters are more than the {USER_FILTERS_MAX} that a user can have",
+                        filters.len()
+                    ),
+                );
+            }
+            for reason in filters.iter().filter_map(|text| filter(text).err()) {
+                say(key, reason);
+            }
+        }
+    }
+}
+
+/// What is wrong with users, each by itself and with each other.
+pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
+    if users.len() > USERS_MAX {
+        let reason = format!("{} users are more than the {USERS_MAX} that one server can have", users.len());
+        found.push(SettingError { setting: Setting::Option("user"), reason });
+        return;
+    }
+    let (mut names, mut tokens) = (HashMap::new(), HashMap::new());
+    for (index, user) in users.iter().enumerate() {
+        user.problems(index, found);
+        if let Some(first) = names.insert(&user.name, index) {
+            let reason =
+                format!("`{}` is the name of user {}, too; each needs its own", user.name, first + 1);
+            found.push(SettingError::user(index, "name", reason));
+        }
+        if let Credential::Token(secret) = &user.credential
+            && let Some(first) = tokens.insert(&secret.0, index)
+        {
+            let reason = format!("user {} has the same token, so nobody could tell who comes", first + 1);
+            found.push(SettingError::user(index, "token", reason));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn user(name: &str, password: &str) -> UserConfig {
+        UserConfig::new(name, Credential::Password(Secret::new(password)))
+    }
+
+    fn said(users: &[UserConfig]) -> Vec<String> {
+        let mut found = Vec::new();
+        problems(users, &mut found);
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_user_that_cannot_work_is_refused_with_its_key() {
+        let mut narrow = user("ann", "pass word");
+        narrow.publish = vec!["events.*".to_owned()];
+        narrow.subscribe.clear();
+        assert_eq!(said(&[narrow.clone(), user("bo", "x")]), [""; 0]);
+        narrow.publish.push("events.".to_owned());
+        let token = |name| UserConfig::new(name, Credential::Token(Secret::new("t")));
+        for (users, expected) in [
+            (vec![narrow], "user 1, publish: `events.` is no subject and no filter"),
+            (vec![user("", "x")], "user 1, name: `` cannot name a user"),
+            (vec![user("a:b", "x")], "no colon"),
+            (vec![user("a\nb", "x")], "`a\\nb` cannot"),
+            (
+                vec![user("ann", "")],
+                "user 1, password: the password of `ann` is empty: anybody could be `ann`",
+            ),
+            (vec![user("ann", &"x".repeat(1025))], "has 1025 bytes; at most 1024"),
+            (vec![user("ann", "x"), user("ann", "y")], "user 2, name: `ann` is the name of user 1, too"),
+            (vec![token("ann"), token("bo")], "user 2, token: user 1 has the same token"),
+        ] {
+            assert!(said(&users)[0].contains(expected), "{expected}: {:?}", said(&users));
+        }
+        assert_eq!(said(&vec![user("ann", "x"); USERS_MAX + 1]).len(), 1);
+    }
+
+    #[test]
+    fn only_the_secret_itself_is_the_secret() {
+        let secret = Secret::new("abab");
+        assert!(secret.is(b"abab"));
+        for guess in ["", "a", "ab", "aba", "ababa", "abababab", "abaB", "xbab"] {
+            assert!(!secret.is(guess.as_bytes()), "{guess}");
+        }
+        for guess in ["", "a"] {
+            assert!(!Secret::new("").is(guess.as_bytes()), "an empty secret is nobody's");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_does_not_tell_the_secret() {
+        let user = user("ann", "hunter2");
+        let printed = format!("{user:#?}");
+        assert!(printed.contains("ann") && !printed.contains("hunter2"), "{printed}");
+    }
+}

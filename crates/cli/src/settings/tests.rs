@@ -129,7 +129,10 @@ fn sources_add_up() {
         "serve --app true",
         &[],
         "\nworker-threads = 3",
-        &["'--app <COMMAND>' cannot be used with", "note: --worker-threads is what FILE:2 says"],
+        &[
+            "'--worker-threads <N>' cannot be used with '--app <COMMAND>'",
+            "note: --worker-threads is what FILE:2 says",
+        ],
     );
 }
 

@@ -11,7 +11,7 @@ use stilling::{Admin, ServeConfig};
 
 use crate::hub;
 use crate::serve::{Arguments, Settled};
-use crate::settings::units::write_bytes;
+use crate::settings::units::{write_bytes, write_seconds};
 use crate::settings::{Complaint, Complaints, Sources};
 
 /// Looks at everything and says it.
@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
                 Ok(data) => {
                     let _ = writeln!(
                         said,
-                        "data      {} ({origin}): {}",
+                        "data       {} ({origin}): {}",
                         config.hub.data.display(),
                         data.words()
                     );
@@ -70,25 +70,25 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
 /// Where settings come from.
 fn settings(sources: &Sources) -> String {
     match &sources.file {
-        Some(path) => format!("settings  {}\n", path.display()),
-        None => "settings  no file\n".to_owned(),
+        Some(path) => format!("settings   {}\n", path.display()),
+        None => "settings   no file\n".to_owned(),
     }
 }
 
 fn http(config: &ServeConfig, sources: &Sources, said: &mut String) {
     let origin = [sources.origin("port"), sources.origin("listen")].into_iter().max().expect("there are two");
     for address in &config.listen {
-        let _ = writeln!(said, "http      {address} ({origin})");
+        let _ = writeln!(said, "http       {address} ({origin})");
     }
     if let Admin::At(address) = config.admin {
-        let _ = writeln!(said, "admin     {address} ({})", sources.origin("admin"));
+        let _ = writeln!(said, "admin      {address} ({})", sources.origin("admin"));
     }
     if let Some(take_over) = &config.take_over {
-        let _ = writeln!(said, "control   {} ({})", take_over.path.display(), sources.origin("take-over"));
+        let _ = writeln!(said, "control    {} ({})", take_over.path.display(), sources.origin("take-over"));
     }
     if let Some(app) = &config.app {
         let processes = app.processes.processes;
-        let _ = writeln!(said, "app       {processes} × {} ({})", app.command, sources.origin("app"));
+        let _ = writeln!(said, "app        {processes} × {} ({})", app.command, sources.origin("app"));
     }
 }
 
@@ -97,17 +97,17 @@ fn messages(config: &HubConfig, sources: &Sources, said: &mut String) {
         [("nats", &config.nats), ("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)];
     for (name, addresses) in network {
         for address in addresses {
-            let _ = writeln!(said, "{name:<9} {address} ({})", sources.origin(name));
+            let _ = writeln!(said, "{name:<10} {address} ({})", sources.origin(name));
         }
     }
     for path in &config.syslog_unix {
-        let _ = writeln!(said, "syslog    {} ({})", path.display(), sources.origin("syslog-unix"));
+        let _ = writeln!(said, "syslog     {} ({})", path.display(), sources.origin("syslog-unix"));
     }
     for stream in &config.streams {
-        let _ = writeln!(said, "stream    {}", stream_words(stream));
+        let _ = writeln!(said, "stream     {}", stream_words(stream));
     }
     for user in &config.users {
-        let _ = writeln!(said, "user      {}", user_words(user));
+        let _ = writeln!(said, "user       {}", user_words(user));
     }
 }
 
@@ -119,7 +119,7 @@ fn stream_words(stream: &StreamConfig) -> String {
         let _ = write!(words, ", {records} records");
     }
     if let Some(age) = retention.age {
-        let _ = write!(words, ", {age:?}");
+        let _ = write!(words, ", {}", write_seconds(age));
     }
     words
 }

@@ -87,6 +87,15 @@ pub(crate) fn write_bytes(bytes: u64) -> String {
     whole.map_or_else(|| format!("{bytes}B"), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
+/// A time in the largest unit that it is a whole number of.
+pub(crate) fn write_seconds(time: Duration) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    let milliseconds = time.as_millis();
+    let whole =
+        units.into_iter().find(|(_, unit)| milliseconds >= *unit && milliseconds.is_multiple_of(*unit));
+    whole.map_or_else(|| format!("{time:?}"), |(name, unit)| format!("{}{name}", milliseconds / unit))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +154,10 @@ mod tests {
         ] {
             assert_eq!(read_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
         }
+        for text in ["500ms", "90s", "5m", "2h", "7d", "1s"] {
+            assert_eq!(read_duration(text).map(write_seconds), Ok(text.to_owned()));
+        }
+        assert_eq!(write_seconds(Duration::from_nanos(5)), "5ns");
         for text in ["", "s", "soon", "1y", "1m30s", "1S"] {
             let refused = read_duration(text).expect_err(text);
             assert!(refused.starts_with(&format!("`{text}` is not a number of seconds")), "{refused}");

@@ -7,6 +7,7 @@ use crate::support::{Driver, Metrics, Peer, Server, binary};
 
 on_both_drivers!(
     options_reach_the_server,
+    settings_reach_the_server_from_every_source,
     a_taken_port_is_said_and_is_an_error,
     the_pages_are_where_the_operator_wants_them,
 );
@@ -235,6 +236,20 @@ fn options_reach_the_server(driver: Driver) {
     drop(peer);
     let metrics: Metrics = server.finish();
     assert_eq!((metrics.jobs("done"), metrics.value("worker_threads")), (1, 5));
+}
+
+/// Row 4.19: the file is weaker than the environment, which is weaker than the command line.
+fn settings_reach_the_server_from_every_source(driver: Driver) {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let file = "listen = ['127.0.0.1:0']\naccept-threads = 3\nworker-threads = 7\nslow-duration = 1\nverbose = true\n";
+    std::fs::write(folder.path().join("stilling.toml"), file).expect("it can be written");
+    let mut command = binary();
+    command.current_dir(folder.path()).args(["serve", "--worker-threads", "5"]).args(driver.options());
+    command.env("STILLING_WORKER_THREADS", "6").env("STILLING_ACCEPT_CAPACITY", "77");
+    let server = Server::spawn(command);
+    assert_eq!(server.banner_line("shards "), "3, worker threads 5, capacity 77 connections per shard");
+    assert_eq!(server.banner_line("    slow_duration: 1ms,"), "");
+    server.finish();
 }
 
 /// Row 4.19: `--admin` with an address, and off.

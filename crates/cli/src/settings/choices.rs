@@ -79,7 +79,7 @@ impl<'a> Choice<'a> {
     /// How its value is called.
     pub(super) fn value_name(&self) -> String {
         let names = self.arg.get_value_names().unwrap_or_default();
-        names.iter().map(|name| name.as_str()).collect::<Vec<_>>().join(" ")
+        names.iter().map(clap::builder::Str::as_str).collect::<Vec<_>>().join(" ")
     }
 
     /// What it is, and its default.

@@ -50,114 +50,110 @@ pub(super) fn read(
     choices: &[Choice<'_>],
     wrong: &mut Vec<Complaint>,
 ) -> Result<Content, Complaints> {
-    let origin = |at: usize| Origin::line(path, line(text, at));
+    let place = Place { path, text };
     let document = DeTable::parse(text).map_err(|error| {
         let at = error.span().map_or(0, |span| span.start);
         // The parser's words may take more than one line.
         let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        Complaints(vec![Complaint::new(&origin(at), format!("this is no TOML: {reason}"))])
+        Complaints(vec![Complaint::new(&place.of(at), format!("this is no TOML: {reason}"))])
     })?;
     let mut content = Content::default();
-    let keys = || choices.iter().filter(|choice| choice.is_key());
-    for (key, value) in in_order(document.get_ref(), |at| origin(at)) {
-        let Key { name, origin: at } = key;
-        if let Some(tables) = tables(value, &origin) {
-            match TABLES.iter().find(|known| **known == name) {
-                Some(known) => content.tables.extend(
-                    tables.into_iter().map(|(at, table)| (*known, self::table(table, at, &origin, wrong))),
-                ),
-                None => wrong.push(unknown(&at, &format!("[[{name}]]"), &name, TABLES)),
-            }
+    for (name, origin, value) in place.in_order(document.get_ref()) {
+        if let Some(tables) = place.tables(value) {
+            let Some(known) = TABLES.iter().find(|known| **known == name) else {
+                wrong.push(unknown(&origin, &format!("[[{name}]]"), &name, TABLES));
+                continue;
+            };
+            content
+                .tables
+                .extend(tables.into_iter().map(|(at, table)| (*known, place.table(table, at, wrong))));
             continue;
         }
-        let Some(choice) = keys().find(|choice| choice.name == name) else {
-            wrong.push(match value {
-                DeValue::Table(_) if TABLES.contains(&name.as_str()) => {
-                    Complaint::new(&at, format!("there may be several, so each begins with [[{name}]]"))
-                }
-                _ => unknown(&at, &name, &name, keys().map(|choice| choice.name).chain(TABLES)),
-            });
-            continue;
+        let keys = || choices.iter().filter(|choice| choice.is_key());
+        let outcome = match keys().find(|choice| choice.name == name) {
+            Some(choice) => chosen(choice, value),
+            None => Err(vec![unknown(&origin, &name, &name, keys().map(|choice| choice.name)).reason]),
         };
-        match values(value) {
-            Ok((values, is_list)) => {
-                if is_list && choice.kind != Kind::List {
-                    wrong.push(Complaint::new(&at, format!("{name} takes one value, not a list")));
-                    continue;
-                }
-                for value in &values {
-                    if let Err(reason) = choice.accepts(value) {
-                        wrong.push(Complaint::new(&at, format!("{name} = `{value}` is refused: {reason}")));
-                    }
-                }
-                content.said.push(Said { name, values, origin: at });
-            }
-            Err(kind) if TABLES.contains(&name.as_str()) && kind == "a table" => {
-                wrong.push(Complaint::new(
-                    &at,
-                    format!("there may be several, so each begins with [[{name}]]"),
-                ));
-            }
-            Err(kind) => wrong.push(Complaint::new(
-                &at,
-                format!("{name} is {kind}, and takes a text, a number, true or false, or a list of these"),
-            )),
+        match outcome {
+            Ok(values) => content.said.push(Said { name, values, origin }),
+            Err(reasons) => wrong.extend(reasons.into_iter().map(|reason| Complaint::new(&origin, reason))),
         }
     }
     Ok(content)
 }
 
-struct Key {
-    name: String,
-    origin: Origin,
-}
-
-/// The entries of a table as they stand in the file: the parser sorts them by name.
-fn in_order<'a, 'i>(
-    table: &'a DeTable<'i>,
-    origin: impl Fn(usize) -> Origin,
-) -> impl Iterator<Item = (Key, &'a DeValue<'i>)> {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    entries.into_iter().map(move |(key, value)| {
-        let name = key.get_ref().to_string();
-        (Key { name, origin: origin(key.span().start) }, value.get_ref())
-    })
-}
-
-/// The tables of a list of tables, each with where it begins.
-fn tables<'a, 'i>(
-    value: &'a DeValue<'i>,
-    origin: &impl Fn(usize) -> Origin,
-) -> Option<Vec<(Origin, &'a DeTable<'i>)>> {
-    let DeValue::Array(items) = value else { return None };
-    let table = |item: &'a toml::Spanned<DeValue<'i>>| match item.get_ref() {
-        DeValue::Table(table) => Some((origin(item.span().start), table)),
-        _ => None,
+/// The texts of a key that is an option, if all of them can be taken; else everything that is wrong.
+fn chosen(choice: &Choice<'_>, value: &DeValue<'_>) -> Result<Vec<String>, Vec<String>> {
+    let name = choice.name;
+    let (values, is_list) = values(value).map_err(|kind| {
+        vec![match value {
+            DeValue::Table(_) if TABLES.contains(&name) => {
+                format!("there may be several, so each begins with [[{name}]]")
+            }
+            _ => format!("{name} is {kind}, and takes a text, a number, true or false, or a list of these"),
+        }]
+    })?;
+    if is_list && choice.kind != Kind::List {
+        return Err(vec![format!("{name} takes one value, not a list")]);
+    }
+    if values.is_empty() {
+        return Err(vec![format!("{name} is an empty list, which says nothing; leave it out")]);
+    }
+    let refusal = |value: &String| {
+        let reason = choice.accepts(value).err()?;
+        Some(format!("{name} = `{value}` is refused: {reason}"))
     };
-    if items.is_empty() {
-        return None;
-    }
-    items.iter().map(table).collect()
+    let refusals: Vec<_> = values.iter().filter_map(refusal).collect();
+    if refusals.is_empty() { Ok(values) } else { Err(refusals) }
 }
 
-fn table(
-    table: &DeTable<'_>,
-    begin: Origin,
-    origin: &impl Fn(usize) -> Origin,
-    wrong: &mut Vec<Complaint>,
-) -> Table {
-    let mut said = Vec::new();
-    for (Key { name, origin: at }, value) in in_order(table, origin) {
-        match values(value) {
-            Ok((values, _)) => said.push(Said { name, values, origin: at }),
-            Err(kind) => wrong.push(Complaint::new(
-                &at,
-                format!("{name} is {kind}, and takes a text, a number, or a list of texts"),
-            )),
-        }
+/// Knows the line of every byte.
+struct Place<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Place<'_> {
+    fn of(&self, at: usize) -> Origin {
+        let before = &self.text.as_bytes()[..at.min(self.text.len())];
+        Origin::line(self.path, before.iter().filter(|byte| **byte == b'\n').count() + 1)
     }
-    Table { origin: begin, said }
+
+    /// The entries of a table as they stand in the file: the parser sorts them by name.
+    fn in_order<'v, 'i>(&self, table: &'v DeTable<'i>) -> Vec<(String, Origin, &'v DeValue<'i>)> {
+        let mut entries: Vec<_> = table.iter().collect();
+        entries.sort_by_key(|(key, _)| key.span().start);
+        let entry = |(key, value): (&toml::Spanned<_>, &'v toml::Spanned<_>)| {
+            let name: &std::borrow::Cow<'_, str> = key.get_ref();
+            (name.to_string(), self.of(key.span().start), value.get_ref())
+        };
+        entries.into_iter().map(entry).collect()
+    }
+
+    /// The tables of a list of tables, each with where it begins.
+    fn tables<'v, 'i>(&self, value: &'v DeValue<'i>) -> Option<Vec<(Origin, &'v DeTable<'i>)>> {
+        let DeValue::Array(items) = value else { return None };
+        let table = |item: &'v toml::Spanned<DeValue<'i>>| match item.get_ref() {
+            DeValue::Table(table) => Some((self.of(item.span().start), table)),
+            _ => None,
+        };
+        let tables: Vec<_> = items.iter().map(table).collect::<Option<_>>()?;
+        (!tables.is_empty()).then_some(tables)
+    }
+
+    fn table(&self, table: &DeTable<'_>, begin: Origin, wrong: &mut Vec<Complaint>) -> Table {
+        let mut said = Vec::new();
+        for (name, origin, value) in self.in_order(table) {
+            match values(value) {
+                Ok((values, _)) => said.push(Said { name, values, origin }),
+                Err(kind) => {
+                    let reason = format!("{name} is {kind}, and takes a text, a number, or a list of texts");
+                    wrong.push(Complaint::new(&origin, reason));
+                }
+            }
+        }
+        Table { origin: begin, said }
+    }
 }
 
 /// The texts of a value, and whether they are a list; else what it is.
@@ -190,9 +186,4 @@ fn unknown<'a>(
         None => format!("there is no key `{shown}`; `stilling options` lists all"),
     };
     Complaint::new(origin, reason)
-}
-
-/// The line of a byte, from 1.
-fn line(text: &str, at: usize) -> usize {
-    text.as_bytes()[..at.min(text.len())].iter().filter(|byte| **byte == b'\n').count() + 1
 }

@@ -153,7 +153,7 @@ impl UserDraft {
         said.one().map(Secret::new)
     }
 
-    fn from_file(&mut self, said: &Said) -> Result<Secret, String> {
+    fn in_file(&mut self, said: &Said) -> Result<Secret, String> {
         let path = Path::new(said.one()?);
         let text = file::text(path)?;
         self.warn_of_readers(path, said);
@@ -183,7 +183,7 @@ impl UserDraft {
     }
 }
 
-fn from_variable(said: &Said) -> Result<Secret, String> {
+fn in_variable(said: &Said) -> Result<Secret, String> {
     let name = said.one()?;
     let value = std::env::var(name).map_err(|error| format!("the environment has no `{name}`: {error}"))?;
     Ok(Secret::new(value))
@@ -215,7 +215,7 @@ pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
         default: "",
         words: "The variable of the environment that holds the password",
         set: |user, said| {
-            user.prove(said, Credential::Password(from_variable(said)?));
+            user.prove(said, Credential::Password(in_variable(said)?));
             Ok(())
         },
     },
@@ -225,7 +225,7 @@ pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
         default: "",
         words: "The file that holds the password on its only line",
         set: |user, said| {
-            let secret = user.from_file(said)?;
+            let secret = user.in_file(said)?;
             user.prove(said, Credential::Password(secret));
             Ok(())
         },
@@ -247,7 +247,7 @@ pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
         default: "",
         words: "The variable of the environment that holds the token",
         set: |user, said| {
-            user.prove(said, Credential::Token(from_variable(said)?));
+            user.prove(said, Credential::Token(in_variable(said)?));
             Ok(())
         },
     },
@@ -257,7 +257,7 @@ pub(super) const USER_KEYS: [Key<UserDraft>; 9] = [
         default: "",
         words: "The file that holds the token on its only line",
         set: |user, said| {
-            let secret = user.from_file(said)?;
+            let secret = user.in_file(said)?;
             user.prove(said, Credential::Token(secret));
             Ok(())
         },

@@ -201,6 +201,9 @@ fn a_wrong_value_is_refused_with_its_place_and_what_is_allowed() {
         ),
         ("max-body-size = '1M'", "`1M` is not a number of bytes, such as 65536, 64KiB"),
         ("max-queue = [1, 2]", "FILE:1: max-queue takes one value, not a list"),
+        ("listen = []", "FILE:1: listen is an empty list, which says nothing; leave it out"),
+        ("user = []", "FILE:1: user is an empty list"),
+        ("stream = {}", "FILE:1: there may be several, so each begins with [[stream]]"),
         ("max-queue = 1979-05-27", "FILE:1: max-queue is a date, and takes"),
         ("listen = [['a']]", "FILE:1: listen is a list of lists, and takes"),
         (

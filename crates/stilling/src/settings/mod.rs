@@ -195,7 +195,9 @@ mod tests {
         text.parse().expect("an address")
     }
 
-    fn said(change: fn(&mut HubConfig)) -> Vec<String> {
+    type Change = fn(&mut HubConfig);
+
+    fn said(change: Change) -> Vec<String> {
         let mut hub = HubConfig::default();
         change(&mut hub);
         let http = [("listen", at("0.0.0.0:9000"))];
@@ -205,7 +207,7 @@ mod tests {
     #[test]
     fn listeners_that_do_not_meet_are_accepted() {
         for change in [
-            (|_| ()) as fn(&mut HubConfig),
+            (|_| ()) as Change,
             |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.1:4222")],
             |hub| hub.syslog_udp = vec![at("127.0.0.1:9000")],
             |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:0")], vec![at("127.0.0.1:0")]),
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn listeners_that_meet_are_refused_with_both_names() {
-        let cases: [(fn(&mut HubConfig), &str); 8] = [
+        let cases: [(Change, &str); 8] = [
             (
                 |hub| hub.nats = vec![at("127.0.0.1:9000")],
                 "nats: 127.0.0.1:9000 is taken: `listen` listens on 0.0.0.0:9000; give each of them a port of its own",

@@ -10,10 +10,10 @@
 //! hub.streams.push(StreamConfig::new("orders", ["orders.>"]));
 //! assert!(hub.problems(&[]).is_empty());
 //!
-//! hub.streams.push(StreamConfig::new("eu", ["*.eu"]));
+//! hub.streams.push(StreamConfig::new("eu", ["orders.eu"]));
 //! assert_eq!(
 //!     hub.problems(&[])[0].to_string(),
-//!     "stream 3, subjects: `*.eu` of the stream `eu` overlaps `events.>` of the stream `events`; \
+//!     "stream 3, subjects: `orders.eu` of the stream `eu` overlaps `orders.>` of the stream `orders`; \
 //!      a subject belongs to one stream"
 //! );
 //! ```

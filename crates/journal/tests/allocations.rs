@@ -1,43 +1,14 @@
 //! "Heap allocations per message after warm-up: 0", from the record to its watermark: an allocator that counts proves
 //! it.
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)]
 
-mod support;
-
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Answer, From, Journal, Limits, Read, Record};
+use stilling_journal::{Answer, Config, From, Journal, Limits, Log, Read, Record};
+use stilling_probe::allocations::{Counting, of_all_threads};
 use stilling_ring::Wake;
-use support::open;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-struct Counting;
-
-// SAFETY: every call is passed on unchanged; the counter is plain data that needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promises hold for the system's allocator too.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -47,7 +18,7 @@ static ALLOCATOR: Counting = Counting;
 fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(directory.path()).expect("it can be made");
-    let (log, _) = open(&disk, 64 << 20);
+    let (log, _) = Log::open(disk, "events", Config { segment_size: 64 << 20 }).expect("an empty one opens");
     let source = log.source();
     let own = thread::current();
     let wake = Arc::new(Wake::new(move || own.unpark()));
@@ -80,9 +51,9 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
         }
     };
     write(2000);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = of_all_threads();
     write(20_000);
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+    assert_eq!(of_all_threads(), before);
     let mut reader = source.read_from(From::Sequence(1));
     let mut records = 0;
     let mut read = |most: usize| {
@@ -94,8 +65,8 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
         }
     };
     read(1000);
-    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    let before = of_all_threads();
     read(usize::MAX);
-    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before);
+    assert_eq!(of_all_threads(), before);
     assert_eq!(records, 19_999);
 }

@@ -2,6 +2,8 @@
 //! the choice is the process's.
 #![cfg(stilling_planted)]
 
+#[path = "journal/support/mod.rs"]
+#[allow(dead_code, reason = "the other tests of the journal need more")]
 mod support;
 
 use stilling_ring::planted;

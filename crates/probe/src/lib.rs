@@ -3,7 +3,10 @@
 //!
 //! Nothing here waits for a span of time: it waits for what should happen, and [`HANG`] only decides when a wait is
 //! called a failure. Every method panics where the server does not do what it should, naming the line of the test.
-#![forbid(unsafe_code)]
+//!
+//! Beside: [`allocations`], an allocator that counts.
+
+pub mod allocations;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};

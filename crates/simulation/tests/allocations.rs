@@ -1,9 +1,6 @@
 //! A warm driver allocates nothing: an allocator that counts proves it.
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System as SystemAllocator};
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
@@ -11,34 +8,9 @@ use stilling_engine::Token;
 use stilling_engine::driver::{
     Destination, Driver, Event, Kind, Outgoing, SendStop, Wait, poll::Poll, uring::Uring,
 };
+use stilling_probe::allocations::{Counting, of_this_thread};
 use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
 use stilling_simulation::suite::{Accepted, DatagramPeer, Peer, Place, Rig};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on unchanged; the counter is plain data that needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises hold for the system's allocator too.
-        unsafe { SystemAllocator.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { SystemAllocator.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: as above.
-        unsafe { SystemAllocator.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -56,9 +28,9 @@ struct Charged<D: SystemDriver> {
 
 impl<D: SystemDriver> Charged<D> {
     fn charge<T>(&mut self, act: impl FnOnce(&mut D::Driver) -> T) -> T {
-        let before = ALLOCATIONS.get();
+        let before = of_this_thread();
         let outcome = act(&mut self.driver);
-        self.allocations += ALLOCATIONS.get() - before;
+        self.allocations += of_this_thread() - before;
         outcome
     }
 

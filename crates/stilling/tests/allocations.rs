@@ -3,52 +3,15 @@
 //! It counts for all threads but those that say they are clients. One test for both drivers, because
 //! two at once would count each other.
 #![cfg(target_os = "linux")]
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use stilling::http::{Method, Response, Routes, Status, Timeouts};
 use stilling::{DriverChoice, ServeConfig, Server};
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static IS_CLIENT: Cell<bool> = const { Cell::new(false) };
-}
-
-struct Counting;
-
-fn count() {
-    if !IS_CLIENT.get() {
-        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: every call is passed on unchanged; counting needs no allocation.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises hold for the system's allocator too.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
+use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -159,20 +122,20 @@ fn a_warm_server_allocates_nothing_on(driver: DriverChoice) {
     // It serves until the process ends.
     thread::spawn(move || server.run().map(drop));
     let client = thread::spawn(move || {
-        IS_CLIENT.set(true);
-        let cold = ALLOCATIONS.load(Ordering::Relaxed);
+        leave_this_thread_out();
+        let cold = of_all_threads();
         let mut scraper = connect(address);
         scraper.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
         read_answers(&mut scraper, 1);
-        assert!(ALLOCATIONS.load(Ordering::Relaxed) > cold, "the page that allocates was not counted");
+        assert!(of_all_threads() > cold, "the page that allocates was not counted");
         for _ in 0..ROUNDS {
             KINDS.iter().for_each(|(kind, request, answers)| round(address, kind, request, *answers));
         }
         for (kind, request, answers) in KINDS {
             let allocated = || {
-                let before = ALLOCATIONS.load(Ordering::Relaxed);
+                let before = of_all_threads();
                 (0..ROUNDS).for_each(|_| round(address, kind, request, answers));
-                ALLOCATIONS.load(Ordering::Relaxed) - before
+                of_all_threads() - before
             };
             let attempts: Vec<u64> =
                 (0..ATTEMPTS).map(|_| allocated()).take_while(|count| *count > 0).collect();

@@ -1,45 +1,13 @@
 //! Decoding and encoding allocate nothing: an allocator that counts for each thread says so.
-#![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::hint::black_box;
 
+use stilling_probe::allocations::{Counting, of_this_thread};
 use stilling_wire::nats::{
     AckSubject, ClientDecoder, ClientEvent, Filter, Headers, Limits, Msg, Pub, PubAck, PubVerdict,
     ServerDecoder, ServerEvent, SubjectLimits, encode_err, encode_headers,
 };
 use stilling_wire::syslog::{self, Framer};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-}
-
-struct Counting;
-
-// SAFETY: every call is passed on unchanged; the count is plain data of its thread that needs no allocation and no drop.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promises hold for the system's allocator too.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as above.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -64,7 +32,7 @@ fn no_message_costs_an_allocation() {
     let mut out = Vec::with_capacity(ROUNDS * 400);
     let filter = Filter::parse(b"events.*", &SubjectLimits::default()).expect("the filter is good");
 
-    let before = ALLOCATIONS.get();
+    let before = of_this_thread();
     let (limits, mut decoder, mut start, mut told) = (Limits::default(), ClientDecoder::default(), 0, 0);
     loop {
         let step = decoder.decode(&limits, &sent[start..]).expect("the operations are good");
@@ -113,5 +81,5 @@ fn no_message_costs_an_allocation() {
         told += usize::from(syslog::parse(frame.message).host == Some(b"vm"));
     }
     assert_eq!((start, told), (lines.len(), 2 * ROUNDS));
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(of_this_thread() - before, 0);
 }

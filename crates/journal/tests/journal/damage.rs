@@ -1,12 +1,10 @@
 //! Bad bytes: flipped bits, cut files, noise. Every stream opens, everything wrong is told, damage stays where it is.
 
-mod support;
-
+use crate::support::{Content, batch, content, open};
 use proptest::prelude::*;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{Config, Finding, GapCause, Log, Recovery};
-use support::{Content, batch, content, open};
 
 const SEGMENT_SIZE: u64 = 1 << 20;
 /// Bytes of the journal that is damaged.

@@ -1,11 +1,8 @@
 //! The power goes at every point of a writer's life, with every set of unsynced sectors: nothing that was told is lost,
 //! nothing that was cut off comes back, the order holds.
-#![cfg(not(stilling_planted))]
 
-mod support;
-
-use support::crash::{CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, sets, work};
-use support::{Random, open};
+use crate::support::crash::{CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, sets, work};
+use crate::support::{Random, open};
 
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". What a reader can see is what the watermark tells, so one
 /// check answers both.

@@ -1,10 +1,8 @@
 //! Old records go by bytes, count and age; the newest segment and what a snapshot needs stay.
 
-mod support;
-
+use crate::support::{batch, content, content_from, open, time_of};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{From, GapCause, Log, Read, Removed, Retention};
-use support::{batch, content, content_from, open, time_of};
 
 const SEGMENT_SIZE: u64 = 16_384;
 

@@ -1,13 +1,11 @@
 //! A disk that is full or broken freezes the stream: nothing more is told, what was told stays true and readable, the
 //! process lives.
 
-mod support;
-
 use std::io::ErrorKind;
 
+use crate::support::{batch, content, open};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_journal::{Config, Log, OpenError};
-use support::{batch, content, open};
 
 fn check(faults: Faults, kind: ErrorKind) {
     let disk = SimulatedDisk::new();

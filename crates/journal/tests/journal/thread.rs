@@ -1,14 +1,12 @@
 //! The journal thread: group commit over several streams, answers in order, memory that goes round.
 
-mod support;
-
 use std::sync::Arc;
 use std::thread;
 
+use crate::support::{content, open, time_of};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{Answer, Journal, Limits, Log, Record, Retention};
 use stilling_ring::Wake;
-use support::{content, open, time_of};
 
 struct Writer {
     journal: Journal,

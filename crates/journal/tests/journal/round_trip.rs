@@ -1,11 +1,9 @@
 //! What was appended is read back: over segments and lives, from any place, by readers beside the writer.
 
-mod support;
-
+use crate::support::{batch, content, content_from, open, payload, time_of};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{Config, Disk, From, GapCause, Log, OpenError, Read};
-use support::{batch, content, content_from, open, payload, time_of};
 
 /// Appends batches of one to five records of up to 9 KB until `until`, several with each call.
 fn fill<D: Disk>(log: &mut Log<D>, life: u64, until: u64) {

@@ -1,5 +1,4 @@
 //! What the tests of the journal share: records that can be told apart, and reading everything back.
-#![allow(unused)]
 
 pub(crate) mod crash;
 

@@ -1,0 +1,10 @@
+//! What a stream on disk promises: kept whatever happens to the power, the bytes and the disk, and told as it is.
+#![cfg(not(stilling_planted))]
+
+mod crash;
+mod damage;
+mod frozen;
+mod retention;
+mod round_trip;
+mod support;
+mod thread;

@@ -1,0 +1,72 @@
+//! An allocator that counts, for tests that prove that something allocates nothing.
+//!
+//! It counts for each thread and, beside, for all threads together. A test program takes it as its own:
+//!
+//! ```
+//! use stilling_probe::allocations::{self, Counting};
+//!
+//! #[global_allocator]
+//! static ALLOCATOR: Counting = Counting;
+//!
+//! let before = allocations::of_this_thread();
+//! drop(std::hint::black_box(Box::new(7)));
+//! assert_eq!(allocations::of_this_thread() - before, 1);
+//! ```
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+static OF_ALL: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    static OF_THIS: Cell<u64> = const { Cell::new(0) };
+    static IS_LEFT_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Allocations of the calling thread so far; a longer life of what there is counts as one.
+pub fn of_this_thread() -> u64 {
+    OF_THIS.get()
+}
+
+/// Allocations of all threads so far, but for those of threads that were left out.
+pub fn of_all_threads() -> u64 {
+    OF_ALL.load(Ordering::Relaxed)
+}
+
+/// From now on the calling thread does not count among all threads: it plays the other side.
+pub fn leave_this_thread_out() {
+    IS_LEFT_OUT.set(true);
+}
+
+fn count() {
+    OF_THIS.set(OF_THIS.get() + 1);
+    if !IS_LEFT_OUT.get() {
+        OF_ALL.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// The system's allocator, counted.
+#[derive(Clone, Copy, Debug)]
+pub struct Counting;
+
+// SAFETY: every call is passed on unchanged; the counts are plain data that needs no allocation and no drop.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises hold for the system's allocator too.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}

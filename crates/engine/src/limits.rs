@@ -51,8 +51,9 @@ pub const OFFER_MAX: usize = u16::MAX as usize;
 /// waits that long at most.
 pub const ACCEPT_ANEW_EVERY: Duration = Duration::from_millis(50);
 
-/// Connections accepted but waiting for a slot. Full: closed at once (counted as refused).
-pub const WAITING_MAX: usize = 4096;
+/// Connections accepted but waiting for a slot, for each listener of the shard: what its backlog gives before a pause takes
+/// effect, and as much that comes meanwhile. Full: closed at once (counted as refused).
+pub const WAITING_MAX: usize = 8192;
 
 /// Bytes that a closing connection may still receive and discard. Reached: closed at once.
 pub const LINGER_BYTES_MAX: u32 = 256 * 1024;

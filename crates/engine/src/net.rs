@@ -19,8 +19,8 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::driver::{Destination, sockopt};
 
 /// Connections that may wait to be accepted, unless told otherwise. The system caps it at
-/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries. Who still waits when
-/// the last process that holds the listener closes it, as a server at capacity does when it drains, is reset by the
+/// `net.core.somaxconn`; beyond that it drops the client's handshake, which the client retries. A server that drains
+/// accepts who waits before it closes the listener, as far as it has room; whoever comes in that very moment is reset by the
 /// system: a hand-over (`--take-over`) keeps the listener open, and loses nobody.
 pub const BACKLOG: i32 = 4096;
 

@@ -81,12 +81,12 @@ pub trait Session: Sized {
     }
 
     /// All output is with the system again, after it had been held up.
-    fn drained(&mut self, io: &mut Io<'_, Self::Service>) {
+    fn flushed(&mut self, io: &mut Io<'_, Self::Service>) {
         let _ = io;
     }
 
     /// So many of the bytes that were offered have been taken, and more may be taken now: see
-    /// [`Io::offer`]. It comes once for each offer; if output was held up, instead of `drained`.
+    /// [`Io::offer`]. It comes once for each offer; if output was held up, instead of `flushed`.
     fn taken(&mut self, count: usize, io: &mut Io<'_, Self::Service>) {
         let _ = (count, io);
     }
@@ -97,7 +97,7 @@ pub trait Session: Sized {
     }
 
     /// The deadline that the session had set has come. It is not told while output is held up: then
-    /// the write timeout counts, and `drained` follows.
+    /// the write timeout counts, and `flushed` follows.
     fn deadline(&mut self, io: &mut Io<'_, Self::Service>) {
         io.abort(CloseReason::IdleTimeout);
     }
@@ -140,12 +140,21 @@ pub struct Control<'a, V: Service> {
     pub(crate) adopting: Adopting<'a>,
 }
 
+/// What becomes of those who wait at a listener that is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backlog {
+    /// They are another process's, or are reset by the system.
+    Left,
+    /// They are accepted.
+    Taken,
+}
+
 /// Something for the shard to do at the end of a turn.
 pub(crate) enum Order<V: Service> {
     Connect(Destination, V::Session),
     /// The next socket is this session's, with bytes that it has not read.
     Adopt(V::Session, Stash),
-    CloseListeners,
+    CloseListeners(Backlog),
     Drain,
     AbortAll(CloseReason),
     Stop,
@@ -164,10 +173,17 @@ impl<V: Service> Control<'_, V> {
     }
 
     /// Accepts nothing more and closes the listeners. Connections that are accepted already are still
-    /// served; what waits in the backlog of a listener that had paused at capacity is reset by the
-    /// system.
+    /// served. What waits in the backlog is left to whoever holds the listener as well; without anybody it is reset by
+    /// the system.
     pub fn close_listeners(&mut self) {
-        self.orders.push(Order::CloseListeners);
+        self.orders.push(Order::CloseListeners(Backlog::Left));
+    }
+
+    /// Closes the listeners when nobody waits at them any more: who is in a backlog is accepted, beyond the capacity, too,
+    /// as far as there is room to wait for a slot ([`WAITING_MAX`](crate::limits::WAITING_MAX)). Who comes between the
+    /// last look and the close is reset by the system.
+    pub fn empty_and_close_listeners(&mut self) {
+        self.orders.push(Order::CloseListeners(Backlog::Taken));
     }
 
     /// Tells every session that the server drains, as soon as it has seen what had come for it: in this

@@ -124,7 +124,7 @@ impl Session for Echo {
         io.finish(CloseReason::PeerClosed);
     }
 
-    fn drained(&mut self, io: &mut Io<'_, Echoes>) {
+    fn flushed(&mut self, io: &mut Io<'_, Echoes>) {
         self.perhaps_leave(io, 100);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Destination;
-use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
+use stilling_engine::limits::{ACCEPTS_PER_TURN, ARENA_SIZE, LISTENERS_MAX, SEND_MAX};
 use stilling_engine::{CloseReason, Config, Control, Io, NO_PLACE, Service, Session, Shard};
 use stilling_ring::{Time, Wake};
 use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver};
@@ -311,6 +311,89 @@ fn lingering_ends() {
     assert_eq!((world.ended(), world.shard.open()), (vec![], 1));
     world.pass(LINGER_TIMEOUT);
     assert_eq!((world.ended(), world.shard.open()), (vec![CloseReason::Done], 0));
+}
+
+/// Row 4.33: who has said everything still hears what the peer says, whether the last words went at once or were held up.
+#[test]
+fn ended_output_leaves_the_input_open() {
+    let received: Act = |io| {
+        if io.room() > 0 {
+            say_all(io);
+            io.end_output();
+        }
+    };
+    let ended: Act = |io| io.abort(CloseReason::Done);
+    for buffer in [ROOMY, SEND_MAX / 4] {
+        let mut world =
+            World::new(Script { received, ended, ..QUIET }, Options { buffer, ..Options::default() });
+        let mut clients = world.clients(1);
+        assert_eq!(clients[0].write(b"?").expect("there is room"), 1);
+        let (mut heard, mut has_ended) = (0, false);
+        for _ in 0..SEND_MAX {
+            world.turns();
+            let (more, ended) = read(&mut clients[0]);
+            heard += more;
+            if ended {
+                has_ended = true;
+                break;
+            }
+        }
+        assert_eq!((heard, has_ended, world.ended()), (SEND_MAX, true, vec![]));
+        assert_eq!(clients[0].write(b"!").expect("there is room"), 1);
+        world.turns();
+        assert_eq!((world.ended(), read(&mut clients[0])), (vec![], (0, true)));
+        clients[0].shutdown();
+        world.turns();
+        assert_eq!(world.ended(), [CloseReason::Done]);
+    }
+}
+
+/// Row 4.37: who waits for a place at a server that drains is not sent away.
+#[test]
+fn who_waits_in_the_backlog_is_served_before_the_end() {
+    let received: Act = |io| {
+        io.send(b"answer").expect("there is room");
+        io.finish(CloseReason::Done);
+    };
+    let mut world = World::new(Script { received, ..QUIET }, roomy());
+    let mut clients = world.clients(MANY);
+    clients.extend((0..MANY).map(|_| world.network.connect(world.address.clone(), None)));
+    world.turns();
+    assert_eq!(world.shard.open() as usize, MANY);
+    world.shard.service().turn = Some(|control| {
+        control.empty_and_close_listeners();
+        control.drain();
+    });
+    world.turns();
+    for client in &mut clients {
+        assert_eq!(client.write(b"?").expect("there is room"), 1);
+        world.turns();
+        assert_eq!(read(client), (6, true));
+    }
+    assert_eq!(world.ended(), [CloseReason::Done; 2 * MANY]);
+}
+
+/// Row 4.37: a shard that has got the listeners of many loses nobody whom they give before it can stop them.
+#[test]
+fn a_crowd_at_many_listeners_waits_for_few_places() {
+    const LISTENERS: usize = LISTENERS_MAX as usize - 1;
+    const CROWD: usize = LISTENERS * ACCEPTS_PER_TURN;
+    let mut world = World::new(QUIET, roomy());
+    let mut clients = Vec::with_capacity(CROWD);
+    let mut sockets = Vec::new();
+    for number in 0..LISTENERS {
+        let address = Address::Tcp(format!("10.0.1.{number}:80").parse().expect("an address"));
+        sockets.push(world.network.listen(address.clone(), ACCEPTS_PER_TURN, None));
+        clients.extend((0..ACCEPTS_PER_TURN).map(|_| world.network.connect(address.clone(), None)));
+    }
+    world.pass(Duration::from_secs(1));
+    for socket in sockets {
+        world.shard.listen(socket, false).expect("there is room for listeners");
+    }
+    world.turns();
+    let counters = world.shard.counters();
+    assert_eq!((counters.accepted.get(), counters.refused_full.get()), (CROWD as u64, 0));
+    drop(clients);
 }
 
 fn nowhere() -> Destination {

@@ -10,6 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use crate::limits::ACCEPTS_PER_TURN;
 
 /// What a failed accept says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,22 @@ impl Failure {
     }
 }
 
+/// Accepts the oldest connection that waits at a listener, if one does and there is a descriptor for it.
+pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> Option<OwnedFd> {
+    // Whoever holds the listener as well may have made it a blocking one since.
+    rustix::io::ioctl_fionbio(&listener, true).ok()?;
+    for _ in 0..ACCEPTS_PER_TURN {
+        match rustix::net::accept_with(&listener, flags) {
+            Ok(socket) => return Some(socket),
+            Err(Errno::AGAIN) => return None,
+            // The next one may be fine.
+            Err(error) if Failure::of(error) == Failure::Passing => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
 /// Whether a connection waits at a listener. (An accept does not tell when descriptors have run out: it
 /// asks for one first.)
 pub(crate) fn is_anybody_waiting(listener: impl AsFd) -> bool {
@@ -65,10 +84,10 @@ impl Reserve {
         Reserve(File::open("/dev/null").ok().map(OwnedFd::from))
     }
 
-    /// Accepts the oldest connection that waits at a non-blocking listener, and closes it.
+    /// Accepts the oldest connection that waits at a listener, and closes it.
     pub(crate) fn refuse_one(&mut self, listener: impl AsFd) -> bool {
         self.0 = None;
-        let refused = rustix::net::accept(listener).is_ok();
+        let refused = accept_now(listener, SocketFlags::CLOEXEC).is_some();
         *self = Reserve::new();
         refused
     }

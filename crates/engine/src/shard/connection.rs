@@ -81,6 +81,15 @@ pub(super) enum Peer {
     EndTold,
 }
 
+/// What is known of our own sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    Open,
+    /// It ends when all output is sent.
+    Ending,
+    Ended,
+}
+
 /// What the engine itself does for a connection when a point in time has come. It is cleared by whoever
 /// acts on it, so that none gets lost while something else is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +142,9 @@ pub(super) struct Connection {
     pub(super) blocked: bool,
     pub(super) owed: Owed,
     pub(super) peer: Peer,
+    pub(super) sending: Sending,
     /// Held-up output has gone since the session was last told.
-    pub(super) drained: bool,
+    pub(super) flushed: bool,
     /// We have made it.
     pub(super) outgoing: bool,
     /// The session wants to know whether the peer is still there.
@@ -167,7 +177,8 @@ impl Connection {
             blocked: false,
             owed: Owed::Nothing,
             peer: Peer::Sending,
-            drained: false,
+            sending: Sending::Open,
+            flushed: false,
             outgoing: false,
             looks: false,
         }

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use stilling_ring::Time;
 
 use super::Shard;
-use super::gate::{Accepting, Listener};
+use super::gate::{Listener, ListenerState};
 use super::io::Full;
 use super::output::Output;
 use crate::driver::{BufferId, Driver, Kind};
@@ -73,7 +73,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), Kind::Datagram, false)?;
-        self.listeners.push(Listener { accepting: Accepting::Datagrams, armed: true, defers: false });
+        self.listeners.push(Listener { state: ListenerState::Datagrams, armed: true, defers: false });
         self.acted = true;
         self.driver.receive(token);
         Ok(number)
@@ -96,7 +96,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Receiving failed; it is tried again after a rest, because the socket may outlive its trouble.
     pub(super) fn on_datagrams_failed(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
-        if listener.accepting == Accepting::Datagrams {
+        if listener.state == ListenerState::Datagrams {
             listener.armed = false;
             self.counters.accept_errors.add(1);
             self.wheel.set(number, self.now.after(self.config.accept_retry));

@@ -5,7 +5,7 @@ use std::io;
 
 use super::Shard;
 use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Peer, Reading, State};
-use super::gate::Accepting;
+use super::gate::ListenerState;
 use crate::close_reason::CloseReason;
 use crate::driver::Driver;
 use crate::limits::LISTENERS_MAX;
@@ -51,7 +51,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     pub(super) fn on_closed(&mut self, token: Token) {
         if token.index() < LISTENERS_MAX {
-            self.listeners[token.index() as usize].accepting = Accepting::Closed;
+            self.listeners[token.index() as usize].state = ListenerState::Closed;
             return;
         }
         if self.forget(token).is_some() {

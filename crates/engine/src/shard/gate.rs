@@ -2,6 +2,9 @@
 //!
 //! All slots taken: accepting pauses, and the kernel's backlog holds who comes. What was accepted
 //! before the pause took effect waits in a short queue. A connection that closes opens the gate.
+//!
+//! That queue holds what all listeners may give before their pause takes effect: a server that has taken over from one
+//! with more shards has many listeners in one shard, each with a backlog of its own.
 
 use std::io;
 use std::time::Duration;
@@ -10,19 +13,19 @@ use super::Shard;
 use crate::driver::accepting::Failure;
 use crate::driver::{Driver, Kind};
 use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
-use crate::session::{Service, Session};
+use crate::session::{Backlog, Service, Session};
 use crate::token::Token;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Accepting {
+pub(super) enum ListenerState {
     /// Connections come.
-    Yes,
+    Accepting,
     /// All slots are taken, or an accept failed a moment ago.
     Paused,
     /// It is no listener: datagrams come.
     Datagrams,
     /// Accepting is being stopped, for good.
-    Stopping,
+    Stopping(Backlog),
     /// The driver closes the listener.
     Closing,
     Closed,
@@ -30,7 +33,7 @@ pub(super) enum Accepting {
 
 #[derive(Debug)]
 pub(super) struct Listener {
-    pub(super) accepting: Accepting,
+    pub(super) state: ListenerState,
     /// The driver still has an accept armed.
     pub(super) armed: bool,
     pub(super) defers: bool,
@@ -45,7 +48,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
         }
         self.driver.listen(Token::new(number, 0), socket)?;
-        self.listeners.push(Listener { accepting: Accepting::Paused, armed: false, defers });
+        self.listeners.push(Listener { state: ListenerState::Paused, armed: false, defers });
         // The driver accepts with its next turn, which must not wait for news of somebody else.
         self.acted = true;
         self.accept_again();
@@ -58,7 +61,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return self.counters.refused_full.add(1);
         }
         if !self.waiting.is_empty() || self.slots.is_full() {
-            if self.waiting.len() < WAITING_MAX {
+            if self.waiting.len() < self.waiting_max() {
                 self.waiting.push_back((listener, socket));
             } else {
                 // Dropping the socket closes it.
@@ -71,6 +74,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.slots.is_full() {
             self.close_gate();
         }
+    }
+
+    /// Connections that may wait for a slot.
+    fn waiting_max(&self) -> usize {
+        WAITING_MAX * self.listeners.len()
     }
 
     fn admit(&mut self, listener: u32, socket: D::Accepted) {
@@ -95,8 +103,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut was_open = false;
         for number in 0..self.listeners.len() {
             let listener = &mut self.listeners[number];
-            if listener.accepting == Accepting::Yes {
-                listener.accepting = Accepting::Paused;
+            if listener.state == ListenerState::Accepting {
+                listener.state = ListenerState::Paused;
                 was_open = true;
                 self.driver.pause_accept(Token::new(number as u32, 0));
             }
@@ -117,8 +125,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         for number in 0..self.listeners.len() {
             let listener = &mut self.listeners[number];
-            if listener.accepting == Accepting::Paused && !listener.armed {
-                listener.accepting = Accepting::Yes;
+            if listener.state == ListenerState::Paused && !listener.armed {
+                listener.state = ListenerState::Accepting;
                 listener.armed = true;
                 if self.now < self.anew_until {
                     self.wheel.set(number as u32, self.now.after(ACCEPT_ANEW_EVERY));
@@ -144,7 +152,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Its time has come: it has rested after an error, or its queue is to be looked into.
     pub(super) fn listener_due(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
-        if listener.accepting == Accepting::Datagrams {
+        if listener.state == ListenerState::Datagrams {
             listener.armed = true;
             self.driver.receive(Token::new(number, 0));
         } else {
@@ -156,9 +164,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Stops accepting; when that is so, the listener goes on by itself, as after any pause.
     fn pause_to_look(&mut self, number: usize) {
         if let Some(listener) = self.listeners.get_mut(number)
-            && listener.accepting == Accepting::Yes
+            && listener.state == ListenerState::Accepting
         {
-            listener.accepting = Accepting::Paused;
+            listener.state = ListenerState::Paused;
             self.driver.pause_accept(Token::new(number as u32, 0));
         }
     }
@@ -167,23 +175,20 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.counters.refused_descriptors.add(u64::from(refused));
         let listener = &mut self.listeners[number as usize];
         listener.armed = false;
-        match listener.accepting {
-            Accepting::Stopping => {
-                self.driver.close(Token::new(number, 0));
-                listener.accepting = Accepting::Closing;
-            }
-            Accepting::Closing | Accepting::Closed => {}
-            accepting => match error {
+        match listener.state {
+            ListenerState::Stopping(backlog) => self.close_listener(number, backlog),
+            ListenerState::Closing | ListenerState::Closed => {}
+            before => match error {
                 // Asked for; but the gate may have opened since.
                 None => self.accept_again(),
                 // The connections that wait for a slot have the last descriptors: those behind them wait in
                 // the backlog, as they do when the gate is closed.
                 Some(error) if self.slots.is_full() && Failure::is_no_descriptor(error) => {
-                    listener.accepting = Accepting::Paused;
-                    self.counters.gate_closed.add(u64::from(accepting == Accepting::Yes));
+                    listener.state = ListenerState::Paused;
+                    self.counters.gate_closed.add(u64::from(before == ListenerState::Accepting));
                 }
                 Some(error) => {
-                    listener.accepting = Accepting::Paused;
+                    listener.state = ListenerState::Paused;
                     // Who waits gets no answer for now; one learns of it, unless the system has seen to that.
                     if refused == 0 && Failure::is_no_descriptor(error) {
                         let refused = self.driver.refuse_one(Token::new(number, 0));
@@ -198,25 +203,46 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Accepted connections without a slot, and listeners that may still give some.
     pub(super) fn coming(&self) -> usize {
-        let listeners = self.listeners.iter().filter(|listener| listener.accepting != Accepting::Closed);
+        let listeners = self.listeners.iter().filter(|listener| listener.state != ListenerState::Closed);
         self.waiting.len() + listeners.count()
     }
 
-    pub(super) fn close_listeners(&mut self) {
-        for number in 0..self.listeners.len() {
-            let listener = &mut self.listeners[number];
-            if !matches!(listener.accepting, Accepting::Yes | Accepting::Paused | Accepting::Datagrams) {
-                continue;
+    pub(super) fn close_listeners(&mut self, backlog: Backlog) {
+        let mut idle = Vec::new();
+        for number in 0..self.listeners.len() as u32 {
+            let listener = &mut self.listeners[number as usize];
+            match listener.state {
+                ListenerState::Accepting | ListenerState::Paused if listener.armed => {
+                    listener.state = ListenerState::Stopping(backlog);
+                    self.driver.pause_accept(Token::new(number, 0));
+                }
+                ListenerState::Accepting | ListenerState::Paused => {
+                    listener.state = ListenerState::Stopping(backlog);
+                    idle.push((number, backlog));
+                }
+                ListenerState::Datagrams => idle.push((number, Backlog::Left)),
+                ListenerState::Stopping(_) | ListenerState::Closing | ListenerState::Closed => continue,
             }
-            self.wheel.clear(number as u32);
-            let token = Token::new(number as u32, 0);
-            if listener.armed && listener.accepting != Accepting::Datagrams {
-                listener.accepting = Accepting::Stopping;
-                self.driver.pause_accept(token);
-            } else {
-                listener.accepting = Accepting::Closing;
-                self.driver.close(token);
-            }
+            self.wheel.clear(number);
         }
+        // When all are stopped: what comes in by one must not open another.
+        for (number, backlog) in idle {
+            self.close_listener(number, backlog);
+        }
+    }
+
+    /// Closes a listener that accepts no more; first it gives those who wait at it, if that is wanted. As many as may
+    /// wait for a slot: who goes on coming must not put the end off.
+    fn close_listener(&mut self, number: u32, backlog: Backlog) {
+        let token = Token::new(number, 0);
+        for _ in 0..WAITING_MAX {
+            if backlog == Backlog::Left || self.waiting.len() >= self.waiting_max() {
+                break;
+            }
+            let Some(socket) = self.driver.accept_now(token) else { break };
+            self.on_accepted(number, socket);
+        }
+        self.listeners[number as usize].state = ListenerState::Closing;
+        self.driver.close(token);
     }
 }

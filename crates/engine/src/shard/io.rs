@@ -3,7 +3,7 @@
 
 use stilling_ring::Time;
 
-use super::connection::{Connection, Finish, NEVER, Owed, Peer};
+use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
 use crate::limits::{OFFER_MAX, SEND_MAX};
@@ -54,11 +54,12 @@ impl<V: Service> Io<'_, V> {
         self.token
     }
 
-    /// Bytes that may still be sent before what is unsent has gone. None behind an [`offer`](Self::offer).
+    /// Bytes that may still be sent before what is unsent has gone. None behind an [`offer`](Self::offer) or
+    /// [`end_output`](Self::end_output).
     pub fn room(&self) -> usize {
-        match self.connection.owed {
-            Owed::Taken => 0,
-            _ => SEND_MAX.saturating_sub(self.unsent),
+        match (self.connection.owed, self.connection.sending) {
+            (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
+            (_, Sending::Open) => SEND_MAX.saturating_sub(self.unsent),
         }
     }
 
@@ -166,6 +167,14 @@ impl<V: Service> Io<'_, V> {
     pub fn again(&mut self) {
         if self.connection.owed != Owed::Taken {
             self.connection.owed = Owed::AfterOutput;
+        }
+    }
+
+    /// Ends our direction when all output is sent: the peer sees the end of the stream. What it says is shown as
+    /// before; nothing can be sent any more.
+    pub fn end_output(&mut self) {
+        if self.connection.sending == Sending::Open {
+            self.connection.sending = Sending::Ending;
         }
     }
 

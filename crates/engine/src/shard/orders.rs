@@ -26,7 +26,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     let socket = self.adopted.pop_front().expect("one for each order");
                     self.settle_in(socket, session, input);
                 }
-                Order::CloseListeners => self.close_listeners(),
+                Order::CloseListeners(backlog) => self.close_listeners(backlog),
                 Order::Drain => self.untold_from = Some(0),
                 Order::AbortAll(reason) => self.abort_all(reason),
                 Order::Stop => self.is_over = true,

@@ -3,7 +3,7 @@
 use stilling_ring::Time;
 
 use super::Shard;
-use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Reading, State};
+use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Reading, Sending, State};
 use super::io::Io;
 use super::output::{After, Item, Place};
 use crate::close_reason::CloseReason;
@@ -197,6 +197,16 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (Finish::Abort, CloseReason::PeerReset);
             return true;
         }
+        // Held-up output that has gone leads here again.
+        if connection.sending == Sending::Ending && !connection.blocked {
+            match self.output.items.get_mut(connection.link as usize) {
+                Some(item) => item.after = After::LookAgain,
+                None => {
+                    connection.sending = Sending::Ended;
+                    self.driver.shutdown(token);
+                }
+            }
+        }
         let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
         if connection.paused || connection.blocked || waits {
             return false;
@@ -257,7 +267,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         connection.state = State::Lingering;
         connection.due = Due::Linger(self.now.after(self.config.linger_timeout));
         connection.deadline = NEVER;
-        self.driver.shutdown(token);
+        if connection.sending != Sending::Ended {
+            self.driver.shutdown(token);
+        }
         match connection.reading {
             Reading::Nothing => {
                 connection.reading = Reading::Receive;

@@ -186,7 +186,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         };
         if connection.blocked {
             connection.unblock(self.now.after(self.config.park_after));
-            connection.drained = true;
+            connection.flushed = true;
         }
         len as u64
     }
@@ -213,14 +213,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if connection.owed == Owed::AfterOutput {
             connection.owed = Owed::Received;
         }
-        let drained = std::mem::take(&mut connection.drained);
+        let flushed = std::mem::take(&mut connection.flushed);
         if connection.state != State::Open || connection.finish == Finish::Abort {
             self.pump(token);
         } else if connection.finish == Finish::No && connection.is_offer_over() {
             let count = connection.take_offer();
             self.call(token, |session, io| session.taken(count, io));
-        } else if drained {
-            self.call(token, Session::drained);
+        } else if flushed {
+            self.call(token, Session::flushed);
         } else {
             self.pump(token);
         }

@@ -234,6 +234,18 @@ impl Driver for SimDriver {
         self.mark(listener.index());
     }
 
+    fn accept_now(&mut self, listener: Token) -> Option<SimSocket> {
+        self.note("accept now", listener, 0);
+        let number = self.sources.idle_listener(listener, "accept at once from it");
+        let mut state = self.network.state();
+        if state.strikes(Fault::NoDescriptor) {
+            return None;
+        }
+        let end = state.take_connection(number)?;
+        drop(state);
+        Some(self.network.socket_of(end))
+    }
+
     fn refuse_one(&mut self, listener: Token) -> bool {
         self.note("refuse one", listener, 0);
         let number = self.sources.live(listener, "refuse one on it").socket_kind().listener();

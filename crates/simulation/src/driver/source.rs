@@ -241,6 +241,14 @@ impl Sources {
         }
     }
 
+    /// The number of a listener that is not accepting.
+    pub(super) fn idle_listener(&mut self, token: Token, what: &str) -> u32 {
+        if *self.listener(token, what).0 {
+            violated(token, &format!("{what} while it is accepting"));
+        }
+        self.live(token, what).socket_kind().listener()
+    }
+
     /// The source of exactly this token, also a closing one.
     pub(super) fn of(&mut self, token: Token) -> Option<&mut Source> {
         self.at(token.index()).filter(|source| source.token == token)

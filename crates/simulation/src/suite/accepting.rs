@@ -162,6 +162,30 @@ pub fn accepting_paused_at_once_is_answered<R: Rig>() {
     drop(waiting);
 }
 
+/// Row 4.37: who waits at a listener that accepts no more can be let in before it is closed.
+pub fn who_waits_can_be_accepted_at_once<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (listener, destination) = stage.listen(Place::V4);
+    stage.driver.pause_accept(listener);
+    stage.expect(News::AcceptStopped(listener, false, 0));
+    assert!(stage.driver.accept_now(listener).is_none(), "nobody waits");
+    let mut peer = stage.rig.dial(&destination);
+    let socket = loop {
+        match stage.driver.accept_now(listener) {
+            Some(socket) => break socket,
+            None => stage.pass(),
+        }
+    };
+    stage.driver.close(listener);
+    let token = stage.attach(socket, Kind::Stream);
+    stage.expect(News::Closed(listener));
+    stage.driver.receive(token);
+    stage.peer_writes(&mut peer, b"question");
+    stage.expect(News::Received(token, b"question".to_vec()));
+    stage.send_whole(token, b"answer");
+    stage.expect_at_peer(&mut peer, b"answer");
+}
+
 /// Row 3.27: a client can be turned away without a slot for it; nobody else is harmed.
 pub fn the_oldest_waiting_client_can_be_refused<R: Rig>() {
     let mut stage = Stage::<R>::new();

@@ -243,6 +243,38 @@ pub fn a_starved_receive_can_be_cancelled<R: Rig>() {
     assert_eq!(stage.driver.buffers_lent(), 0);
 }
 
+/// Row 4.34: a receive that was taken back while it waited and asked for again is one receive, and those that are closed
+/// meanwhile do not stand in the way.
+pub fn a_starved_receive_that_is_asked_for_again_is_answered_once<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (keeper, mut keeping) = stage.connection();
+    let (token, mut peer) = stage.connection();
+    let closed: Vec<_> = (0..3).map(|_| stage.connection()).collect();
+    let mut kept = keep_all_buffers(&mut stage, keeper, &mut keeping);
+    stage.peer_writes(&mut peer, b"kept");
+    for _ in 0..3 {
+        stage.driver.receive(token);
+        stage.expect_silence();
+        stage.driver.cancel_receive(token);
+        stage.expect(News::ReceiveCancelled(token));
+    }
+    for (token, _) in &closed {
+        stage.driver.receive(*token);
+    }
+    stage.driver.receive(token);
+    stage.expect_silence();
+    for (token, _) in &closed {
+        stage.driver.close(*token);
+        stage.expect(News::Closed(*token));
+    }
+    stage.driver.release(kept.pop().expect("many are kept"));
+    stage.expect(News::Received(token, b"kept".to_vec()));
+    stage.expect_silence();
+    kept.into_iter().for_each(|buffer| stage.driver.release(buffer));
+    stage.expect_silence();
+    assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
 /// Row 4.34: whoever has failed has nothing more to say, whatever else was armed.
 pub fn a_failure_answers_everything_that_is_armed<R: Rig>() {
     for receive_first in [true, false] {

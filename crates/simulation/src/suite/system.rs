@@ -398,14 +398,18 @@ pub fn what_is_no_listener_stops_with_its_error<D: SystemDriver>() {
 
 /// Row 3.27: nobody waits any more when a client is to be turned away: a shard must not wait for one, even if
 /// the listener came to it as a blocking socket.
-pub fn refusing_nobody_does_not_block<D: SystemDriver>() {
+pub fn looking_for_nobody_does_not_block<D: SystemDriver>() {
     let _guard = guard();
     let mut stage = Stage::<System<D>>::new();
     let (socket, _) = stage.rig.listener(Place::V4);
-    net::set_blocking(&socket).expect("a socket can be made blocking");
+    // Another process may have the listener, too, and change it at any time.
+    let elsewhere = socket.try_clone().expect("a descriptor");
     let listener = stage.token();
     stage.driver.listen(listener, socket).expect("listen");
+    net::set_blocking(&elsewhere).expect("a socket can be made blocking");
     assert!(!stage.driver.refuse_one(listener));
+    net::set_blocking(&elsewhere).expect("a socket can be made blocking");
+    assert!(stage.driver.accept_now(listener).is_none());
 }
 
 /// Row 5.1: a foreign event loop learns from one descriptor when to turn: it is told of all news, and

@@ -32,13 +32,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
 use socket2::SockRef;
 use stilling_ring::Time;
 
 use self::buffers::Buffers;
 use self::datagrams::Datagrams;
-use self::source::{Facts, Reading, Sources};
-use super::accepting::Reserve;
+use self::source::{Awaits, Facts, Sources};
+use super::accepting::{Reserve, accept_now};
 use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
@@ -113,13 +114,13 @@ impl Poll {
         }
     }
 
-    fn wait_for(&mut self, token: Token, what: Reading) {
+    fn wait_for(&mut self, token: Token, what: Awaits) {
         let Some(source) = self.sources.get_mut(token) else {
             self.counters.stale += 1;
             return;
         };
-        debug_assert_eq!(source.reading, Reading::Idle, "{token:?}: armed twice");
-        source.reading = what;
+        debug_assert_eq!(source.awaits, Awaits::Idle, "{token:?}: armed twice");
+        source.awaits = what;
         self.ask(token);
     }
 }
@@ -148,13 +149,18 @@ impl Driver for Poll {
 
     fn accept(&mut self, listener: Token) {
         if let Some(source) = self.sources.get_mut(listener) {
-            source.reading = Reading::Accept;
+            source.awaits = Awaits::Accept;
             self.ask(listener);
         }
     }
 
     fn pause_accept(&mut self, listener: Token) {
         self.cancel_receive(listener);
+    }
+
+    fn accept_now(&mut self, listener: Token) -> Option<OwnedFd> {
+        let source = self.sources.get_mut(listener)?;
+        accept_now(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
     fn refuse_one(&mut self, listener: Token) -> bool {
@@ -195,18 +201,18 @@ impl Driver for Poll {
     }
 
     fn receive(&mut self, token: Token) {
-        self.wait_for(token, Reading::Receive);
+        self.wait_for(token, Awaits::Receive);
     }
 
     fn readable(&mut self, token: Token) {
-        self.wait_for(token, Reading::Readable);
+        self.wait_for(token, Awaits::Readable);
     }
 
     fn cancel_receive(&mut self, token: Token) {
         if let Some(source) = self.sources.get_mut(token)
-            && source.reading != Reading::Idle
+            && source.awaits != Awaits::Idle
         {
-            source.reading = Reading::Idle;
+            source.awaits = Awaits::Idle;
             source.facts.set(Facts::CANCELLED);
             self.ask(token);
         }

@@ -22,7 +22,7 @@ use crate::token::Token;
 
 /// What the shard waits for on the reading side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reading {
+pub(super) enum Awaits {
     Idle,
     Receive,
     Readable,
@@ -80,7 +80,7 @@ pub(super) struct Source {
     pub(super) generation: u32,
     pub(super) facts: Facts,
     pub(super) role: Role,
-    pub(super) reading: Reading,
+    pub(super) awaits: Awaits,
 }
 
 const _: () = assert!(size_of::<Option<Source>>() <= 16);
@@ -114,7 +114,7 @@ impl Source {
 
     /// The news that the source is dead, which answers everything the shard waits for.
     pub(super) fn fail(&mut self, token: Token, error: impl Into<io::Error>) -> Event<OwnedFd> {
-        self.reading = Reading::Idle;
+        self.awaits = Awaits::Idle;
         for fact in [Facts::AWAITS_WRITABLE, Facts::CONNECTING, Facts::CANCELLED] {
             self.facts.clear(fact);
         }
@@ -209,7 +209,7 @@ impl Sources {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let generation = token.generation();
-        Ok(place.insert(Source { fd, generation, facts: Facts::WRITABLE, role, reading: Reading::Idle }))
+        Ok(place.insert(Source { fd, generation, facts: Facts::WRITABLE, role, awaits: Awaits::Idle }))
     }
 
     /// The source, unless the token is of a former tenant or was never attached.

@@ -9,7 +9,7 @@ use rustix::net::SocketFlags;
 use stilling_ring::Time;
 
 use super::datagrams::RECEIVE_BATCH;
-use super::source::{Facts, Reading};
+use super::source::{Awaits, Facts};
 use super::{Poll, WAKE};
 use crate::driver::accepting::{Failure, is_anybody_waiting};
 use crate::driver::role::Role;
@@ -98,11 +98,11 @@ impl Poll {
         if source.facts.take(Facts::CANCELLED) {
             events.push(Event::AcceptStopped { listener: token, error: None, refused: 0 });
         }
-        if source.reading == Reading::Idle {
+        if source.awaits == Awaits::Idle {
             // Clients that keep coming must not end the waits of a shard that takes none.
             source.unwatch(self.poll.registry());
         } else if let Err(error) = source.watch(self.poll.registry(), token) {
-            source.reading = Reading::Idle;
+            source.awaits = Awaits::Idle;
             events.push(Event::AcceptStopped { listener: token, error: Some(error), refused: 0 });
         }
     }
@@ -129,7 +129,7 @@ impl Poll {
             self.read(token, events);
         }
         let Some(source) = self.sources.get_mut(token) else { return };
-        let waits_to_read = source.reading != Reading::Idle && !source.facts.has(Facts::READABLE);
+        let waits_to_read = source.awaits != Awaits::Idle && !source.facts.has(Facts::READABLE);
         if waits_to_read || source.facts.has(Facts::AWAITS_WRITABLE) {
             self.watch(token, events);
         }
@@ -147,14 +147,14 @@ impl Poll {
     /// Answers what the shard waits for on the reading side, if it really is ready.
     fn read(&mut self, token: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(token) else { return };
-        match (source.reading, source.role) {
-            (Reading::Idle, _) => {}
-            (Reading::Accept, _) => self.accept_from(token, events),
-            (Reading::Receive, Role::Datagram) => self.receive_datagrams(token, events),
-            (Reading::Receive, _) => self.receive_from(token, events),
-            (Reading::Readable, _) => {
+        match (source.awaits, source.role) {
+            (Awaits::Idle, _) => {}
+            (Awaits::Accept, _) => self.accept_from(token, events),
+            (Awaits::Receive, Role::Datagram) => self.receive_datagrams(token, events),
+            (Awaits::Receive, _) => self.receive_from(token, events),
+            (Awaits::Readable, _) => {
                 if source.is_readable_now() {
-                    source.reading = Reading::Idle;
+                    source.awaits = Awaits::Idle;
                     events.push(Event::Readable { token });
                 }
             }
@@ -166,12 +166,12 @@ impl Poll {
         let Some(source) = self.sources.get_mut(token) else { return self.buffers.release(buffer) };
         match source.receive(self.buffers.bytes_mut(buffer)) {
             Ok(len) if len > 0 => {
-                source.reading = Reading::Idle;
+                source.awaits = Awaits::Idle;
                 events.push(Event::Received { token, buffer, len: len as u32 });
                 return;
             }
             Ok(_) => {
-                source.reading = Reading::Idle;
+                source.awaits = Awaits::Idle;
                 events.push(Event::Ended { token });
             }
             Err(Errno::AGAIN) => {}
@@ -259,7 +259,7 @@ impl Poll {
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
         if let Some(error) = stop {
-            source.reading = Reading::Idle;
+            source.awaits = Awaits::Idle;
             source.unwatch(self.poll.registry());
             events.push(Event::AcceptStopped { listener, error: Some(error), refused: 0 });
         }
@@ -294,14 +294,14 @@ impl Poll {
                 continue;
             };
             source.learn(edge);
-            match (source.role, source.reading) {
-                (Role::Listener, Reading::Accept) => self.accept_from(token, events),
+            match (source.role, source.awaits) {
+                (Role::Listener, Awaits::Accept) => self.accept_from(token, events),
                 (Role::Listener, _) => {}
-                (_, Reading::Readable)
+                (_, Awaits::Readable)
                     if !source.facts.has(Facts::CONNECTING) && source.facts.has(Facts::READABLE) =>
                 {
                     // epoll looked at the source just now: no need to ask again.
-                    source.reading = Reading::Idle;
+                    source.awaits = Awaits::Idle;
                     events.push(Event::Readable { token });
                     self.answer(token, events);
                 }

@@ -160,7 +160,8 @@ impl Uring {
                 match -result {
                     libc::ENOBUFS if !detaching => {
                         self.counters.starved += u64::from(source.mark(Armed::STARVED));
-                        self.starved.push(token);
+                        source.mark(Armed::WAITING);
+                        self.starved.push_back(token);
                         rearm = false;
                     }
                     libc::ECANCELED | libc::ENOBUFS => {

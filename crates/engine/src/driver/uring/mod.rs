@@ -31,6 +31,7 @@ mod direct;
 mod handle;
 mod queue;
 mod source;
+mod starved;
 mod table;
 mod wakeup;
 
@@ -41,6 +42,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::{opcode, squeue, types};
+use rustix::net::SocketFlags;
 use socket2::SockAddr;
 use stilling_ring::Time;
 
@@ -54,7 +56,7 @@ use self::queue::{Completion, Op, Queue};
 use self::source::{Accepting, Armed, Sources};
 use self::table::Table;
 use self::wakeup::Wakeup;
-use super::accepting::Reserve;
+use super::accepting::{Reserve, accept_now};
 use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
@@ -94,14 +96,14 @@ pub struct Uring {
     table: Option<Table>,
     /// Connects whose direct socket is being made, in the order in which they were asked for.
     coming: VecDeque<Coming>,
-    /// Receives that found no buffer, in the order in which they did.
-    starved: Vec<Token>,
+    /// Receives that found no buffer, in the order in which they did; and some that have been taken back since.
+    starved: VecDeque<Token>,
     /// Receives that were taken back while they waited for a buffer.
     cancelled: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
     addresses: Vec<SockAddr>,
-    /// Sends whose connection closes afterwards but has something armed that must be cancelled.
-    close_after: Vec<(u32, Token)>,
+    /// Sends whose connection closes afterwards but has something armed that must be cancelled, unless they stop short.
+    close_after: Vec<(u32, Option<Token>)>,
     /// Sends of this turn with a close linked behind them.
     linked: Vec<(u32, Token)>,
     /// Sources to be given back once nothing of them is in flight.
@@ -131,7 +133,7 @@ impl Uring {
             sources: Sources::default(),
             table: None,
             coming: VecDeque::new(),
-            starved: Vec::with_capacity(TURN_LIST),
+            starved: VecDeque::with_capacity(TURN_LIST),
             cancelled: Vec::new(),
             addresses: Vec::with_capacity(SUBMISSIONS as usize),
             close_after: Vec::with_capacity(TURN_LIST),
@@ -296,7 +298,7 @@ impl Uring {
         }
         let source = self.sources.get_mut(out.token).expect("looked up above");
         if source.in_flight > 0 {
-            self.close_after.push((position, out.token));
+            self.close_after.push((position, Some(out.token)));
             self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
             return;
         }
@@ -320,7 +322,7 @@ impl Uring {
         if sent < out.bytes.len() {
             stops.push(SendStop { position, sent: sent as u32, error });
         } else if out.close {
-            self.close_after.push((position, out.token));
+            self.close_after.push((position, Some(out.token)));
         }
     }
 
@@ -356,9 +358,13 @@ impl Uring {
 
     /// Closes what had to wait for its send to be over.
     fn close_finished(&mut self, stops: &[SendStop]) {
+        for stop in stops {
+            if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {
+                self.close_after[at].1 = None;
+            }
+        }
         for at in 0..self.close_after.len() {
-            let (position, token) = self.close_after[at];
-            if !stops.iter().any(|stop| stop.position == position) {
+            if let (_, Some(token)) = self.close_after[at] {
                 self.close(token);
             }
         }
@@ -394,32 +400,6 @@ impl Uring {
             false
         });
         self.detaching = detaching;
-    }
-
-    /// Receives that waited for a buffer go on, the oldest first. True if more could, in the next turn.
-    fn rearm_starved(&mut self) -> bool {
-        // More than there are buffers, because not all will take one; those that find none come back here.
-        let count = self.starved.len().min(2 * self.buffers.free());
-        if count == 0 {
-            return false;
-        }
-        let mut starved = std::mem::take(&mut self.starved);
-        for token in starved.drain(..count) {
-            self.arm_receive(token);
-        }
-        self.starved = starved;
-        !self.starved.is_empty()
-    }
-
-    /// Answers the cancels of receives that nothing was in flight of.
-    fn tell_cancelled(&mut self, events: &mut Events) -> bool {
-        let before = events.len();
-        for token in self.cancelled.drain(..) {
-            if self.sources.get_mut(token).is_some_and(|source| !source.closing) {
-                events.push(Event::ReceiveCancelled { token });
-            }
-        }
-        events.len() > before
     }
 }
 
@@ -469,6 +449,11 @@ impl Driver for Uring {
         }
     }
 
+    fn accept_now(&mut self, listener: Token) -> Option<Accepted> {
+        let socket = self.sources.get_mut(listener)?.handle.descriptor()?;
+        accept_now(socket, SocketFlags::CLOEXEC).map(Accepted::Plain)
+    }
+
     fn refuse_one(&mut self, listener: Token) -> bool {
         let Some(source) = self.sources.get_mut(listener) else { return false };
         source.handle.descriptor().is_some_and(|socket| self.reserve.refuse_one(socket))
@@ -516,14 +501,11 @@ impl Driver for Uring {
     }
 
     fn cancel_receive(&mut self, token: Token) {
-        if let Some(at) = self.starved.iter().position(|starved| *starved == token) {
-            self.starved.remove(at);
-            if let Some(source) = self.sources.get_mut(token) {
-                source.unmark(Armed::STARVED);
-            }
+        let Some(source) = self.sources.get_mut(token) else { return };
+        if source.stops_waiting() {
+            source.unmark(Armed::STARVED);
             return self.cancelled.push(token);
         }
-        let Some(source) = self.sources.get_mut(token) else { return };
         if source.armed.has(Armed::RECEIVE) {
             self.cancel(Op::Receive, token);
         } else if source.armed.has(Armed::READABLE) {
@@ -578,8 +560,8 @@ impl Driver for Uring {
             return;
         }
         source.closing = true;
+        source.stops_waiting();
         let (handle, armed, in_flight) = (source.handle, source.armed, source.in_flight);
-        self.starved.retain(|starved| *starved != token);
         if in_flight > 0 {
             if handle == Handle::COMING {
                 // There is nothing to close yet; its completion goes on.
@@ -595,8 +577,8 @@ impl Driver for Uring {
     fn detach(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         source.detaching = true;
+        source.stops_waiting();
         let armed = source.armed;
-        self.starved.retain(|starved| *starved != token);
         self.detaching.push(token);
         self.cancel_armed(token, armed);
     }

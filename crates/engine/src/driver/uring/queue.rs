@@ -93,8 +93,8 @@ pub(super) struct Completion {
 pub(super) struct Queue {
     ring: IoUring,
     no_iowait: u32,
-    /// An enter failed for good. What it left queued may point to memory that is gone: never again.
-    failed: bool,
+    /// Why an enter failed for good. What it left queued may point to memory that is gone: never again.
+    failed: Option<io::Error>,
 }
 
 impl Queue {
@@ -111,7 +111,7 @@ impl Queue {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         let no_iowait = if parameters.is_feature_no_iowait() { EnterFlags::NO_IOWAIT.bits() } else { 0 };
-        Ok(Queue { ring, no_iowait, failed: false })
+        Ok(Queue { ring, no_iowait, failed: None })
     }
 
     /// Whether something is queued that the kernel has not seen.
@@ -129,8 +129,12 @@ impl Queue {
         queue.capacity() - queue.len()
     }
 
-    /// Queues an entry; the caller has made sure that there is room.
+    /// Queues an entry; the caller has made sure that there is room. A ring that has failed carries nothing out any more,
+    /// which its next turn tells.
     pub(super) fn push(&mut self, entry: &squeue::Entry) {
+        if self.failed.is_some() {
+            return;
+        }
         // SAFETY: what entries point to outlives their submission: send bytes are borrowed for the
         // whole turn, addresses and the wake counter live in the driver and do not move, buffers are
         // registered memory that outlives the ring.
@@ -143,16 +147,14 @@ impl Queue {
         let mut calls = 0;
         loop {
             let queued = self.ring.submission().len() as u32;
-            if queued == 0 || self.failed {
+            if queued == 0 || self.failed.is_some() {
                 return calls;
             }
             calls += 1;
             // EBUSY and EAGAIN ask for completions to be drained first; running task work makes room,
             // and the completion queue keeps the overflow aside, so that trying again gets through.
-            self.failed = match self.enter_once(queued, Time::ZERO, Wait::No) {
-                Ok(_) => false,
-                Err(error) => !is_passing(&error) || calls == ATTEMPTS_MAX,
-            };
+            let outcome = self.enter_once(queued, Time::ZERO, Wait::No);
+            self.failed = outcome.err().filter(|error| !is_passing(error) || calls == ATTEMPTS_MAX);
         }
     }
 
@@ -161,19 +163,19 @@ impl Queue {
         let mut calls = 0;
         let mut wait = wait;
         loop {
-            if self.failed {
-                return Err(io::Error::other("the ring has failed before"));
+            if let Some(error) = &self.failed {
+                let kind = error.kind();
+                return Err(io::Error::new(kind, format!("io_uring has failed: {error}")));
             }
             let queued = self.ring.submission().len() as u32;
             if calls > 0 && queued == 0 {
                 return Ok(calls);
             }
             calls += 1;
-            if let Err(error) = self.enter_once(queued, now, wait)
-                && (!is_passing(&error) || calls == ATTEMPTS_MAX)
-            {
-                self.failed = true;
-                return Err(error);
+            let outcome = self.enter_once(queued, now, wait);
+            self.failed = outcome.err().filter(|error| !is_passing(error) || calls == ATTEMPTS_MAX);
+            if self.failed.is_some() {
+                continue;
             }
             wait = Wait::No;
         }
@@ -214,6 +216,37 @@ impl Queue {
                 result: entry.result(),
                 flags: entry.flags(),
             });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use io_uring::opcode;
+
+    use super::*;
+
+    /// Row 3.27: what the system takes away is an error with its reason, and no panic, however much is asked for before
+    /// somebody looks.
+    #[test]
+    fn a_ring_that_has_failed_says_so_and_takes_no_more() {
+        let mut queue = Queue::new().expect("a ring");
+        let no_ring = std::fs::File::open("/dev/null").expect("there is one");
+        // SAFETY: both are open; the ring's own mappings outlive its descriptor, which is closed once, by its owner.
+        let replaced = unsafe { libc::dup2(no_ring.as_raw_fd(), queue.ring().as_raw_fd()) };
+        assert!(replaced >= 0);
+        for _ in 0..2 * SUBMISSIONS {
+            if queue.room() == 0 {
+                queue.submit_all();
+            }
+            queue.push(&opcode::Nop::new().build());
+        }
+        for _ in 0..2 {
+            let error = queue.enter(Time::ZERO, Wait::No).expect_err("it is no ring any more");
+            assert!(error.to_string().starts_with("io_uring has failed: "), "{error}");
+            assert_eq!(error.kind(), io::Error::from_raw_os_error(libc::EOPNOTSUPP).kind());
         }
     }
 }

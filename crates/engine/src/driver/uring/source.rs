@@ -23,6 +23,8 @@ impl Armed {
     pub(super) const SHUTDOWN: Armed = Armed(128);
     /// The making of an ordinary descriptor for a slot that is left.
     pub(super) const INSTALL: Armed = Armed(256);
+    /// Not an operation: the receive asked for waits for a buffer.
+    pub(super) const WAITING: Armed = Armed(1 << 13);
     /// Not an operation: the receive asked for has found no buffer, and that is counted.
     pub(super) const STARVED: Armed = Armed(1 << 14);
     /// Not an operation: it has failed, which answers everything that was armed.
@@ -99,6 +101,13 @@ impl Source {
 
     pub(super) fn unmark(&mut self, what: Armed) {
         self.armed.0 &= !what.0;
+    }
+
+    /// Notes that its receive does not wait for a buffer any more. True if it did.
+    pub(super) fn stops_waiting(&mut self) -> bool {
+        let waited = self.armed.has(Armed::WAITING);
+        self.unmark(Armed::WAITING);
+        waited
     }
 }
 

@@ -42,8 +42,11 @@ impl Collector for Everything {
         self.encode_refused(to)?;
         counter(to, "accept_gate_closed", "Pauses of accepting at capacity", see.engine(|c| &c.gate_closed))?;
         counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))?;
-        counter_of(to, "received", "Bytes received", &Unit::Bytes, see.engine(|c| &c.received_bytes))?;
-        counter_of(to, "sent", "Bytes sent", &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
+        let received = see.engine(|c| &c.received_bytes);
+        let help = "Bytes received, from clients and from worker processes";
+        counter_of(to, "received", help, &Unit::Bytes, received)?;
+        let help = "Bytes sent, to clients and to worker processes";
+        counter_of(to, "sent", help, &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
         let received = see.engine(|c| &c.datagrams_received);
         counter(to, "datagrams_received", "Datagrams received", received)?;
         counter(to, "datagrams_sent", "Datagrams to be sent", see.engine(|c| &c.datagrams_sent))?;
@@ -216,6 +219,12 @@ impl Everything {
             "app_answers_other",
             "Answers with a status of no other counter",
             self.0.http(|c| &c.answers_other),
+        )?;
+        counter(
+            to,
+            "app_leftovers",
+            "Requests that a worker process had still when nobody waited for them any more",
+            self.0.http(|c| &c.app_leftovers),
         )
     }
 }

@@ -117,10 +117,10 @@ impl Server {
             age_max: config.queue_age_max,
             target: config.queue_target,
         };
-        let mut connects_kept = 0;
+        let (mut connects_kept, mut app_timeout) = (0, Duration::MAX);
         let (app, mut desks) = match config.app.take() {
             Some(app) => {
-                connects_kept = app.connects_kept();
+                (connects_kept, app_timeout) = (app.connects_kept(), app.timeout);
                 let (app, entrances) = App::new(app, queue, wakes.clone()).map_err(ServeError::App)?;
                 let desks = app.desks(entrances);
                 (Some(Arc::new(app)), desks)
@@ -178,7 +178,10 @@ impl Server {
             write_timeout: config.engine.write_timeout,
             has_app: overview.app.is_some(),
         };
-        let engine = EngineConfig { capacity: config.capacity, connects_kept, ..config.engine };
+        // Connects go to the processes, which have their time for that, too.
+        let connect_timeout = config.engine.connect_timeout.min(app_timeout);
+        let engine =
+            EngineConfig { capacity: config.capacity, connects_kept, connect_timeout, ..config.engine };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,

@@ -59,8 +59,8 @@ enum Stage {
     Resting(Box<Exchange>, Rest),
     /// Between two of the others, for a moment.
     Moving,
-    /// With a connection that is being made.
-    Dialing,
+    /// With a connection that is being made, until then.
+    Dialing(Time),
     /// With this connection.
     Talking(Token),
 }
@@ -88,7 +88,7 @@ struct Place {
 }
 
 /// A connection that waits for its next exchange.
-struct Kept {
+struct IdleConnection {
     token: Token,
     life: u64,
     since: Time,
@@ -101,11 +101,13 @@ pub(crate) struct Desk {
     places: Vec<Place>,
     free: Vec<u32>,
     /// By process; the one used last is the last.
-    kept: Vec<Vec<Kept>>,
+    kept: Vec<Vec<IdleConnection>>,
     /// Exchanges for kept connections that have not heard of it.
     handed: Vec<(Token, Box<Exchange>)>,
     /// Exchanges that rest.
     resting: Vec<ExchangeId>,
+    /// Exchanges whose connections are being made, and some that were.
+    dialing: Vec<ExchangeId>,
     /// Slots that are not used again before the process is known to have survived, or that time has come.
     mourning: Vec<(Pass, Time)>,
     failed: Vec<(Box<Exchange>, Trouble)>,
@@ -125,6 +127,7 @@ impl Desk {
             free: Vec::new(),
             handed: Vec::new(),
             resting: Vec::new(),
+            dialing: Vec::new(),
             mourning: Vec::new(),
             failed: Vec::new(),
             dials: Vec::new(),
@@ -188,7 +191,7 @@ impl Desk {
             }
             Some(Stage::Talking(token)) => self.mail.push_back((token, Mail::Gone(id))),
             // Its connection finds nobody when it is made.
-            Some(Stage::Dialing | Stage::Moving) | None => {}
+            Some(Stage::Dialing(_) | Stage::Moving) | None => {}
         }
     }
 
@@ -225,16 +228,23 @@ impl Desk {
         if !self.resting.is_empty() {
             self.wake_up(now);
         }
+        if !self.dialing.is_empty() {
+            self.watch_dials(now);
+        }
         if is_called {
             self.tidy();
             self.serve(now);
         }
+        let dials = self.dialing.iter().filter_map(|id| match self.entry(*id)?.stage {
+            Stage::Dialing(until) => Some(until),
+            _ => None,
+        });
         let rests = self.resting.iter().filter_map(|id| match &self.entry(*id)?.stage {
             Stage::Resting(_, Rest::Refused(at) | Rest::Repeat(at)) => Some(*at),
             Stage::Resting(exchange, Rest::NoLine(_)) => Some(exchange.until),
             _ => None,
         });
-        rests.chain(self.mourning.iter().map(|(_, until)| *until)).min()
+        rests.chain(dials).chain(self.mourning.iter().map(|(_, until)| *until)).min()
     }
 
     /// Connections to be made: to whom, and for which session.
@@ -280,7 +290,7 @@ impl Desk {
         }
         let is_good = self.entrance.life(process) == life && self.entrance.wanted(process) == 0;
         if is_good {
-            self.kept[process].push(Kept { token, life, since: now });
+            self.kept[process].push(IdleConnection { token, life, since: now });
         }
         is_good
     }
@@ -387,7 +397,8 @@ impl Desk {
     }
 
     fn dial(&mut self, exchange: Box<Exchange>, line: Line) {
-        self.stage(exchange.id, Stage::Dialing);
+        self.stage(exchange.id, Stage::Dialing(exchange.until));
+        self.dialing.push(exchange.id);
         self.dials.push(AppSession::new(exchange, line));
     }
 
@@ -395,6 +406,22 @@ impl Desk {
         let id = exchange.id;
         self.stage(id, Stage::Resting(exchange, rest));
         self.resting.push(id);
+    }
+
+    /// Answers those whose time has passed while the connection for them was being made. What becomes of that finds that
+    /// nobody waits.
+    fn watch_dials(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.dialing) {
+            match self.entry(id) {
+                Some(Entry { stage: Stage::Dialing(until), client, job }) if now >= *until => {
+                    let (client, job) = (*client, *job);
+                    self.remove(id);
+                    self.tell_client(client, job, Said::Refused(Refusal::Late));
+                }
+                Some(Entry { stage: Stage::Dialing(_), .. }) => self.dialing.push(id),
+                _ => {}
+            }
+        }
     }
 
     /// Goes on with exchanges that have rested long enough.
@@ -431,7 +458,12 @@ impl Desk {
     /// Decides what comes of an exchange that has failed.
     fn judge(&mut self, mut exchange: Box<Exchange>, trouble: Trouble, now: Time) {
         if self.entry(exchange.id).is_none() {
-            // Its client has gone.
+            // Its client has gone, or has been told that it took too long.
+            if let Trouble::Refused(kind) = trouble
+                && now >= exchange.until
+            {
+                blame(&exchange, kind);
+            }
             return;
         }
         let is_repeatable = exchange.may_repeat && exchange.is_repeatable();
@@ -450,10 +482,9 @@ impl Desk {
                 self.rest(exchange, Rest::Repeat(now.after(DEATH_PATIENCE)));
             }
             Trouble::Late if !exchange.is_answered() => {
-                exchange.pass.say("a request was not answered in time");
-                self.answer(&exchange, Refusal::Late);
+                self.say_late(&exchange);
                 // Whether the request is slow or the process hangs is judged there.
-                let _ = exchange.pass.leave_late(now);
+                let _ = exchange.pass.be_late(now);
             }
             Trouble::Late => {
                 exchange.pass.say("an answer stopped in the middle for too long; its connection is closed");
@@ -473,22 +504,19 @@ impl Desk {
         let life = exchange.pass.life();
         let (_, since) = exchange.refusing.filter(|(of, _)| *of == life).unwrap_or((life, now));
         exchange.refusing = Some((life, since));
-        // A queue of connections that is full, or one that did not come up in time.
-        if matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut) {
-            if now >= exchange.until {
-                exchange.pass.say("accepts no connections");
-                exchange.pass.condemn();
-                return self.refuse(exchange, Refusal::Late);
-            }
-        } else if now.since(since) >= REFUSING_MAX {
-            exchange.pass.say(&Trouble::Refused(kind).to_string());
-            // Want of descriptors and the like are this side's fault.
-            if matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
-                exchange.pass.condemn();
-            }
-            return self.refuse(exchange, Refusal::Bad);
+        let is_late = now >= exchange.until;
+        if is_late || !is_deaf(kind) && now.since(since) >= REFUSING_MAX {
+            blame(&exchange, kind);
+            return self.refuse(exchange, if is_late { Refusal::Late } else { Refusal::Bad });
         }
-        self.rest(exchange, Rest::Refused(now.after(REFUSING_PAUSE)));
+        let again = now.after(REFUSING_PAUSE).min(exchange.until);
+        self.rest(exchange, Rest::Refused(again));
+    }
+
+    /// There was no answer in time: its client hears so.
+    pub(super) fn say_late(&mut self, exchange: &Exchange) {
+        exchange.pass.say("a request was not answered in time");
+        self.answer(exchange, Refusal::Late);
     }
 
     fn refuse(&mut self, exchange: Box<Exchange>, refusal: Refusal) {
@@ -524,4 +552,22 @@ impl Desk {
         self.free.push(id.place);
         Some(entry)
     }
+}
+
+/// There has been no connection for too long: says so, and condemns the process if that is its fault.
+fn blame(exchange: &Exchange, kind: ErrorKind) {
+    if is_deaf(kind) {
+        exchange.pass.say("accepts no connections");
+    } else {
+        exchange.pass.say(&Trouble::Refused(kind).to_string());
+    }
+    // Want of descriptors and the like are this side's fault.
+    if is_deaf(kind) || matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
+        exchange.pass.condemn();
+    }
+}
+
+/// Whether the process takes no connection: its queue of them is full, or one did not come up in time.
+fn is_deaf(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

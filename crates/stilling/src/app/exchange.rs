@@ -13,7 +13,9 @@ use stilling_workers::processes::{Pass, Ticket};
 
 use super::answer::{Draft, Refusal, Said};
 use super::desk::ExchangeId;
-use super::limits::{APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, PIECE_SIZE_MAX};
+use super::limits::{
+    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, OVERDUE_MAX, PIECE_SIZE_MAX,
+};
 use super::question::Question;
 use crate::http::HttpService;
 
@@ -113,6 +115,35 @@ pub(super) struct Exchange {
     has_spoken: bool,
 }
 
+/// A request that the process may work on still though nobody waits for its answer: it has its slot until the process
+/// says or closes something, since one that does one thing after the other would let the next request wait inside.
+pub(super) struct Leftover {
+    pub(super) pass: Pass,
+    /// The answer had begun: the process lives, whatever else it does.
+    has_begun: bool,
+    /// Until when it has its slot, or until when the process has its time for it.
+    until: Time,
+}
+
+impl Leftover {
+    /// When to look at it again.
+    pub(super) fn until(&self) -> Time {
+        self.until
+    }
+
+    /// What was not answered in time.
+    pub(super) fn overdue(pass: Pass, now: Time) -> Leftover {
+        Leftover { pass, has_begun: false, until: now.after(OVERDUE_MAX) }
+    }
+
+    /// Its time has come. `None`: its slot is free, or the process is condemned.
+    pub(super) fn time_is_up(self, now: Time) -> Option<Leftover> {
+        let Leftover { mut pass, has_begun, .. } = self;
+        let is_over = has_begun || pass.is_overdue() || pass.be_late(now);
+        (!is_over).then(|| Leftover::overdue(pass, now))
+    }
+}
+
 /// What has become of an exchange after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -178,10 +209,12 @@ impl Exchange {
         if was_used && !self.has_heard { Trouble::Stale { nothing_sent } } else { Trouble::Lost(kind) }
     }
 
-    /// The client has gone, and the process has the request or a part of it. One that has begun to answer shows that it
-    /// lives; of any other nobody knows what it does.
-    pub(super) fn abandon(self) {
-        if self.is_answered() { drop(self) } else { self.pass.abandon() }
+    /// What is left of it when nobody waits for its answer any more.
+    pub(super) fn give_up(self, io: &Io<'_, HttpService>) -> Leftover {
+        // The client's time is over, so the process has its own.
+        let until =
+            if self.waits_for_client(io) { io.now().after(io.service.app_timeout()) } else { self.until };
+        Leftover { has_begun: self.is_answered(), pass: self.pass, until }
     }
 
     /// What to say when the exchange has failed.

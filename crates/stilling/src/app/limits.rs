@@ -26,8 +26,11 @@ pub const KEPT_IDLE_MAX: Duration = Duration::from_secs(1);
 pub const DEATH_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a process that lives may refuse connections. Reached: 502, and it is killed.
 pub const REFUSING_MAX: Duration = Duration::from_secs(1);
-/// How often a client that waits for a process is looked for. It has reset the connection: its place in the queue or its
-/// slot is free.
+/// How long a request that was not answered in time keeps its slot of a process that is not killed for it, unless the
+/// process says or closes something before. Reached: the next request has the slot, and may wait inside the process.
+pub const OVERDUE_MAX: Duration = Duration::from_secs(60);
+/// How often a client that waits for a process is looked for. It has reset the connection: its place in the queue is
+/// free, or the process hears that nobody wants its answer.
 pub const CLIENT_LOOK: Duration = Duration::from_millis(250);
 /// Pause between two attempts to connect to a process that refuses.
 pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);

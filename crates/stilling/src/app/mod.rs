@@ -13,8 +13,10 @@
 //! direction at most two pieces of a body are under way, so memory stays bounded however long it is: who sends faster
 //! than the other takes is not read from.
 //!
-//! A client that resets its connection frees its place or slot within [`limits::CLIENT_LOOK`]; one that has only ended
-//! its own sending is answered. The connection to the process is closed then, and the process loses nothing else.
+//! A client that resets its connection is noticed within [`limits::CLIENT_LOOK`]; one that has only ended its own sending
+//! is answered. Its place in the queue is free at once. The connection to a process that had its request is half-closed, and
+//! the process loses nothing else; the slot is free when the process closes the connection or answers, as it may work on
+//! the request until then. So it is with a request that was not answered in time, if the process is not killed for it.
 //!
 //! A process learns where a request comes from by `X-Forwarded-For`, but for connections that are kept in a ring's own
 //! descriptor table (`direct_descriptors`), whose addresses the system does not tell. Only the last entry of that list is
@@ -51,7 +53,7 @@ pub(crate) use desk::{Desk, ExchangeId, Mail};
 pub(crate) use question::Question;
 pub(crate) use session::AppSession;
 
-use sockets::{SocketExchange, Sockets};
+use sockets::{SocketProgram, Sockets};
 
 /// The program behind the server, and how its processes are run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +65,7 @@ pub struct AppConfig {
     pub processes: processes::Limits,
     /// How long a process may take to answer a request, or to go on with an answer or with a request's body. More than
     /// zero. Reached before the answer has begun: 504, and the process is killed and started again if it hangs
-    /// ([`Pass::leave_late`](processes::Pass::leave_late)). Reached after that: the answer breaks off, the process lives.
+    /// ([`Pass::be_late`](processes::Pass::be_late)). Reached after that: the answer breaks off, the process lives.
     pub timeout: Duration,
 }
 
@@ -124,8 +126,8 @@ impl App {
 
     /// Starts the processes.
     pub(crate) fn start(&self) -> io::Result<()> {
-        let exchange = SocketExchange::new(self.config.command.clone(), self.sockets.clone());
-        self.processes.start("app", Box::new(exchange), standard_streams())
+        let program = SocketProgram::new(self.config.command.clone(), self.sockets.clone());
+        self.processes.start("app", Box::new(program), standard_streams())
     }
 
     /// What has become of the requests for them so far.

@@ -1,4 +1,8 @@
 //! A connection to a process: an ordinary connection of the shard that carries one exchange after the other.
+//!
+//! When nobody waits for an answer any more the connection is half-closed. A program with an event loop sees that and
+//! gives up; one that works without looking is seen to be through when it answers or closes. Until then the request has
+//! its slot, so that the next one waits in the server's queue and not inside the process.
 
 use std::io::{self, ErrorKind};
 
@@ -7,7 +11,7 @@ use stilling_workers::processes::Line;
 
 use super::answer::Heard;
 use super::desk::{Desk, Mail};
-use super::exchange::{Exchange, Progress, Trouble};
+use super::exchange::{Exchange, Leftover, Progress, Trouble};
 use crate::http::HttpService;
 
 /// The session of a connection to a process.
@@ -20,6 +24,8 @@ pub(crate) struct AppSession {
     /// Its name, once it is open.
     token: Option<Token>,
     exchange: Option<Box<Exchange>>,
+    /// What the process may work on still; there is no exchange then, and no other one comes.
+    leftover: Option<Leftover>,
     /// Why there is no connection.
     error: Option<ErrorKind>,
     /// A send failed that was the first of its exchange.
@@ -46,6 +52,7 @@ impl AppSession {
             was_used: false,
             token: None,
             exchange: Some(exchange),
+            leftover: None,
             error: None,
             nothing_sent: false,
             line: Some(line),
@@ -70,9 +77,12 @@ impl AppSession {
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
         let Some(exchange) = &mut self.exchange else {
-            if !bytes.is_empty() {
+            match &self.leftover {
+                _ if bytes.is_empty() => {}
+                // Whatever it is, the process has done its work, and finds nobody who takes the rest.
+                Some(_) => self.is_through(io),
                 // Nobody has asked for it.
-                self.close(CloseReason::ProtocolError, io);
+                None => self.close(CloseReason::ProtocolError, io),
             }
             return bytes.len();
         };
@@ -91,6 +101,9 @@ impl AppSession {
     }
 
     pub(crate) fn ended(&mut self, io: &mut Io<'_, HttpService>) {
+        if self.leftover.is_some() {
+            return self.is_through(io);
+        }
         let Some(exchange) = &mut self.exchange else { return self.close(CloseReason::PeerClosed, io) };
         match exchange.hear_the_end(self.was_used, io) {
             Ok(()) => self.is_done(false, io),
@@ -98,7 +111,7 @@ impl AppSession {
         }
     }
 
-    pub(crate) fn drained(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_, HttpService>) {
         if let Some(exchange) = &mut self.exchange {
             exchange.send_on(io);
             exchange.keep_time(io);
@@ -121,27 +134,30 @@ impl AppSession {
                 Heard::More => exchange.go_on(io),
                 Heard::Body(body, is_last) => exchange.send_more(body, is_last, io),
             },
-            (Mail::Gone(id), Some(exchange)) if exchange.id == id => {
-                self.let_go(io);
-                self.close(CloseReason::Done, io);
-            }
-            (Mail::Look(id), Some(exchange)) if exchange.id == id && exchange.is_late(io) => {
-                self.fail(Trouble::Late, io);
-            }
+            (Mail::Gone(id), Some(exchange)) if exchange.id == id => self.let_go(io),
+            (Mail::Look(id), Some(exchange)) if exchange.id == id && exchange.is_late(io) => self.is_late(io),
             (Mail::Close, None) => self.close(CloseReason::Done, io),
             _ => {}
         }
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
-        if let Some(exchange) = &mut self.exchange
-            && let Err(trouble) = exchange.time_is_up(io)
-        {
-            self.fail(trouble, io);
+        if let Some(exchange) = &mut self.exchange {
+            match exchange.time_is_up(io) {
+                Ok(()) => {}
+                Err(Trouble::Late) => self.is_late(io),
+                Err(trouble) => self.fail(trouble, io),
+            }
+        } else if let Some(leftover) = self.leftover.take() {
+            match leftover.time_is_up(io.now()) {
+                Some(leftover) => self.keep_slot(leftover, io),
+                None => self.close(CloseReason::Done, io),
+            }
         }
     }
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_, HttpService>) {
+        // Nobody waits for what is left over.
         if self.exchange.is_none() {
             self.close(CloseReason::Drained, io);
         }
@@ -198,9 +214,47 @@ impl AppSession {
 
     /// Nobody wants the answer any more.
     fn let_go(&mut self, io: &mut Io<'_, HttpService>) {
-        if let Some(exchange) = self.exchange.take() {
-            exchange.abandon();
+        let Some(exchange) = self.exchange.take() else { return };
+        if io.service.is_draining() || io.has_unsent() {
+            // It has not even got what was to be sent.
+            drop(exchange);
+            return self.close(CloseReason::Done, io);
+        }
+        io.service.count_app_leftover();
+        let leftover = exchange.give_up(io);
+        self.keep_slot(leftover, io);
+    }
+
+    /// The process has not answered in time, or has stopped in the middle of its answer.
+    fn is_late(&mut self, io: &mut Io<'_, HttpService>) {
+        let may_work = |exchange: &Exchange| !exchange.is_answered() && !io.has_unsent();
+        let Some(mut exchange) = self.exchange.take_if(|exchange| may_work(exchange)) else {
+            return self.fail(Trouble::Late, io);
+        };
+        desk(io.service).say_late(&exchange);
+        let now = io.now();
+        if exchange.pass.be_late(now) || io.service.is_draining() {
+            return self.close(CloseReason::Done, io);
+        }
+        io.service.count_app_leftover();
+        self.keep_slot(Leftover::overdue(exchange.pass, now), io);
+    }
+
+    /// Waits for the process to be through with what nobody waits for.
+    fn keep_slot(&mut self, leftover: Leftover, io: &mut Io<'_, HttpService>) {
+        io.end_output();
+        io.set_deadline(Some(leftover.until()));
+        self.leftover = Some(leftover);
+        io.resume();
+    }
+
+    /// The process has shown that it is through with what was left over.
+    fn is_through(&mut self, io: &mut Io<'_, HttpService>) {
+        self.close(CloseReason::Done, io);
+        if let Some(Leftover { pass, .. }) = self.leftover.take() {
             let now = io.now();
+            pass.heard();
+            pass.leave(now);
             desk(io.service).serve(now);
         }
     }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
-use stilling_workers::processes::Exchange;
+use stilling_workers::processes::Program;
 
 use super::folder::{Folder, socket_name};
 
@@ -39,18 +39,18 @@ impl Sockets {
 }
 
 /// Starts processes that listen on these sockets, and asks whether they do.
-pub(super) struct SocketExchange {
+pub(super) struct SocketProgram {
     command: String,
     sockets: Sockets,
 }
 
-impl SocketExchange {
-    pub(super) fn new(command: String, sockets: Sockets) -> SocketExchange {
-        SocketExchange { command, sockets }
+impl SocketProgram {
+    pub(super) fn new(command: String, sockets: Sockets) -> SocketProgram {
+        SocketProgram { command, sockets }
     }
 }
 
-impl Exchange for SocketExchange {
+impl Program for SocketProgram {
     fn command(&mut self, number: usize) -> io::Result<Command> {
         let path = self.sockets.path(number);
         match fs::remove_file(&path) {

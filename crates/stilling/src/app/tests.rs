@@ -27,6 +27,8 @@ macro_rules! on_both_drivers {
     };
 }
 
+mod leftovers;
+
 on_both_drivers! {
     a_connection_is_kept_as_long_as_both_want_it,
     /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
@@ -39,7 +41,8 @@ on_both_drivers! {
     a_long_body_and_a_long_answer_go_piece_by_piece,
     /// Row 4.12.
     a_client_that_goes_away_ends_the_exchange_and_not_the_process,
-    /// Row 4.12: a client that leaves before the answer, or while a stream is silent: its slot is free at once.
+    /// Row 4.12: a client that leaves before the answer, or while a stream is silent: its slot is free when the process
+    /// has closed the connection.
     a_client_that_leaves_frees_the_slot_before_the_deadline,
     /// Row 4.12: nor does one that leaves the queue keep its place.
     a_client_that_leaves_the_queue_is_not_asked_for,

@@ -14,6 +14,8 @@ pub struct HttpCounters {
     answers: [Counter; Status::ALL.len()],
     /// Answers of worker processes with a status that has no counter of its own.
     pub answers_other: Counter,
+    /// Requests that a worker process had still when nobody waited for their answers any more.
+    pub app_leftovers: Counter,
     /// Requests whose answer came from a worker, or was to.
     pub jobs: Counter,
     /// Jobs that the worker queue refused because it was full.
@@ -77,6 +79,7 @@ impl Default for HttpCounters {
         HttpCounters {
             answers: [const { Counter::new() }; Status::ALL.len()],
             answers_other: Counter::new(),
+            app_leftovers: Counter::new(),
             jobs: Counter::new(),
             jobs_refused: Counter::new(),
             jobs_expired: Counter::new(),

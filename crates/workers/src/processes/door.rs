@@ -8,13 +8,13 @@
 //! the next life.
 //!
 //! A request that gets no answer in time does not prove that the process hangs, and others may be inside that would be
-//! lost with it. It does when all that are inside are late (and no
-//! client has left one behind on which the process may work still), or when the request came after another late one and
-//! nothing at all was heard of the process since. To judge that is rare, and takes a lock for a few instructions, under
-//! which nobody is woken; nothing else does.
+//! lost with it. It does when all that are inside are late, or when the request came after another late one and nothing
+//! at all was heard of the process since. One that is late may stay inside, because the process may work on it still:
+//! then it is inside as one that is overdue. To judge that is rare, and takes a lock for a few instructions, under which
+//! nobody is woken; so does the way out of what is overdue; nothing else does.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use stilling_ring::Time;
 
@@ -38,9 +38,6 @@ pub(super) struct Door {
     lateness: Mutex<Lateness>,
     /// Whether there is a suspicion that an answer would dispel.
     is_suspect: AtomicBool,
-    /// The last life that has a request whose client has gone, and of which nothing was heard since: it may work on that
-    /// still, though nobody is inside for it. 0: there is none.
-    abandoned: AtomicU64,
     /// The last life that passed a deadline.
     condemned: AtomicU64,
     bell: Arc<Bell>,
@@ -77,21 +74,13 @@ impl Served {
     }
 }
 
-/// The life of which a request got no answer in time, and when the first of these was noticed; nothing was heard of
-/// the process since.
 #[derive(Debug, Default)]
 struct Lateness {
+    /// The life of which a request got no answer in time, and when the first of these was noticed; nothing was heard of
+    /// the process since.
     suspect: Option<(u64, Time)>,
-}
-
-/// What others are to hear of a late request that has come out.
-struct Left {
-    /// The process is condemned.
-    hangs: bool,
-    /// It has done its number of requests.
-    is_worn: bool,
-    /// Nobody is inside any more.
-    is_last: bool,
+    /// Requests inside that are late.
+    overdue: u32,
 }
 
 impl Door {
@@ -113,7 +102,6 @@ impl Door {
             served: Served::default(),
             lateness: Mutex::default(),
             is_suspect: AtomicBool::new(false),
-            abandoned: AtomicU64::new(0),
             condemned: AtomicU64::new(0),
             bell,
             hall,
@@ -243,48 +231,40 @@ impl Door {
         self.claims.load(SeqCst)
     }
 
-    /// Comes out, a request that the life may work on still: nobody waits for its answer any more.
-    pub(super) fn leave_abandoned(&self, life: u64) {
-        self.abandoned.fetch_max(life, SeqCst);
-        self.leave(life);
-    }
-
     /// Something has come from that life: it does not hang.
     pub(super) fn hear(&self, life: u64) {
-        if self.abandoned.load(SeqCst) == life {
-            let _ = self.abandoned.compare_exchange(life, 0, SeqCst, SeqCst);
-        }
         if self.is_suspect.load(SeqCst) {
-            let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut lateness = self.lateness();
             lateness.suspect.take_if(|(suspect, _)| *suspect == life);
             self.is_suspect.store(lateness.suspect.is_some(), SeqCst);
         }
     }
 
-    /// Comes out, a request that had gone in at `entered` and got no answer in time from that life, at `now`. Returns
-    /// whether the process is condemned for it.
-    pub(super) fn leave_late(&self, life: u64, entered: Time, now: Time) -> bool {
-        let Left { hangs, is_worn, is_last } = self.judge_late(life, entered, now);
+    fn lateness(&self) -> MutexGuard<'_, Lateness> {
+        self.lateness.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A request that had gone in at `entered` got no answer in time from that life, at `now`; it stays inside, overdue,
+    /// until [`leave_overdue`](Self::leave_overdue). Returns whether the process is condemned for it.
+    pub(super) fn be_late(&self, life: u64, entered: Time, now: Time) -> bool {
+        let hangs = self.judge_late(life, entered, now);
         if hangs {
             self.tell_of_the_condemned();
-        } else if is_worn {
-            self.bell.ring();
         }
-        self.tell_of_the_way_out(is_last);
         hangs
     }
 
-    /// The part of that for which the lock is held; it wakes nobody. The lock is held until this one is out: of several
-    /// that are late at once, the last finds itself alone.
-    fn judge_late(&self, life: u64, entered: Time, now: Time) -> Left {
-        let mut lateness = self.lateness.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who has waited behind a request that was abandoned has not had the process for itself.
-        let is_alone = self.inside.load(SeqCst) == 1 && self.abandoned.load(SeqCst) != life;
+    /// The part of that for which the lock is held; it wakes nobody. Of several that are late at once, the last finds
+    /// that nobody else is not.
+    fn judge_late(&self, life: u64, entered: Time, now: Time) -> bool {
+        let mut lateness = self.lateness();
         let known_since = match lateness.suspect {
             Some((suspect, since)) if suspect == life => Some(since),
             _ => None,
         };
-        let hangs = is_alone || known_since.is_some_and(|since| since <= entered);
+        lateness.overdue += 1;
+        let are_all_late = self.inside.load(SeqCst) <= lateness.overdue;
+        let hangs = are_all_late || known_since.is_some_and(|since| since <= entered);
         // What a former life did not answer says nothing of the present one.
         let is_news = lateness.suspect.is_none_or(|(suspect, _)| suspect < life);
         if hangs {
@@ -293,8 +273,20 @@ impl Door {
             lateness.suspect = Some((life, now));
             self.is_suspect.store(true, SeqCst);
         }
-        let is_worn = self.count_done(life);
-        Left { hangs, is_worn, is_last: self.inside.fetch_sub(1, SeqCst) == 1 }
+        hangs
+    }
+
+    /// Comes out, overdue, the request done by that life or given up.
+    pub(super) fn leave_overdue(&self, life: u64) {
+        if self.count_done(life) {
+            self.bell.ring();
+        }
+        let is_last = {
+            let mut lateness = self.lateness();
+            lateness.overdue -= 1;
+            self.inside.fetch_sub(1, SeqCst) == 1
+        };
+        self.tell_of_the_way_out(is_last);
     }
 
     /// That life has passed a deadline: it gets no more jobs and is to be killed.
@@ -391,48 +383,59 @@ mod tests {
             (0..inside).for_each(|_| enter(&door));
             door
         };
+        let leave_late = |door: &Door, life, entered, now| {
+            let hangs = door.be_late(life, entered, now);
+            door.leave_overdue(life);
+            hangs
+        };
         // Alone: nobody else loses anything.
         let door = busy(1);
-        assert!(door.leave_late(1, at(0), at(60)) && door.is_condemned(1) && door.is_empty());
-        // All that are inside, at the same time: the last of them condemns.
+        assert!(leave_late(&door, 1, at(0), at(60)) && door.is_condemned(1) && door.is_empty());
+        // All that are inside, at the same time or one after the other: the last of them condemns, whether the others have
+        // left or are still worked on.
         let door = busy(3);
-        assert!(!door.leave_late(1, at(0), at(60)) && !door.leave_late(1, at(0), at(60)));
-        assert!(door.life() == 1 && door.leave_late(1, at(0), at(60)));
-        // Never alone, and nothing is heard any more. One that was there before the first had been late proves no more
+        assert!(!leave_late(&door, 1, at(0), at(60)) && !door.be_late(1, at(0), at(61)));
+        assert!(door.life() == 1 && leave_late(&door, 1, at(0), at(62)));
+        // Never all, and nothing is heard any more. One that was there before the first had been late proves no more
         // than that one; one that came afterwards does.
         let door = busy(3);
-        assert!(!door.leave_late(1, at(0), at(60)) && !door.leave_late(1, at(59), at(119)));
+        assert!(!leave_late(&door, 1, at(0), at(60)) && !leave_late(&door, 1, at(59), at(119)));
         enter(&door);
-        assert!(door.leave_late(1, at(60), at(120)));
+        assert!(leave_late(&door, 1, at(60), at(120)));
         // The same, but something was heard in between; of this life, that is.
         for (life, hangs) in [(1, false), (2, true)] {
             let door = busy(2);
             enter(&door);
-            assert!(!door.leave_late(1, at(0), at(60)));
+            assert!(!leave_late(&door, 1, at(0), at(60)));
             door.hear(life);
-            assert_eq!(door.leave_late(1, at(60), at(120)), hangs);
-        }
-        // Alone, but perhaps behind what a client has left behind: that takes a second one, unless something was heard.
-        for is_heard in [false, true] {
-            let door = busy(1);
-            door.leave_abandoned(1);
-            enter(&door);
-            if is_heard {
-                door.hear(1);
-            }
-            assert_eq!(door.leave_late(1, at(1), at(61)), is_heard);
-            if !is_heard {
-                enter(&door);
-                assert!(door.leave_late(1, at(62), at(122)));
-            }
+            assert_eq!(leave_late(&door, 1, at(60), at(120)), hangs);
         }
         // A request of a former life does not put the suspicion of the present one off.
         let door = busy(2);
         door.open(2);
         assert_eq!((door.try_enter(), door.try_enter()), (Some(2), Some(2)));
-        assert!(!door.leave_late(2, at(0), at(60)) && !door.leave_late(1, at(0), at(61)));
+        assert!(!leave_late(&door, 2, at(0), at(60)) && !leave_late(&door, 1, at(0), at(61)));
         assert_eq!(door.try_enter(), Some(2));
-        assert!(door.leave_late(2, at(60), at(120)) && door.is_condemned(2));
+        assert!(leave_late(&door, 2, at(60), at(120)) && door.is_condemned(2));
+    }
+
+    /// Rows 1.24, 4.12: what a process may work on still takes the room of the next request, however late it is.
+    #[test]
+    fn an_overdue_request_keeps_its_slot_until_it_leaves() {
+        let at = |second: u64| Time::ZERO.after(Duration::from_secs(second));
+        let door = door(5);
+        door.open(1);
+        (0..4).for_each(|_| assert_eq!(door.try_enter(), Some(1)));
+        assert!(!door.be_late(1, at(0), at(60)));
+        assert_eq!((door.load(), door.try_enter()), (None, None));
+        door.leave_overdue(1);
+        assert_eq!((door.load(), door.try_enter()), (Some(3), Some(1)));
+        // It has been one of the process's requests all the same.
+        (0..4).for_each(|_| door.leave(1));
+        assert!(door.is_empty() && door.is_worn());
+        // What has left does not count as late any more.
+        assert_eq!((door.try_enter(), door.try_enter()), (Some(1), Some(1)));
+        assert!(!door.be_late(1, at(0), at(121)));
     }
 
     /// Row 1.3: no process has more connections than it has slots, whichever shard made them.

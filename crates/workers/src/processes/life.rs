@@ -21,7 +21,7 @@ use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
 };
 
-use super::Exchange;
+use super::Program;
 use super::backoff::Backoff;
 use super::counters::{Tally, count};
 use super::door::Door;
@@ -34,7 +34,7 @@ pub(super) struct World<'a> {
     pub(super) limits: &'a Limits,
     pub(super) tally: &'a Tally,
     pub(super) relay: &'a Relay,
-    pub(super) exchange: &'a mut dyn Exchange,
+    pub(super) program: &'a mut dyn Program,
     /// When the processes that still live are to be killed, if the end was asked for.
     pub(super) kill_at: Option<Instant>,
 }
@@ -170,7 +170,7 @@ impl Life {
                 Some(State::Leaving { running, kill_at: world.kill_at.unwrap_or(now) })
             }
             State::Starting { running, ready_by, look_at, look_wait } => {
-                if now >= look_at && world.exchange.is_ready(self.door.number) {
+                if now >= look_at && world.program.is_ready(self.door.number) {
                     self.door.open(self.lives);
                     return Some(State::Serving { running, since: now });
                 }
@@ -276,7 +276,7 @@ impl Life {
 impl Running {
     fn start(number: usize, world: &mut World<'_>) -> io::Result<Running> {
         let [out, err] = world.relay.streams(number)?;
-        let mut command = world.exchange.command(number)?;
+        let mut command = world.program.command(number)?;
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let mut child = command.spawn()?;
         let group = Pid::from_child(&child);

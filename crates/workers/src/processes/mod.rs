@@ -14,7 +14,7 @@
 //!
 //! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`Entrance`] for
 //! the permission to ask a process ([`Pass`]), without ever blocking. What it says to the process is its own affair;
-//! how a process is started and whether one answers yet, the supervisor asks an [`Exchange`].
+//! how a process is started and whether one answers yet, the supervisor asks an [`Program`].
 //!
 //! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
 //! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.
@@ -58,7 +58,7 @@ use supervisor::Supervisor;
 
 /// What is particular about the processes: how one is started, and how it is asked whether it answers.
 /// Called by the supervisor's thread alone, which must not be kept waiting.
-pub trait Exchange: Send {
+pub trait Program: Send {
     /// The command that starts process `number`. What a former life of it left behind is removed here. Its standard
     /// streams and its process group are the supervisor's to set.
     ///
@@ -110,7 +110,7 @@ impl Processes {
     /// # Errors
     /// What the system says when it refuses a thread, a pipe or the keeper; and
     /// [`AlreadyExists`](io::ErrorKind::AlreadyExists) the second time.
-    pub fn start(&self, name: &'static str, exchange: Box<dyn Exchange>, sink: Sink) -> io::Result<()> {
+    pub fn start(&self, name: &'static str, program: Box<dyn Program>, sink: Sink) -> io::Result<()> {
         let mut supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         if supervisor.is_some() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the processes were started before"));
@@ -121,7 +121,7 @@ impl Processes {
             self.doors.to_vec(),
             Arc::clone(&self.tally),
             Arc::clone(&self.bell),
-            exchange,
+            program,
             sink,
         )?;
         *supervisor = Some(std::thread::Builder::new().name("supervisor".to_owned()).spawn(|| life.run())?);

@@ -12,6 +12,8 @@ pub struct Pass {
     door: Arc<Door>,
     life: u64,
     entered: Time,
+    /// It got no answer in time.
+    is_overdue: bool,
     has_left: bool,
 }
 
@@ -29,7 +31,7 @@ pub struct Claim {
 
 impl Pass {
     pub(super) fn new(door: Arc<Door>, life: u64, entered: Time) -> Pass {
-        Pass { door, life, entered, has_left: false }
+        Pass { door, life, entered, is_overdue: false, has_left: false }
     }
 
     /// The number of the process, from 0 on.
@@ -82,25 +84,24 @@ impl Pass {
 
     /// Gives it back unused: the request goes back to the queue.
     pub fn leave_unused(mut self) {
+        debug_assert!(!self.is_overdue, "what was late has been asked");
         self.has_left = true;
         crate::counters::count(&self.door.hall().tally.lost);
         self.door.come_out();
     }
 
-    /// Gives it back because the client has gone; the process may work on its request still.
-    pub fn abandon(mut self) {
-        self.has_left = true;
-        crate::counters::count(&self.door.hall().tally.done);
-        self.door.leave_abandoned(self.life);
+    /// There was no answer in time. The process is condemned if no request would be lost with it that is not late, too,
+    /// or if a request before this one was late and nothing has been [heard](Pass::heard) since. Returns whether it
+    /// is; once. The slot stays taken, because the process may work on the request still, until this is given back.
+    /// Takes a lock for a moment.
+    pub fn be_late(&mut self, now: Time) -> bool {
+        !std::mem::replace(&mut self.is_overdue, true) && self.door.be_late(self.life, self.entered, now)
     }
 
-    /// Gives it back because there was no answer in time. The process is condemned if no other request would be lost
-    /// with it, or if a request before this one was late, too, and nothing has been [heard](Pass::heard) since.
-    /// Returns whether it is. Takes a lock for a moment.
-    pub fn leave_late(mut self, now: Time) -> bool {
-        self.has_left = true;
-        crate::counters::count(&self.door.hall().tally.done);
-        self.door.leave_late(self.life, self.entered, now)
+    /// Whether there was no answer in time.
+    #[must_use]
+    pub fn is_overdue(&self) -> bool {
+        self.is_overdue
     }
 
     /// The process is of no use any more: it is killed, and started again.
@@ -111,7 +112,11 @@ impl Pass {
     fn go(&mut self) {
         if !std::mem::replace(&mut self.has_left, true) {
             crate::counters::count(&self.door.hall().tally.done);
-            self.door.leave(self.life);
+            if self.is_overdue {
+                self.door.leave_overdue(self.life);
+            } else {
+                self.door.leave(self.life);
+            }
         }
     }
 }

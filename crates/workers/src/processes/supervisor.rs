@@ -15,7 +15,7 @@ use super::door::Door;
 use super::keeper::Keeper;
 use super::life::{Life, World};
 use super::relay::{Relay, Sink, timespec};
-use super::{Exchange, Limits};
+use super::{Limits, Program};
 
 /// The system's usual timer slack, in nanoseconds.
 const TIMER_SLACK: u64 = 50_000;
@@ -28,7 +28,7 @@ pub(super) struct Supervisor {
     lives: Vec<Life>,
     tally: Arc<Tally>,
     bell: Arc<Bell>,
-    exchange: Box<dyn Exchange>,
+    program: Box<dyn Program>,
     relay: Relay,
     keeper: Option<Keeper>,
     /// When the end was asked for.
@@ -42,7 +42,7 @@ impl Supervisor {
         doors: Vec<Arc<Door>>,
         tally: Arc<Tally>,
         bell: Arc<Bell>,
-        exchange: Box<dyn Exchange>,
+        program: Box<dyn Program>,
         sink: Sink,
     ) -> io::Result<Supervisor> {
         let relay = Relay::start(name, limits.processes, sink)?;
@@ -52,7 +52,7 @@ impl Supervisor {
         let keeper = Some(Keeper::start()?);
         let now = Instant::now();
         let lives = doors.into_iter().map(|door| Life::new(door, now)).collect();
-        Ok(Supervisor { limits, lives, tally, bell, exchange, relay, keeper, asked: None })
+        Ok(Supervisor { limits, lives, tally, bell, program, relay, keeper, asked: None })
     }
 
     /// Until the end is asked for and all processes have ended.
@@ -85,7 +85,7 @@ impl Supervisor {
             limits: &self.limits,
             tally: &self.tally,
             relay: &self.relay,
-            exchange: &mut *self.exchange,
+            program: &mut *self.program,
             kill_at,
         };
         let mut changed = false;

@@ -10,9 +10,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_p
 
 use stilling_ring::{Clock, Time, Wake};
 
-use super::{
-    Called, Entrance, Exchange, Limits, Pass, ProcessCounters, Processes, QueueLimits, Sink, Stream,
-};
+use super::{Called, Entrance, Limits, Pass, ProcessCounters, Processes, Program, QueueLimits, Sink, Stream};
 
 /// After this, what has not happened is taken to never happen.
 const HANG: Duration = Duration::from_secs(60);
@@ -26,7 +24,7 @@ struct Script {
     text: &'static str,
 }
 
-impl Exchange for Script {
+impl Program for Script {
     fn command(&mut self, number: usize) -> io::Result<Command> {
         let _ = std::fs::remove_file(self.folder.join(format!("ready.{number}")));
         let mut command = Command::new("/bin/sh");
@@ -62,8 +60,8 @@ impl World {
                 printed.lock().expect("no panic").push((stream, line));
             }
         });
-        let exchange = Script { folder: folder.path().to_owned(), text };
-        processes.start("app", Box::new(exchange), sink).expect("it starts");
+        let program = Script { folder: folder.path().to_owned(), text };
+        processes.start("app", Box::new(program), sink).expect("it starts");
         World { folder, processes, entrance: entrances.remove(0), printed }
     }
 
@@ -273,8 +271,8 @@ fn two_shards(limits: Limits) -> (tempfile::TempDir, [Entrance<u32>; 2], Process
     let wakes = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
     let queue = QueueLimits { queue_max: 3, ..QueueLimits::default() };
     let (processes, entrances) = Processes::new(limits, queue, wakes).expect("a plan");
-    let exchange = Script { folder: folder.path().to_owned(), text: GOOD };
-    processes.start("app", Box::new(exchange), Box::new(|_, _| ())).expect("it starts");
+    let program = Script { folder: folder.path().to_owned(), text: GOOD };
+    processes.start("app", Box::new(program), Box::new(|_, _| ())).expect("it starts");
     let Ok(entrances) = <[Entrance<u32>; 2]>::try_from(entrances) else { panic!("one for each shard") };
     eventually("it serves", || (processes.counters().ready == 1).then_some(()));
     entrances.iter().for_each(|entrance| _ = entrance.heed());

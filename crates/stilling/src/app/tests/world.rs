@@ -129,6 +129,11 @@ impl World {
         self.server.overview().work()
     }
 
+    /// Requests that nobody waited for while the process had them.
+    pub(super) fn leftovers(&self) -> u64 {
+        self.server.overview().http(|counters| &counters.app_leftovers)
+    }
+
     /// Ends everything, once that many processes were killed: the end of all would let a condemned one end by itself.
     pub(super) fn finish_after_killing(self, killed: u64) {
         let app = self.server.overview().app.clone().expect("there is one");

@@ -107,6 +107,11 @@ impl Lifecycle {
         self.wake_all();
     }
 
+    /// Whether another server has taken over.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Acquire)
+    }
+
     /// A shard accepts from now on.
     pub(crate) fn shard_began(&self) {
         self.began.fetch_add(1, Ordering::AcqRel);

@@ -17,6 +17,7 @@ on_both_drivers!(
     a_second_signal_cuts_the_drain_short,
     a_drain_ends_at_its_deadline,
     a_drain_ends_for_those_who_waited_for_a_place,
+    a_drain_answers_who_waits_in_the_backlog,
     several_addresses_are_served_side_by_side,
     both_protocol_versions_share_a_port,
     a_daemon_leaves_its_parent_and_serves,
@@ -134,6 +135,30 @@ fn a_drain_finishes_what_has_begun(driver: Driver) {
         assert_eq!((metrics.closed("drained"), metrics.closed("done")), (2, 2));
         assert!(Peer::try_connect(address).is_err(), "somebody listens still");
     }
+}
+
+/// Rows 4.9, 4.37: whoever has come before the end is answered, also who has not been let in.
+fn a_drain_answers_who_waits_in_the_backlog(driver: Driver) {
+    let server = Server::start(driver, "-A 1 -C 3 -w 1 -D 300");
+    let mut watcher = server.watch();
+    let mut inside: Vec<Peer> = (0..2).map(|_| server.connect()).collect();
+    for peer in &mut inside {
+        assert_eq!(peer.ask(FAST).status, 200);
+    }
+    inside[0].send(SLOW);
+    let metrics = watcher.until("the job runs", |metrics| metrics.value("jobs_running") == 1);
+    assert_eq!(metrics.value("accept_gate_closed_total"), 1);
+    let mut waiting: Vec<Peer> = (0..20).map(|_| server.connect()).collect();
+    for peer in &mut waiting {
+        peer.send(FAST);
+    }
+    server.signal(Signal::TERM);
+    assert_eq!(inside[0].answer().status, 200);
+    for mut peer in waiting {
+        let answer = peer.answer();
+        assert_eq!((answer.status, answer.field("Connection")), (200, Some("close")));
+    }
+    assert_eq!(server.ends_well().value("refused_total"), 0);
 }
 
 /// Row 4.37: whoever asks twice means it.

@@ -7,9 +7,8 @@
 //! Two processes that wait on one listener hazard each other's wake-ups: io_uring has the kernel wake only one
 //! of those who wait for a connection, and when that one stops accepting, or is killed, before it has taken
 //! the connection, the others sleep on beside a queue that is not empty. A killed process's ring is even woken
-//! for a while after the process has gone. So as long as the old server lives, and for a while after it has
-//! gone, the shards accept anew from time to time, which looks into the queue first; the old server's do the
-//! same when a successor is gone.
+//! for a while after the process has gone. So as long as there is another one, and for a while after it has gone, the
+//! shards of both accept anew from time to time, which looks into the queue first.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -121,7 +120,7 @@ pub(crate) struct Porter {
     crew: Option<Crew>,
     /// The old server: before `taken` the one to take over from, afterwards one that has not gone yet.
     old: Option<Channel>,
-    /// When the shards are to be told again to look into the queues, while there is an old server.
+    /// When the shards are to be told again to look into the queues, while there is an old server or a successor.
     look_again: Instant,
 }
 
@@ -459,11 +458,13 @@ impl Porter {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(News::Deadline);
             }
-            if self.old.is_some() && now >= self.look_again {
+            // While another process has these listeners, too, and may hang at any moment.
+            let is_shared = self.old.is_some() || channel.is_some();
+            if is_shared && now >= self.look_again {
                 self.lifecycle.look_again();
                 self.look_again = now + LOOK_AGAIN_FOR / 2;
             }
-            let until = [deadline, self.old.as_ref().map(|_| self.look_again)].into_iter().flatten().min();
+            let until = [deadline, is_shared.then_some(self.look_again)].into_iter().flatten().min();
             let Ready { bell, door, old, channel: spoke } = self.poll(channel, until)?;
             if bell {
                 self.bell.hush();

@@ -169,6 +169,23 @@ fn play(
     Some((door, channel))
 }
 
+/// Row 4.37: a successor that hangs with the listeners in its hands keeps nobody waiting: the shards look again and again.
+#[test]
+fn a_successor_that_hangs_does_not_hide_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("control");
+    let side = Side::at(&path, None);
+    let deadline = Instant::now() + HANG;
+    let channel = Channel::connect(&path, deadline).unwrap().expect("somebody is there");
+    say(&channel, &course()[0]);
+    while side.lifecycle.looks() < 2 {
+        assert!(side.is_running() && Instant::now() < deadline, "nobody looks");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+    drop(channel);
+    assert!(side.end().is_ok());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 

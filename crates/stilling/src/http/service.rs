@@ -170,6 +170,11 @@ impl HttpService {
         self.app.as_ref().map_or(Duration::ZERO, |app| app.timeout())
     }
 
+    /// Nobody waits for the answer to a request that a process may work on still.
+    pub(crate) fn count_app_leftover(&self) {
+        self.counters.app_leftovers.add(1);
+    }
+
     /// Says something about its job to a client.
     pub(crate) fn tell_client(&mut self, client: Token, job: u8, said: Said) {
         if let Some(app) = &mut self.app {
@@ -234,7 +239,12 @@ impl HttpService {
         }
         let Some(deadline) = self.drain_deadline else {
             self.drain_deadline = Some(control.now.after(self.config.timeouts.drain));
-            control.close_listeners();
+            if self.lifecycle.is_handed_over() {
+                control.close_listeners();
+            } else {
+                // Nobody else answers who waits there.
+                control.empty_and_close_listeners();
+            }
             control.drain();
             // The listeners' last connections come in with the next turn.
             return Some(control.now);
@@ -312,8 +322,8 @@ impl Session for ShardSession {
         either!(self, ended(io));
     }
 
-    fn drained(&mut self, io: &mut Io<'_, HttpService>) {
-        either!(self, drained(io));
+    fn flushed(&mut self, io: &mut Io<'_, HttpService>) {
+        either!(self, flushed(io));
     }
 
     fn taken(&mut self, count: usize, io: &mut Io<'_, HttpService>) {

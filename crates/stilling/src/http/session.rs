@@ -474,7 +474,7 @@ impl HttpSession {
         }
     }
 
-    pub(super) fn drained(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn flushed(&mut self, io: &mut Io<'_, HttpService>) {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
             Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}

@@ -23,7 +23,7 @@ pub(crate) struct AppSession {
     was_used: bool,
     /// Its name, once it is open.
     token: Option<Token>,
-    exchange: Option<Box<Exchange>>,
+    pub(super) exchange: Option<Box<Exchange>>,
     /// What the process may work on still; there is no exchange then, and no other one comes.
     leftover: Option<Leftover>,
     /// Why there is no connection.

@@ -27,6 +27,7 @@ macro_rules! on_both_drivers {
     };
 }
 
+mod desk;
 mod leftovers;
 
 on_both_drivers! {

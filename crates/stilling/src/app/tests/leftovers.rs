@@ -214,7 +214,7 @@ fn what_lies_in_the_mail_for_a_job_that_was_let_go_is_not_said(driver: DriverCho
     let mut refusal = Vec::new();
     while !refusal.ends_with(b"503 Service Unavailable\n") {
         let mut byte = [0];
-        assert_eq!(client.read(&mut byte).expect("more of an answer"), 1, "{}", refusal.escape_ascii());
+        client.read_exact(&mut byte).expect("more of an answer");
         refusal.push(byte[0]);
     }
     client.write_all(GET.as_bytes()).expect("it is taken");

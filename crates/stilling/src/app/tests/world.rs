@@ -1,6 +1,6 @@
 //! Whole servers before a process that is played by a thread on a Unix socket, so that each step happens when it is to.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::thread::JoinHandle;
@@ -172,12 +172,26 @@ pub(super) fn read(mut stream: TcpStream) -> (u16, Vec<u8>) {
     (status, all.split_off(head))
 }
 
+/// Reads what there is; with a timeout a read may be interrupted by what is none of the test's business.
+pub(super) fn read_some(stream: &mut impl Read, into: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Takes a whole head.
 pub(super) fn take(stream: &mut UnixStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
-        assert!(stream.read(&mut byte).expect("more of the head") > 0, "it ends in {}", head.escape_ascii());
+        assert!(
+            read_some(stream, &mut byte).expect("more of the head") > 0,
+            "it ends in {}",
+            head.escape_ascii()
+        );
         head.push(byte[0]);
     }
     String::from_utf8(head).expect("it is text")
@@ -189,7 +203,7 @@ pub(super) fn say(stream: &mut UnixStream, text: &str) {
 
 /// The connection is closed from the other side.
 pub(super) fn is_closed(stream: &mut UnixStream) {
-    let count = stream.read(&mut [0]);
+    let count = read_some(stream, &mut [0]);
     assert!(matches!(count, Ok(0)), "the connection is closed: {count:?}");
 }
 

@@ -53,3 +53,10 @@ pub const ZERO_AHEAD_BELOW: usize = 256 * 1024;
 
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;
+
+/// Bytes of records that are read for somebody at once. One record may make it longer.
+pub const CHUNK_SIZE: usize = 256 * 1024;
+
+/// Readers that the replay thread keeps open between two orders. More: the one that was used least lately is closed and
+/// looks for its place again.
+pub const READERS_KEPT: usize = 64;

@@ -68,7 +68,7 @@ pub enum Answer {
 }
 
 enum Request {
-    Append { stream: StreamIndex, batch: Batch },
+    Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
     Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },
 }
 
@@ -83,9 +83,11 @@ pub struct Journal {
     replies: Receiver<Reply>,
     wake: Arc<Wake>,
     idle: Vec<Batch>,
-    /// Requests that have not been answered.
+    /// Batches that have not come back.
     outstanding: usize,
     outstanding_max: usize,
+    /// A round of retention has not been answered.
+    is_retaining: bool,
     thread: Option<JoinHandle<Vec<Frozen>>>,
 }
 
@@ -100,9 +102,9 @@ impl Journal {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let batches = limits.batches.max(1);
-        let (requests, to_do) = mailbox(batches);
-        // At most `batches` requests are unanswered, so there is always room for one more answer.
-        let (done, replies) = mailbox(batches);
+        let (requests, to_do) = mailbox(batches + 1);
+        // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
+        let (done, replies) = mailbox(batches + 1);
         let sleeper = Arc::new(OnceLock::<Thread>::new());
         let wake = Arc::new(Wake::new({
             let sleeper = Arc::clone(&sleeper);
@@ -121,6 +123,7 @@ impl Journal {
             idle,
             outstanding: 0,
             outstanding_max: batches,
+            is_retaining: false,
             thread: Some(thread),
         })
     }
@@ -138,13 +141,25 @@ impl Journal {
     /// Hands a batch of a stream over; it goes out with the next [`publish`](Journal::publish).
     ///
     /// # Errors
-    /// The batch, if as many requests are unanswered as there may be; that happens only to batches that did not come
+    /// The batch, if as many are with the thread as there may be; that happens only to batches that did not come
     /// from here.
     pub fn append(&mut self, stream: StreamIndex, batch: Batch) -> Result<(), Batch> {
+        self.hand_over(stream, batch, None)
+    }
+
+    /// The same, noting where the de-duplication window begins: [`Log::deduplicate_from`].
+    ///
+    /// # Errors
+    /// As [`append`](Journal::append).
+    pub fn append_noting(&mut self, stream: StreamIndex, batch: Batch, from: u64) -> Result<(), Batch> {
+        self.hand_over(stream, batch, Some(from))
+    }
+
+    fn hand_over(&mut self, stream: StreamIndex, batch: Batch, from: Option<u64>) -> Result<(), Batch> {
         if self.outstanding == self.outstanding_max {
             return Err(batch);
         }
-        match self.requests.push(Request::Append { stream, batch }) {
+        match self.requests.push(Request::Append { stream, batch, deduplicate_from: from }) {
             Ok(()) => {
                 self.outstanding += 1;
                 Ok(())
@@ -156,11 +171,11 @@ impl Journal {
         }
     }
 
-    /// Asks for a round of retention, as [`Log::retain`]. Returns whether there was room to ask.
+    /// Asks for a round of retention, as [`Log::retain`]. Returns whether it could be asked: one round at a time.
     pub fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64) -> bool {
         let request = Request::Retain { stream, retention, now_ns, keep_from };
-        let is_asked = self.outstanding < self.outstanding_max && self.requests.push(request).is_ok();
-        self.outstanding += usize::from(is_asked);
+        let is_asked = !self.is_retaining && self.requests.push(request).is_ok();
+        self.is_retaining |= is_asked;
         is_asked
     }
 
@@ -173,10 +188,18 @@ impl Journal {
 
     /// The next answer. Never blocks.
     pub fn next_answer(&mut self) -> Option<Answer> {
-        let Reply { answer, batch } = self.replies.pop()?;
-        self.outstanding -= 1;
+        let (answer, batch) = self.next_answer_and_batch()?;
         self.idle.extend(batch);
         Some(answer)
+    }
+
+    /// The next answer with the batch it is about, for a writer that looks at its records once more before it
+    /// [gives it back](Journal::give_back). Never blocks.
+    pub fn next_answer_and_batch(&mut self) -> Option<(Answer, Option<Batch>)> {
+        let Reply { answer, batch } = self.replies.pop()?;
+        self.outstanding -= usize::from(batch.is_some());
+        self.is_retaining &= !matches!(answer, Answer::Retained { .. });
+        Some((answer, batch))
     }
 
     /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
@@ -185,7 +208,7 @@ impl Journal {
         self.replies.is_empty()
     }
 
-    /// How many requests have not been answered.
+    /// How many batches have not come back.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.outstanding
@@ -270,7 +293,10 @@ impl Round {
         while let Some(request) = to_do.pop() {
             has_any = true;
             match request {
-                Request::Append { stream, batch } => {
+                Request::Append { stream, batch, deduplicate_from } => {
+                    if let (Some(log), Some(from)) = (logs.get_mut(stream as usize), deduplicate_from) {
+                        log.deduplicate_from(from);
+                    }
                     let Some(batches) = self.batches.get_mut(stream as usize) else {
                         reply(done, unknown(stream), Some(batch));
                         continue;

@@ -3,7 +3,7 @@
 #![cfg(stilling_planted)]
 
 #[path = "journal/support/mod.rs"]
-#[allow(dead_code, reason = "the other tests of the journal need more")]
+#[expect(dead_code, reason = "the other tests of the journal need more")]
 mod support;
 
 use stilling_ring::planted;

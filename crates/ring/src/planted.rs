@@ -16,6 +16,8 @@
 //! | `double-freed buffer` | simulated driver | a receive buffer is free twice |
 //! | `early watermark` | journal | a watermark is told before the write that it covers |
 //! | `unsynced directory` | journal | a segment's name is not made durable before its records are told |
+//! | `double acknowledgement` | hub | a publisher is told twice that its message is kept |
+//! | `early sight` | hub | a subscriber sees a message before it is durable, and its publisher hears nothing |
 //! | `missing sync` | simulated disk | a durable write comes back before it is durable |
 
 /// Whether this build contains the planted bugs at all.

@@ -1,0 +1,282 @@
+//! The one thread that reads streams for those who are behind, so that whoever asks never waits for a disk.
+//!
+//! ```text
+//!   hub ── orders ──▶ replay thread: one reader per order's ticket, the last used ones kept open
+//!   hub ◀── chunks ──┘                (one wake per round)
+//! ```
+//!
+//! Bounded: at most so many orders are unanswered as there is room for chunks, and a chunk has at most
+//! [`CHUNK_SIZE`] bytes unless a single record is longer.
+
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle, Thread};
+
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
+
+use crate::disk::Disk;
+use crate::format::record::Record;
+use crate::limits::{CHUNK_SIZE, READERS_KEPT};
+use crate::reader::{From, GapCause, Read, Reader, Source};
+use crate::thread::StreamIndex;
+
+/// Asks for records.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadOrder {
+    /// Comes back with the chunk. Orders of one ticket that follow each other are read without searching.
+    pub ticket: u64,
+    /// The stream.
+    pub stream: StreamIndex,
+    /// Where to begin.
+    pub from: From,
+    /// Most records.
+    pub records_max: u32,
+}
+
+/// Records of a stream, one behind the other.
+#[derive(Debug)]
+pub struct Chunk {
+    /// The order's.
+    pub ticket: u64,
+    /// The order's.
+    pub stream: StreamIndex,
+    /// Where the next order goes on.
+    pub next: u64,
+    /// Whether everything durable has been read.
+    pub is_end: bool,
+    /// Sequences that are not there, which end the chunk.
+    pub gap: Option<(u64, u64, GapCause)>,
+    /// Why there is nothing more, if the system failed.
+    pub failure: Option<io::Error>,
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    sequence: u64,
+    time_ns: u64,
+    start: usize,
+}
+
+impl Chunk {
+    /// A chunk for records that are not read from a log.
+    #[must_use]
+    pub fn empty(order: &ReadOrder) -> Chunk {
+        Chunk {
+            ticket: order.ticket,
+            stream: order.stream,
+            next: 0,
+            is_end: false,
+            gap: None,
+            failure: None,
+            bytes: Vec::new(),
+            places: Vec::new(),
+        }
+    }
+
+    /// How many records are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether it has as many bytes as it may have.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() >= CHUNK_SIZE
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The sequence, the time (Unix time in nanoseconds) and the record at a place.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<(u64, u64, Record<'_>)> {
+        let Place { sequence, time_ns, start } = *self.places.get(index)?;
+        let (record, _) = Record::read(&self.bytes[start..])?;
+        Some((sequence, time_ns, record))
+    }
+
+    /// Adds a record.
+    pub fn push(&mut self, sequence: u64, time_ns: u64, record: &Record<'_>) {
+        let Some(size) = record.size() else { return };
+        let start = self.bytes.len();
+        self.bytes.resize(start + size, 0);
+        record.write(&mut self.bytes[start..]);
+        self.places.push(Place { sequence, time_ns, start });
+    }
+}
+
+/// Reads one chunk.
+pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
+    let mut chunk = Chunk::empty(order);
+    loop {
+        chunk.next = reader.next_sequence();
+        let room = chunk.bytes.len() < CHUNK_SIZE && chunk.places.len() < order.records_max as usize;
+        if !room {
+            return chunk;
+        }
+        match reader.read() {
+            Ok(Read::Batch(batch)) => {
+                for (sequence, record) in batch.records {
+                    let is_first = chunk.places.is_empty();
+                    let fits = chunk.bytes.len() + record.size().unwrap_or(0) <= CHUNK_SIZE;
+                    if chunk.places.len() >= order.records_max as usize || !(is_first || fits) {
+                        // The reader has gone on; the next order begins with this one and looks for it again.
+                        chunk.next = sequence;
+                        return chunk;
+                    }
+                    chunk.push(sequence, batch.time_ns, &record);
+                }
+            }
+            Ok(Read::Gap { first, last, cause }) => {
+                chunk.gap = Some((first, last, cause));
+                chunk.next = reader.next_sequence();
+                return chunk;
+            }
+            Ok(Read::End) => {
+                chunk.is_end = true;
+                return chunk;
+            }
+            Err(error) => {
+                chunk.failure = Some(error);
+                return chunk;
+            }
+        }
+    }
+}
+
+/// The end of whoever asks. Dropping it ends the thread.
+pub struct Replay {
+    orders: Sender<ReadOrder>,
+    chunks: Receiver<Chunk>,
+    wake: Arc<Wake>,
+    outstanding: usize,
+    outstanding_max: usize,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Replay {
+    /// Starts the thread for these streams; it wakes `consumer` after each chunk.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn start<D: Disk>(
+        sources: Vec<Source<D>>,
+        orders_max: usize,
+        consumer: Arc<Wake>,
+    ) -> io::Result<Replay> {
+        let (orders, to_do) = mailbox(orders_max.max(1));
+        let (done, chunks) = mailbox(orders_max.max(1));
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = Arc::new(Wake::new({
+            let sleeper = Arc::clone(&sleeper);
+            move || sleeper.get().into_iter().for_each(Thread::unpark)
+        }));
+        let own = Arc::clone(&wake);
+        let work = move || run(&sources, to_do, done, &own, &consumer);
+        let thread = thread::Builder::new().name("replay".to_owned()).spawn(work)?;
+        // Before anybody can wake it: only the end that is returned here does.
+        let _ = sleeper.set(thread.thread().clone());
+        let outstanding_max = orders_max.max(1);
+        Ok(Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: Some(thread) })
+    }
+
+    /// Asks for records; it goes out with the next [`publish`](Replay::publish). Returns whether there was room to ask.
+    pub fn ask(&mut self, order: ReadOrder) -> bool {
+        let is_asked = self.outstanding < self.outstanding_max && self.orders.push(order).is_ok();
+        self.outstanding += usize::from(is_asked);
+        is_asked
+    }
+
+    /// Makes what was asked visible to the thread; once per turn.
+    pub fn publish(&mut self) {
+        if self.orders.publish() {
+            self.wake.notify();
+        }
+    }
+
+    /// The next chunk. Never blocks.
+    pub fn next_chunk(&mut self) -> Option<Chunk> {
+        let chunk = self.chunks.pop()?;
+        self.outstanding -= 1;
+        Some(chunk)
+    }
+
+    /// Whether there is no chunk to take; asked after [`Wake::park`], it misses none.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.chunks.is_empty()
+    }
+}
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        // The thread sees that this end is gone only when it is.
+        let (orders, _) = mailbox(1);
+        drop(std::mem::replace(&mut self.orders, orders));
+        self.wake.force();
+        if let Some(thread) = self.thread.take() {
+            // A panic there is told by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread's life.
+fn run<D: Disk>(
+    sources: &[Source<D>],
+    mut to_do: Receiver<ReadOrder>,
+    mut done: Sender<Chunk>,
+    wake: &Wake,
+    consumer: &Wake,
+) {
+    let mut kept = Kept { readers: Vec::new() };
+    loop {
+        // Asked first: what is there afterwards is all there will be.
+        let is_last = to_do.is_closed();
+        if let Some(order) = to_do.pop() {
+            // There is room: never are more orders unanswered than the mailbox has places.
+            let _ = done.push(kept.read(sources, &order));
+            done.publish();
+            consumer.notify();
+        } else if is_last {
+            return;
+        } else {
+            wake.park();
+            if to_do.is_empty() && !to_do.is_closed() {
+                thread::park();
+            }
+            wake.unpark();
+        }
+    }
+}
+
+/// Readers that may go on where they are, the last used at the end.
+struct Kept<D: Disk> {
+    readers: Vec<(u64, StreamIndex, Reader<D>)>,
+}
+
+impl<D: Disk> Kept<D> {
+    fn read(&mut self, sources: &[Source<D>], order: &ReadOrder) -> Chunk {
+        let Some(source) = sources.get(order.stream as usize) else {
+            return Chunk { failure: Some(io::ErrorKind::NotFound.into()), ..Chunk::empty(order) };
+        };
+        let known = |(ticket, stream, _): &(u64, StreamIndex, Reader<D>)| {
+            (*ticket, *stream) == (order.ticket, order.stream)
+        };
+        let kept = self.readers.iter().position(known).map(|at| self.readers.remove(at).2);
+        let goes_on = |reader: &Reader<D>| From::Sequence(reader.next_sequence()) == order.from;
+        let mut reader = kept.filter(goes_on).unwrap_or_else(|| source.read_from(order.from));
+        let chunk = read_chunk(&mut reader, order);
+        if self.readers.len() == READERS_KEPT {
+            self.readers.remove(0);
+        }
+        self.readers.push((order.ticket, order.stream, reader));
+        chunk
+    }
+}

@@ -40,11 +40,13 @@ pub enum CloseReason {
     AnswerBroken,
     /// The connection left the shard with its socket open, to be served elsewhere.
     Detached,
+    /// The peer did not say who it is, or nobody who may come in.
+    Forbidden,
 }
 
 impl CloseReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [CloseReason; 18] = [
+    pub const ALL: [CloseReason; 19] = [
         CloseReason::Done,
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
@@ -63,6 +65,7 @@ impl CloseReason {
         CloseReason::SystemError,
         CloseReason::AnswerBroken,
         CloseReason::Detached,
+        CloseReason::Forbidden,
     ];
 
     /// The name used in metrics and logs.
@@ -86,6 +89,7 @@ impl CloseReason {
             CloseReason::SystemError => "system_error",
             CloseReason::AnswerBroken => "answer_broken",
             CloseReason::Detached => "detached",
+            CloseReason::Forbidden => "forbidden",
         }
     }
 

@@ -3,6 +3,7 @@
 use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
+use crate::limits::SEND_MAX;
 use crate::store::Stash;
 
 /// No point in time: an absent deadline.
@@ -128,6 +129,8 @@ pub(super) struct Connection {
     pub(super) due: Due,
     /// The turn in which a receive last emptied the socket.
     pub(super) quiet_turn: Option<u32>,
+    /// Bytes that may be unsent.
+    pub(super) send_max: u32,
     /// Bytes discarded while lingering.
     pub(super) lingered: u32,
     /// While an offer goes out: bytes offered, at the end of the item. When it is over: those taken.
@@ -167,6 +170,7 @@ impl Connection {
             deadline: NEVER,
             due: Due::Never,
             quiet_turn: None,
+            send_max: SEND_MAX as u32,
             lingered: 0,
             offered: 0,
             state: State::Open,

@@ -6,7 +6,7 @@ use stilling_ring::Time;
 use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
-use crate::limits::{OFFER_MAX, SEND_MAX};
+use crate::limits::OFFER_MAX;
 use crate::session::Service;
 use crate::store::{BLOCK_WASTE_MAX, Store};
 use crate::token::Token;
@@ -59,7 +59,7 @@ impl<V: Service> Io<'_, V> {
     pub fn room(&self) -> usize {
         match (self.connection.owed, self.connection.sending) {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
-            (_, Sending::Open) => SEND_MAX.saturating_sub(self.unsent),
+            (_, Sending::Open) => (self.connection.send_max as usize).saturating_sub(self.unsent),
         }
     }
 
@@ -223,6 +223,17 @@ impl<V: Service> Io<'_, V> {
     /// Whether the peer has finished sending.
     pub fn peer_ended(&self) -> bool {
         self.connection.peer != Peer::Sending
+    }
+
+    /// Lets the connection have so many bytes unsent instead of [`SEND_MAX`](crate::limits::SEND_MAX), as long as the
+    /// store that all share has room for them: for messages that come when they come, whether the peer reads or not.
+    pub fn set_send_max(&mut self, bytes: usize) {
+        self.connection.send_max = u32::try_from(bytes).unwrap_or(u32::MAX);
+    }
+
+    /// Whether earlier output waits for the peer to read.
+    pub fn is_held_up(&self) -> bool {
+        self.connection.blocked
     }
 
     /// Whether output of this or an earlier call is not with the system yet.

@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use crate::limits::{ARENA_SIZE, SEND_MAX, TURN_LIST};
 use crate::token::Token;
 
+/// Bytes of an arena that is kept as it is.
+const ARENA_LARGEST_KEPT: usize = 4 * ARENA_SIZE;
+
 /// Where the bytes of an item lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
@@ -135,6 +138,10 @@ impl Output {
 
     pub(super) fn clear(&mut self) {
         self.arena.clear();
+        // A turn with unusually long messages; the next one needs no such memory.
+        if self.arena.capacity() > ARENA_LARGEST_KEPT {
+            self.arena.shrink_to(ARENA_SIZE + SEND_MAX);
+        }
         self.items.clear();
         self.datagrams.clear();
     }

@@ -17,7 +17,17 @@ pub(crate) fn run() -> Outcome {
         models.args(["-p", "stilling-ring", "-p", "stilling-workers", "--all-targets"]).args(strict);
         steps.command("lints of the loom models", &mut models)?;
         let mut planted = test::variant("stilling_planted", "clippy");
-        planted.args(["-p", "stilling-journal", "-p", "stilling-simulation", "--all-targets"]).args(strict);
+        planted
+            .args([
+                "-p",
+                "stilling-journal",
+                "-p",
+                "stilling-hub",
+                "-p",
+                "stilling-simulation",
+                "--all-targets",
+            ])
+            .args(strict);
         steps.command("lints of the planted bugs", &mut planted)?;
         let mut pages = cargo(["doc", "--workspace", "--no-deps"]);
         steps.command("documentation", pages.env("RUSTDOCFLAGS", "-D warnings"))?;

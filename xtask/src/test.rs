@@ -5,9 +5,9 @@ use std::process::Command;
 use clap::Args;
 
 use crate::Outcome;
-use crate::gunicorn;
 use crate::limits;
 use crate::packages;
+use crate::python;
 use crate::steps::{Steps, cargo};
 use crate::tree;
 
@@ -27,7 +27,8 @@ impl Arguments {
 /// The steps; `ci` appends them to its own.
 pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     steps.act("programs", || packages::install(&packages::FOR_TESTS))?;
-    steps.act("gunicorn", gunicorn::install)?;
+    steps.act("gunicorn", || python::GUNICORN.install())?;
+    steps.act("nats-py", || python::NATS_PY.install())?;
     steps.act("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {
@@ -37,7 +38,17 @@ pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     models.args(["--release", "-p", "stilling-ring", "-p", "stilling-workers", "--test", "loom"]);
     steps.command("loom models", &mut models)?;
     let mut planted = variant("stilling_planted", "test");
-    planted.args(["--release", "-p", "stilling-ring", "-p", "stilling-workers", "-p", "stilling-journal"]);
+    planted.args([
+        "--release",
+        "-p",
+        "stilling-ring",
+        "-p",
+        "stilling-workers",
+        "-p",
+        "stilling-journal",
+        "-p",
+        "stilling-hub",
+    ]);
     planted.args(["-p", "stilling-simulation"]);
     steps.command("planted bugs", planted.args(["--test", "planted"]))
 }

@@ -20,7 +20,7 @@ use super::server::{Driver, Server};
 use super::targets::{self, Target};
 use super::{idle, instructions, isolation, machine};
 use crate::steps::{cargo, run};
-use crate::{Outcome, gunicorn, packages, tree};
+use crate::{Outcome, packages, python, tree};
 use proxies::{App, Upstream};
 
 /// The section of the page that this command writes.
@@ -63,7 +63,7 @@ impl Arguments {
     pub(super) fn run(self) -> Outcome {
         if !isolation::is_inside() {
             packages::install(&packages::FOR_BENCH_APP)?;
-            gunicorn::install()?;
+            python::GUNICORN.install()?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
         }
         isolation::enter()?;
@@ -111,7 +111,7 @@ impl Bench {
         lines.extend([
             format!("nginx: {}", machine::short(&machine::said("/usr/sbin/nginx", &["-v"]))),
             format!("Node: {}", machine::said("node", &["-v"])),
-            gunicorn::VERSION.replace("==", ": "),
+            python::GUNICORN.version.replace("==", ": "),
         ]);
         let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
         format!(

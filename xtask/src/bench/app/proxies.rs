@@ -12,7 +12,7 @@ use super::CONNECTIONS;
 use crate::bench::machine;
 use crate::bench::server::{Driver, NGINX_CONNECTIONS, PATIENCE, Server, nginx_binary};
 use crate::steps::shown;
-use crate::{Outcome, gunicorn};
+use crate::{Outcome, python};
 
 /// What both apps answer.
 const BODY: &str = "hello from behind\n";
@@ -115,7 +115,7 @@ pub(super) fn gunicorn_command(folder: &Path, bind: &str, workers: u32) -> Strin
     format!(
         "'{}' --no-control-socket --log-level critical --graceful-timeout 1 --chdir '{}' --backlog {GUNICORN_BACKLOG} \
          --workers {workers} --bind {bind} works:answer",
-        gunicorn::place().join("bin/gunicorn").display(),
+        python::GUNICORN.place().join("bin/gunicorn").display(),
         folder.display()
     )
 }

@@ -1,0 +1,86 @@
+//! What the hub has done, for whoever wants to look at it from another thread.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::intake::Door;
+use crate::ledger::{Ledger, Loss};
+
+/// A number that one thread changes and all may read.
+#[derive(Debug, Default)]
+pub struct Figure(AtomicU64);
+
+impl Figure {
+    /// The number.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// What the hub has done since the start, as of its last turn.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Messages that came in.
+    pub messages: Figure,
+    /// Bytes of their headers and payloads.
+    pub bytes: Figure,
+    /// Messages sent to subscriptions.
+    pub delivered: Figure,
+    /// Acknowledgements and refusals sent to publishers.
+    pub verdicts: Figure,
+    /// Messages that were in their stream already.
+    pub duplicates: Figure,
+    /// Messages that no stream wanted and nobody listened to.
+    pub unheard: Figure,
+    /// Subscriptions that there are.
+    pub subscriptions: Figure,
+    /// Consumers that there are.
+    pub consumers: Figure,
+    losses: [[Figure; Loss::ALL.len()]; Door::ALL.len()],
+    /// The streams, by their numbers.
+    pub streams: Vec<StreamCounters>,
+}
+
+/// One stream's state.
+#[derive(Debug, Default)]
+pub struct StreamCounters {
+    /// Its name.
+    pub name: String,
+    /// The first sequence that is kept.
+    pub first: Figure,
+    /// The last sequence that was given.
+    pub last: Figure,
+    /// The last sequence that everybody may see.
+    pub visible: Figure,
+    /// Acknowledgements that wait for the disk.
+    pub pending: Figure,
+    /// The most that ever waited.
+    pub pending_max: Figure,
+    /// 1 when it is frozen.
+    pub frozen: Figure,
+}
+
+impl Counters {
+    pub(crate) fn new(names: impl Iterator<Item = String>) -> Counters {
+        let streams = names.map(|name| StreamCounters { name, ..StreamCounters::default() }).collect();
+        Counters { streams, ..Counters::default() }
+    }
+
+    /// How many messages that came by this door were lost for this reason.
+    #[must_use]
+    pub fn losses(&self, door: Door, loss: Loss) -> u64 {
+        self.losses[door as usize][loss as usize].get()
+    }
+
+    pub(crate) fn set_losses(&self, ledger: &Ledger) {
+        for door in Door::ALL {
+            for loss in Loss::ALL {
+                self.losses[door as usize][loss as usize].set(ledger.count(door, loss));
+            }
+        }
+    }
+}

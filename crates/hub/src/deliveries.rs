@@ -1,0 +1,301 @@
+//! What the hub hands to a shard: ready bytes for its connections, in order, and verdicts.
+//!
+//! ```text
+//!   bytes      │ MSG a.b 1 5␍␊hello␍␊ │ MSG a.b 2 5␍␊ │ PONG␍␊ │ …
+//!   entries    [ to 17: 0..22 ]  [ to 9: 22..35, then 13..20 ] …
+//! ```
+//!
+//! A message that goes to several connections of a shard has its payload in there once. What goes to one connection in a
+//! row is one entry. Pieces go round like intakes.
+
+use crate::limits::DELIVERIES_SIZE;
+
+/// What became of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// A stream took it, and it is as durable as the stream is.
+    Stored {
+        /// Which stream, by its number.
+        stream: u32,
+        /// The sequence.
+        sequence: u64,
+        /// It was there already.
+        duplicate: bool,
+    },
+    /// No stream wants the subject; whoever listened was sent it.
+    Passed {
+        /// How many subscriptions that were.
+        subscriptions: u32,
+    },
+    /// It was not taken.
+    Refused(Refusal),
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The stream is frozen after an error of the disk.
+    Frozen {
+        /// Which stream, by its number.
+        stream: u32,
+    },
+    /// It is longer than a batch.
+    TooLarge {
+        /// Which stream, by its number.
+        stream: u32,
+    },
+    /// It names the sequence that should be the stream's last, and another one is.
+    WrongLastSequence {
+        /// Which stream, by its number.
+        stream: u32,
+        /// The last sequence.
+        last: u64,
+    },
+    /// It expects another stream.
+    WrongStream {
+        /// Which stream, by its number.
+        stream: u32,
+    },
+    /// It has a condition that is not known here.
+    UnknownCondition {
+        /// Which stream, by its number.
+        stream: u32,
+    },
+}
+
+impl Refusal {
+    /// The stream's number.
+    #[must_use]
+    pub const fn stream(self) -> u32 {
+        match self {
+            Refusal::Frozen { stream }
+            | Refusal::TooLarge { stream }
+            | Refusal::WrongLastSequence { stream, .. }
+            | Refusal::WrongStream { stream }
+            | Refusal::UnknownCondition { stream } => stream,
+        }
+    }
+}
+
+/// Something for a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Delivery<'a> {
+    /// Bytes to send: the first part, then the second.
+    Bytes(&'a [u8], &'a [u8]),
+    /// What became of a message.
+    Verdict {
+        /// The number that the connection gave it.
+        ticket: u32,
+        /// What became of it.
+        verdict: Verdict,
+    },
+    /// Ask the hub to go on ([`Request::Reached`](crate::Request::Reached)) when all before it has left.
+    Mark(u64),
+    /// The connection has to be closed after what it was sent: it has more subscriptions than it may have.
+    Close,
+}
+
+/// Deliveries for one shard, in order.
+#[derive(Debug, Default)]
+pub struct Deliveries {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    next: usize,
+    /// Where the payload of the message `body_of` lies.
+    body: Span,
+    body_of: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    const fn is_empty(self) -> bool {
+        self.start == self.end
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    to: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Bytes(Span, Span),
+    Verdict { ticket: u32, verdict: Verdict },
+    Mark(u64),
+    Close,
+}
+
+impl Deliveries {
+    /// An empty piece. Its memory comes with its first use.
+    #[must_use]
+    pub fn new() -> Deliveries {
+        Deliveries::default()
+    }
+
+    /// Whether it is as full as it should be.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>() >= DELIVERIES_SIZE
+    }
+
+    /// Whether nothing is left in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.next == self.entries.len()
+    }
+
+    /// Appends bytes for the connection `to`, as `write` makes them.
+    #[inline]
+    pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len() as u32;
+        write(&mut self.bytes);
+        let end = self.bytes.len() as u32;
+        self.add_bytes(to, Span { start, end }, Span::default());
+    }
+
+    /// Appends a line for the connection `to`, and behind it the body of the message `number`, which is written when it is
+    /// not there yet. Numbers are not used twice before [`clear`](Deliveries::clear).
+    #[inline]
+    pub fn message(
+        &mut self,
+        to: u64,
+        number: u64,
+        line: impl FnOnce(&mut Vec<u8>),
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let start = self.bytes.len() as u32;
+        line(&mut self.bytes);
+        let end = self.bytes.len() as u32;
+        if self.body_of == number && !self.body.is_empty() {
+            let shared = self.body;
+            self.add_bytes(to, Span { start, end }, shared);
+            return;
+        }
+        body(&mut self.bytes);
+        let whole = Span { start, end: self.bytes.len() as u32 };
+        (self.body, self.body_of) = (Span { start: end, end: whole.end }, number);
+        self.add_bytes(to, whole, Span::default());
+    }
+
+    #[inline]
+    fn add_bytes(&mut self, to: u64, first: Span, second: Span) {
+        let is_untold = self.next < self.entries.len();
+        if let Some(Entry { to: last, what: What::Bytes(span, Span { start: 0, end: 0 }) }) =
+            self.entries.last_mut()
+            && *last == to
+            && span.end == first.start
+            && second.is_empty()
+            && is_untold
+        {
+            span.end = first.end;
+            return;
+        }
+        self.add(to, What::Bytes(first, second));
+    }
+
+    /// Appends a verdict.
+    pub fn verdict(&mut self, to: u64, ticket: u32, verdict: Verdict) {
+        self.add(to, What::Verdict { ticket, verdict });
+    }
+
+    /// Appends a mark.
+    pub fn mark(&mut self, to: u64, mark: u64) {
+        self.add(to, What::Mark(mark));
+    }
+
+    /// Has a connection closed.
+    pub fn close(&mut self, to: u64) {
+        self.add(to, What::Close);
+    }
+
+    fn add(&mut self, to: u64, what: What) {
+        self.entries.push(Entry { to, what });
+    }
+
+    /// Moves on to the next entry, and says which connection it is for; it is then looked at by
+    /// [`current`](Deliveries::current).
+    pub fn advance(&mut self) -> Option<u64> {
+        let entry = self.entries.get(self.next)?;
+        self.next += 1;
+        Some(entry.to)
+    }
+
+    /// The entry that was moved on to last.
+    #[must_use]
+    pub fn current(&self) -> Option<Delivery<'_>> {
+        let entry = self.entries.get(self.next.checked_sub(1)?)?;
+        let part = |span: Span| &self.bytes[span.start as usize..span.end as usize];
+        Some(match entry.what {
+            What::Bytes(first, second) => Delivery::Bytes(part(first), part(second)),
+            What::Verdict { ticket, verdict } => Delivery::Verdict { ticket, verdict },
+            What::Mark(mark) => Delivery::Mark(mark),
+            What::Close => Delivery::Close,
+        })
+    }
+
+    /// Forgets what is in it; keeps its memory, but not that of an unusual burst.
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.bytes.clear();
+        if self.bytes.capacity() > 4 * DELIVERIES_SIZE {
+            self.bytes = Vec::new();
+        }
+        (self.next, self.body, self.body_of) = (0, Span::default(), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(deliveries: &mut Deliveries) -> Vec<(u64, String)> {
+        let mut all = Vec::new();
+        while let Some(to) = deliveries.advance() {
+            let text = match deliveries.current().expect("there is one") {
+                Delivery::Bytes(first, second) => String::from_utf8([first, second].concat()).unwrap(),
+                other => format!("{other:?}"),
+            };
+            all.push((to, text));
+        }
+        all
+    }
+
+    #[test]
+    fn what_goes_to_one_in_a_row_is_one_entry_and_a_body_is_there_once() {
+        let mut deliveries = Deliveries::new();
+        for round in 0..2 {
+            deliveries.bytes(1, |out| out.extend_from_slice(b"PONG "));
+            for (to, number) in [(1, 1), (2, 1), (2, 1), (3, 2)] {
+                deliveries.message(
+                    to,
+                    number,
+                    |out| out.extend_from_slice(format!("line{to} ").as_bytes()),
+                    |out| out.extend_from_slice(format!("body{number} ").as_bytes()),
+                );
+            }
+            deliveries.mark(3, 9);
+            deliveries.close(3);
+            let size = deliveries.bytes.len();
+            let told = all(&mut deliveries);
+            let expected = [
+                (1, "PONG line1 body1 "),
+                (2, "line2 body1 "),
+                (2, "line2 body1 "),
+                (3, "line3 body2 "),
+                (3, "Mark(9)"),
+                (3, "Close"),
+            ];
+            let expected: Vec<_> = expected.iter().map(|(to, text)| (*to, (*text).to_owned())).collect();
+            assert_eq!(told, expected, "round {round}");
+            assert_eq!(size, "PONG line1 body1 line2 line2 line3 body2 ".len());
+            deliveries.clear();
+        }
+    }
+}

@@ -1,0 +1,583 @@
+//! The single writer: takes what shards hand in, one request after the other, and says what goes out.
+//!
+//! ```text
+//!   intakes ─▶ take ─▶ route ─┬─▶ plain: subscriptions ─────────────────────────▶ deliveries
+//!                             └─▶ stream ─▶ batch ─▶ storage ─▶ turn ─▶ release ─▶ deliveries
+//!                                 (refused, duplicate, expected: verdicts)   records to subscriptions, then verdicts
+//! ```
+//!
+//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. When it cannot go
+//! on, because a shard has all the deliveries it may have or no batch is free, [`take`](Hub::take) stops in the middle of an
+//! intake; calling it again later goes on there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_journal::{Answer, Batch, Kind, Record};
+use stilling_ring::planted;
+use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
+
+use self::api::PendingRead;
+use self::consumers::Consumers;
+use crate::counters::Counters;
+use crate::deliveries::{Deliveries, Refusal, Verdict};
+use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
+use crate::interest::Interest;
+use crate::key::HashKey;
+use crate::ledger::{Ledger, Loss};
+use crate::limits::{SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::storage::Storage;
+use crate::stream::{Promise, PromisedTo, Promises, Stream, StreamConfig};
+use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
+
+mod api;
+mod consumers;
+mod sending;
+mod storing;
+
+pub use sending::describe;
+
+/// Carries deliveries to shards.
+pub trait Outlets {
+    /// Takes full deliveries for a shard and puts empty ones in their place. Returns whether there were empty ones.
+    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool;
+}
+
+/// How a hub behaves.
+#[derive(Clone, Debug)]
+pub struct HubConfig {
+    /// The streams; their numbers are their places.
+    pub streams: Vec<StreamConfig>,
+    /// Subscriptions of one connection.
+    pub subscriptions_per_client_max: usize,
+    /// Bytes of a batch of a stream in memory.
+    pub memory_batch_size: usize,
+}
+
+impl Default for HubConfig {
+    fn default() -> Self {
+        HubConfig {
+            streams: vec![StreamConfig::default()],
+            subscriptions_per_client_max: SUBSCRIPTIONS_PER_CLIENT_MAX,
+            memory_batch_size: 2 * 1024 * 1024,
+        }
+    }
+}
+
+/// Where a stream goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// The first sequence that is kept; `next` if there is none.
+    pub first: u64,
+    /// The sequence that the next record gets.
+    pub next: u64,
+}
+
+impl Default for Resumed {
+    fn default() -> Self {
+        Resumed { first: 1, next: 1 }
+    }
+}
+
+/// Unix time in nanoseconds.
+pub type UnixNanos = u64;
+
+/// The hub.
+pub struct Hub<S: Storage, O: Outlets> {
+    storage: S,
+    outlets: O,
+    outs: Vec<Deliveries>,
+    interest: Interest,
+    subscriptions: Subscriptions,
+    streams: Vec<Stream>,
+    memory_batch_size: usize,
+    release: Option<Release>,
+    ledger: Ledger,
+    counters: Arc<Counters>,
+    totals: Totals,
+    /// Numbers messages, so that their bodies lie in each shard's deliveries once.
+    message: u64,
+    /// Who takes a subject; memory that is used again.
+    found: Vec<u32>,
+    members: Vec<(u32, u32)>,
+    scratch: Vec<u8>,
+    ended: Vec<u32>,
+    /// Connections that are to be closed, and how many streams still have promises for each.
+    farewells: HashMap<Client, u32, HashKey>,
+    consumers: Consumers,
+    /// Those who wait for single records.
+    reads: Vec<PendingRead>,
+    /// Numbers them, and whatever else needs a number of its own.
+    reads_asked: u64,
+    /// As `found`, for what is sent in the middle of something else.
+    found_again: Vec<u32>,
+    key: HashKey,
+    started_ns: UnixNanos,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    messages: u64,
+    bytes: u64,
+    delivered: u64,
+    verdicts: u64,
+    duplicates: u64,
+    unheard: u64,
+}
+
+/// A durable batch, whose records and promises go out.
+struct Release {
+    stream: usize,
+    batch: Option<Batch>,
+    promises: Promises,
+    next_record: u64,
+    next_promise: usize,
+    /// Nothing beyond it was written.
+    watermark: u64,
+}
+
+/// What is sent to subscriptions.
+#[derive(Clone, Copy)]
+struct Message<'a> {
+    subject: &'a [u8],
+    reply: &'a [u8],
+    headers: &'a [u8],
+    payload: &'a [u8],
+}
+
+/// The request could not be dealt with now.
+struct Stalled;
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
+    pub fn new(
+        config: HubConfig,
+        resumed: &[Resumed],
+        (storage, outlets): (S, O),
+        shards: usize,
+        (key, started_ns): (HashKey, UnixNanos),
+    ) -> Self {
+        let mut interest = Interest::new(key);
+        for (number, stream) in (STREAMS..).zip(&config.streams) {
+            for subject in &stream.subjects {
+                if let Some(filter) = checked(subject.as_bytes()) {
+                    interest.insert(filter, number);
+                }
+            }
+        }
+        let counters = Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone())));
+        let streams = config.streams.into_iter().enumerate().map(|(number, stream)| {
+            let Resumed { first, next } = resumed.get(number).copied().unwrap_or_default();
+            Stream::new(stream, key, first, next)
+        });
+        Hub {
+            storage,
+            outlets,
+            outs: (0..shards).map(|_| Deliveries::new()).collect(),
+            interest,
+            subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
+            streams: streams.collect(),
+            memory_batch_size: config.memory_batch_size,
+            release: None,
+            ledger: Ledger::default(),
+            counters,
+            totals: Totals::default(),
+            message: 0,
+            found: Vec::new(),
+            members: Vec::new(),
+            scratch: Vec::new(),
+            ended: Vec::new(),
+            farewells: HashMap::with_hasher(key),
+            consumers: Consumers::default(),
+            reads: Vec::new(),
+            reads_asked: 0,
+            found_again: Vec::new(),
+            key,
+            started_ns,
+        }
+    }
+
+    /// Where its streams are kept.
+    pub fn storage_mut(&mut self) -> &mut S {
+        &mut self.storage
+    }
+
+    /// What carries its deliveries.
+    pub fn outlets_mut(&mut self) -> &mut O {
+        &mut self.outlets
+    }
+
+    /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
+    pub fn is_quiet(&self) -> bool {
+        self.storage.is_quiet()
+    }
+
+    /// Whether there are deliveries for a shard that could not be handed out.
+    pub fn has_unsent(&self, shard: usize) -> bool {
+        !self.outs[shard].is_empty()
+    }
+
+    /// What carries its deliveries.
+    pub fn outlets(&self) -> &O {
+        &self.outlets
+    }
+
+    /// Whether all that was taken is durable, and all that follows from it has been handed out.
+    pub fn is_settled(&self) -> bool {
+        self.release.is_none() && self.streams.iter().all(Stream::is_settled)
+    }
+
+    /// What it has done.
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Notes the message id of a record that was kept before the start, for the de-duplication window.
+    pub fn remember(&mut self, stream: usize, sequence: u64, headers: &[u8]) {
+        let stream = &mut self.streams[stream];
+        if let Some(id) = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID)) {
+            let name = stream.recent.name(id);
+            stream.recent.note(name, sequence);
+        }
+    }
+
+    /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
+    /// has to be called again when deliveries have come back or the storage has answered.
+    pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now_ns: UnixNanos) -> usize {
+        let mut at = from;
+        while let Some((token, traits, request)) = intake.get(at) {
+            let client = Client { shard: shard as u32, token };
+            if self.release.is_some()
+                || !self.has_room()
+                || self.deal(client, traits, &request, now_ns).is_err()
+            {
+                break;
+            }
+            at += 1;
+        }
+        at
+    }
+
+    /// Takes what the storage says, and lets go what has become durable. Returns whether something is left to do that
+    /// waits for deliveries to come back.
+    pub fn absorb(&mut self, now_ns: UnixNanos) -> bool {
+        loop {
+            if let Some(release) = self.release.take()
+                && let Some(unfinished) = self.go_on(release, now_ns)
+            {
+                self.release = Some(unfinished);
+                return true;
+            }
+            match self.storage.next_answer() {
+                Some((answer, batch)) => self.release = self.answered(answer, batch),
+                None => break,
+            }
+        }
+        while self.has_room()
+            && let Some(chunk) = self.storage.next_chunk()
+        {
+            self.take_chunk(chunk, now_ns);
+        }
+        if self.consumers.len() > 0 {
+            self.look_after_consumers(now_ns);
+        }
+        false
+    }
+
+    /// How long the hub may sleep: what depends on time is looked at so often.
+    pub fn looks_again_in(&self) -> Option<Duration> {
+        (self.consumers.len() > 0).then_some(Duration::from_nanos(consumers::LOOK_EVERY_NS))
+    }
+
+    /// Ends a turn: hands batches to the storage and deliveries to their shards.
+    pub fn flush(&mut self) {
+        for number in 0..self.streams.len() {
+            let stream = &mut self.streams[number];
+            // While one is being written the next one gathers more: that is what makes commits cheap under load.
+            if stream.open.as_ref().is_some_and(|batch| !batch.is_empty())
+                && (stream.under_way.is_empty()
+                    || stream.open.as_ref().is_some_and(|b| b.size() >= SEAL_SIZE))
+                && let Some(batch) = stream.seal()
+            {
+                self.storage.append(number as u32, batch, stream.recent.first(stream.next));
+            }
+        }
+        self.storage.publish();
+        for (shard, deliveries) in self.outs.iter_mut().enumerate() {
+            if !deliveries.is_empty() {
+                self.outlets.swap(shard, deliveries);
+            }
+        }
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let Totals { messages, bytes, delivered, verdicts, duplicates, unheard } = self.totals;
+        let counters = &*self.counters;
+        for (figure, value) in [
+            (&counters.messages, messages),
+            (&counters.bytes, bytes),
+            (&counters.delivered, delivered),
+            (&counters.verdicts, verdicts),
+            (&counters.duplicates, duplicates),
+            (&counters.unheard, unheard),
+            (&counters.subscriptions, self.subscriptions.len() as u64),
+            (&counters.consumers, self.consumers.len() as u64),
+        ] {
+            figure.set(value);
+        }
+        counters.set_losses(&self.ledger);
+        for (stream, counters) in self.streams.iter().zip(&counters.streams) {
+            let pending = stream.pending() as u64;
+            counters.first.set(stream.first);
+            counters.last.set(stream.next - 1);
+            counters.visible.set(stream.visible);
+            counters.pending.set(pending);
+            counters.pending_max.set(counters.pending_max.get().max(pending));
+            counters.frozen.set(u64::from(stream.frozen.is_some()));
+        }
+    }
+
+    /// Whether every shard can be handed more.
+    fn has_room(&mut self) -> bool {
+        let Hub { outs, outlets, .. } = self;
+        outs.iter_mut()
+            .enumerate()
+            .all(|(shard, deliveries)| !deliveries.is_full() || outlets.swap(shard, deliveries))
+    }
+
+    fn deal(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        request: &Request<'_>,
+        now_ns: UnixNanos,
+    ) -> Result<(), Stalled> {
+        match *request {
+            Request::Publish(publication) => self.publish(client, traits, &publication, now_ns)?,
+            Request::Subscribe { filter, queue, sid } => self.subscribe(client, traits, filter, queue, sid),
+            Request::Unsubscribe { sid, after } => self.unsubscribe(client, sid, after),
+            Request::Barrier => {
+                let out = &mut self.outs[client.shard as usize];
+                out.bytes(client.token, |out| out.extend_from_slice(PONG));
+            }
+            Request::Reached { mark } => self.reached(mark, now_ns),
+            Request::Farewell => self.bid_farewell(client),
+            Request::Leave => {
+                self.farewells.remove(&client);
+                for id in self.subscriptions.of(client) {
+                    self.forget(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn subscribe(&mut self, client: Client, traits: Traits, filter: &[u8], queue: &[u8], sid: &[u8]) {
+        match self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid)) {
+            Ok(Some(_)) => self.count_listener(filter, 1),
+            Ok(None) => {}
+            Err(too_many) => {
+                let out = &mut self.outs[client.shard as usize];
+                out.bytes(client.token, |out| encode_err(out, "maximum subscriptions exceeded"));
+                if too_many == TooMany::OfClient {
+                    out.close(client.token);
+                }
+            }
+        }
+    }
+
+    fn unsubscribe(&mut self, client: Client, sid: &[u8], after: Option<u32>) {
+        let Some(id) = self.subscriptions.find(client, sid) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        match after {
+            Some(after) if subscription.delivered < u64::from(after) => subscription.ends_after = Some(after),
+            _ => self.forget(id),
+        }
+    }
+
+    fn forget(&mut self, id: u32) {
+        if let Some(filter) = self.subscriptions.remove(&mut self.interest, id) {
+            self.count_listener(&filter, -1);
+        }
+    }
+
+    /// A filter has come or gone that streams may have subjects for.
+    fn count_listener(&mut self, filter: &[u8], change: i32) {
+        let Some(filter) = checked(filter) else { return };
+        for stream in &mut self.streams {
+            let concerns =
+                stream.config.subjects.iter().any(|subject| {
+                    checked(subject.as_bytes()).is_some_and(|subject| overlap(subject, filter))
+                });
+            if concerns {
+                stream.listeners = stream.listeners.saturating_add_signed(change);
+            }
+        }
+    }
+
+    fn publish(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        publication: &Publication<'_>,
+        now_ns: UnixNanos,
+    ) -> Result<(), Stalled> {
+        let &Publication { subject, reply, headers, payload, .. } = publication;
+        if subject.starts_with(api::PREFIX) {
+            self.ask_api(client, publication, now_ns);
+            return Ok(());
+        }
+        let mut found = std::mem::take(&mut self.found);
+        found.clear();
+        self.interest.find(subject, &mut found);
+        let stream = found.iter().position(|&id| id >= STREAMS);
+        let stream = stream.map(|at| (found.swap_remove(at) - STREAMS) as usize);
+        let outcome = match stream {
+            Some(stream) => self.store(client, traits, (stream, &mut found), publication, now_ns),
+            None => {
+                let message = Message { subject, reply, headers, payload };
+                let count = self.send(&mut found, Some((client, traits)), &message);
+                if count == 0 {
+                    self.totals.unheard += 1;
+                    if !reply.is_empty() && traits.no_responders && traits.headers {
+                        found.clear();
+                        self.interest.find(reply, &mut found);
+                        let nobody =
+                            Message { subject: reply, reply: b"", headers: NO_RESPONDERS, payload: b"" };
+                        self.send(&mut found, None, &nobody);
+                    }
+                }
+                self.give_verdict(client, publication.ticket, Verdict::Passed { subscriptions: count });
+                Ok(())
+            }
+        };
+        self.found = found;
+        if outcome.is_ok() {
+            self.totals.messages += 1;
+            self.totals.bytes += (headers.len() + payload.len()) as u64;
+        }
+        outcome
+    }
+
+    /// What an answer of the storage lets go.
+    fn answered(&mut self, answer: Answer, batch: Option<Batch>) -> Option<Release> {
+        let (stream, watermark, frozen) = match answer {
+            Answer::Durable { stream, watermark } => (stream as usize, watermark, None),
+            Answer::Frozen { stream, watermark, frozen } => (stream as usize, watermark, Some(frozen)),
+            Answer::Retained { .. } => return None,
+        };
+        let state = &mut self.streams[stream];
+        let first = state.visible + 1;
+        if let Some(frozen) = frozen {
+            state.frozen = Some(frozen.reason);
+        }
+        let promises = state.next_promises();
+        if batch.as_ref().is_some_and(|batch| batch.next() - 1 > watermark) {
+            for door in Door::ALL {
+                self.ledger.add(door, Loss::Frozen, promises.records[door as usize]);
+            }
+        }
+        Some(Release {
+            stream,
+            next_record: batch.as_ref().map_or(first, Batch::first),
+            batch,
+            promises,
+            next_promise: 0,
+            watermark,
+        })
+    }
+
+    /// Sends what a durable batch has to subscriptions, then its verdicts. Returns what is left, if there was no room.
+    fn go_on(&mut self, mut release: Release, now_ns: UnixNanos) -> Option<Release> {
+        let number = release.stream;
+        let last = release.batch.as_ref().map_or(0, |batch| batch.next() - 1).min(release.watermark);
+        if let Some(batch) = &release.batch
+            && (self.streams[number].listeners > 0 || self.consumers.len() > 0)
+            && release.next_record <= last
+        {
+            let mut found = std::mem::take(&mut self.found);
+            for (sequence, record) in batch.records() {
+                if sequence < release.next_record {
+                    continue;
+                }
+                if sequence > last || !self.has_room() {
+                    break;
+                }
+                if record.kind == Kind::Ordinary {
+                    found.clear();
+                    self.interest.find(record.subject, &mut found);
+                    let Record { subject, headers, payload, .. } = record;
+                    self.send(&mut found, None, &Message { subject, reply: b"", headers, payload });
+                    if self.consumers.len() > 0 {
+                        self.follow(number, sequence, batch.time_ns(), &record, now_ns);
+                    }
+                }
+                release.next_record = sequence + 1;
+            }
+            self.found = found;
+            if release.next_record <= last {
+                return Some(release);
+            }
+        }
+        let stream = &mut self.streams[number];
+        stream.visible = stream.visible.max(release.watermark);
+        while let Some(&promise) = release.promises.entries.get(release.next_promise) {
+            if !self.has_room() {
+                return Some(release);
+            }
+            release.next_promise += 1;
+            let Promise { client, sequence, is_duplicate, to, .. } = promise;
+            if to == PromisedTo::Farewell {
+                self.end_farewell(client);
+                continue;
+            }
+            let verdict = if sequence <= release.watermark {
+                Verdict::Stored { stream: number as u32, sequence, duplicate: is_duplicate }
+            } else {
+                Verdict::Refused(Refusal::Frozen { stream: number as u32 })
+            };
+            match to {
+                PromisedTo::Farewell => {}
+                PromisedTo::Ticket(ticket) => self.answer(client, Some(ticket), b"", verdict),
+                PromisedTo::Reply(start, size) => {
+                    let reply = release.promises.reply(start, size);
+                    self.answer(client, None, reply, verdict);
+                    if planted!("double acknowledgement") && sequence.is_multiple_of(8) {
+                        self.answer(client, None, reply, verdict);
+                    }
+                }
+            }
+        }
+        self.streams[number].recycle(release.promises);
+        if let Some(batch) = release.batch {
+            self.storage.give_back(batch);
+        }
+        None
+    }
+
+    /// Has a connection closed behind everything that is promised to it.
+    fn bid_farewell(&mut self, client: Client) {
+        let mut waits_for = 0;
+        for stream in self.streams.iter_mut().filter(|stream| !stream.is_settled()) {
+            let to = PromisedTo::Farewell;
+            stream.promise(Promise { client, sequence: 0, is_duplicate: false, to }, b"");
+            waits_for += 1;
+        }
+        if waits_for == 0 {
+            self.outs[client.shard as usize].close(client.token);
+        } else {
+            self.farewells.insert(client, waits_for);
+        }
+    }
+
+    fn end_farewell(&mut self, client: Client) {
+        let Some(waits_for) = self.farewells.get_mut(&client) else { return };
+        *waits_for -= 1;
+        if *waits_for == 0 {
+            self.farewells.remove(&client);
+            self.outs[client.shard as usize].close(client.token);
+        }
+    }
+}

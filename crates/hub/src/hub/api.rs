@@ -1,0 +1,593 @@
+//! The part of JetStream's API that publishers and followers of streams need: questions and answers in JSON, on subjects
+//! below `$JS.API`. Whatever else is asked is answered with an error object, never with silence.
+//!
+//! Streams are made by the server's configuration, so nobody makes or deletes one here.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stilling_journal::{Chunk, From, ReadOrder, Record};
+use stilling_wire::nats::BadHeaders;
+
+use super::consumers::{Pull, Wanted};
+use super::{Hub, Message, Outlets, UnixNanos};
+use crate::intake::{Client, Publication};
+use crate::storage::Storage;
+use crate::stream::Durability;
+use crate::subscriptions::{checked, overlap};
+
+/// What everything of JetStream begins with.
+pub(super) const PREFIX: &[u8] = b"$JS.";
+
+/// Questions for single records that wait for the disk.
+const READS_MAX: usize = 256;
+
+/// The highest bit of a ticket tells single reads from consumers.
+const SINGLE: u64 = 1 << 63;
+
+/// How long a consumer stays that nobody listens to, unless told otherwise.
+const INACTIVE_NS: u64 = 5_000_000_000;
+
+/// Somebody waits for a record.
+#[derive(Debug)]
+pub(super) struct PendingRead {
+    ticket: u64,
+    reply: Vec<u8>,
+    is_direct: bool,
+    filter: Option<Box<[u8]>>,
+}
+
+/// What is wrong with a question: the code, the number that nats-server gives it, and words.
+struct Wrong(u16, u32, String);
+
+impl Wrong {
+    fn json(&self) -> Value {
+        json!({ "code": self.0, "err_code": self.1, "description": self.2 })
+    }
+}
+
+fn no_stream() -> Wrong {
+    Wrong(404, 10059, "stream not found".to_owned())
+}
+
+fn no_consumer() -> Wrong {
+    Wrong(404, 10014, "consumer not found".to_owned())
+}
+
+fn bad_request(what: &str) -> Wrong {
+    Wrong(400, 10003, what.to_owned())
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct MessageGet {
+    seq: u64,
+    last_by_subj: Option<String>,
+    next_by_subj: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Next {
+    batch: Option<u32>,
+    expires: u64,
+    no_wait: bool,
+    max_bytes: usize,
+    idle_heartbeat: u64,
+}
+
+#[derive(Deserialize)]
+struct Create {
+    #[serde(default)]
+    stream_name: String,
+    config: ConsumerConfig,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ConsumerConfig {
+    name: Option<String>,
+    durable_name: Option<String>,
+    deliver_subject: Option<String>,
+    deliver_group: Option<String>,
+    deliver_policy: String,
+    opt_start_seq: u64,
+    opt_start_time: Option<Timestamp>,
+    ack_policy: String,
+    filter_subject: Option<String>,
+    filter_subjects: Vec<String>,
+    idle_heartbeat: u64,
+    flow_control: bool,
+    headers_only: bool,
+    inactive_threshold: u64,
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Deals with what was published below `$JS`.
+    pub(super) fn ask_api(&mut self, client: Client, publication: &Publication<'_>, now_ns: UnixNanos) {
+        let Publication { subject, reply, payload, .. } = *publication;
+        let text = std::str::from_utf8(subject).unwrap_or("");
+        if let Some(rest) = text.strip_prefix("$JS.FC.") {
+            if let Some((stream, name)) = rest.split_once('.')
+                && let Some(stream) = self.stream_named(stream)
+            {
+                self.flow_answered(stream, name, now_ns);
+            }
+            return;
+        }
+        let Some(question) = text.strip_prefix("$JS.API.") else {
+            // Acknowledgements of messages: there is nothing to be acknowledged.
+            return;
+        };
+        let _ = client;
+        let words: Vec<&str> = question.split('.').collect();
+        let (kind, answer) = match words.as_slice() {
+            ["INFO"] => ("account_info", Ok(self.account())),
+            ["STREAM", "NAMES"] => ("stream_names", Ok(self.stream_names(payload))),
+            ["STREAM", "LIST"] => ("stream_list", Ok(self.stream_list(now_ns))),
+            ["STREAM", "INFO", name] => ("stream_info", self.stream_info(name, now_ns)),
+            ["STREAM", "CREATE", name] => ("stream_create", self.stream_create(name, payload, now_ns)),
+            ["STREAM", "UPDATE" | "DELETE" | "PURGE", ..] => (
+                "stream_update",
+                Err(Wrong(
+                    403,
+                    10052,
+                    "streams are made and changed in the configuration of this server".to_owned(),
+                )),
+            ),
+            ["STREAM", "MSG", "GET", name] => match self.read_one(name, reply, payload, None, false) {
+                Ok(()) => return,
+                Err(wrong) => ("stream_msg_get", Err(wrong)),
+            },
+            ["DIRECT", "GET", name, subject @ ..] => {
+                let subject = (!subject.is_empty()).then(|| subject.join("."));
+                match self.read_one(name, reply, payload, subject, true) {
+                    Ok(()) => return,
+                    Err(Wrong(code, _, words)) => {
+                        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+                        return self.send_status(reply, b"", status.as_bytes());
+                    }
+                }
+            }
+            ["CONSUMER", "CREATE", stream, ..] => {
+                ("consumer_create", self.consumer_create(stream, words.get(3).copied(), payload, now_ns))
+            }
+            ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
+            ["CONSUMER", "INFO", stream, name] => (
+                "consumer_info",
+                self.consumer(stream, name).map(|(stream, number)| self.consumer_info(stream, number)),
+            ),
+            ["CONSUMER", "DELETE", stream, name] => {
+                let deleted = self.consumer(stream, name).map(|(_, number)| {
+                    self.consumers.remove(number);
+                    json!({ "success": true })
+                });
+                ("consumer_delete", deleted)
+            }
+            ["CONSUMER", "NAMES" | "LIST", stream] => {
+                let is_list = words[1] == "LIST";
+                let kind = if is_list { "consumer_list" } else { "consumer_names" };
+                (kind, self.consumer_list(stream, is_list))
+            }
+            ["CONSUMER", "MSG", "NEXT", stream, name] => {
+                match self.consumer_next(stream, name, reply, payload, now_ns) {
+                    Ok(()) => return,
+                    Err(Wrong(code, _, words)) => {
+                        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+                        return self.send_status(reply, b"", status.as_bytes());
+                    }
+                }
+            }
+            _ => ("unknown", Err(Wrong(501, 10000, format!("this server does not have {question}")))),
+        };
+        let mut body = match answer {
+            Ok(body) => body,
+            Err(wrong) => json!({ "error": wrong.json() }),
+        };
+        body["type"] = format!("io.nats.jetstream.api.v1.{kind}_response").into();
+        self.send_json(reply, &body);
+    }
+
+    fn send_json(&mut self, to: &[u8], body: &Value) {
+        let text = body.to_string();
+        let mut found = std::mem::take(&mut self.found_again);
+        found.clear();
+        self.interest.find(to, &mut found);
+        let message = Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() };
+        self.send(&mut found, None, &message);
+        self.found_again = found;
+    }
+
+    fn stream_named(&self, name: &str) -> Option<usize> {
+        self.streams.iter().position(|stream| stream.config.name == name)
+    }
+
+    fn consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
+        let stream = self.stream_named(stream).ok_or_else(no_stream)?;
+        let number = self.consumers.find(stream, name).ok_or_else(no_consumer)?;
+        Ok((stream, number))
+    }
+
+    fn account(&self) -> Value {
+        json!({
+            "memory": 0, "storage": 0,
+            "streams": self.streams.len(), "consumers": self.consumers.len(),
+            "limits": {
+                "max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1,
+                "max_ack_pending": -1, "memory_max_stream_bytes": -1, "storage_max_stream_bytes": -1,
+                "max_bytes_required": false,
+            },
+            "api": { "total": 0, "errors": 0 },
+        })
+    }
+
+    fn stream_names(&self, payload: &[u8]) -> Value {
+        let wanted: Option<String> = serde_json::from_slice::<Value>(payload)
+            .ok()
+            .and_then(|question| Some(question.get("subject")?.as_str()?.to_owned()));
+        let takes = |subjects: &[String]| {
+            let Some(wanted) = &wanted else { return true };
+            let Some(wanted) = checked(wanted.as_bytes()) else { return false };
+            subjects.iter().any(|one| checked(one.as_bytes()).is_some_and(|one| overlap(one, wanted)))
+        };
+        let names: Vec<&str> = self
+            .streams
+            .iter()
+            .filter(|stream| takes(&stream.config.subjects))
+            .map(|stream| stream.config.name.as_str())
+            .collect();
+        json!({ "total": names.len(), "offset": 0, "limit": 1024, "streams": names })
+    }
+
+    fn stream_list(&self, now_ns: UnixNanos) -> Value {
+        let all: Vec<Value> =
+            (0..self.streams.len()).map(|number| self.describe_stream(number, now_ns)).collect();
+        json!({ "total": all.len(), "offset": 0, "limit": 256, "streams": all })
+    }
+
+    fn stream_info(&self, name: &str, now_ns: UnixNanos) -> Result<Value, Wrong> {
+        self.stream_named(name).map(|number| self.describe_stream(number, now_ns)).ok_or_else(no_stream)
+    }
+
+    /// A stream that is there with the same subjects has been made, as far as the client is concerned.
+    fn stream_create(&self, name: &str, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+        let wanted: Value = serde_json::from_slice(payload).map_err(|_| bad_request("expected JSON"))?;
+        let wanted = wanted.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default();
+        let number = self.stream_named(name);
+        match number {
+            Some(number)
+                if wanted.iter().all(|subject| {
+                    self.streams[number]
+                        .config
+                        .subjects
+                        .iter()
+                        .any(|is| Some(is.as_str()) == subject.as_str())
+                }) =>
+            {
+                Ok(self.describe_stream(number, now_ns))
+            }
+            Some(_) => {
+                Err(Wrong(400, 10058, "stream name already in use with a different configuration".to_owned()))
+            }
+            None => Err(Wrong(
+                403,
+                10052,
+                "streams are made and changed in the configuration of this server".to_owned(),
+            )),
+        }
+    }
+
+    fn describe_stream(&self, number: usize, now_ns: UnixNanos) -> Value {
+        let stream = &self.streams[number];
+        let retention = stream.config.retention;
+        let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
+        let storage = if stream.config.durability == Durability::Disk { "file" } else { "memory" };
+        let messages = (stream.visible + 1).saturating_sub(stream.first);
+        json!({
+            "config": {
+                "name": stream.config.name, "subjects": stream.config.subjects,
+                "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
+                "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
+                "max_msgs_per_subject": -1, "max_msg_size": -1, "discard": "old", "storage": storage,
+                "num_replicas": 1, "duplicate_window": 0, "allow_direct": true, "sealed": false,
+                "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
+            },
+            "created": time(self.started_ns),
+            "ts": time(now_ns),
+            "state": {
+                "messages": messages, "bytes": 0,
+                "first_seq": stream.first, "first_ts": time(self.started_ns),
+                "last_seq": stream.visible, "last_ts": time(now_ns),
+                "consumer_count": self.consumers.of_stream(number).count(),
+            },
+        })
+    }
+
+    fn read_one(
+        &mut self,
+        name: &str,
+        reply: &[u8],
+        payload: &[u8],
+        last_of: Option<String>,
+        is_direct: bool,
+    ) -> Result<(), Wrong> {
+        let stream = self.stream_named(name).ok_or_else(no_stream)?;
+        let get: MessageGet = if payload.is_empty() {
+            MessageGet::default()
+        } else {
+            serde_json::from_slice(payload).map_err(|_| bad_request("expected a sequence in JSON"))?
+        };
+        if get.last_by_subj.is_some() || last_of.is_some() {
+            return Err(Wrong(
+                501,
+                10000,
+                "this server does not look for a subject's last message".to_owned(),
+            ));
+        }
+        let state = &self.streams[stream];
+        let first = if get.next_by_subj.is_some() { get.seq.max(state.first) } else { get.seq };
+        if first < state.first || first > state.visible || first == 0 {
+            return Err(no_message());
+        }
+        if self.reads.len() >= READS_MAX {
+            return Err(Wrong(503, 10008, "too many questions wait for the disk".to_owned()));
+        }
+        self.reads_asked += 1;
+        let ticket = SINGLE | self.reads_asked;
+        let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
+        let records_max = if filter.is_some() { u32::MAX } else { 1 };
+        let order = ReadOrder { ticket, stream: stream as u32, from: From::Sequence(first), records_max };
+        let read = PendingRead { ticket, reply: reply.to_vec(), is_direct, filter };
+        match state.config.durability {
+            Durability::Disk => {
+                if !self.storage.read(order) {
+                    return Err(Wrong(503, 10008, "too many questions wait for the disk".to_owned()));
+                }
+                self.reads.push(read);
+            }
+            Durability::Memory => {
+                let chunk = state.read_memory(&order);
+                self.reads.push(read);
+                self.answer_read(chunk);
+            }
+            Durability::None => return Err(no_message()),
+        }
+        Ok(())
+    }
+
+    /// The record that somebody has asked for.
+    pub(super) fn answer_read(&mut self, chunk: Chunk) {
+        let Some(at) = self.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
+        let read = self.reads.swap_remove(at);
+        let name = self.streams[chunk.stream as usize].config.name.clone();
+        let wants = |record: &Record<'_>| {
+            let Some(filter) = &read.filter else { return true };
+            let subject = checked(record.subject).and_then(|subject| subject.literal());
+            checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))
+        };
+        let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
+        let Some((sequence, time_ns, record)) = found else {
+            // A filter that nothing takes in a whole chunk: the answer is that nothing was found so far.
+            let Wrong(code, _, words) = no_message();
+            if read.is_direct {
+                let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+                return self.send_status(&read.reply, b"", status.as_bytes());
+            }
+            let body = json!({
+                "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "error": no_message().json(),
+            });
+            return self.send_json(&read.reply, &body);
+        };
+        if !read.is_direct {
+            let mut message = json!({
+                "subject": String::from_utf8_lossy(record.subject), "seq": sequence,
+                "data": BASE64.encode(record.payload), "time": time(time_ns),
+            });
+            if !record.headers.is_empty() {
+                message["hdrs"] = BASE64.encode(record.headers).into();
+            }
+            let body =
+                json!({ "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "message": message });
+            return self.send_json(&read.reply, &body);
+        }
+        let headers = direct_headers(&name, sequence, time_ns, &record).unwrap_or_default();
+        let mut found = std::mem::take(&mut self.found_again);
+        found.clear();
+        self.interest.find(&read.reply, &mut found);
+        let payload = record.payload;
+        self.send(
+            &mut found,
+            None,
+            &Message { subject: &read.reply, reply: b"", headers: &headers, payload },
+        );
+        self.found_again = found;
+    }
+
+    fn consumer_create(
+        &mut self,
+        stream: &str,
+        name: Option<&str>,
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<Value, Wrong> {
+        let number = self.stream_named(stream).ok_or_else(no_stream)?;
+        let raw: Value = serde_json::from_slice(payload).map_err(|_| bad_request("expected JSON"))?;
+        let Create { stream_name, config } =
+            serde_json::from_value(raw.clone()).map_err(|error| bad_request(&error.to_string()))?;
+        if !stream_name.is_empty() && stream_name != stream {
+            return Err(bad_request("the stream's name differs from that in the subject"));
+        }
+        if config.durable_name.is_some() {
+            return Err(durable());
+        }
+        if config.ack_policy != "none" {
+            return Err(Wrong(
+                400,
+                10012,
+                "this server has consumers with ack_policy none alone: use an ordered consumer".to_owned(),
+            ));
+        }
+        if config.deliver_group.is_some() {
+            return Err(bad_request("this server has no consumers with a deliver_group"));
+        }
+        let visible = self.streams[number].visible;
+        let from = match config.deliver_policy.as_str() {
+            "" | "all" => From::Sequence(1),
+            "new" => From::Sequence(visible + 1),
+            "last" => From::Sequence(visible.max(1)),
+            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(1)),
+            "by_start_time" => {
+                let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
+                From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
+            }
+            other => return Err(bad_request(&format!("this server has no deliver_policy {other}"))),
+        };
+        let filters: Vec<String> = config
+            .filter_subject
+            .into_iter()
+            .chain(config.filter_subjects)
+            .filter(|f| !f.is_empty())
+            .collect();
+        if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
+            return Err(bad_request(&format!("`{wrong}` is no filter")));
+        }
+        let own_name = || {
+            let wide = self.key.wide(format!("{stream} {now_ns} {}", self.reads_asked).as_bytes());
+            format!("{:016x}", wide as u64)
+        };
+        let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
+        self.reads_asked += 1;
+        if self.consumers.find(number, &name).is_some() {
+            return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
+        }
+        let mut told = raw.get("config").cloned().unwrap_or_default();
+        told["name"] = name.clone().into();
+        let wanted = Wanted {
+            name,
+            stream: number,
+            deliver: config.deliver_subject.filter(|to| !to.is_empty()).map(String::into_bytes),
+            filters: filters.into_iter().map(|filter| filter.into_bytes().into()).collect(),
+            from,
+            heartbeat_ns: Some(config.idle_heartbeat).filter(|every| *every > 0),
+            has_flow_control: config.flow_control,
+            headers_only: config.headers_only,
+            inactive_ns: Some(config.inactive_threshold).filter(|span| *span > 0).unwrap_or(INACTIVE_NS),
+            config: told,
+        };
+        let added = self.consumers.add(wanted, now_ns);
+        let added = added.ok_or_else(|| Wrong(400, 10026, "maximum consumers limit reached".to_owned()))?;
+        let info = self.consumer_info(number, added);
+        self.advance(added, now_ns);
+        Ok(info)
+    }
+
+    fn consumer_info(&self, stream: usize, number: u32) -> Value {
+        let Some(consumer) = self.consumers.get(number) else { return json!({}) };
+        let stream = &self.streams[stream];
+        let next = consumer.next.unwrap_or(stream.first).max(stream.first);
+        json!({
+            "stream_name": stream.config.name,
+            "name": consumer.wanted.name,
+            "created": time(consumer.created_ns),
+            "config": consumer.wanted.config,
+            "delivered": { "consumer_seq": consumer.delivered, "stream_seq": consumer.last },
+            "ack_floor": { "consumer_seq": 0, "stream_seq": 0 },
+            "num_ack_pending": 0, "num_redelivered": 0,
+            "num_waiting": consumer.pulls.len(),
+            "num_pending": (stream.visible + 1).saturating_sub(next),
+        })
+    }
+
+    fn consumer_list(&self, stream: &str, is_list: bool) -> Result<Value, Wrong> {
+        let number = self.stream_named(stream).ok_or_else(no_stream)?;
+        let of_stream = |at: &u32| self.consumers.get(*at).is_some_and(|c| c.wanted.stream == number);
+        let all: Vec<Value> = self
+            .consumers
+            .numbers()
+            .filter(of_stream)
+            .map(|at| match is_list {
+                true => self.consumer_info(number, at),
+                false => self.consumers.get(at).map(|c| c.wanted.name.clone()).into(),
+            })
+            .collect();
+        Ok(json!({ "total": all.len(), "offset": 0, "limit": 1024, "consumers": all }))
+    }
+
+    fn consumer_next(
+        &mut self,
+        stream: &str,
+        name: &str,
+        reply: &[u8],
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<(), Wrong> {
+        let (_, number) = self.consumer(stream, name)?;
+        // An empty question, a number, or an object.
+        let next = match payload {
+            b"" => Next::default(),
+            digits if digits.iter().all(u8::is_ascii_digit) => {
+                let batch = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+                Next { batch, ..Next::default() }
+            }
+            object => serde_json::from_slice(object).map_err(|_| bad_request("Bad Request"))?,
+        };
+        let pull = Pull {
+            reply: reply.to_vec(),
+            left: next.batch.unwrap_or(1).max(1),
+            bytes_left: Some(next.max_bytes).filter(|bytes| *bytes > 0),
+            no_wait: next.no_wait && next.expires == 0,
+            expires_ns: Some(next.expires).filter(|span| *span > 0).map(|span| now_ns.saturating_add(span)),
+            heartbeat_ns: Some(next.idle_heartbeat).filter(|every| *every > 0),
+            spoke_ns: now_ns,
+        };
+        if self.pull(number, pull, now_ns) {
+            Ok(())
+        } else {
+            Err(Wrong(409, 10000, "Exceeded MaxWaiting".to_owned()))
+        }
+    }
+}
+
+fn durable() -> Wrong {
+    Wrong(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
+}
+
+fn no_message() -> Wrong {
+    Wrong(404, 10037, "Message Not Found".to_owned())
+}
+
+/// A point in time as RFC 3339 has it.
+fn time(unix_ns: UnixNanos) -> String {
+    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
+}
+
+/// The record's own headers behind those that say what it is.
+fn direct_headers(
+    stream: &str,
+    sequence: u64,
+    time_ns: UnixNanos,
+    record: &Record<'_>,
+) -> Result<Vec<u8>, BadHeaders> {
+    let mut out = b"NATS/1.0\r\n".to_vec();
+    let subject = String::from_utf8_lossy(record.subject);
+    for (name, value) in [
+        ("Nats-Stream", stream),
+        ("Nats-Subject", &subject),
+        ("Nats-Sequence", &sequence.to_string()),
+        ("Nats-Time-Stamp", &time(time_ns)),
+    ] {
+        out.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+    }
+    if !record.headers.is_empty() {
+        for (name, value) in stilling_wire::nats::Headers::parse(record.headers)? {
+            out.extend_from_slice(name);
+            out.extend_from_slice(b": ");
+            out.extend_from_slice(value);
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+    out.extend_from_slice(b"\r\n");
+    Ok(out)
+}

@@ -1,0 +1,150 @@
+//! Into a stream: what a message's headers demand, whether it is there already, and the batch that takes it.
+
+use stilling_journal::{Kind, Record, Refused};
+use stilling_ring::planted;
+use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
+
+use super::{Hub, Message, Outlets, Stalled, UnixNanos};
+use crate::deliveries::{Refusal, Verdict};
+use crate::intake::{Client, Publication, Traits};
+use crate::storage::Storage;
+use crate::stream::{Durability, Promise, PromisedTo, Stream};
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Has a stream take a message.
+    pub(super) fn store(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        (number, found): (usize, &mut Vec<u32>),
+        publication: &Publication<'_>,
+        now_ns: UnixNanos,
+    ) -> Result<(), Stalled> {
+        let &Publication { door, subject, reply, headers, payload, ticket } = publication;
+        let stream = &mut self.streams[number];
+        let mut id = None;
+        if stream.frozen.is_some() {
+            self.refuse(client, publication, Refusal::Frozen { stream: number as u32 });
+            return Ok(());
+        }
+        if !headers.is_empty() {
+            match conditions(stream, number as u32, headers) {
+                Ok(found) => id = found,
+                Err(refusal) => {
+                    self.refuse(client, publication, refusal);
+                    return Ok(());
+                }
+            }
+        }
+        let promise = |sequence, is_duplicate| Promise {
+            client,
+            sequence,
+            is_duplicate,
+            to: ticket.map_or(PromisedTo::Reply(0, 0), PromisedTo::Ticket),
+        };
+        let wants_answer = ticket.is_some() || !reply.is_empty();
+        if let Some(id) = id
+            && let Some(original) = stream.recent.find(id, stream.next)
+        {
+            self.totals.duplicates += 1;
+            if original > stream.visible {
+                if wants_answer {
+                    stream.promise(promise(original, true), reply);
+                }
+            } else {
+                let stored = Verdict::Stored { stream: number as u32, sequence: original, duplicate: true };
+                self.answer(client, ticket, reply, stored);
+            }
+            return Ok(());
+        }
+        let record = Record { kind: Kind::Ordinary, subject, headers, payload };
+        let outcome = match stream.config.durability {
+            Durability::Disk => self.fill(number, &record, now_ns)?,
+            Durability::Memory => stream.keep(&record, now_ns, self.memory_batch_size),
+            Durability::None => Ok(()),
+        };
+        if outcome.is_err() {
+            self.refuse(client, publication, Refusal::TooLarge { stream: number as u32 });
+            return Ok(());
+        }
+        let stream = &mut self.streams[number];
+        let sequence = stream.next;
+        stream.next += 1;
+        if let Some(id) = id {
+            stream.recent.note(id, sequence);
+        }
+        if stream.config.durability == Durability::Disk {
+            stream.promises.records[door as usize] += 1;
+            if planted!("early sight") {
+                self.send(found, None, &Message { subject, reply: b"", headers, payload });
+                return Ok(());
+            }
+            if wants_answer {
+                stream.promise(promise(sequence, false), reply);
+            }
+            return Ok(());
+        }
+        stream.visible = sequence;
+        if self.consumers.len() > 0 {
+            self.follow(number, sequence, now_ns, &record, now_ns);
+        }
+        self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
+        let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
+        self.answer(client, ticket, reply, stored);
+        Ok(())
+    }
+
+    /// Puts a record into the open batch of a stream on disk.
+    fn fill(
+        &mut self,
+        number: usize,
+        record: &Record<'_>,
+        now_ns: UnixNanos,
+    ) -> Result<Result<(), Refused>, Stalled> {
+        let Hub { streams, storage, .. } = self;
+        let stream = &mut streams[number];
+        for _ in 0..2 {
+            if stream.open.is_none() {
+                let mut batch = storage.batch().ok_or(Stalled)?;
+                batch.begin(stream.next, now_ns);
+                stream.open = Some(batch);
+            }
+            let outcome = stream.open.as_mut().map_or(Err(Refused::TooLarge), |batch| batch.push(record));
+            match outcome {
+                Ok(_) => return Ok(Ok(())),
+                Err(Refused::TooLarge) => return Ok(Err(Refused::TooLarge)),
+                Err(Refused::Full) => {
+                    if let Some(batch) = stream.seal() {
+                        storage.append(number as u32, batch, stream.recent.first(stream.next));
+                    }
+                }
+            }
+        }
+        Ok(Err(Refused::TooLarge))
+    }
+}
+
+/// What the headers of a message demand; the name of its id.
+fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> Result<Option<u128>, Refusal> {
+    let Ok(headers) = Headers::parse(headers) else { return Ok(None) };
+    let mut id = None;
+    for (name, value) in headers {
+        let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
+        if name == MESSAGE_ID.as_bytes() {
+            id = Some(stream.recent.name(value));
+        } else if name == EXPECTED_LAST_SEQUENCE.as_bytes() {
+            let last = stream.next - 1;
+            let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());
+            if expected != Some(last) {
+                return Err(Refusal::WrongLastSequence { stream: number, last });
+            }
+        } else if rest == b"Expected-Stream" {
+            if value != stream.config.name.as_bytes() {
+                return Err(Refusal::WrongStream { stream: number });
+            }
+        } else if rest.starts_with(b"Expected-") || rest == b"Rollup" || rest == b"TTL" {
+            return Err(Refusal::UnknownCondition { stream: number });
+        }
+    }
+    Ok(id)
+}

@@ -1,0 +1,292 @@
+//! What a shard hands to the hub: everything its sessions asked for in a turn, in order, in one piece of memory.
+//!
+//! ```text
+//!   bytes       │ subject reply headers payload │ filter queue sid │ …      copied once, from the receive buffer
+//!   requests    [ Publish 0.. ] [ Subscribe .. ] [ Barrier ] …              where in `bytes` its parts lie
+//! ```
+//!
+//! Intakes go round: the hub gives them back empty, and they keep their memory.
+
+use crate::limits::INTAKE_SIZE;
+
+/// A connection as the hub knows it: its shard, and the name it has there.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Client {
+    /// Which shard has it.
+    pub shard: u32,
+    /// What that shard calls it.
+    pub token: u64,
+}
+
+/// What a client's connection is and can, as it matters to the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traits {
+    /// It understands headers; they are left out otherwise.
+    pub headers: bool,
+    /// It wants to hear at once that nobody listens to a request.
+    pub no_responders: bool,
+    /// It does not want to get back what it published itself.
+    pub no_echo: bool,
+}
+
+/// Which door something came through.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Door {
+    /// The NATS client protocol.
+    #[default]
+    Nats,
+    /// `POST /publish`.
+    Http,
+    /// Syslog.
+    Syslog,
+}
+
+impl Door {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Door; 3] = [Door::Nats, Door::Http, Door::Syslog];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Door::Nats => "nats",
+            Door::Http => "http",
+            Door::Syslog => "syslog",
+        }
+    }
+}
+
+/// A message on its way in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Publication<'a> {
+    /// Which way it came.
+    pub door: Door,
+    /// Where to; a checked subject.
+    pub subject: &'a [u8],
+    /// Where an answer is expected; a checked subject, or nothing.
+    pub reply: &'a [u8],
+    /// The NATS header block, or nothing.
+    pub headers: &'a [u8],
+    /// The payload.
+    pub payload: &'a [u8],
+    /// The connection wants a verdict under this number instead of an answer to `reply`.
+    pub ticket: Option<u32>,
+}
+
+/// What a session asks of the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Request<'a> {
+    /// To take a message.
+    Publish(Publication<'a>),
+    /// To be sent what a filter takes.
+    Subscribe {
+        /// To what; a checked filter.
+        filter: &'a [u8],
+        /// Each message goes to one subscription of the queue; empty without one.
+        queue: &'a [u8],
+        /// How the client calls the subscription.
+        sid: &'a [u8],
+    },
+    /// To be sent no more of it.
+    Unsubscribe {
+        /// The subscription.
+        sid: &'a [u8],
+        /// After so many messages in all; `None`: now.
+        after: Option<u32>,
+    },
+    /// To answer `PONG` when all before it has been processed.
+    Barrier,
+    /// To go on with a consumer, whose last messages have left the server.
+    Reached {
+        /// The mark that stood behind them.
+        mark: u64,
+    },
+    /// To have the connection closed when all that it has published is answered.
+    Farewell,
+    /// To forget the connection, which is gone.
+    Leave,
+}
+
+/// Requests of one shard, in order.
+#[derive(Debug, Default)]
+pub struct Intake {
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+}
+
+/// A request whose bytes lie in the intake, one part behind the other from `start`.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    token: u64,
+    traits: Traits,
+    start: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Publish { door: Door, subject: u16, reply: u16, headers: u32, payload: u32, ticket: Option<u32> },
+    Subscribe { filter: u16, queue: u16, sid: u16 },
+    Unsubscribe { sid: u16, after: Option<u32> },
+    Barrier,
+    Reached { mark: u64 },
+    Farewell,
+    Leave,
+}
+
+impl Intake {
+    /// An empty one. Its memory comes with its first use.
+    #[must_use]
+    pub fn new() -> Intake {
+        Intake::default()
+    }
+
+    /// Whether it is as full as it should be; what a session has begun may still go in.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.bytes.len() + self.places.len() * size_of::<Place>() >= INTAKE_SIZE
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// How many requests are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Puts a request of the connection `token` behind the others. Sizes are those that codecs let pass: subjects,
+    /// queues and sids below 64 KiB, messages below 4 GiB.
+    #[inline]
+    pub fn push(&mut self, token: u64, traits: Traits, request: &Request<'_>) {
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve(INTAKE_SIZE + INTAKE_SIZE / 4);
+            self.places.reserve(INTAKE_SIZE / size_of::<Place>() + 1);
+        }
+        let start = self.bytes.len() as u32;
+        let kind = match *request {
+            Request::Publish(Publication { door, subject, reply, headers, payload, ticket }) => {
+                for part in [subject, reply, headers, payload] {
+                    self.bytes.extend_from_slice(part);
+                }
+                Kind::Publish {
+                    door,
+                    subject: subject.len() as u16,
+                    reply: reply.len() as u16,
+                    headers: headers.len() as u32,
+                    payload: payload.len() as u32,
+                    ticket,
+                }
+            }
+            Request::Subscribe { filter, queue, sid } => {
+                for part in [filter, queue, sid] {
+                    self.bytes.extend_from_slice(part);
+                }
+                Kind::Subscribe {
+                    filter: filter.len() as u16,
+                    queue: queue.len() as u16,
+                    sid: sid.len() as u16,
+                }
+            }
+            Request::Unsubscribe { sid, after } => {
+                self.bytes.extend_from_slice(sid);
+                Kind::Unsubscribe { sid: sid.len() as u16, after }
+            }
+            Request::Barrier => Kind::Barrier,
+            Request::Reached { mark } => Kind::Reached { mark },
+            Request::Farewell => Kind::Farewell,
+            Request::Leave => Kind::Leave,
+        };
+        self.places.push(Place { token, traits, start, kind });
+    }
+
+    /// The request at `index`, and whose it is.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<(u64, Traits, Request<'_>)> {
+        let Place { token, traits, start, kind } = *self.places.get(index)?;
+        let mut rest = &self.bytes[start as usize..];
+        let mut part = |size: usize| {
+            let (part, behind) = rest.split_at(size);
+            rest = behind;
+            part
+        };
+        let request = match kind {
+            Kind::Publish { door, subject, reply, headers, payload, ticket } => {
+                Request::Publish(Publication {
+                    door,
+                    subject: part(subject.into()),
+                    reply: part(reply.into()),
+                    headers: part(headers as usize),
+                    payload: part(payload as usize),
+                    ticket,
+                })
+            }
+            Kind::Subscribe { filter, queue, sid } => Request::Subscribe {
+                filter: part(filter.into()),
+                queue: part(queue.into()),
+                sid: part(sid.into()),
+            },
+            Kind::Unsubscribe { sid, after } => Request::Unsubscribe { sid: part(sid.into()), after },
+            Kind::Barrier => Request::Barrier,
+            Kind::Reached { mark } => Request::Reached { mark },
+            Kind::Farewell => Request::Farewell,
+            Kind::Leave => Request::Leave,
+        };
+        Some((token, traits, request))
+    }
+
+    /// Forgets what is in it; keeps its memory, but not that of a few very long messages.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.bytes.clear();
+        if self.bytes.capacity() > 4 * INTAKE_SIZE {
+            self.bytes = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_in_comes_out_in_order() {
+        let message = Publication {
+            door: Door::Http,
+            subject: b"a.b",
+            reply: b"inbox",
+            headers: b"NATS/1.0\r\n\r\n",
+            payload: b"payload",
+            ticket: Some(7),
+        };
+        let requests = [
+            Request::Subscribe { filter: b"a.*", queue: b"", sid: b"1" },
+            Request::Publish(message),
+            Request::Barrier,
+            Request::Publish(Publication { reply: b"", headers: b"", payload: b"", ticket: None, ..message }),
+            Request::Unsubscribe { sid: b"1", after: Some(3) },
+            Request::Reached { mark: 1 << 40 },
+            Request::Farewell,
+            Request::Leave,
+        ];
+        let traits = Traits { headers: true, ..Traits::default() };
+        let mut intake = Intake::new();
+        for round in 0..2 {
+            for (token, request) in requests.iter().enumerate() {
+                intake.push(token as u64, traits, request);
+            }
+            assert_eq!(intake.len(), requests.len());
+            for (token, request) in requests.iter().enumerate() {
+                assert_eq!(intake.get(token), Some((token as u64, traits, *request)), "round {round}");
+            }
+            assert_eq!(intake.get(requests.len()), None);
+            intake.clear();
+            assert!(intake.is_empty());
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Hashing with a key that peers do not know, so that they cannot choose names that collide; and that a simulation can fix.
+
+use std::hash::{BuildHasher, Hasher as _};
+
+use siphasher::sip::SipHasher13;
+use siphasher::sip128::{Hasher128 as _, SipHasher13 as SipHasher13Wide};
+
+/// A key for all tables of a hub.
+#[derive(Clone, Copy, Debug)]
+pub struct HashKey(pub u64, pub u64);
+
+impl HashKey {
+    /// A number that stands for `bytes`: two that differ have the same one with a probability of 2⁻¹²⁸.
+    #[must_use]
+    pub fn wide(&self, bytes: &[u8]) -> u128 {
+        let mut hasher = SipHasher13Wide::new_with_keys(self.0, self.1);
+        hasher.write(bytes);
+        hasher.finish128().as_u128()
+    }
+}
+
+impl BuildHasher for HashKey {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.1)
+    }
+}

@@ -1,0 +1,64 @@
+//! What was refused, shed, skipped or lost: counted by the door it came through and by reason.
+
+use crate::intake::Door;
+
+/// Why something did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// Its stream is frozen.
+    Frozen,
+    /// It is longer than a record can be.
+    TooLarge,
+    /// It named a condition that does not hold.
+    Condition,
+    /// It was shed before the hub: its source was over its budget.
+    Shed,
+    /// It could not be understood.
+    Malformed,
+    /// Its source is not allowed.
+    Forbidden,
+}
+
+impl Loss {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Loss; 6] =
+        [Loss::Frozen, Loss::TooLarge, Loss::Condition, Loss::Shed, Loss::Malformed, Loss::Forbidden];
+
+    /// Its name in metrics and marker records.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Loss::Frozen => "frozen",
+            Loss::TooLarge => "too_large",
+            Loss::Condition => "condition",
+            Loss::Shed => "shed",
+            Loss::Malformed => "malformed",
+            Loss::Forbidden => "forbidden",
+        }
+    }
+}
+
+/// The counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ledger {
+    counts: [[u64; Loss::ALL.len()]; Door::ALL.len()],
+}
+
+impl Ledger {
+    /// Counts losses.
+    pub fn add(&mut self, door: Door, loss: Loss, count: u64) {
+        self.counts[door as usize][loss as usize] += count;
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self, door: Door, loss: Loss) -> u64 {
+        self.counts[door as usize][loss as usize]
+    }
+
+    /// How many there were in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.counts.iter().flatten().sum()
+    }
+}

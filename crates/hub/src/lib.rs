@@ -1,0 +1,34 @@
+//! Subjects, streams, subscriptions and acknowledgements: one writer, one total order.
+//!
+//! The hub is a passive state machine. Shards hand it [`Intake`]s, whoever runs it calls [`Hub::take`], [`Hub::absorb`] and
+//! [`Hub::flush`], and [`Deliveries`] go back to the shards through [`Outlets`]. What is to be kept goes through
+//! [`Storage`] to the journal. It knows no sockets, threads or clocks.
+//!
+//! - **Nothing of a stream on disk is seen or acknowledged before it is durable**, and nothing of it after a failed sync.
+//! - **The hub never waits.** Without room for more deliveries, or without a free batch, it stops between two requests; so
+//!   shards that read too much find their intakes with the hub, and stop reading those who publish.
+//! - **Bounded**: see [`limits`].
+#![forbid(unsafe_code)]
+
+mod counters;
+mod deliveries;
+mod hub;
+mod intake;
+mod interest;
+mod key;
+mod ledger;
+pub mod limits;
+mod recent;
+mod storage;
+mod stream;
+mod subscriptions;
+
+pub use counters::{Counters, Figure, StreamCounters};
+pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
+pub use hub::{Hub, HubConfig, Outlets, Resumed, UnixNanos, describe};
+pub use intake::{Client, Door, Intake, Publication, Request, Traits};
+pub use interest::Interest;
+pub use key::HashKey;
+pub use ledger::{Ledger, Loss};
+pub use storage::{Storage, Threads};
+pub use stream::{Durability, StreamConfig};

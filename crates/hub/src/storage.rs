@@ -1,0 +1,92 @@
+//! Where streams are kept: the seam between the hub and the journal, or a simulation of it.
+
+use stilling_journal::{Answer, Batch, Chunk, Journal, ReadOrder, Replay, Retention, StreamIndex};
+
+/// Takes batches and says later that they are durable; reads what is.
+pub trait Storage {
+    /// An empty batch, if one is free.
+    fn batch(&mut self) -> Option<Batch>;
+
+    /// Takes back one that is not needed any more.
+    fn give_back(&mut self, batch: Batch);
+
+    /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch), so there
+    /// is room. Records from `deduplicate_from` on have to be read for the de-duplication window after a restart.
+    fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
+
+    /// Has old records removed, if there is room to ask.
+    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64) -> bool;
+
+    /// Asks for records. Returns whether there was room to ask.
+    fn read(&mut self, order: ReadOrder) -> bool;
+
+    /// Sends off what was asked for; once per turn.
+    fn publish(&mut self);
+
+    /// What has happened, and the batch it happened to, which is to be given back.
+    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)>;
+
+    /// Records that were asked for.
+    fn next_chunk(&mut self) -> Option<Chunk>;
+
+    /// Whether there is neither an answer nor a chunk.
+    fn is_quiet(&self) -> bool;
+}
+
+/// The journal with its two threads; nothing at all as long as no stream is on disk.
+#[derive(Default)]
+pub struct Threads(Option<(Journal, Replay)>);
+
+impl Threads {
+    /// Streams that are written by the one and read by the other.
+    #[must_use]
+    pub fn new(journal: Journal, replay: Replay) -> Threads {
+        Threads(Some((journal, replay)))
+    }
+}
+
+impl Storage for Threads {
+    fn batch(&mut self) -> Option<Batch> {
+        self.0.as_mut()?.0.batch()
+    }
+
+    fn give_back(&mut self, batch: Batch) {
+        if let Some((journal, _)) = &mut self.0 {
+            journal.give_back(batch);
+        }
+    }
+
+    fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64) {
+        if let Some((journal, _)) = &mut self.0 {
+            let refused = journal.append_noting(stream, batch, deduplicate_from);
+            debug_assert!(refused.is_ok(), "as many requests as batches have room");
+        }
+    }
+
+    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64) -> bool {
+        self.0.as_mut().is_some_and(|(journal, _)| journal.retain(stream, retention, now_ns, u64::MAX))
+    }
+
+    fn read(&mut self, order: ReadOrder) -> bool {
+        self.0.as_mut().is_some_and(|(_, replay)| replay.ask(order))
+    }
+
+    fn publish(&mut self) {
+        if let Some((journal, replay)) = &mut self.0 {
+            journal.publish();
+            replay.publish();
+        }
+    }
+
+    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+        self.0.as_mut()?.0.next_answer_and_batch()
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        self.0.as_mut()?.1.next_chunk()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.0.as_ref().is_none_or(|(journal, replay)| journal.is_quiet() && replay.is_quiet())
+    }
+}

@@ -1,0 +1,235 @@
+//! A stream: its numbers, the batch that is being filled, and the answers that wait for batches under way.
+//!
+//! ```text
+//!   durable (visible)         with the journal               being filled
+//!   ────────────────────┬──────────────┬──────────────┬──────────────────┐
+//!   1 … visible         │ batch        │ batch        │ open             │ next
+//!   ────────────────────┴──────────────┴──────────────┴──────────────────┘
+//!                         promises       promises       promises           who is told when the batch is durable
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention};
+
+use crate::intake::{Client, Door};
+use crate::key::HashKey;
+use crate::limits::{DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE};
+use crate::recent::Recent;
+
+/// When a message counts as kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Durability {
+    /// When the disk has it. Nobody sees it before.
+    #[default]
+    Disk,
+    /// When the server has it in memory; it is gone with the process.
+    Memory,
+    /// It is numbered and sent to those who listen, and not kept.
+    None,
+}
+
+/// What a stream is.
+#[derive(Clone, Debug)]
+pub struct StreamConfig {
+    /// Its name.
+    pub name: String,
+    /// The filters whose subjects belong to it. Those of two streams must not overlap.
+    pub subjects: Vec<String>,
+    /// When a message counts as kept.
+    pub durability: Durability,
+    /// What is kept of it. A stream in memory is bounded by bytes alone, 64 MiB unless told otherwise.
+    pub retention: Retention,
+    /// Records behind the newest in which a message id is recognised.
+    pub deduplication_window: u64,
+}
+
+impl Default for StreamConfig {
+    fn default() -> Self {
+        StreamConfig {
+            name: "events".to_owned(),
+            subjects: vec!["events.>".to_owned()],
+            durability: Durability::Disk,
+            retention: Retention::default(),
+            deduplication_window: DEDUPLICATION_WINDOW,
+        }
+    }
+}
+
+/// Who is to be told what, when a batch is durable.
+#[derive(Debug, Default)]
+pub(crate) struct Promises {
+    /// Reply subjects, one behind the other.
+    pub(crate) replies: Vec<u8>,
+    pub(crate) entries: Vec<Promise>,
+    /// How many records of the batch came by which door.
+    pub(crate) records: [u64; Door::ALL.len()],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Promise {
+    pub(crate) client: Client,
+    pub(crate) sequence: u64,
+    pub(crate) is_duplicate: bool,
+    pub(crate) to: PromisedTo,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PromisedTo {
+    /// Its place among the replies.
+    Reply(u32, u16),
+    Ticket(u32),
+    /// Its connection may be closed, as far as this stream is concerned.
+    Farewell,
+}
+
+impl Promises {
+    fn clear(&mut self) {
+        self.replies.clear();
+        self.entries.clear();
+        self.records = Default::default();
+    }
+
+    pub(crate) fn reply(&self, start: u32, size: u16) -> &[u8] {
+        &self.replies[start as usize..][..usize::from(size)]
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) config: StreamConfig,
+    pub(crate) recent: Recent,
+    /// The sequence that the next record gets.
+    pub(crate) next: u64,
+    /// The first sequence that is kept.
+    pub(crate) first: u64,
+    /// The last sequence that anybody may see.
+    pub(crate) visible: u64,
+    /// The batch that is being filled.
+    pub(crate) open: Option<Batch>,
+    /// What is promised for the open batch, or, without one, to be added to the last under way.
+    pub(crate) promises: Promises,
+    /// What is promised for the batches with the journal, in order.
+    pub(crate) under_way: VecDeque<Promises>,
+    spare: Vec<Promises>,
+    pub(crate) frozen: Option<Arc<str>>,
+    /// What is kept in memory.
+    pub(crate) memory: VecDeque<Batch>,
+    /// Subscriptions whose filters may take a subject of the stream.
+    pub(crate) listeners: u32,
+}
+
+impl Stream {
+    pub(crate) fn new(config: StreamConfig, key: HashKey, first: u64, next: u64) -> Stream {
+        Stream {
+            recent: Recent::new(key, config.deduplication_window),
+            config,
+            next,
+            first,
+            visible: next - 1,
+            open: None,
+            promises: Promises::default(),
+            under_way: VecDeque::new(),
+            spare: Vec::new(),
+            frozen: None,
+            memory: VecDeque::new(),
+            listeners: 0,
+        }
+    }
+
+    /// Whether nothing is on its way to the disk.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.open.is_none() && self.under_way.is_empty()
+    }
+
+    /// How many wait for an answer.
+    pub(crate) fn pending(&self) -> usize {
+        self.promises.entries.len() + self.under_way.iter().map(|batch| batch.entries.len()).sum::<usize>()
+    }
+
+    /// Notes who is to be told when the last record is durable.
+    pub(crate) fn promise(&mut self, promise: Promise, reply: &[u8]) {
+        let promises = match (&self.open, self.under_way.back_mut()) {
+            (None, Some(last)) => last,
+            _ => &mut self.promises,
+        };
+        let to = match promise.to {
+            PromisedTo::Reply(..) => PromisedTo::Reply(promises.replies.len() as u32, reply.len() as u16),
+            other => other,
+        };
+        promises.replies.extend_from_slice(reply);
+        promises.entries.push(Promise { to, ..promise });
+    }
+
+    /// Takes the batch that has been filled; its promises are under way from now on.
+    pub(crate) fn seal(&mut self) -> Option<Batch> {
+        let batch = self.open.take()?;
+        let fresh = self.spare.pop().unwrap_or_default();
+        self.under_way.push_back(std::mem::replace(&mut self.promises, fresh));
+        Some(batch)
+    }
+
+    /// Takes the promises of the oldest batch under way.
+    pub(crate) fn next_promises(&mut self) -> Promises {
+        self.under_way.pop_front().unwrap_or_default()
+    }
+
+    /// Keeps the memory of promises that have been kept.
+    pub(crate) fn recycle(&mut self, mut promises: Promises) {
+        promises.clear();
+        self.spare.push(promises);
+    }
+
+    /// Reads what is kept in memory.
+    pub(crate) fn read_memory(&self, order: &ReadOrder) -> Chunk {
+        let mut chunk = Chunk::empty(order);
+        let (first, not_before) = match order.from {
+            From::Sequence(sequence) => (sequence.max(self.first), 0),
+            From::Time(time_ns) => (self.first, time_ns),
+        };
+        chunk.next = first;
+        let begin = self.memory.partition_point(|batch| batch.next() <= first);
+        for batch in self.memory.range(begin..).filter(|batch| batch.time_ns() >= not_before) {
+            for (sequence, record) in batch.records() {
+                if sequence < first {
+                    continue;
+                }
+                if chunk.is_full() || chunk.len() >= order.records_max as usize {
+                    return chunk;
+                }
+                chunk.push(sequence, batch.time_ns(), &record);
+                chunk.next = sequence + 1;
+            }
+        }
+        (chunk.next, chunk.is_end) = (chunk.next.max(self.next), true);
+        chunk
+    }
+
+    /// Keeps a record in memory; the oldest go.
+    ///
+    /// # Errors
+    /// It is longer than a batch.
+    pub(crate) fn keep(
+        &mut self,
+        record: &Record<'_>,
+        now_ns: u64,
+        batch_size: usize,
+    ) -> Result<(), Refused> {
+        let mut outcome = Err(Refused::Full);
+        if let Some(batch) = self.memory.back_mut() {
+            outcome = batch.push(record);
+        }
+        if outcome == Err(Refused::Full) {
+            let bytes_max = self.config.retention.bytes_max.unwrap_or(MEMORY_STREAM_SIZE) as usize;
+            let is_full = (self.memory.len() + 1) * batch_size > bytes_max.max(2 * batch_size);
+            let oldest = if is_full { self.memory.pop_front() } else { None };
+            let mut batch = oldest.unwrap_or_else(|| Batch::new(batch_size));
+            batch.begin(self.next, now_ns);
+            outcome = batch.push(record);
+            self.memory.push_back(batch);
+            self.first = self.memory.front().map_or(self.next, Batch::first);
+        }
+        outcome.map(|_| ())
+    }
+}

@@ -1,0 +1,64 @@
+//! What tests ask of the rig step by step.
+
+use stilling_hub::{Client, Door, Publication, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::rig::{ABLE, Rig, Told};
+
+impl Rig {
+    /// One with room enough, on an empty disk.
+    pub(crate) fn new() -> Rig {
+        Rig::on(&SimulatedDisk::new(), 8, 1 << 20).0
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&mut self, span_ns: u64) {
+        self.now_ns += span_ns;
+    }
+
+    /// The same where there has to be room.
+    pub(crate) fn ask_all(&mut self, from: Client, requests: &[Request<'_>]) {
+        assert_eq!(self.ask(from, ABLE, requests), requests.len());
+    }
+
+    pub(crate) fn subscribe(&mut self, from: Client, filter: &str, sid: &str) {
+        self.ask_all(
+            from,
+            &[Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
+        );
+    }
+
+    /// What else a connection has been told.
+    pub(crate) fn told(&mut self, by: Client) -> Vec<Told> {
+        self.look();
+        let mut all = Vec::new();
+        self.told.retain(|(client, told)| {
+            if *client == by {
+                all.push(told.clone());
+            }
+            *client != by
+        });
+        all
+    }
+}
+
+/// A publication without anything beside its payload.
+pub(crate) fn publication<'a>(subject: &'a str, payload: &'a str) -> Publication<'a> {
+    Publication {
+        door: Door::Nats,
+        subject: subject.as_bytes(),
+        reply: b"",
+        headers: b"",
+        payload: payload.as_bytes(),
+        ticket: None,
+    }
+}
+
+pub(crate) fn publish<'a>(subject: &'a str, payload: &'a str) -> Request<'a> {
+    Request::Publish(publication(subject, payload))
+}
+
+/// One that is to be answered.
+pub(crate) fn publish_for<'a>(subject: &'a str, payload: &'a str, reply: &'a str) -> Request<'a> {
+    Request::Publish(Publication { reply: reply.as_bytes(), ..publication(subject, payload) })
+}

@@ -1,0 +1,252 @@
+//! Following a stream from a place in it.
+
+use stilling_hub::{Client, Request};
+
+use crate::asking::{publish, publish_for};
+use crate::rig::{Rig, Told};
+
+const READER: Client = Client { shard: 0, token: 1 };
+const WRITER: Client = Client { shard: 1, token: 2 };
+
+/// A question below `$JS.API`, and its answer.
+fn question(rig: &mut Rig, subject: &str, payload: &str) -> String {
+    rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    let at = heard.find("answers.1").unwrap_or_else(|| panic!("no answer to {subject}: {heard}"));
+    heard[at..].lines().nth(1).unwrap_or_default().to_owned()
+}
+
+fn rig() -> Rig {
+    let mut rig = Rig::new();
+    rig.subscribe(READER, "answers.*", "1");
+    rig
+}
+
+/// Publishes the numbers of `range` to a stream.
+fn fill(rig: &mut Rig, stream: &str, range: std::ops::Range<u64>) {
+    for number in range {
+        rig.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);
+    }
+    rig.settle();
+}
+
+/// Takes what came for the subscription `push`, telling the hub that it has left, until nothing more comes.
+fn take(rig: &mut Rig) -> Vec<(u64, String)> {
+    let mut all = Vec::new();
+    loop {
+        rig.settle();
+        let told = rig.told(READER);
+        if told.is_empty() {
+            return all;
+        }
+        for told in told {
+            match told {
+                Told::Mark(mark) => rig.ask_all(READER, &[Request::Reached { mark }]),
+                Told::Text(text) => {
+                    let mut lines = text.split("\r\n");
+                    while let Some(line) = lines.next() {
+                        let Some(ack) = line.split(' ').find(|word| word.starts_with("$JS.ACK.")) else {
+                            continue;
+                        };
+                        let sequence = ack.split('.').nth(5).and_then(|word| word.parse().ok());
+                        let payload = lines.next().unwrap_or_default().to_owned();
+                        all.push((sequence.expect("a sequence"), payload));
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn create(rig: &mut Rig, stream: &str, config: &str) -> String {
+    let payload = format!(r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none",{config}}}}}"#);
+    question(rig, &format!("CONSUMER.CREATE.{stream}"), &payload)
+}
+
+#[test]
+fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        fill(&mut rig, stream, 1..501);
+        let config = r#""deliver_subject":"push","deliver_policy":"by_start_sequence","opt_start_seq":100"#;
+        let answer = create(&mut rig, stream, config);
+        assert!(answer.contains(r#""num_pending":401"#), "{answer}");
+        assert_eq!(take(&mut rig), [], "nobody listens yet");
+        rig.subscribe(READER, "push", "2");
+        rig.pass(100_000_000);
+        let expected: Vec<_> = (100..501).map(|number| (number, number.to_string())).collect();
+        assert_eq!(take(&mut rig), expected, "{stream}");
+        fill(&mut rig, stream, 501..504);
+        let expected: Vec<_> = (501..504).map(|number| (number, number.to_string())).collect();
+        assert_eq!(take(&mut rig), expected, "{stream}");
+    }
+}
+
+/// However reading and writing fall into each other: each record once, in order.
+#[test]
+fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
+    for stride in 1..20_u64 {
+        let mut rig = rig();
+        fill(&mut rig, "disk", 1..40);
+        create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+        rig.subscribe(READER, "push", "2");
+        rig.pass(100_000_000);
+        let mut got = Vec::new();
+        for number in 40..400 {
+            rig.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
+            // The disk, the reader and the hub each have their own pace.
+            if number % stride == 0 {
+                rig.hub.storage_mut().write();
+            }
+            if number % (stride + 3) == 0 {
+                rig.hub.storage_mut().look_up();
+            }
+            rig.turn();
+            if number % (stride + 7) == 0 {
+                got.extend(take(&mut rig));
+            }
+        }
+        got.extend(take(&mut rig));
+        let expected: Vec<_> = (1..400).map(|number| (number, number.to_string())).collect();
+        assert_eq!(got, expected, "stride {stride}");
+    }
+}
+
+/// One chunk is on its way, however far behind the consumer is.
+#[test]
+fn what_is_behind_goes_out_only_as_fast_as_it_leaves() {
+    let mut rig = rig();
+    let payload = "x".repeat(5000);
+    for _ in 0..300 {
+        rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
+        rig.settle();
+    }
+    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    rig.settle();
+    let told = rig.told(READER);
+    let size: usize = told.iter().map(|told| if let Told::Text(text) = told { text.len() } else { 0 }).sum();
+    assert!((200_000..300_000).contains(&size), "{size} bytes");
+    assert_eq!(told.iter().filter(|told| matches!(told, Told::Mark(_))).count(), 1);
+    rig.pass(1_000_000_000);
+    rig.settle();
+    assert_eq!(rig.told(READER), [], "more came before that had left");
+}
+
+#[test]
+fn a_filter_leaves_out_the_others() {
+    let mut rig = rig();
+    for number in 0..20 {
+        let subject = if number % 5 == 0 { "disk.five" } else { "disk.other" };
+        rig.ask_all(WRITER, &[publish(subject, &number.to_string())]);
+    }
+    rig.settle();
+    create(
+        &mut rig,
+        "disk",
+        r#""deliver_subject":"push","deliver_policy":"all","filter_subject":"disk.five""#,
+    );
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!(payloads, ["0", "5", "10", "15"]);
+    rig.ask_all(WRITER, &[publish("disk.other", "x"), publish("disk.five", "y")]);
+    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!(payloads, ["y"]);
+}
+
+#[test]
+fn messages_that_are_asked_for_come_and_the_question_ends() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..11);
+    rig.subscribe(READER, "pulled", "2");
+    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
+    let pull = |rig: &mut Rig, what: &str| {
+        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", what, "pulled")]);
+    };
+    pull(&mut rig, r#"{"batch":4}"#);
+    assert_eq!(take(&mut rig).len(), 4);
+    pull(&mut rig, r#"{"batch":100,"expires":1000000000}"#);
+    let got = take(&mut rig);
+    assert_eq!((got.len(), got[0].0, got[5].0), (6, 5, 10));
+    // It still waits: what is new comes.
+    fill(&mut rig, "disk", 11..12);
+    assert_eq!(take(&mut rig), [(11, "11".to_owned())]);
+    rig.pass(2_000_000_000);
+    rig.settle();
+    assert!(rig.heard(READER).contains("408 Request Timeout"));
+    pull(&mut rig, r#"{"batch":1,"no_wait":true}"#);
+    rig.settle();
+    assert!(rig.heard(READER).contains("404 No Messages"));
+}
+
+#[test]
+fn a_consumer_beats_while_nothing_comes_and_goes_when_nobody_listens() {
+    let mut rig = rig();
+    rig.subscribe(READER, "push", "2");
+    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
+    take(&mut rig);
+    rig.pass(1_100_000_000);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("100 Idle Heartbeat") && heard.contains("Nats-Last-Stream: 0"), "{heard}");
+    rig.ask_all(READER, &[Request::Unsubscribe { sid: b"2", after: None }]);
+    rig.pass(4_000_000_000);
+    rig.settle();
+    assert!(question(&mut rig, "CONSUMER.INFO.disk.c", "").contains(r#""name":"c""#));
+    rig.pass(6_000_000_000);
+    rig.settle();
+    assert!(question(&mut rig, "CONSUMER.INFO.disk.c", "").contains("consumer not found"));
+    assert_eq!(rig.hub.counters().consumers.get(), 0);
+}
+
+#[test]
+fn single_records_are_read_by_their_sequence() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..6);
+    let message = question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":3}"#);
+    // "3" in base64.
+    assert!(message.contains(r#""data":"Mw==""#) && message.contains(r#""seq":3"#), "{message}");
+    assert!(question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":99}"#).contains(r#""code":404"#));
+    rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":4}"#, "answers.1")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
+}
+
+/// Whatever is asked is answered.
+#[test]
+fn every_question_has_an_answer() {
+    let mut rig = rig();
+    for (subject, payload, expected) in [
+        ("INFO", "", r#""streams":3"#),
+        ("STREAM.NAMES", "", r#"["disk","memory","none"]"#),
+        ("STREAM.NAMES", r#"{"subject":"disk.x"}"#, r#"["disk"]"#),
+        ("STREAM.LIST", "", r#""name":"memory""#),
+        ("STREAM.INFO.disk", "", r#""last_seq":0"#),
+        ("STREAM.INFO.nobody", "", r#""err_code":10059"#),
+        ("STREAM.CREATE.disk", r#"{"subjects":["disk.>"]}"#, r#""name":"disk""#),
+        ("STREAM.CREATE.disk", r#"{"subjects":["x.>"]}"#, r#""err_code":10058"#),
+        ("STREAM.CREATE.new", r#"{"subjects":["x.>"]}"#, r#""code":403"#),
+        ("STREAM.DELETE.disk", "", r#""code":403"#),
+        ("STREAM.PURGE.disk", "", r#""code":403"#),
+        ("STREAM.MSG.GET.disk", "x", r#""code":400"#),
+        ("CONSUMER.CREATE.disk", "x", r#""code":400"#),
+        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"explicit"}}"#, "ordered consumer"),
+        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","durable_name":"d"}}"#, "durable"),
+        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","deliver_policy":"odd"}}"#, "odd"),
+        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","filter_subject":"a..b"}}"#, "no filter"),
+        ("CONSUMER.DURABLE.CREATE.disk.d", "{}", "durable"),
+        ("CONSUMER.NAMES.disk", "", r#""total":0"#),
+        ("CONSUMER.LIST.disk", "", r#""total":0"#),
+        ("CONSUMER.DELETE.disk.c", "", r#""err_code":10014"#),
+        ("SERVER.REMOVE", "", r#""code":501"#),
+    ] {
+        let answer = question(&mut rig, subject, payload);
+        assert!(answer.contains(expected), "{subject}: {answer}");
+        assert!(answer.contains(r#""type":"io.nats.jetstream.api.v1."#), "{subject}: {answer}");
+    }
+}

@@ -1,0 +1,10 @@
+//! What the hub promises, step by step on a simulated disk.
+#![cfg(not(stilling_planted))]
+
+mod asking;
+mod consumers;
+mod life;
+mod plain;
+#[path = "../rig/mod.rs"]
+mod rig;
+mod streams;

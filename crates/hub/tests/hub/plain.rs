@@ -1,0 +1,162 @@
+//! Publish and subscribe without streams.
+
+use stilling_hub::{Request, Traits};
+
+use crate::asking::{publish, publish_for};
+use crate::rig::{ABLE, Rig, Told, client, publish_with};
+
+const ALICE: stilling_hub::Client = stilling_hub::Client { shard: 0, token: 1 };
+const BOB: stilling_hub::Client = stilling_hub::Client { shard: 1, token: 1 };
+
+/// Row 0.21 by subject: a message goes to those who asked for it, once per subscription, to each shard's own.
+#[test]
+fn a_message_goes_to_every_subscription_that_takes_it() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a.*", "1");
+    rig.subscribe(ALICE, "a.b", "2");
+    rig.subscribe(BOB, ">", "9");
+    rig.ask_all(ALICE, &[publish("a.b", "one"), publish("a.c", "two"), publish("b", "three")]);
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains("MSG a.b 1 3\r\none\r\n") && heard.contains("MSG a.b 2 3\r\none\r\n"), "{heard}");
+    assert!(heard.ends_with("MSG a.c 1 3\r\ntwo\r\n"), "{heard}");
+    let expected = "MSG a.b 9 3\r\none\r\nMSG a.c 9 3\r\ntwo\r\nMSG b 9 5\r\nthree\r\n";
+    assert_eq!(rig.heard(BOB), expected);
+}
+
+#[test]
+fn a_queue_shares_its_messages_and_the_others_get_all() {
+    let mut rig = Rig::new();
+    for (who, sid) in [(ALICE, "1"), (BOB, "2")] {
+        rig.ask_all(who, &[Request::Subscribe { filter: b"jobs", queue: b"workers", sid: sid.as_bytes() }]);
+    }
+    rig.subscribe(client(0, 5), "jobs", "7");
+    for _ in 0..10 {
+        rig.ask_all(client(0, 6), &[publish("jobs", "x")]);
+    }
+    let count = |text: &str| text.matches("MSG").count();
+    let (alice, bob) = (count(&rig.heard(ALICE)), count(&rig.heard(BOB)));
+    assert_eq!((alice, bob, count(&rig.heard(client(0, 5)))), (5, 5, 10));
+}
+
+#[test]
+fn a_request_to_nobody_is_answered_at_once_for_those_who_want_it() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.*", "1");
+    rig.ask_all(ALICE, &[publish_for("nobody", "?", "inbox.1")]);
+    assert_eq!(rig.heard(ALICE), "HMSG inbox.1 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n");
+    rig.ask(ALICE, Traits::default(), &[publish_for("nobody", "?", "inbox.1")]);
+    assert_eq!(rig.heard(ALICE), "");
+}
+
+#[test]
+fn a_request_carries_its_reply_subject() {
+    let mut rig = Rig::new();
+    rig.subscribe(BOB, "service", "3");
+    rig.ask_all(ALICE, &[publish_for("service", "?", "inbox.1")]);
+    assert_eq!(rig.heard(BOB), "MSG service 3 inbox.1 1\r\n?\r\n");
+}
+
+#[test]
+fn headers_reach_those_who_understand_them() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a", "1");
+    let old = [Request::Subscribe { filter: b"a", queue: b"", sid: b"2" }];
+    rig.ask(BOB, Traits::default(), &old);
+    rig.ask_all(ALICE, &[publish_with("a", "x", "", "NATS/1.0\r\nK: v\r\n\r\n")]);
+    assert_eq!(rig.heard(ALICE), "HMSG a 1 18 19\r\nNATS/1.0\r\nK: v\r\n\r\nx\r\n");
+    assert_eq!(rig.heard(BOB), "MSG a 2 1\r\nx\r\n");
+}
+
+#[test]
+fn who_wants_no_echo_gets_none() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask(ALICE, Traits { no_echo: true, ..ABLE }, &[publish("a", "x")]);
+    assert_eq!(rig.heard(ALICE), "");
+    rig.ask_all(BOB, &[publish("a", "y")]);
+    assert_eq!(rig.heard(ALICE), "MSG a 1 1\r\ny\r\n");
+}
+
+#[test]
+fn a_subscription_ends_when_it_is_told_to() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.subscribe(ALICE, "a", "2");
+    rig.ask_all(
+        ALICE,
+        &[
+            Request::Unsubscribe { sid: b"1", after: Some(2) },
+            publish("a", "x"),
+            publish("a", "y"),
+            publish("a", "z"),
+            Request::Unsubscribe { sid: b"2", after: None },
+            publish("a", "0"),
+            Request::Unsubscribe { sid: b"none", after: None },
+        ],
+    );
+    let heard = rig.heard(ALICE);
+    assert_eq!((heard.matches("MSG a 1 ").count(), heard.matches("MSG a 2 ").count()), (2, 3), "{heard}");
+    // Fewer than it has got already: it ends at once.
+    rig.subscribe(ALICE, "a", "3");
+    rig.ask_all(
+        ALICE,
+        &[publish("a", "x"), Request::Unsubscribe { sid: b"3", after: Some(1) }, publish("a", "y")],
+    );
+    assert_eq!(rig.heard(ALICE), "MSG a 3 1\r\nx\r\n");
+}
+
+#[test]
+fn a_connection_that_is_gone_gets_nothing_and_leaves_nothing() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask_all(ALICE, &[Request::Leave, publish("a", "x")]);
+    assert_eq!(rig.heard(ALICE), "");
+    assert_eq!(rig.hub.counters().subscriptions.get(), 0);
+    assert_eq!(rig.hub.counters().unheard.get(), 1);
+}
+
+/// Clients' `flush()` relies on it.
+#[test]
+fn a_pong_comes_behind_everything_that_was_asked_before() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "a", "1");
+    rig.ask_all(ALICE, &[publish("a", "x"), Request::Barrier, publish("a", "y")]);
+    assert_eq!(rig.heard(ALICE), "MSG a 1 1\r\nx\r\nPONG\r\nMSG a 1 1\r\ny\r\n");
+}
+
+#[test]
+fn more_subscriptions_than_a_connection_may_have_end_it() {
+    let mut rig = Rig::new();
+    for sid in 0..8 {
+        rig.subscribe(ALICE, "a", &sid.to_string());
+    }
+    rig.look();
+    rig.subscribe(ALICE, "a", "8");
+    let told = rig.told(ALICE);
+    let error = Told::Text("-ERR 'maximum subscriptions exceeded'\r\n".to_owned());
+    assert_eq!(told, [error, Told::Close]);
+}
+
+/// "The writer may wait for a shard's turn": nothing is dropped and nothing done twice when a shard is late.
+#[test]
+fn without_room_the_hub_stops_and_goes_on_where_it_was() {
+    let (mut rig, _) = Rig::on(&stilling_journal::disk::simulated::SimulatedDisk::new(), 8, 2);
+    rig.subscribe(BOB, "a", "1");
+    let payload = "x".repeat(100_000);
+    let requests: Vec<_> = (0..20).map(|_| publish("a", &payload)).collect();
+    let mut intake = stilling_hub::Intake::new();
+    for request in &requests {
+        intake.push(ALICE.token, ABLE, request);
+    }
+    let (mut at, mut turns, mut count) = (0, 0, 0);
+    while at < intake.len() {
+        at = rig.hub.take(0, &intake, at, 1);
+        rig.hub.flush();
+        count += rig.heard(BOB).matches("MSG").count();
+        turns += 1;
+    }
+    rig.hub.flush();
+    count += rig.heard(BOB).matches("MSG").count();
+    assert!(turns > 2, "{turns} turns: it never stopped");
+    assert_eq!(count, 20);
+}

@@ -1,0 +1,211 @@
+//! Streams: what is kept, when it is seen, and what publishers are told.
+
+use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Verdict};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+
+use crate::asking::{publication, publish, publish_for};
+use crate::rig::{ABLE, BATCH_SIZE, Rig, Told, publish_with};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+const BOB: Client = Client { shard: 1, token: 2 };
+
+fn ack(inbox: &str, json: &str) -> String {
+    format!("MSG {inbox} 1 {}\r\n{json}\r\n", json.len())
+}
+
+/// Invariant 5: neither an acknowledgement nor the record itself leaves before the sync that covers it.
+#[test]
+fn nothing_is_seen_or_acknowledged_before_it_is_durable() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, "disk.>", "2");
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), Request::Barrier]);
+    rig.turn();
+    assert_eq!((rig.heard(ALICE).as_str(), rig.heard(BOB).as_str()), ("PONG\r\n", ""));
+    assert!(rig.hub.storage_mut().write());
+    assert_eq!((rig.heard(ALICE).as_str(), rig.heard(BOB).as_str()), ("", ""));
+    rig.turn();
+    assert_eq!(rig.heard(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
+    assert_eq!(rig.heard(BOB), "MSG disk.a 2 1\r\nx\r\n");
+}
+
+#[test]
+fn memory_and_nothing_are_acknowledged_at_once() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, ">", "2");
+    rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.1"), publish_for("none.a", "y", "inbox.2")]);
+    let expected =
+        [ack("inbox.1", r#"{"stream":"memory","seq":1}"#), ack("inbox.2", r#"{"stream":"none","seq":1}"#)]
+            .concat();
+    assert_eq!(rig.heard(ALICE), expected);
+    let heard = rig.heard(BOB);
+    assert!(heard.contains("MSG memory.a 2 inbox.1 1\r\nx\r\n"), "{heard}");
+    assert!(heard.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{heard}");
+}
+
+#[test]
+fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
+    let twice = [publish_with("disk.a", "x", "inbox.1", id), publish_with("disk.a", "x", "inbox.2", id)];
+    rig.ask_all(ALICE, &twice);
+    rig.turn();
+    assert_eq!(rig.heard(ALICE), "");
+    rig.settle();
+    let duplicate = ack("inbox.2", r#"{"stream":"disk","seq":1,"duplicate":true}"#);
+    assert_eq!(rig.heard(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#) + &duplicate);
+    // Long after, at once.
+    rig.ask_all(ALICE, &twice[1..]);
+    assert_eq!(rig.heard(ALICE), duplicate);
+    assert_eq!(rig.hub.counters().duplicates.get(), 2);
+    assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
+}
+
+#[test]
+fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    for (name, value, expected) in [
+        ("Nats-Expected-Last-Sequence", "7", r#""err_code":10071,"description":"wrong last sequence: 1""#),
+        ("Nats-Expected-Last-Sequence", "x", r#""err_code":10071"#),
+        ("Nats-Expected-Stream", "other", r#""err_code":10060"#),
+        ("Nats-Expected-Last-Msg-Id", "q", r#""err_code":10052"#),
+        ("Nats-Rollup", "all", r#""err_code":10052"#),
+    ] {
+        let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
+        rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
+        let heard = rig.heard(ALICE);
+        assert!(heard.contains(expected), "{name}: {heard}");
+    }
+    for (name, value) in [("Nats-Expected-Last-Sequence", "1"), ("Nats-Expected-Stream", "disk")] {
+        let headers = format!("NATS/1.0\r\n{name}: {value}\r\n\r\n");
+        rig.ask_all(ALICE, &[publish_with("disk.a", "y", "inbox.1", &headers)]);
+    }
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains(r#""seq":2}"#) && heard.contains(r#""seq":3}"#), "{heard}");
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Condition), 5);
+}
+
+/// Row 0.14: the disk fails: nothing is acknowledged any more, everything is answered, and other streams go on.
+#[test]
+fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, "disk.>", "2");
+    rig.ask_all(ALICE, &[publish_for("disk.a", "before", "inbox.0")]);
+    rig.settle();
+    assert_eq!(rig.heard(ALICE), ack("inbox.0", r#"{"stream":"disk","seq":1}"#));
+    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.1")]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "lost", "inbox.2")]);
+    rig.settle();
+    rig.ask_all(
+        ALICE,
+        &[publish_for("disk.a", "after", "inbox.3"), publish_for("memory.a", "other", "inbox.4")],
+    );
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
+        let refused = format!("MSG {inbox} 1 ");
+        let at = heard.find(&refused).unwrap_or_else(|| panic!("{inbox}: {heard}"));
+        assert!(heard[at..].lines().nth(1).is_some_and(|json| json.contains(r#""code":503"#)), "{heard}");
+    }
+    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
+    assert_eq!(rig.heard(BOB), "MSG disk.a 2 6\r\nbefore\r\n");
+    let counters = rig.hub.counters();
+    assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
+}
+
+#[test]
+fn a_record_that_no_batch_takes_is_refused() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let payload = "x".repeat(BATCH_SIZE);
+    for subject in ["disk.a", "memory.a"] {
+        rig.ask_all(ALICE, &[publish_for(subject, &payload, "inbox.1")]);
+        let heard = rig.heard(ALICE);
+        assert!(heard.contains(r#""err_code":10054"#), "{subject}: {heard}");
+    }
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::TooLarge), 2);
+}
+
+/// All memory goes round: when the disk has all batches, the hub takes nothing more, and loses nothing.
+#[test]
+fn without_a_free_batch_the_hub_stops_and_goes_on_where_it_was() {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let payload = "x".repeat(3000);
+    let requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    let done = rig.ask(ALICE, ABLE, &requests);
+    assert!(done < requests.len(), "it took everything");
+    let mut left = &requests[done..];
+    while !left.is_empty() {
+        rig.settle();
+        let done = rig.ask(ALICE, ABLE, left);
+        left = &left[done..];
+    }
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    for sequence in 1..=12 {
+        assert_eq!(heard.matches(&format!("\"seq\":{sequence}}}")).count(), 1, "{sequence}");
+    }
+}
+
+/// What a door that waits for an answer of its own is told.
+#[test]
+fn a_ticket_gets_a_verdict() {
+    let mut rig = Rig::new();
+    let with =
+        |subject, ticket| Request::Publish(Publication { ticket: Some(ticket), ..publication(subject, "x") });
+    rig.ask_all(BOB, &[with("disk.a", 1), with("memory.a", 2), with("elsewhere", 3)]);
+    let stored = |stream, sequence| Verdict::Stored { stream, sequence, duplicate: false };
+    let passed = Verdict::Passed { subscriptions: 0 };
+    assert_eq!(rig.told(BOB), [Told::Verdict(2, stored(1, 1)), Told::Verdict(3, passed)]);
+    rig.settle();
+    assert_eq!(rig.told(BOB), [Told::Verdict(1, stored(0, 1))]);
+    let headers = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 9\r\n\r\n";
+    let wrong = Publication { ticket: Some(4), headers, ..publication("disk.a", "x") };
+    rig.ask_all(BOB, &[Request::Publish(wrong)]);
+    let refused = Verdict::Refused(Refusal::WrongLastSequence { stream: 0, last: 1 });
+    assert_eq!(rig.told(BOB), [Told::Verdict(4, refused)]);
+}
+
+#[test]
+fn a_farewell_comes_behind_everything_that_was_promised() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.1"), Request::Farewell]);
+    rig.turn();
+    assert_eq!(rig.told(ALICE), []);
+    rig.settle();
+    let acknowledged = Told::Text(ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
+    assert_eq!(rig.told(ALICE), [acknowledged, Told::Close]);
+    // With nothing promised, at once.
+    rig.ask_all(BOB, &[Request::Farewell]);
+    assert_eq!(rig.told(BOB), [Told::Close]);
+    assert!(rig.hub.is_settled());
+}
+
+/// A stream in memory keeps the newest, within its bytes.
+#[test]
+fn a_stream_in_memory_lets_the_oldest_go() {
+    let mut rig = Rig::new();
+    let payload = "x".repeat(1000);
+    for _ in 0..200_000 / 7 {
+        rig.ask_all(ALICE, &[publish("memory.a", &payload)]);
+    }
+    let stream = &rig.hub.counters().streams[1];
+    assert_eq!(stream.last.get(), 200_000 / 7);
+    assert_eq!(stream.first.get(), 1, "all of it fits into 64 MiB");
+    for _ in 0..60_000 {
+        rig.ask_all(ALICE, &[publish("memory.a", &payload)]);
+    }
+    let (first, last) = (stream.first.get(), stream.last.get());
+    let kept = (last - first + 1) * 1000;
+    assert!((50_000_000..=64 * 1024 * 1024).contains(&kept), "{first} to {last}");
+}

@@ -1,0 +1,23 @@
+//! The simulation sees what it is there for: each planted bug is found within a thousand seeds, and without one nothing is.
+//! One test, because the choice is the process's.
+#![cfg(stilling_planted)]
+
+mod rig;
+
+use rig::world::live;
+use stilling_ring::planted;
+
+fn is_found(bug: Option<&'static str>) -> bool {
+    planted::choose(bug);
+    let is_found = (0..1000).any(|seed| live(seed).is_err());
+    planted::choose(None);
+    is_found
+}
+
+#[test]
+fn a_missing_sync_a_double_acknowledgement_and_an_early_sight_are_found() {
+    assert!(!is_found(None));
+    for bug in ["missing sync", "early watermark", "double acknowledgement", "early sight"] {
+        assert!(is_found(Some(bug)), "{bug}");
+    }
+}

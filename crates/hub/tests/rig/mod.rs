@@ -1,0 +1,280 @@
+//! A hub whose disk writes when it is told to, and whose shards are lists.
+
+pub(crate) mod world;
+
+use std::collections::VecDeque;
+
+use stilling_hub::{
+    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication,
+    Request, Resumed, Storage, StreamConfig, Traits, Verdict,
+};
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::{
+    Answer, Batch, Chunk, Config, Log, ReadOrder, Recovery, Retention, Source, StreamIndex, read_chunk,
+};
+
+/// Short segments, so that there are many.
+pub(crate) const SEGMENTS: Config = Config { segment_size: 128 * 1024 };
+
+/// Bytes of a batch; a longer record is refused.
+pub(crate) const BATCH_SIZE: usize = 8192;
+
+/// Logs that write one batch each time they are told to.
+pub(crate) struct SteppedStorage {
+    pub(crate) logs: Vec<Log<SimulatedDisk>>,
+    sources: Vec<Source<SimulatedDisk>>,
+    idle: Vec<Batch>,
+    waiting: VecDeque<(StreamIndex, Batch)>,
+    answers: VecDeque<(Answer, Option<Batch>)>,
+    orders: VecDeque<ReadOrder>,
+    chunks: VecDeque<Chunk>,
+    /// The last sequence of each stream whose batch has been answered for.
+    pub(crate) told: Vec<u64>,
+}
+
+impl SteppedStorage {
+    fn new(logs: Vec<Log<SimulatedDisk>>, batches: usize) -> SteppedStorage {
+        SteppedStorage {
+            sources: logs.iter().map(Log::source).collect(),
+            told: logs.iter().map(Log::durable).collect(),
+            logs,
+            idle: (0..batches).map(|_| Batch::new(BATCH_SIZE)).collect(),
+            waiting: VecDeque::new(),
+            answers: VecDeque::new(),
+            orders: VecDeque::new(),
+            chunks: VecDeque::new(),
+        }
+    }
+
+    /// Writes the oldest batch that waits. The hub is not told before it asks. Returns whether there was one.
+    pub(crate) fn write(&mut self) -> bool {
+        let Some((stream, batch)) = self.waiting.pop_front() else { return false };
+        let mut batches = [batch];
+        let log = &mut self.logs[stream as usize];
+        let answer = match log.append(&mut batches) {
+            Ok(watermark) => Answer::Durable { stream, watermark },
+            Err(frozen) => Answer::Frozen { stream, watermark: log.durable(), frozen },
+        };
+        let [batch] = batches;
+        self.answers.push_back((answer, Some(batch)));
+        true
+    }
+
+    /// Reads for the oldest order. Returns whether there was one.
+    pub(crate) fn look_up(&mut self) -> bool {
+        let Some(order) = self.orders.pop_front() else { return false };
+        let mut reader = self.sources[order.stream as usize].read_from(order.from);
+        self.chunks.push_back(read_chunk(&mut reader, &order));
+        true
+    }
+}
+
+impl Storage for SteppedStorage {
+    fn batch(&mut self) -> Option<Batch> {
+        self.idle.pop()
+    }
+
+    fn give_back(&mut self, batch: Batch) {
+        self.idle.push(batch);
+    }
+
+    fn append(&mut self, stream: StreamIndex, batch: Batch, _: u64) {
+        self.waiting.push_back((stream, batch));
+    }
+
+    fn retain(&mut self, _: StreamIndex, _: Retention, _: u64) -> bool {
+        false
+    }
+
+    fn read(&mut self, order: ReadOrder) -> bool {
+        self.orders.push_back(order);
+        true
+    }
+
+    fn publish(&mut self) {}
+
+    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+        let (answer, batch) = self.answers.pop_front()?;
+        if let Answer::Durable { stream, watermark } = answer {
+            self.told[stream as usize] = watermark;
+        }
+        Some((answer, batch))
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        self.chunks.pop_front()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.answers.is_empty() && self.chunks.is_empty()
+    }
+}
+
+/// Shards that hold what they were handed until somebody looks.
+#[derive(Default)]
+pub(crate) struct Shards {
+    handed: Vec<VecDeque<Deliveries>>,
+    /// Pieces that each shard may have at once.
+    room: usize,
+}
+
+impl Outlets for Shards {
+    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool {
+        if self.handed[shard].len() >= self.room {
+            return false;
+        }
+        self.handed[shard].push_back(std::mem::take(deliveries));
+        true
+    }
+}
+
+/// What a connection has been told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    Text(String),
+    Verdict(u32, Verdict),
+    Mark(u64),
+    Close,
+}
+
+/// The hub and everything around it.
+pub(crate) struct Rig {
+    pub(crate) hub: Hub<SteppedStorage, Shards>,
+    /// What each connection was told, in order, as far as its shard has looked.
+    pub(crate) told: Vec<(Client, Told)>,
+    pub(crate) now_ns: u64,
+}
+
+/// A stream.
+pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> StreamConfig {
+    StreamConfig {
+        name: name.to_owned(),
+        subjects: subjects.iter().map(|subject| (*subject).to_owned()).collect(),
+        durability,
+        ..StreamConfig::default()
+    }
+}
+
+pub(crate) fn client(shard: u32, token: u64) -> Client {
+    Client { shard, token }
+}
+
+/// A connection that can everything.
+pub(crate) const ABLE: Traits = Traits { headers: true, no_responders: true, no_echo: false };
+
+impl Rig {
+    /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
+    /// have something on it, so many batches, and shards that may have so many pieces.
+    pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (Rig, Recovery) {
+        let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
+        let streams = vec![
+            stream("disk", &["disk.>"], Durability::Disk),
+            stream("memory", &["memory.>"], Durability::Memory),
+            stream("none", &["none.>"], Durability::None),
+        ];
+        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next }];
+        let ids = log.source();
+        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max: 8 };
+        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };
+        let storage = SteppedStorage::new(vec![log], batches);
+        let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), 0));
+        let order = ReadOrder {
+            ticket: 0,
+            stream: 0,
+            from: stilling_journal::From::Sequence(1),
+            records_max: u32::MAX,
+        };
+        let mut reader = ids.read_from(order.from);
+        loop {
+            let chunk = read_chunk(&mut reader, &order);
+            for (sequence, _, record) in (0..chunk.len()).filter_map(|at| chunk.get(at)) {
+                hub.remember(0, sequence, record.headers);
+            }
+            if chunk.is_end {
+                break;
+            }
+        }
+        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000 }, recovery)
+    }
+
+    /// Has the hub deal with requests of a connection. Returns how many it dealt with.
+    pub(crate) fn ask(&mut self, from: Client, traits: Traits, requests: &[Request<'_>]) -> usize {
+        let mut intake = Intake::new();
+        for request in requests {
+            intake.push(from.token, traits, request);
+        }
+        let done = self.hub.take(from.shard as usize, &intake, 0, self.now_ns);
+        self.hub.flush();
+        done
+    }
+
+    /// A turn of the hub in which the disk does nothing.
+    pub(crate) fn turn(&mut self) {
+        self.hub.absorb(self.now_ns);
+        self.hub.flush();
+    }
+
+    /// Has the disk write and read everything, and the hub tell it.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            self.turn();
+            let storage = self.hub.storage_mut();
+            let has_written = storage.write();
+            let has_read = storage.look_up();
+            if !has_written && !has_read && storage.is_quiet() {
+                break;
+            }
+        }
+        self.turn();
+    }
+
+    /// The shards look at what they were handed, and give it back.
+    pub(crate) fn look(&mut self) {
+        for shard in 0..2_u32 {
+            while let Some(mut deliveries) = self.hub.outlets_mut().handed[shard as usize].pop_front() {
+                while let Some(token) = deliveries.advance() {
+                    let told = match deliveries.current().expect("there is one") {
+                        Delivery::Bytes(first, second) => {
+                            Told::Text(String::from_utf8([first, second].concat()).expect("text"))
+                        }
+                        Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
+                        Delivery::Mark(mark) => Told::Mark(mark),
+                        Delivery::Close => Told::Close,
+                    };
+                    self.told.push((Client { shard, token }, told));
+                }
+            }
+        }
+    }
+
+    /// What a connection has been told since it was last asked, all text in one.
+    pub(crate) fn heard(&mut self, by: Client) -> String {
+        self.look();
+        let mut text = String::new();
+        self.told.retain(|(client, told)| match told {
+            Told::Text(more) if *client == by => {
+                text.push_str(more);
+                false
+            }
+            _ => true,
+        });
+        text
+    }
+}
+
+/// One with headers, to be answered.
+pub(crate) fn publish_with<'a>(
+    subject: &'a str,
+    payload: &'a str,
+    reply: &'a str,
+    headers: &'a str,
+) -> Request<'a> {
+    Request::Publish(Publication {
+        door: Door::Nats,
+        subject: subject.as_bytes(),
+        reply: reply.as_bytes(),
+        headers: headers.as_bytes(),
+        payload: payload.as_bytes(),
+        ticket: None,
+    })
+}

@@ -1,0 +1,304 @@
+//! Publishers that retry, subscribers that listen, a disk that fails, and the power that goes: what each was told is
+//! compared with what is there afterwards.
+//!
+//! Every message has an id of its publisher and number. A publisher sends again what was not acknowledged, under the same
+//! id, also in the next life. At the end:
+//! - **durable**: what was acknowledged is in the stream, under the sequence that was told;
+//! - **seen**: what a subscriber saw is in the stream;
+//! - **order**: what a publisher sent first stands first, and stands there once;
+//! - **nothing invented**: what is in the stream was sent;
+//! - **answered once**: each publication has at most one answer in a life, and exactly one when the disk works to its end;
+//! - **ledger**: taken + duplicates + refused = all that came in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stilling_hub::{Client, Door, Loss};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::{From, Log, Read};
+
+use super::{ABLE, Rig, SEGMENTS, Told, client, publish_with};
+
+/// How often things have happened.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Story {
+    pub(crate) acknowledged: u64,
+    pub(crate) seen: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) refused: u64,
+    pub(crate) crashes: u64,
+    pub(crate) frozen: u64,
+    pub(crate) unanswered: u64,
+}
+
+impl Story {
+    pub(crate) fn add(&mut self, other: &Story) {
+        self.acknowledged += other.acknowledged;
+        self.seen += other.seen;
+        self.duplicates += other.duplicates;
+        self.refused += other.refused;
+        self.crashes += other.crashes;
+        self.frozen += other.frozen;
+        self.unanswered += other.unanswered;
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % end
+    }
+}
+
+/// Publisher and number.
+type Name = (u64, u64);
+
+const PUBLISHERS: u64 = 3;
+const SUBSCRIBER: Client = Client { shard: 1, token: 99 };
+
+/// What is known outside, over all lives.
+#[derive(Default)]
+struct Known {
+    acknowledged: BTreeMap<Name, u64>,
+    seen: BTreeSet<Name>,
+    sent: BTreeSet<Name>,
+    /// What each publisher has not had an acknowledgement for.
+    open: BTreeMap<u64, BTreeSet<u64>>,
+    next: [u64; PUBLISHERS as usize],
+}
+
+/// Lives three times. Returns what happened, or which promise was broken.
+pub(crate) fn live(seed: u64) -> Result<Story, String> {
+    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let (mut story, mut known) = (Story::default(), Known::default());
+    let mut disk = SimulatedDisk::recording();
+    for life in 0..3 {
+        if life > 0 {
+            disk.record();
+        }
+        disk = one_life(&disk, &mut random, &mut known, &mut story)?;
+        check(&disk, &known)?;
+        story.crashes += 1;
+    }
+    Ok(story)
+}
+
+/// One life, up to the crash: returns what the disk has then.
+fn one_life(
+    disk: &SimulatedDisk,
+    random: &mut Random,
+    known: &mut Known,
+    story: &mut Story,
+) -> Result<SimulatedDisk, String> {
+    let batches = 2 + random.below(4) as usize;
+    let (mut rig, recovery) = Rig::on(disk, batches, 1 + random.below(4) as usize);
+    let next_at_start = recovery.next;
+    let _ = rig.ask(SUBSCRIBER, ABLE, &[subscribe("disk.>")]);
+    for publisher in 0..PUBLISHERS {
+        let inbox = format!("inbox.{publisher}.>");
+        let _ = rig.ask(who(publisher), ABLE, &[subscribe(&inbox)]);
+    }
+    let mut life = Life { waits: BTreeSet::new(), asked: 0, answers: 0 };
+    let fails_at = (random.below(3) == 0).then(|| random.below(60));
+    for step in 0..40 + random.below(60) {
+        if fails_at == Some(step) {
+            let error = if random.below(2) == 0 { INPUT_OUTPUT } else { NO_SPACE };
+            disk.fail(Faults { writes: Some((random.below(3) as u32, error)), ..Faults::default() });
+        }
+        match random.below(10) {
+            0..6 => life.publish(&mut rig, random, known),
+            6 | 7 => {
+                rig.hub.storage_mut().write();
+            }
+            8 => rig.turn(),
+            _ => life.listen(&mut rig, known, story)?,
+        }
+    }
+    let is_quiet = random.below(2) == 0;
+    if is_quiet {
+        settle(&mut rig, &mut life, known, story)?;
+        if !life.waits.is_empty() {
+            return Err(format!("never answered: {:?}", life.waits));
+        }
+        let counters = rig.hub.counters();
+        let lost: u64 = Loss::ALL.iter().map(|loss| counters.losses(Door::Nats, *loss)).sum();
+        let (came, duplicates) = (counters.messages.get(), counters.duplicates.get());
+        let stored = counters.streams[0].visible.get() + 1 - next_at_start;
+        if came != life.asked || came != stored + duplicates + lost {
+            return Err(format!(
+                "the ledger: {} asked, {came} came, {stored} stored, {duplicates} duplicates, {lost} lost",
+                life.asked
+            ));
+        }
+    }
+    story.unanswered += life.waits.len() as u64;
+    story.duplicates += rig.hub.counters().duplicates.get();
+    story.frozen += rig.hub.counters().streams[0].frozen.get();
+    drop(rig);
+    // The power goes between the last thing that the hub was told and now.
+    let history = disk.history();
+    let point = history.at(history.points() - 1);
+    let share = random.below(17);
+    Ok(point.disk(|_| random.below(16) < share))
+}
+
+struct Life {
+    /// Publications that have not been answered in this life.
+    waits: BTreeSet<(Name, u64)>,
+    asked: u64,
+    answers: u64,
+}
+
+impl Life {
+    fn publish(&mut self, rig: &mut Rig, random: &mut Random, known: &mut Known) {
+        let publisher = random.below(PUBLISHERS);
+        let open = known.open.entry(publisher).or_default();
+        // In order: what is sent again goes before what is new.
+        let again = open.first().copied().filter(|_| random.below(3) == 0);
+        let number = again.unwrap_or_else(|| {
+            let next = &mut known.next[publisher as usize];
+            *next += 1;
+            *next
+        });
+        let name = (publisher, number);
+        let subject = format!("disk.{publisher}");
+        let payload = format!("{publisher}/{number}/{}", "x".repeat(random.below(3000) as usize));
+        let reply = format!("inbox.{publisher}.{number}.{}", self.asked);
+        let headers = format!("NATS/1.0\r\nNats-Msg-Id: {publisher}/{number}\r\n\r\n");
+        let done = rig.ask(who(publisher), ABLE, &[publish_with(&subject, &payload, &reply, &headers)]);
+        if done == 1 {
+            open.insert(number);
+            known.sent.insert(name);
+            self.waits.insert((name, self.asked));
+            self.asked += 1;
+        } else if again.is_none() {
+            known.next[publisher as usize] -= 1;
+        }
+    }
+
+    /// Takes what everybody was told.
+    fn listen(&mut self, rig: &mut Rig, known: &mut Known, story: &mut Story) -> Result<(), String> {
+        rig.look();
+        for publisher in 0..PUBLISHERS {
+            let text = rig.heard(who(publisher));
+            let mut lines = text.split("\r\n");
+            while let Some(line) = lines.next() {
+                let Some(rest) = line.strip_prefix("MSG inbox.") else { continue };
+                let mut words = rest.split([' ', '.']).map(|word| word.parse().unwrap_or(0));
+                let name = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+                let asked = words.next().unwrap_or(0);
+                let json = lines.next().unwrap_or_default();
+                if !self.waits.remove(&(name, asked)) {
+                    return Err(format!("{name:?} was answered twice: {json}"));
+                }
+                self.answers += 1;
+                if json.contains("error") {
+                    story.refused += 1;
+                    continue;
+                }
+                let sequence = number_behind(json, "\"seq\":");
+                story.acknowledged += 1;
+                known.open.entry(name.0).or_default().remove(&name.1);
+                if let Some(before) = known.acknowledged.insert(name, sequence)
+                    && before != sequence
+                {
+                    return Err(format!("{name:?} was acknowledged as {before} and as {sequence}"));
+                }
+            }
+        }
+        // Nobody asked for any of these.
+        match rig.told.first() {
+            Some((client, Told::Verdict(ticket, verdict))) => {
+                return Err(format!("{client:?} got a verdict: {ticket} {verdict:?}"));
+            }
+            Some((client, Told::Mark(mark))) => return Err(format!("{client:?} got a mark: {mark}")),
+            Some((client, Told::Close)) => return Err(format!("{client:?} was to be closed")),
+            Some((_, Told::Text(_))) | None => {}
+        }
+        let text = rig.heard(SUBSCRIBER);
+        let mut lines = text.split("\r\n");
+        while let Some(line) = lines.next() {
+            // Headers follow the line, an empty line, then the payload.
+            if line.starts_with("HMSG disk.") {
+                let payload = lines.nth(3).unwrap_or_default();
+                known.seen.insert(name_of(payload));
+                story.seen += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn settle(rig: &mut Rig, life: &mut Life, known: &mut Known, story: &mut Story) -> Result<(), String> {
+    for _ in 0..200 {
+        rig.settle();
+        life.listen(rig, known, story)?;
+        if life.waits.is_empty() && rig.hub.is_settled() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Compares what is in the stream with what is known outside.
+fn check(disk: &SimulatedDisk, known: &Known) -> Result<(), String> {
+    // A disk of its own: looking must change nothing.
+    let copy = SimulatedDisk::with_files(disk.files());
+    let (log, _) = Log::open(copy, "disk", SEGMENTS).map_err(|error| error.to_string())?;
+    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut there: BTreeMap<Name, u64> = BTreeMap::new();
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    loop {
+        match reader.read().map_err(|error| error.to_string())? {
+            Read::End => break,
+            Read::Gap { .. } => {}
+            Read::Batch(batch) => {
+                for (sequence, record) in batch.records {
+                    let name = name_of(std::str::from_utf8(record.payload).unwrap_or_default());
+                    if !known.sent.contains(&name) {
+                        return Err(format!("{name:?} was never sent"));
+                    }
+                    if let Some(first) = there.insert(name, sequence) {
+                        return Err(format!("{name:?} is there as {first} and as {sequence}"));
+                    }
+                    last.insert(name.0, name.1);
+                }
+            }
+        }
+    }
+    for (name, sequence) in &known.acknowledged {
+        if there.get(name) != Some(sequence) {
+            return Err(format!(
+                "{name:?} was acknowledged as {sequence}, and is there as {:?}",
+                there.get(name)
+            ));
+        }
+    }
+    if let Some(lost) = known.seen.iter().find(|name| !there.contains_key(name)) {
+        return Err(format!("{lost:?} was seen and is not there"));
+    }
+    Ok(())
+}
+
+fn who(publisher: u64) -> Client {
+    client((publisher % 2) as u32, publisher)
+}
+
+fn subscribe(filter: &str) -> stilling_hub::Request<'_> {
+    stilling_hub::Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" }
+}
+
+fn name_of(payload: &str) -> Name {
+    let mut words = payload.split('/').map(|word| word.parse().unwrap_or(u64::MAX));
+    (words.next().unwrap_or(u64::MAX), words.next().unwrap_or(u64::MAX))
+}
+
+fn number_behind(text: &str, what: &str) -> u64 {
+    let at = text.find(what).map_or(0, |at| at + what.len());
+    text[at..].chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+}

@@ -1,0 +1,57 @@
+//! Programs of Python that people really use: each installed into a folder of the build, from PyPI, in a version that does
+//! not change by itself.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::Outcome;
+use crate::steps;
+use crate::tree;
+
+/// A package in an environment of its own.
+pub(crate) struct Package {
+    /// The folder, beside others of the build.
+    folder: &'static str,
+    /// The version that tests and measurements speak of.
+    pub(crate) version: &'static str,
+    /// A file in the folder that says that it is there.
+    proof: &'static str,
+}
+
+/// A worker process.
+pub(crate) const GUNICORN: Package =
+    Package { folder: "gunicorn", version: "gunicorn==27.0.1", proof: "bin/gunicorn" };
+
+/// A client of NATS.
+pub(crate) const NATS_PY: Package =
+    Package { folder: "nats-py", version: "nats-py==2.16.0", proof: ".installed" };
+
+impl Package {
+    /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
+    pub(crate) fn place(&self) -> PathBuf {
+        tree::target().join("tmp").join(self.folder)
+    }
+
+    /// Installs it unless it is there.
+    ///
+    /// # Errors
+    /// If Python cannot make an environment of its own, or PyPI does not answer; the message says what to do.
+    pub(crate) fn install(&self) -> Outcome {
+        let place = self.place();
+        if place.join(self.proof).is_file() {
+            println!("{} is there", self.folder);
+            return Ok(());
+        }
+        let by_hand = "it takes python3 with its venv module (Debian: python3-venv) and PyPI";
+        let mut environment = Command::new("python3");
+        environment.args(["-m", "venv"]).arg(&place);
+        steps::run(&mut environment).map_err(|error| format!("{error}\n{by_hand}"))?;
+        let mut pip = Command::new(place.join("bin/pip"));
+        steps::run(pip.args(["install", "--quiet", self.version]))
+            .map_err(|error| format!("{error}\n{by_hand}"))?;
+        if !place.join(self.proof).is_file() {
+            std::fs::write(place.join(self.proof), self.version)?;
+        }
+        Ok(())
+    }
+}

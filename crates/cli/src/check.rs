@@ -9,7 +9,6 @@ use rustix::fs::{Access, access, statvfs};
 use stilling::settings::{Credential, Durability, HubConfig, SourceRange, StreamConfig, UserConfig};
 use stilling::{Admin, ServeConfig};
 
-use crate::hub;
 use crate::serve::{Arguments, Settled};
 use crate::settings::units::{write_bytes, write_seconds};
 use crate::settings::{Complaint, Complaints, Sources};
@@ -26,34 +25,27 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
     http(config, sources, &mut said);
     let mut warnings = warnings.clone();
     let mut wrong = Vec::new();
-    if hub::IS_SERVED || !unserved.is_empty() {
-        let origin = sources.origin("data");
-        messages(&config.hub, sources, &mut said);
-        let data = Data::of(&config.hub.data);
-        let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
-        let wanted = on_disk.clone().map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
-        if on_disk.count() > 0 {
-            match data {
-                Ok(data) => {
-                    let _ = writeln!(
-                        said,
-                        "data       {} ({origin}): {}",
-                        config.hub.data.display(),
-                        data.words()
-                    );
-                    if data.free < wanted {
-                        let (wanted, free) = (write_bytes(wanted), write_bytes(data.free));
-                        let reason =
-                            format!("the streams may come to keep {wanted}, and there are {free} free");
-                        warnings.push(Complaint::new(&origin, reason));
-                    }
+    let origin = sources.origin("data");
+    messages(&config.hub, sources, &mut said);
+    let data = Data::of(&config.hub.data);
+    let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
+    let wanted = on_disk.clone().map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
+    if on_disk.count() > 0 {
+        match data {
+            Ok(data) => {
+                let _ =
+                    writeln!(said, "data       {} ({origin}): {}", config.hub.data.display(), data.words());
+                if data.free < wanted {
+                    let (wanted, free) = (write_bytes(wanted), write_bytes(data.free));
+                    let reason = format!("the streams may come to keep {wanted}, and there are {free} free");
+                    warnings.push(Complaint::new(&origin, reason));
                 }
-                Err(reason) => wrong.push(Complaint::new(&origin, reason)),
             }
+            Err(reason) => wrong.push(Complaint::new(&origin, reason)),
         }
-        warnings.extend(unwise(&config.hub, sources));
-        warnings.extend(unserved.iter().cloned());
     }
+    warnings.extend(unwise(&config.hub, sources));
+    warnings.extend(unserved.iter().cloned());
     for warning in &warnings {
         let _ = writeln!(said, "warning: {warning}");
     }

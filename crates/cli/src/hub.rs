@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Command};
+use clap::{Args, Command, ValueEnum};
 use stilling::settings::{
     HubConfig, SYSLOG_SUBJECT, Setting, SettingError, SourceRange, StreamConfig, SubjectTemplate, UserConfig,
 };
@@ -12,8 +12,8 @@ use crate::serve::address;
 use crate::settings::tables::{self, Tabled};
 use crate::settings::{Complaint, Origin, Sources, Table};
 
-/// Whether `serve` opens what these options ask for. While it does not, they are hidden, and refused by it.
-pub(crate) const IS_SERVED: bool = false;
+/// Whether `serve` opens what the options of syslog ask for. While it does not, they are hidden, and refused by it.
+pub(crate) const IS_SYSLOG_SERVED: bool = false;
 
 /// Where NATS clients are listened for when no listener is named.
 const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
@@ -23,40 +23,56 @@ const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
 #[command(next_help_heading = "Messages")]
 pub(crate) struct Hub {
     /// Listen for NATS clients on this address; repeatable [default: 127.0.0.1:4222, if no listener is named]
-    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    #[arg(long, value_name = "ADDRESS", value_parser = address())]
     nats: Vec<SocketAddr>,
+    /// Where the hub runs, which all messages pass; auto gives it a thread of its own where there are more than two cores
+    #[arg(long, value_enum, default_value_t = HubThread::Auto)]
+    hub_thread: HubThread,
     /// Receive syslog datagrams on this address; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "ADDRESS", value_parser = address())]
     syslog_udp: Vec<SocketAddr>,
     /// Listen for syslog connections on this address; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SERVED, value_name = "ADDRESS", value_parser = address())]
+    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "ADDRESS", value_parser = address())]
     syslog_tcp: Vec<SocketAddr>,
     /// Receive syslog datagrams on a Unix socket with this path, as /dev/log is one; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SERVED, value_name = "PATH")]
+    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "PATH")]
     syslog_unix: Vec<PathBuf>,
     /// Who may send syslog over the network, such as 10.0.0.0/8; repeatable [default: loopback addresses]
-    #[arg(long, hide = !IS_SERVED, value_name = "RANGE")]
+    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "RANGE")]
     syslog_source: Vec<SourceRange>,
     /// The subject of a syslog message; {facility}, {severity}, {host} and {app} stand for what it says
-    #[arg(long, hide = !IS_SERVED, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
+    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
     syslog_subject: SubjectTemplate,
     /// The folder of streams on disk; it appears at the first durable publish
-    #[arg(long, hide = !IS_SERVED, value_name = "FOLDER", default_value = "./stilling-data")]
+    #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
     data: PathBuf,
     /// Keep what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
     /// events=events.>:disk]
-    #[arg(long, hide = !IS_SERVED, value_name = "NAME=FILTERS")]
+    #[arg(long, value_name = "NAME=FILTERS")]
     stream: Vec<String>,
     /// Let nobody in but users: NAME:password-env=VARIABLE[:publish=FILTERS][:subscribe=FILTERS]; repeatable [default:
     /// everybody who reaches a listener]
-    #[arg(long, hide = !IS_SERVED, value_name = "NAME:KEY=VALUE")]
+    #[arg(long, value_name = "NAME:KEY=VALUE")]
     user: Vec<String>,
+}
+
+/// Where the hub runs.
+#[derive(Clone, Copy, ValueEnum)]
+enum HubThread {
+    /// On a thread of its own where there are more than two cores, else in the first accept thread
+    Auto,
+    /// In the first accept thread
+    Shard,
+    /// On a thread of its own
+    Own,
 }
 
 /// What the options come to.
 pub(crate) struct Chosen {
     /// For the server.
     pub(crate) config: HubConfig,
+    /// Where the hub runs.
+    pub(crate) thread: stilling::HubThread,
     /// What is allowed and not wise.
     pub(crate) warnings: Vec<Complaint>,
     streams: Tabled<StreamConfig>,
@@ -96,7 +112,7 @@ impl Hub {
             streams: streams.items.clone(),
             users: users.items.clone(),
         };
-        if IS_SERVED && listens_by_default {
+        if listens_by_default {
             config.nats = vec![NATS_DEFAULT.into()];
         }
         if config.syslog_sources.is_empty() {
@@ -107,7 +123,12 @@ impl Hub {
         }
         let mut warnings = std::mem::take(&mut streams.warnings);
         warnings.append(&mut users.warnings);
-        Chosen { config, warnings, streams, users }
+        let thread = match self.hub_thread {
+            HubThread::Auto => stilling::HubThread::Auto,
+            HubThread::Shard => stilling::HubThread::Shard,
+            HubThread::Own => stilling::HubThread::Own,
+        };
+        Chosen { config, thread, warnings, streams, users }
     }
 }
 
@@ -127,16 +148,18 @@ impl Chosen {
 
 /// What was said and is not served.
 pub(crate) fn unserved(sources: &Sources) -> Vec<Complaint> {
-    if IS_SERVED {
+    if IS_SYSLOG_SERVED {
         return Vec::new();
     }
     let hub = Hub::augment_args(Command::new("hub"));
-    let is_ours = |name: &str| hub.get_arguments().any(|option| option.get_long() == Some(name));
+    let is_ours = |name: &str| {
+        hub.get_arguments().any(|option| option.is_hide_set() && option.get_long() == Some(name))
+    };
     let mut unserved: Vec<_> = sources
         .said()
         .filter(|(name, _)| is_ours(name))
         .map(|(name, origin)| {
-            Complaint::new(origin, format!("`{name}` is of no use yet: this version serves HTTP alone"))
+            Complaint::new(origin, format!("`{name}` is of no use yet: this version does not receive syslog"))
         })
         .collect();
     unserved.sort_by(|one, other| one.origin.cmp(&other.origin));

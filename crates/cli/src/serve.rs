@@ -419,6 +419,7 @@ impl Arguments {
             passed_listeners: true,
             app: self.app.config(),
             hub: hub.config.clone(),
+            hub_thread: hub.thread,
             ..defaults
         };
         // Its range ends far below.

@@ -5,6 +5,7 @@
 //! called a failure. Every method panics where the server does not do what it should, naming the line of the test.
 //!
 //! Beside: [`allocations`], an allocator that counts.
+#![deny(unsafe_code)]
 
 pub mod allocations;
 
@@ -170,6 +171,13 @@ impl Peer {
         let chunk = self.exactly(size);
         assert_eq!(self.exactly(2), b"\r\n");
         (size > 0).then_some(chunk)
+    }
+
+    /// Takes the next line, without its CR LF.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        let line = String::from_utf8(self.until(b"\r\n")).expect("a line is text");
+        line.trim_end_matches("\r\n").to_owned()
     }
 
     /// Takes bytes until they end in `end`.

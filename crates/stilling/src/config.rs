@@ -8,6 +8,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use stilling_engine::Config as EngineConfig;
 use stilling_engine::driver::choice::DriverChoice;
+use stilling_journal::OpenError;
 use stilling_wire::http1::Limits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{Growth, QueueTarget};
@@ -76,6 +77,20 @@ pub struct ServeConfig {
     pub app: Option<AppConfig>,
     /// NATS, syslog, streams and users. Default: see [`HubConfig`].
     pub hub: HubConfig,
+    /// Where the hub runs. Default: `Auto`.
+    pub hub_thread: HubThread,
+}
+
+/// Where the hub runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HubThread {
+    /// On a thread of its own where the process may use more than two cores, else in the first shard.
+    #[default]
+    Auto,
+    /// In the first shard.
+    Shard,
+    /// On a thread of its own.
+    Own,
 }
 
 /// Where the pages about the server itself are answered: `/status`, `/metrics`, `/livez`, `/readyz`.
@@ -121,6 +136,7 @@ impl Default for ServeConfig {
             passed_listeners: false,
             app: None,
             hub: HubConfig::default(),
+            hub_thread: HubThread::Auto,
         }
     }
 }
@@ -219,6 +235,8 @@ pub enum ServeError {
     Copies(io::Error),
     /// The server before did not hand over, or not to this one.
     HandOver(HandOverError),
+    /// The streams on disk cannot be opened.
+    Streams(OpenError),
     /// A thread could not be started.
     Threads(io::Error),
     /// The worker processes cannot be prepared or started.
@@ -265,6 +283,7 @@ impl fmt::Display for ServeError {
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
+            ServeError::Streams(error) => write!(f, "cannot open the streams: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
         }
@@ -305,6 +324,7 @@ impl std::error::Error for ServeError {
             | ServeError::Shard(_, error) => Some(error),
             ServeError::Activation(error) => Some(error),
             ServeError::HandOver(error) => Some(error),
+            ServeError::Streams(error) => Some(error),
             ServeError::Config(_)
             | ServeError::Overlap { .. }
             | ServeError::Descriptors(_)

@@ -151,6 +151,16 @@ impl Lifecycle {
         }
     }
 
+    /// Nanoseconds since 1970.
+    pub fn unix_nanos(&self, now: Time) -> u64 {
+        match self.calendar {
+            Calendar::System => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+            Calendar::From(start) => start * 1_000_000_000 + now.as_nanos(),
+        }
+    }
+
     /// Seconds since 1970.
     pub fn unix_seconds(&self, now: Time) -> u64 {
         match self.calendar {

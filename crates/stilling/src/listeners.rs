@@ -31,11 +31,29 @@ use crate::hand_over::{HandOverError, Passed};
 /// timeout begins when it lets go.
 const DEFER_ACCEPT_SECONDS: u32 = 1;
 
+/// What is spoken to a listener's connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http,
+    Nats,
+}
+
+impl Protocol {
+    /// What begins the text of an address.
+    pub(crate) const fn scheme(self) -> &'static str {
+        match self {
+            Protocol::Http => "http",
+            Protocol::Nats => "nats",
+        }
+    }
+}
+
 /// A listener of one shard.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
     pub(crate) address: SocketAddr,
+    pub(crate) speaks: Protocol,
     /// It is bound, and is to listen when this server is the only one.
     pub(crate) waits: bool,
 }
@@ -55,6 +73,8 @@ pub(crate) enum When<'a> {
 pub(crate) struct Listeners {
     /// Where it listens, ports filled in.
     pub(crate) addresses: Vec<SocketAddr>,
+    /// What is spoken at each of them.
+    pub(crate) protocols: Vec<Protocol>,
     /// For each shard its listeners, those that wait last.
     pub(crate) of_shards: Vec<Vec<Listener>>,
     /// How many came from the old server or the parent and are kept.
@@ -63,6 +83,7 @@ pub(crate) struct Listeners {
 
 /// One address with the listeners that there are for it.
 struct Group {
+    speaks: Protocol,
     wanted: SocketAddr,
     sockets: Vec<OwnedFd>,
 }
@@ -76,25 +97,26 @@ impl Listeners {
         passed: Vec<Passed>,
         mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
-        let options = options(config);
+        let options = |speaks| options(config, speaks);
         let Found { groups, left } = group(config, old, passed, &options)?;
         // All of them before the first one listens: this server's own addresses may overlap.
         for group in &groups {
-            check_free(group, &groups, &left, &options, &mut when)?;
+            check_free(group, &groups, &left, &options(group.speaks), &mut when)?;
         }
         let kept = groups.iter().map(|group| group.sockets.len()).sum();
         let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
-        let mut addresses = Vec::new();
+        let (mut addresses, mut protocols) = (Vec::new(), Vec::new());
         for (number, group) in groups.into_iter().enumerate() {
-            let wanted = group.wanted;
+            let (wanted, speaks) = (group.wanted, group.speaks);
             let open = |error| ServeError::Listen(wanted, error);
-            let sockets = complete(group, config.shards, &options, &when).map_err(open)?;
+            let sockets = complete(group, config.shards, &options(speaks), &when).map_err(open)?;
             let address = net::local_addr(&sockets[0]).map_err(open)?;
             addresses.push(address);
+            protocols.push(speaks);
             for (at, socket) in sockets.into_iter().enumerate() {
                 // Each address begins with another shard, so that the first does not get all of what is over.
                 let waits = !net::is_listening(&socket).map_err(open)?;
-                of_shards[(number + at) % config.shards].push(Listener { socket, address, waits });
+                of_shards[(number + at) % config.shards].push(Listener { socket, address, speaks, waits });
             }
         }
         for listeners in &mut of_shards {
@@ -102,7 +124,7 @@ impl Listeners {
         }
         match of_shards.iter().map(Vec::len).max() {
             Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
-            _ => Ok(Listeners { addresses, of_shards, kept }),
+            _ => Ok(Listeners { addresses, protocols, of_shards, kept }),
         }
     }
 
@@ -125,9 +147,14 @@ impl Listeners {
 }
 
 /// How listeners are opened.
-pub(crate) fn options(config: &ServeConfig) -> ListenOptions {
+pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
+    let defer_accept = match speaks {
+        Protocol::Http => DEFER_ACCEPT_SECONDS,
+        // The server speaks first.
+        Protocol::Nats => 0,
+    };
     ListenOptions {
-        defer_accept: Some(DEFER_ACCEPT_SECONDS),
+        defer_accept: Some(defer_accept),
         send_buffer: config.send_buffer,
         congestion: config.congestion.clone(),
         ..ListenOptions::default()
@@ -146,20 +173,22 @@ fn group(
     config: &ServeConfig,
     old: Vec<OwnedFd>,
     passed: Vec<Passed>,
-    options: &ListenOptions,
+    options: &impl Fn(Protocol) -> ListenOptions,
 ) -> Result<Found, ServeError> {
     let mut groups: Vec<Group> = Vec::new();
-    for &wanted in &config.listen {
+    let http = config.listen.iter().map(|wanted| (Protocol::Http, *wanted));
+    let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, *wanted));
+    for (speaks, wanted) in http.chain(nats) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
-            groups.push(Group { wanted, sockets: Vec::new() });
+            groups.push(Group { speaks, wanted, sockets: Vec::new() });
         }
     }
     let mut left = Vec::new();
     let mut seen = Vec::new();
     for Passed { descriptor, name } in passed {
         let failed = |error| ServeError::Passed(name, error);
-        let address = net::adopt_listener(&descriptor, options);
+        let address = net::adopt_listener(&descriptor, &options(Protocol::Http));
         let (address, is_new) =
             match address.and_then(|address| Ok((address, is_new(&descriptor, &mut seen)?))) {
                 Ok(both) => both,
@@ -169,9 +198,13 @@ fn group(
             continue;
         }
         match place_for(address, &groups) {
-            Some(at) => groups[at].sockets.push(descriptor),
+            Some(at) => {
+                net::adopt_listener(&descriptor, &options(groups[at].speaks))
+                    .map_err(|error| ServeError::Listen(address, error))?;
+                groups[at].sockets.push(descriptor);
+            }
             // The parent decides where this server listens, besides what was asked for by name.
-            None => groups.push(Group { wanted: address, sockets: vec![descriptor] }),
+            None => groups.push(Group { speaks: Protocol::Http, wanted: address, sockets: vec![descriptor] }),
         }
         settle_ports(&mut groups);
     }
@@ -183,7 +216,8 @@ fn group(
             left.push(address);
             continue;
         };
-        let adopted = net::adopt_listener(&socket, options).and_then(|_| is_new(&socket, &mut seen));
+        let options = options(groups[at].speaks);
+        let adopted = net::adopt_listener(&socket, &options).and_then(|_| is_new(&socket, &mut seen));
         if adopted.map_err(|error| ServeError::Listen(address, error))? {
             groups[at].sockets.push(socket);
             settle_ports(&mut groups);
@@ -228,7 +262,7 @@ fn check_free(
     options: &ListenOptions,
     when: &mut When<'_>,
 ) -> Result<(), ServeError> {
-    let Group { wanted, sockets } = group;
+    let Group { wanted, sockets, .. } = group;
     let overlaps = |other: &SocketAddr| overlap(*wanted, *other);
     let is_shared = || groups.iter().any(|other| !other.sockets.is_empty() && overlaps(&other.wanted));
     if !sockets.is_empty() || wanted.port() == 0 || is_shared() {
@@ -265,7 +299,7 @@ fn complete(
     options: &ListenOptions,
     when: &When<'_>,
 ) -> io::Result<Vec<OwnedFd>> {
-    let Group { wanted, mut sockets } = group;
+    let Group { wanted, mut sockets, .. } = group;
     let open = match when {
         When::Alone => net::bind_tcp,
         When::Now | When::Free(_) => net::listen_tcp,

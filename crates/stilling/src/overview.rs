@@ -1,12 +1,13 @@
 //! What the status page and the metrics look at: every shard's counters, the pool, the driver.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use stilling_engine::counters::{Counter, Counters};
 use stilling_workers::Pool;
 
 use crate::app::App;
 use crate::http::{HttpCounters, JobOutcome};
+use crate::hub::DeskCounters;
 
 /// Everything that can be seen of a running server; shared by all threads.
 pub struct Overview {
@@ -28,6 +29,10 @@ pub struct Overview {
     pub pool: Pool<JobOutcome>,
     /// The worker processes, if there are any.
     pub app: Option<Arc<App>>,
+    /// The hub, once it runs, if there is one.
+    pub hub: OnceLock<Arc<stilling_hub::Counters>>,
+    /// Each shard's dealings with the hub; none without one.
+    pub desks: Vec<Arc<DeskCounters>>,
 }
 
 impl Overview {

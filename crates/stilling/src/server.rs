@@ -26,12 +26,14 @@ use stilling_workers::processes::QueueLimits;
 use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Desk};
-use crate::config::{Admin, ServeConfig, ServeError};
+use crate::config::{Admin, HubThread, ServeConfig, ServeError};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves};
+use crate::hub::{self, DeskCounters, HubDesk, Opened, Runner};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
-use crate::listeners::{self, Listener, Listeners, When};
+use crate::listeners::{self, Listener, Listeners, Protocol, When};
+use crate::nats::Users;
 use crate::overview::Overview;
 use crate::room::Room;
 use crate::running::RunningServer;
@@ -42,6 +44,8 @@ pub struct Server {
     admin: Option<SocketAddr>,
     banner: Vec<String>,
     seats: Vec<Seat>,
+    plan: Option<HubPlan>,
+    shard_wakes: Vec<Arc<Wake>>,
     pin: bool,
     wakes: Vec<Arc<Wake>>,
     pool: Pool<JobOutcome>,
@@ -100,13 +104,24 @@ impl Server {
         if copies.len() > LISTENERS_HANDED_MAX {
             return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
         }
+        let plan = HubPlan::make(&config)?;
         let room = Room::fit(&mut config, listeners.count() + copies.len())?;
         let mut listeners = listeners;
         let admin = match config.admin {
-            Admin::At(_) => Some(listeners.addresses.remove(listen_count)),
+            Admin::At(_) => {
+                listeners.protocols.remove(listen_count);
+                Some(listeners.addresses.remove(listen_count))
+            }
             Admin::Everywhere | Admin::Off => None,
         };
-        let mut banner = banner(&config, &driver, (&listeners.addresses, admin), room.reduced);
+        let urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
+            .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
+            .collect();
+        let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
+        if let Some(plan) = &plan {
+            let last = banner.len() - 1;
+            banner.splice(last..last, plan.banner());
+        }
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
         let clock = Clock::real();
@@ -145,23 +160,26 @@ impl Server {
         let porter = match arrival {
             Some(arrival) => {
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
-                let options = listeners::options(&config);
+                let options = listeners::options(&config, Protocol::Http);
                 let crew = app.as_ref().map(crew);
                 Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, options, config.shards, crew))
             }
             None => None,
         };
-        let Listeners { addresses, of_shards, kept } = listeners;
+        let Listeners { addresses, of_shards, kept, .. } = listeners;
+        let hub_counters: Vec<Arc<DeskCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
         let overview = Arc::new(Overview {
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback,
-            listeners: addresses.iter().map(|address| format!("http://{address}")).collect(),
+            listeners: urls,
             capacity: config.capacity,
             workers: config.worker_threads,
             engines: (0..config.shards).map(|_| Arc::default()).collect(),
             http: (0..config.shards).map(|_| Arc::default()).collect(),
             pool: pool.clone(),
             app,
+            hub: OnceLock::new(),
+            desks: if plan.is_some() { hub_counters } else { Vec::new() },
         });
         // Who has routes has no use for the demonstration, unless asked for.
         let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
@@ -193,7 +211,10 @@ impl Server {
                         .iter()
                         .map(|listener| {
                             let demo = demo || demo_on_loopback && listener.address.ip().is_loopback();
-                            door(listener.address, config.admin, admin, demo)
+                            match listener.speaks {
+                                Protocol::Http => door(listener.address, config.admin, admin, demo),
+                                Protocol::Nats => Door { serves: Serves::Nats, demo: false },
+                            }
                         })
                         .collect(),
                     ..http.clone()
@@ -207,6 +228,7 @@ impl Server {
                 engine: engine.clone(),
                 overview: Arc::clone(&overview),
                 lifecycle: Arc::clone(&lifecycle),
+                hub: None,
             })
             .collect();
         Ok(Server {
@@ -214,6 +236,8 @@ impl Server {
             admin,
             banner,
             seats,
+            plan,
+            shard_wakes: wakes,
             pin: config.pin,
             wakes: told,
             pool,
@@ -268,9 +292,16 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { seats, pin, pool, overview, lifecycle, clock, porter, .. } = self;
-        let mut staff =
-            Staff { lifecycle, pool, app: overview.app.clone(), clock, shards: Vec::new(), porter: None };
+        let Server { mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, .. } = self;
+        let mut staff = Staff {
+            lifecycle,
+            pool,
+            app: overview.app.clone(),
+            clock,
+            shards: Vec::new(),
+            hub: None,
+            porter: None,
+        };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -278,6 +309,9 @@ impl Server {
             app.start().map_err(ServeError::App)?;
         }
         staff.pool.start().map_err(ServeError::Threads)?;
+        if let Some(plan) = plan {
+            staff.hub = plan.start(&mut seats, &shard_wakes, &overview, &staff.lifecycle)?;
+        }
         staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
         let mut seats = seats.into_iter();
@@ -303,6 +337,8 @@ struct Staff {
     app: Option<Arc<App>>,
     clock: Clock,
     shards: Vec<std::thread::JoinHandle<Result<(), ServeError>>>,
+    /// It ends when the shards have.
+    hub: Option<std::thread::JoinHandle<()>>,
     porter: Option<(Arc<Bell>, PorterThread)>,
 }
 
@@ -316,6 +352,11 @@ impl Staff {
                 Ok(other) => outcome = outcome.and(other),
                 Err(panic) => panicked = Some(panic),
             }
+        }
+        if let Some(thread) = self.hub.take()
+            && let Err(panic) = thread.join()
+        {
+            panicked = Some(panic);
         }
         if let Some((bell, thread)) = self.porter.take() {
             bell.ring_the_end();
@@ -362,11 +403,10 @@ fn door(address: SocketAddr, choice: Admin, admin: Option<SocketAddr>, demo: boo
 fn banner(
     config: &ServeConfig,
     driver: &Chosen,
-    (addresses, admin): (&[SocketAddr], Option<SocketAddr>),
+    (urls, admin): (&[String], Option<SocketAddr>),
     reduced: bool,
 ) -> Vec<String> {
-    let mut lines: Vec<String> =
-        addresses.iter().map(|address| format!("listening http://{address}")).collect();
+    let mut lines: Vec<String> = urls.iter().map(|url| format!("listening {url}")).collect();
     lines.extend(admin.map(|address| format!("admin http://{address}")));
     lines.push(match &driver.fallback {
         Some(reason) => format!("driver {} ({reason})", driver.kind),
@@ -409,6 +449,85 @@ fn crew(app: &Arc<App>) -> Crew {
     let start_timeout = app.config().processes.start_timeout;
     let app = Arc::clone(app);
     Crew { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
+}
+
+/// The hub, its streams opened.
+struct HubPlan {
+    opened: Opened,
+    users: Arc<Users>,
+    payload_size_max: u32,
+    has_thread: bool,
+    streams: usize,
+}
+
+impl HubPlan {
+    /// Opens the streams, if anybody can come to them.
+    fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
+        if !config.hub.has_listeners() {
+            return Ok(None);
+        }
+        let payload_size_max =
+            config.hub.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
+        let streams: Vec<_> = config.hub.streams.iter().map(hub::stream_config).collect();
+        let count = streams.len();
+        let hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
+        let opened =
+            Opened::open(hub, &config.hub.data, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let has_thread = match config.hub_thread {
+            HubThread::Auto => cores::usable_cores().len() > 2,
+            HubThread::Shard => false,
+            HubThread::Own => true,
+        };
+        let users = Arc::new(Users::new(config.hub.users.clone()));
+        Ok(Some(HubPlan { opened, users, payload_size_max, has_thread, streams: count }))
+    }
+
+    /// What there is to say before it runs.
+    fn banner(&self) -> Vec<String> {
+        let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
+        let mut lines: Vec<String> = self.opened.findings().collect();
+        lines.push(format!("streams {}, hub {place}", self.streams));
+        lines
+    }
+
+    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
+    fn start(
+        self,
+        seats: &mut [Seat],
+        shards: &[Arc<Wake>],
+        overview: &Overview,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Result<Option<std::thread::JoinHandle<()>>, ServeError> {
+        let HubPlan { opened, users, payload_size_max, has_thread, .. } = self;
+        let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
+        let wake = if has_thread {
+            let sleeper = Arc::clone(&sleeper);
+            Arc::new(Wake::new(move || sleeper.get().into_iter().for_each(std::thread::Thread::unpark)))
+        } else {
+            Arc::clone(&shards[0])
+        };
+        let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
+        let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
+        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
+        let hub =
+            opened.start(mailboxes, shards.len(), (key, started_ns), &wake).map_err(ServeError::Threads)?;
+        // Nobody else sets it.
+        let _ = overview.hub.set(hub.counters());
+        let mut runner = Some(Runner::new(hub, inlets));
+        let info = hub::info(users.are_any(), payload_size_max);
+        for (number, (seat, port)) in seats.iter_mut().zip(ports).enumerate() {
+            let runner = if has_thread { None } else { runner.take() };
+            let counters = Arc::clone(&overview.desks[number]);
+            seat.hub = Some(HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number));
+        }
+        let Some(mut runner) = runner else { return Ok(None) };
+        let lifecycle = Arc::clone(lifecycle);
+        let run = move || runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
+        let thread =
+            std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let _ = sleeper.set(thread.thread().clone());
+        Ok(Some(thread))
+    }
 }
 
 /// Starts the porter on a thread of its own. If it fails the server must not go on.
@@ -465,6 +584,7 @@ struct Seat {
     engine: EngineConfig,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
+    hub: Option<HubDesk>,
 }
 
 /// Asks for the end when a shard's thread is left without having served to its end.
@@ -507,8 +627,9 @@ impl Seat {
         let counters: Arc<Counters> = Arc::clone(&self.overview.engines[self.number]);
         let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
         let lifecycle = Arc::clone(&self.lifecycle);
-        let service =
-            HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle).with_app(self.app);
+        let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle)
+            .with_app(self.app)
+            .with_hub(self.hub);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         let mut listeners = VecDeque::from(self.listeners);

@@ -6,7 +6,6 @@ use clap::CommandFactory;
 
 use super::choices::{Choice, Kind, choices};
 use super::tables::{Key, STREAM_KEYS, USER_KEYS};
-use crate::hub;
 
 const INTRODUCTION: &str = "\
 # Configuration
@@ -95,12 +94,10 @@ pub(crate) fn page() -> String {
         }
         page += &row(choice);
     }
-    if hub::IS_SERVED {
-        page += STREAMS;
-        page += &keys(&STREAM_KEYS);
-        page += USERS;
-        page += &keys(&USER_KEYS);
-    }
+    page += STREAMS;
+    page += &keys(&STREAM_KEYS);
+    page += USERS;
+    page += &keys(&USER_KEYS);
     page
 }
 

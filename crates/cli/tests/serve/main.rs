@@ -48,6 +48,7 @@ mod faults;
 mod hand_over;
 mod last_words;
 mod life;
+mod nats;
 mod options;
 mod pieces;
 mod refusals;

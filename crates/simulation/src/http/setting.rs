@@ -163,6 +163,8 @@ impl Setting {
             http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
             pool: pool.clone(),
             app: None,
+            hub: std::sync::OnceLock::new(),
+            desks: Vec::new(),
         });
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
         let mut shards: Vec<HttpShard> = Vec::new();

@@ -24,6 +24,8 @@ pub enum Serves {
     Routes,
     /// The pages alone.
     Pages,
+    /// Nothing of HTTP: it is for clients that speak NATS.
+    Nats,
 }
 
 impl Door {

@@ -14,13 +14,15 @@ use stilling_workers::{Completed, Lane, Outcome};
 use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
 use super::response::Response;
-use super::route::Door;
+use super::route::{Door, Serves};
 use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
 use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 use crate::app::{AppSession, Desk, Mail as AppMail, Said};
+use crate::hub::{HubDesk, HubMail};
 use crate::lifecycle::{Lifecycle, Phase};
+use crate::nats::NatsSession;
 use crate::overview::Overview;
 
 /// How long a client may take for what; see `docs/limits.md`.
@@ -127,6 +129,8 @@ pub struct HttpService {
     pub(super) scratch: Vec<u8>,
     /// Buffers for requests to worker processes and their answers.
     spare: Vec<Vec<u8>>,
+    /// The way to the hub, if there is one.
+    pub(crate) hub: Option<Box<HubDesk>>,
 }
 
 impl HttpService {
@@ -157,7 +161,13 @@ impl HttpService {
             ready,
             scratch,
             spare: Vec::new(),
+            hub: None,
         }
+    }
+
+    /// Has messages dealt with by the hub.
+    pub(crate) fn with_hub(self, hub: Option<HubDesk>) -> Self {
+        HttpService { hub: hub.map(Box::new), ..self }
     }
 
     /// Has requests answered by worker processes.
@@ -249,7 +259,8 @@ impl HttpService {
             // The listeners' last connections come in with the next turn.
             return Some(control.now);
         };
-        if control.is_empty() {
+        let hub_is_done = self.hub.as_ref().is_none_or(|hub| hub.is_done());
+        if control.is_empty() && (hub_is_done || phase == Phase::Stopping) {
             control.stop();
             return None;
         }
@@ -269,7 +280,12 @@ pub enum Mail {
     Job(u8, Outcome<JobOutcome>),
     /// What a worker process, or its client, has said.
     App(AppNews),
+    /// What the hub has to say.
+    Hub(HubNews),
 }
+
+/// What the hub says to a connection of the shard.
+pub struct HubNews(pub(super) HubMail);
 
 /// What connections of the shard say to each other.
 pub struct AppNews(pub(super) AppMail);
@@ -282,7 +298,13 @@ pub enum ShardSession {
     Client(HttpSession),
     /// With a worker process.
     App(AppConnection),
+    /// With a client that speaks NATS.
+    Nats(NatsConnection),
 }
+
+/// The session of a client that speaks NATS.
+#[derive(Debug)]
+pub struct NatsConnection(Box<NatsSession>);
 
 /// The session of a connection to a worker process.
 #[derive(Debug)]
@@ -293,7 +315,7 @@ impl ShardSession {
     pub(super) fn into_client(self) -> Option<HttpSession> {
         match self {
             ShardSession::Client(session) => Some(session),
-            ShardSession::App(_) => None,
+            ShardSession::App(_) | ShardSession::Nats(_) => None,
         }
     }
 }
@@ -303,6 +325,7 @@ macro_rules! either {
         match $session {
             ShardSession::Client(session) => session.$name($($argument),*),
             ShardSession::App(AppConnection(session)) => session.$name($($argument),*),
+            ShardSession::Nats(NatsConnection(session)) => session.$name($($argument),*),
         }
     };
 }
@@ -338,7 +361,11 @@ impl Session for ShardSession {
             (ShardSession::App(AppConnection(session)), Mail::App(AppNews(mail))) => {
                 session.delivered(mail, io);
             }
-            (ShardSession::App(_), Mail::Job(..)) => {}
+            (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => {
+                session.delivered(mail, io)
+            }
+            (ShardSession::App(_), Mail::Job(..) | Mail::Hub(_))
+            | (ShardSession::Nats(_), Mail::Job(..) | Mail::App(_)) => {}
         }
     }
 
@@ -358,7 +385,7 @@ impl Session for ShardSession {
 
     fn unsendable(&mut self, nothing_sent: bool) -> bool {
         match self {
-            ShardSession::Client(_) => false,
+            ShardSession::Client(_) | ShardSession::Nats(_) => false,
             ShardSession::App(AppConnection(session)) => session.unsendable(nothing_sent),
         }
     }
@@ -373,11 +400,19 @@ impl Service for HttpService {
     type Mail = Mail;
 
     fn accepted(&mut self, listener: u32) -> ShardSession {
-        ShardSession::Client(HttpSession::new(self.config.doors[listener as usize]))
+        let door = self.config.doors[listener as usize];
+        if door.serves == Serves::Nats {
+            return ShardSession::Nats(NatsConnection(Box::new(NatsSession::new())));
+        }
+        ShardSession::Client(HttpSession::new(door))
     }
 
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
-        let mut session = HttpSession::new(self.config.doors[listener as usize]);
+        let door = self.config.doors[listener as usize];
+        if door.serves == Serves::Nats {
+            return self.accepted(listener);
+        }
+        let mut session = HttpSession::new(door);
         if self.config.has_app || self.config.routes.wants_peers() {
             session.comes_from(peer());
         }
@@ -390,16 +425,26 @@ impl Service for HttpService {
         {
             return Some((token, Mail::App(AppNews(mail))));
         }
+        if let Some(hub) = &mut self.hub
+            && let Some((token, mail)) = hub.port.next_mail()
+        {
+            return Some((token, Mail::Hub(HubNews(mail))));
+        }
         let Completed { ticket, outcome } = self.lane.next_result()?;
         Some((Token::from_bits(ticket), Mail::Job((ticket >> 56) as u8, outcome)))
     }
 
     fn has_mail(&self) -> bool {
-        self.lane.has_result() || self.app.as_ref().is_some_and(|app| app.has_news())
+        self.lane.has_result()
+            || self.app.as_ref().is_some_and(|app| app.has_news())
+            || self.hub.as_ref().is_some_and(|hub| hub.has_mail())
     }
 
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
         self.lane.publish();
+        let (clock, now) = (&self.lifecycle, control.now);
+        let hub = self.hub.as_mut().and_then(|hub| hub.turn(|| clock.unix_nanos(now)));
+        let hub = hub.map(|span| now.after(span));
         let app = self.app.as_mut().and_then(|app| {
             let again = app.turn(control.now);
             for (path, session) in app.dials() {
@@ -408,6 +453,6 @@ impl Service for HttpService {
             again
         });
         let lifecycle = self.follow_lifecycle(control);
-        app.into_iter().chain(lifecycle).min()
+        app.into_iter().chain(lifecycle).chain(hub).min()
     }
 }

@@ -509,7 +509,7 @@ impl HttpSession {
             (Mail::Job(..), _) => io.service.counters.late_results.add(1),
             (Mail::App(AppNews(AppMail::Said(job, said))), _) if job == self.job => self.forwarded(said, io),
             // To somebody who has left; or to an exchange, which is not ours.
-            (Mail::App(_), _) => {}
+            (Mail::App(_) | Mail::Hub(_), _) => {}
         }
     }
 

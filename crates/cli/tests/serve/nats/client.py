@@ -1,0 +1,116 @@
+"""What nats-py does with a server: everything is asserted here, the last line says that all of it was."""
+
+import asyncio
+import sys
+
+import nats
+from nats.errors import NoRespondersError
+from nats.js.api import ConsumerConfig, DeliverPolicy
+from nats.js.errors import APIError, NotFoundError
+
+PATIENCE = 20
+
+
+async def plain(client):
+    got = asyncio.Queue()
+
+    async def keep(message):
+        await got.put(message)
+
+    await client.subscribe("a.*", cb=keep)
+    await client.publish("a.b", b"hello", headers={"X": "1"})
+    await client.publish("a.c.d", b"not for us")
+    await client.publish("a.big", b"z" * 900_000)
+    await client.flush(PATIENCE)
+    first = await asyncio.wait_for(got.get(), PATIENCE)
+    assert (first.subject, first.data, first.headers) == ("a.b", b"hello", {"X": "1"}), first
+    second = await asyncio.wait_for(got.get(), PATIENCE)
+    assert (second.subject, len(second.data)) == ("a.big", 900_000), second.subject
+    assert got.empty()
+
+
+async def requests(client):
+    counts = [0, 0]
+
+    def worker(number):
+        async def answer(message):
+            counts[number] += 1
+            await message.respond(b"re:" + message.data)
+
+        return answer
+
+    for number in range(2):
+        await client.subscribe("service", queue="workers", cb=worker(number))
+    for number in range(10):
+        answer = await client.request("service", b"%d" % number, timeout=PATIENCE)
+        assert answer.data == b"re:%d" % number, answer
+    assert sum(counts) == 10 and min(counts) > 0, counts
+    try:
+        await client.request("nobody", b"?", timeout=PATIENCE)
+        raise AssertionError("somebody answered")
+    except NoRespondersError:
+        pass
+
+
+async def streams(client):
+    stream = client.jetstream(timeout=PATIENCE)
+    for number in range(1, 101):
+        acknowledged = await stream.publish("events.n", b"%d" % number)
+        assert (acknowledged.stream, acknowledged.seq) == ("events", number), acknowledged
+    once = await stream.publish("events.n", b"101", headers={"Nats-Msg-Id": "q"})
+    again = await stream.publish("events.n", b"101", headers={"Nats-Msg-Id": "q"})
+    assert (once.seq, once.duplicate, again.seq, again.duplicate) == (101, None, 101, True), again
+    try:
+        await stream.publish("events.n", b"x", headers={"Nats-Expected-Last-Sequence": "5"})
+        raise AssertionError("it was taken")
+    except APIError as error:
+        assert error.err_code == 10071, error
+    assert (await stream.publish("memory.n", b"m")).seq == 1
+    several = [stream.publish("events.many", b"%d" % number) for number in range(500)]
+    sequences = sorted(answer.seq for answer in await asyncio.gather(*several))
+    assert sequences == list(range(102, 602)), sequences[:5]
+
+    information = await stream.stream_info("events")
+    assert (information.state.messages, information.state.last_seq) == (601, 601), information.state
+    assert await stream.find_stream_name_by_subject("events.x") == "events"
+    assert (await stream.account_info()).streams == 2
+    message = await stream.get_msg("events", 7)
+    assert message.data == b"7", message
+    for wrong in (stream.get_msg("events", 9999), stream.stream_info("nothing")):
+        try:
+            await wrong
+            raise AssertionError("it was found")
+        except NotFoundError:
+            pass
+
+
+async def replay(client):
+    stream = client.jetstream(timeout=PATIENCE)
+    ordered = await stream.subscribe("events.n", ordered_consumer=True)
+    for number in range(1, 102):
+        message = await ordered.next_msg(timeout=PATIENCE)
+        assert (message.data, message.metadata.sequence.stream) == (b"%d" % number, number), message
+    await stream.publish("events.n", b"new")
+    assert (await ordered.next_msg(timeout=PATIENCE)).data == b"new"
+
+    start = ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=600)
+    later = await stream.subscribe("events.>", ordered_consumer=True, config=start)
+    got = [await later.next_msg(timeout=PATIENCE) for _ in range(3)]
+    assert [message.metadata.sequence.stream for message in got] == [600, 601, 602], got
+    assert got[2].metadata.timestamp.year >= 2024, got[2].metadata
+
+    memory = await stream.subscribe("memory.>", ordered_consumer=True)
+    assert (await memory.next_msg(timeout=PATIENCE)).data == b"m"
+
+
+async def main(address):
+    client = await nats.connect(address, connect_timeout=PATIENCE)
+    assert client.connected_server_version.major == 2
+    for step in (plain, requests, streams, replay):
+        await step(client)
+        print(step.__name__)
+    await client.drain()
+    print("all of it")
+
+
+asyncio.run(main(sys.argv[1]))

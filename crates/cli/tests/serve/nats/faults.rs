@@ -1,0 +1,212 @@
+//! What may go wrong: a server that dies, a subscriber that does not read, a folder that is not ours.
+
+use std::fs;
+
+use super::{Client, Hub};
+use crate::support::{Driver, binary, eventually};
+
+on_both_drivers! {
+    what_was_acknowledged_is_there_after_a_crash,
+    a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
+    a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
+    a_client_that_leaves_at_once_has_published_all_the_same,
+    a_drain_answers_what_was_published_and_says_where_it_goes,
+    more_subscriptions_than_a_connection_may_have_are_refused,
+}
+
+/// Publishes `range` and waits for all acknowledgements; returns the sequences.
+fn publish(client: &mut Client, subject: &str, range: std::ops::Range<u32>) -> Vec<u64> {
+    let mut text = String::new();
+    for number in range.clone() {
+        let payload = number.to_string();
+        text += &format!("PUB {subject} inbox.{number} {}\r\n{payload}\r\n", payload.len());
+    }
+    client.say(text);
+    let mut sequences = Vec::new();
+    for _ in range {
+        let line = client.line();
+        assert!(line.starts_with("MSG inbox."), "{line}");
+        let json = client.line();
+        let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
+        sequences.push(sequence.unwrap_or_else(|| panic!("no sequence in {json}")));
+    }
+    sequences
+}
+
+/// Everything that a stream has, as a consumer gets it.
+fn replay(hub: &Hub, stream: &str, count: usize) -> Vec<String> {
+    let mut client = hub.client();
+    let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
+    let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
+    client.say("SUB push 1\r\nSUB answer 2\r\n");
+    client.say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
+    let mut payloads = Vec::new();
+    while payloads.len() < count {
+        let line = client.line();
+        let payload = client.line();
+        if line.contains("$JS.ACK.") {
+            payloads.push(payload);
+        }
+    }
+    payloads
+}
+
+/// Row 0.4; the simulation tries what a test cannot: power, sectors, orders.
+fn what_was_acknowledged_is_there_after_a_crash(driver: Driver) {
+    let mut hub = Hub::start(driver, "");
+    for life in 0..3 {
+        let mut client = hub.client();
+        client.say("SUB inbox.* 1\r\n");
+        let sequences = publish(&mut client, "events.a", life * 500..(life + 1) * 500);
+        // A crash may cost sequences, never their order.
+        assert!(sequences.is_sorted() && sequences[0] > u64::from(life) * 500, "{sequences:?}");
+        // Some more that nobody waits for.
+        client.say("PUB events.a 1\r\nx\r\n".repeat(100));
+        hub = hub.crash(driver, "");
+        let there = replay(&hub, "events", (life as usize + 1) * 500);
+        let numbers: Vec<u32> = there.iter().filter_map(|payload| payload.parse().ok()).collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+        let expected: Vec<u32> = (0..numbers.len() as u32).collect();
+        assert_eq!(numbers, expected);
+    }
+    hub.server.finish();
+}
+
+fn a_hub_on_a_thread_of_its_own_keeps_the_same_promises(driver: Driver) {
+    for place in ["shard", "own"] {
+        let options = format!("--hub-thread {place} --stream keep=keep.>:memory --stream events=events.>");
+        let hub = Hub::start(driver, &options);
+        let mut clients: Vec<Client> = (0..6).map(|_| hub.client()).collect();
+        let mut subscriber = hub.client();
+        subscriber.say("SUB events.> 9\r\n");
+        subscriber.flush();
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.say("SUB inbox.* 1\r\n");
+            let subject = if number % 2 == 0 { "events.a" } else { "keep.a" };
+            assert_eq!(publish(client, subject, 0..300).len(), 300);
+        }
+        for _ in 0..900 {
+            assert!(subscriber.line().starts_with("MSG events.a 9 "));
+            subscriber.line();
+        }
+        drop((clients, subscriber));
+        hub.server.finish();
+    }
+}
+
+fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut lazy = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
+    lazy.line();
+    lazy.say("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
+    lazy.line();
+    let mut busy = hub.client();
+    busy.say("SUB a 1\r\n");
+    let payload = "x".repeat(100_000);
+    for _ in 0..200 {
+        busy.say(format!("PUB a 100000\r\n{payload}\r\n"));
+        assert_eq!(busy.lines(2), ["MSG a 1 100000", &payload]);
+    }
+    let mut watcher = hub.server.watch();
+    watcher.until("it is cut off", |metrics| metrics.closed("output_full") == 1);
+    drop((lazy, busy, watcher));
+    hub.server.finish();
+}
+
+fn a_client_that_leaves_at_once_has_published_all_the_same(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    for number in 0..50 {
+        let mut client = Client::silent(hub.nats());
+        client.say(format!("CONNECT {{\"verbose\":false}}\r\nPUB events.a 2\r\n{number:02}\r\n"));
+        // Its end comes behind everything that it has said.
+        client.peer.half_close();
+        client.rest();
+    }
+    let mut there = replay(&hub, "events", 50);
+    there.sort();
+    let expected: Vec<String> = (0..50).map(|number| format!("{number:02}")).collect();
+    assert_eq!(there, expected);
+    hub.server.finish();
+}
+
+fn a_drain_answers_what_was_published_and_says_where_it_goes(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = hub.client();
+    client.say("SUB inbox.* 1\r\nPUB events.a inbox.1 1\r\nx\r\n");
+    client.flush();
+    hub.server.signal(rustix::process::Signal::TERM);
+    let rest = client.rest();
+    assert!(rest.contains("\"ldm\":true"), "{rest}");
+    hub.server.ends_well();
+}
+
+fn more_subscriptions_than_a_connection_may_have_are_refused(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = hub.client();
+    let all: String = (0..100_000).map(|sid| format!("SUB a.{sid} {sid}\r\n")).collect();
+    client.peer.try_send(all);
+    let rest = client.rest();
+    assert!(rest.starts_with("-ERR 'maximum subscriptions exceeded'\r\n"), "{rest:.200}");
+    assert_eq!(hub.client().flush(), [""; 0]);
+    hub.server.finish();
+}
+
+#[test]
+fn two_servers_cannot_have_one_folder() {
+    let hub = Hub::start(Driver::Poll, "");
+    let mut client = hub.client();
+    client.say("SUB inbox.* 1\r\n");
+    publish(&mut client, "events.a", 0..1);
+    let data = hub.data.path().join("streams");
+    let mut second = binary();
+    second.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&data);
+    let outcome = second.output().expect("it runs");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success());
+    assert!(said.contains("is in use by process"), "{said}");
+    drop(client);
+    hub.server.finish();
+}
+
+/// The folder appears with the first record; where it cannot, the publisher hears why, and the server stays up.
+#[test]
+fn a_folder_that_cannot_be_made_freezes_its_streams() {
+    let hub = Hub::start(Driver::Poll, "");
+    fs::write(hub.data.path().join("streams"), "in the way").expect("a file");
+    let mut client = hub.client();
+    client.say("SUB inbox 1\r\nPUB events.a inbox 1\r\nx\r\n");
+    assert!(client.line().starts_with("MSG inbox 1 "));
+    let json = client.line();
+    assert!(json.contains("\"code\":503") && json.contains("cannot be made"), "{json}");
+    client.say("SUB other 2\r\nPUB other 1\r\ny\r\n");
+    assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
+    drop(client);
+    hub.server.finish();
+}
+
+/// What is known at the start is said at the start.
+#[test]
+fn a_folder_that_is_none_is_refused_at_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("file");
+    fs::write(&file, "in the way").expect("a file");
+    let mut server = binary();
+    server.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&file);
+    let outcome = server.output().expect("it runs");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success() && said.contains("cannot be made"), "{said}");
+}
+
+#[test]
+fn nothing_is_on_disk_before_there_is_something_to_keep() {
+    let hub = Hub::start(Driver::Poll, "");
+    let mut client = hub.client();
+    client.say("PUB other 1\r\nx\r\n");
+    client.flush();
+    let streams = hub.data.path().join("streams");
+    assert!(!streams.exists());
+    client.say("PUB events.a 1\r\nx\r\n");
+    eventually("the folder is there", || streams.join("events").exists().then_some(()));
+    drop(client);
+    hub.server.finish();
+}

@@ -1,0 +1,219 @@
+//! Every malformed line, with the answer that it gets.
+
+use super::{Client, Hub};
+use crate::support::Driver;
+
+on_both_drivers! {
+    a_line_that_cannot_be_understood_is_answered,
+    a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on,
+    lines_of_all_allowed_shapes_are_taken,
+    a_verbose_client_hears_of_each_operation,
+}
+
+/// What ends the connection, and the text that says so.
+const FATAL: &[(&str, &[&str])] = &[
+    (
+        "Unknown Protocol Operation",
+        &[
+            "HELLO\r\n",
+            "GET / HTTP/1.1\r\n",
+            "PUBX a 1\r\nx\r\n",
+            "PU a 1\r\nx\r\n",
+            "SUBS a 1\r\n",
+            "UNSUBB 1\r\n",
+            "PINGS\r\n",
+            "PONGO\r\n",
+            "PING\0\r\n",
+            "CONNECTED {}\r\n",
+            "MSG a 1 1\r\nx\r\n",
+            "HMSG a 1 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+            "INFO {}\r\n",
+            "+OK\r\n",
+            "-ERR 'x'\r\n",
+            "\r\n",
+            " PING\r\n",
+            "\0\r\n",
+            "PUB a 1\r\nxx\r\n",
+            "PUB a 1\r\nx\n\n",
+            "PUB a 2\r\nx\r\n\r\n",
+            "PUB a 0\r\nx\r\n",
+            "{\"a\":1}\r\n",
+            "\u{feff}PING\r\n",
+        ],
+    ),
+    (
+        "Parser Error",
+        &[
+            "PUB\r\n",
+            "PUB a\r\n",
+            "PUB a b c 1\r\nx\r\n",
+            "PUB a x\r\n",
+            "PUB a -1\r\n",
+            "PUB a +1\r\n",
+            "PUB a 1.0\r\n",
+            "PUB a 0x1\r\n",
+            "PUB a 1e3\r\n",
+            "PUB a 1234567890\r\n",
+            "PUB a 99999999999999999999\r\n",
+            "PUB a \u{663}\r\n",
+            "HPUB\r\n",
+            "HPUB a\r\n",
+            "HPUB a 12\r\n",
+            "HPUB a b c 12 13\r\n",
+            "HPUB a x 13\r\n",
+            "HPUB a 12 x\r\n",
+            "HPUB a 13 12\r\n",
+            "HPUB a -1 12\r\n",
+            "SUB\r\n",
+            "SUB a\r\n",
+            "SUB a b c d\r\n",
+            "UNSUB\r\n",
+            "UNSUB 1 2 3\r\n",
+            "UNSUB 1 x\r\n",
+            "UNSUB 1 -1\r\n",
+            "PING x\r\n",
+            "PONG x\r\n",
+            "CONNECT\r\n",
+            "CONNECT x\r\n",
+            "CONNECT []\r\n",
+            "CONNECT 1\r\n",
+            "CONNECT \"x\"\r\n",
+            "CONNECT {\r\n",
+            "CONNECT {\"verbose\":1}\r\n",
+            "CONNECT {\"user\":1}\r\n",
+            "CONNECT {} {}\r\n",
+            "PUB a\r1\r\nx\r\n",
+        ],
+    ),
+    (
+        "Maximum Payload Violation",
+        &["PUB a 1048577\r\n", "PUB a 999999999\r\n", "HPUB a 12 1048577\r\n", "PUB a b 2000000\r\n"],
+    ),
+];
+
+/// What is refused alone, and the text that says so.
+const UNWANTED: &[(&str, &[&str])] = &[
+    (
+        "Invalid Publish Subject",
+        &[
+            "PUB a..b 1\r\nx\r\n",
+            "PUB .a 1\r\nx\r\n",
+            "PUB a. 1\r\nx\r\n",
+            "PUB . 1\r\nx\r\n",
+            "PUB * 1\r\nx\r\n",
+            "PUB a.* 1\r\nx\r\n",
+            "PUB a.> 1\r\nx\r\n",
+            "PUB > 1\r\nx\r\n",
+            "PUB a b..c 1\r\nx\r\n",
+            "PUB a b.* 1\r\nx\r\n",
+            "PUB a .b 1\r\nx\r\n",
+            "PUB a\0b 1\r\nx\r\n",
+            "HPUB a..b 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+            "HPUB a.> 12 13\r\nNATS/1.0\r\n\r\nx\r\n",
+        ],
+    ),
+    (
+        "Invalid Subject",
+        &[
+            "SUB a..b 1\r\n",
+            "SUB .a 1\r\n",
+            "SUB a. 1\r\n",
+            "SUB >.a 1\r\n",
+            "SUB a.>.b 1\r\n",
+            "SUB . 1\r\n",
+            "SUB a..b queue 1\r\n",
+            "SUB a\x01 1\r\n",
+        ],
+    ),
+];
+
+fn a_line_that_cannot_be_understood_is_answered(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let (mut count, mut wrong) = (0, Vec::new());
+    for (text, lines) in FATAL {
+        for line in *lines {
+            let mut client = hub.client();
+            client.say(line);
+            let said = client.rest();
+            if said != format!("-ERR '{text}'\r\n") {
+                wrong.push((line, said));
+            }
+            count += 1;
+        }
+    }
+    assert_eq!(wrong, [], "lines that were answered otherwise");
+    // A line without an end, longer than any may be.
+    let mut client = hub.client();
+    client.say(format!("PUB {}", "a".repeat(8000)));
+    assert_eq!(client.line(), "-ERR 'Maximum Control Line Exceeded'");
+    count += 1;
+    assert!(count >= 65, "{count}");
+    let mut client = hub.client();
+    assert_eq!(client.flush(), [""; 0]);
+    drop(client);
+    hub.server.finish();
+}
+
+fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = hub.client();
+    let long = format!("PUB {} 1\r\nx\r\n", "a".repeat(1025));
+    let deep = format!("SUB {}b 1\r\n", "a.".repeat(64));
+    let more = [("Invalid Publish Subject", long), ("Invalid Subject", deep)];
+    let all = UNWANTED.iter().flat_map(|(text, lines)| lines.iter().map(|line| (*text, (*line).to_owned())));
+    for (text, line) in all.chain(more) {
+        client.say(&line);
+        assert_eq!(client.flush(), [format!("-ERR '{text}'")], "{line:?}");
+    }
+    client.say("SUB a 1\r\nPUB a 1\r\nx\r\n");
+    assert_eq!(client.flush(), ["MSG a 1 1", "x"]);
+    drop(client);
+    hub.server.finish();
+}
+
+/// As nats-server takes them.
+fn lines_of_all_allowed_shapes_are_taken(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = hub.client();
+    for line in [
+        "sub a 1\r\n",
+        "Sub a 1\r\n",
+        "SUB\ta\t1\r\n",
+        "SUB   a   1   \r\n",
+        "SUB a 1\n",
+        "UNSUB 77\r\n",
+        "UNSUB 77 0\r\n",
+        "PONG\r\n",
+        "CONNECT{\"verbose\":false,\"headers\":true}\r\n",
+        "CONNECT {\"verbose\":false,\"headers\":true,\"unheard\":[1]}\r\n",
+    ] {
+        client.say(line);
+        assert_eq!(client.flush(), [""; 0], "{line:?}");
+    }
+    for line in ["PUB a 2\r\nhi\r\n", "pub a 2\r\nhi\r\n", "PUB  a\t2  \r\nhi\r\n", "PUB a 2\nhi\r\n"] {
+        client.say(line);
+        assert_eq!(client.flush(), ["MSG a 1 2", "hi"], "{line:?}");
+    }
+    client.say("PUB a 0\r\n\r\n");
+    assert_eq!(client.flush(), ["MSG a 1 0", ""]);
+    let whole = "x".repeat(1024 * 1024);
+    client.say(format!("PUB a 1048576\r\n{whole}\r\n"));
+    assert_eq!(client.flush(), ["MSG a 1 1048576", &whole]);
+    // Byte for byte.
+    for byte in "PUB a reply.b 5\r\nh\r\n\0!\r\n".bytes() {
+        client.say([byte]);
+    }
+    assert_eq!(client.lines(3), ["MSG a 1 reply.b 5", "h", "\0!"]);
+    drop(client);
+    hub.server.finish();
+}
+
+fn a_verbose_client_hears_of_each_operation(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = Client::silent(hub.nats());
+    client.say("CONNECT {}\r\nSUB a 1\r\nUNSUB 1\r\nPUB a 1\r\nx\r\n");
+    assert_eq!(client.lines(4), ["+OK"; 4]);
+    assert_eq!(client.flush(), [""; 0]);
+    drop(client);
+    hub.server.finish();
+}

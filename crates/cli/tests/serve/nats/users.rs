@@ -1,0 +1,71 @@
+//! Who may come in, and what they may do there.
+
+use super::{Client, Hub};
+use crate::support::Driver;
+
+on_both_drivers! {
+    nobody_comes_in_without_saying_who_they_are,
+    a_user_does_what_is_allowed_and_nothing_else,
+}
+
+const USERS: &str = "--user root:password=all --user sensor:password=s:publish=sensors.>:subscribe=_INBOX.> \
+                     --user gauge:token=t0ken";
+
+fn sign_in(hub: &Hub, connect: &str) -> Client {
+    let mut client = Client::silent(hub.nats());
+    client.say(format!("CONNECT {{\"verbose\":false,\"headers\":true,{connect}}}\r\nPING\r\n"));
+    client
+}
+
+fn nobody_comes_in_without_saying_who_they_are(driver: Driver) {
+    let hub = Hub::start(driver, USERS);
+    for connect in [
+        r#""user":"root""#,
+        r#""user":"root","pass":"al""#,
+        r#""user":"root","pass":"all ""#,
+        r#""user":"nobody","pass":"all""#,
+        r#""user":"gauge","pass":"t0ken""#,
+        r#""auth_token":"all""#,
+        r#""auth_token":"""#,
+        r#""name":"x""#,
+    ] {
+        let mut client = sign_in(&hub, connect);
+        assert_eq!(client.line(), "-ERR 'Authorization Violation'", "{connect}");
+        assert_eq!(client.rest(), "", "{connect}");
+    }
+    for before in ["PING\r\n", "SUB a 1\r\n", "PUB a 1\r\nx\r\n"] {
+        let mut client = Client::silent(hub.nats());
+        client.say(before);
+        assert_eq!(client.line(), "-ERR 'Authorization Violation'", "{before:?}");
+    }
+    for connect in [r#""user":"root","pass":"all""#, r#""auth_token":"t0ken""#] {
+        assert_eq!(sign_in(&hub, connect).line(), "PONG", "{connect}");
+    }
+    hub.server.finish();
+}
+
+fn a_user_does_what_is_allowed_and_nothing_else(driver: Driver) {
+    let hub = Hub::start(driver, USERS);
+    let mut all = sign_in(&hub, r#""user":"root","pass":"all""#);
+    all.say("SUB > 1\r\n");
+    assert_eq!(all.line(), "PONG");
+    all.flush();
+    let mut sensor = sign_in(&hub, r#""user":"sensor","pass":"s""#);
+    assert_eq!(sensor.line(), "PONG");
+    sensor.say("PUB sensors.a 1\r\nx\r\nPUB orders.a 1\r\ny\r\nSUB sensors.> 1\r\nSUB _INBOX.a.* 2\r\n");
+    let expected = [
+        "-ERR 'Permissions Violation for Publish to \"orders.a\"'",
+        "-ERR 'Permissions Violation for Subscription \"sensors.>\"'",
+    ];
+    let told = sensor.flush();
+    assert_eq!(told.len(), 2, "{told:?}");
+    assert_eq!(told[0], expected[0]);
+    assert!(told[1].starts_with("-ERR 'Permissions Violation for Subscription"), "{told:?}");
+    // A long one that comes in pieces is judged as well.
+    let long = "z".repeat(200_000);
+    sensor.say(format!("PUB orders.b 200000\r\n{long}\r\n"));
+    assert_eq!(sensor.flush(), ["-ERR 'Permissions Violation for Publish to \"orders.b\"'"]);
+    assert_eq!(all.flush(), ["MSG sensors.a 1 1", "x"]);
+    drop((all, sensor));
+    hub.server.finish();
+}

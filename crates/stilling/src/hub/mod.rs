@@ -1,0 +1,72 @@
+//! The hub in the house: who runs it, and how shards talk to it.
+//!
+//! ```text
+//!   shard 0  session ─▶ Port ══ intakes ══▶ ┌ Runner ┐ ══ batches ══▶ journal thread ─▶ disk
+//!   shard 1  session ─▶ Port ══ intakes ══▶ │  Hub   │ ◀═ durable ═══
+//!                  ◀═ deliveries ══════════ └────────┘
+//! ```
+//!
+//! On one or two cores the runner is turned by shard 0 at the end of its own turns; with more it has a thread. Everything
+//! between the three goes through mailboxes, in pieces that go round.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use stilling_hub::StreamConfig;
+use stilling_journal::Retention;
+use stilling_wire::nats::Info;
+
+use crate::settings;
+
+mod desk;
+mod opened;
+mod port;
+mod runner;
+
+pub(crate) use desk::{DeskCounters, HubDesk};
+pub(crate) use opened::Opened;
+pub(crate) use port::HubMail;
+pub(crate) use runner::{Runner, connect};
+
+/// The version of nats-server whose features clients may expect.
+const NATS_VERSION: &str = "2.10.0";
+
+/// What the NATS listeners say of themselves.
+pub(crate) fn info(auth_required: bool, payload_size_max: u32) -> Info<'static> {
+    Info {
+        server_id: format!("STILLING{:016X}", unpredictable()).into(),
+        server_name: "stilling".into(),
+        version: NATS_VERSION.into(),
+        proto: 1,
+        headers: true,
+        max_payload: i64::from(payload_size_max),
+        jetstream: true,
+        auth_required,
+        ..Info::default()
+    }
+}
+
+/// A number that nobody outside can guess.
+pub(crate) fn unpredictable() -> u64 {
+    // Each state has a key of its own, from the system.
+    RandomState::new().hash_one(0_u64)
+}
+
+/// A stream as the hub sees it.
+pub(crate) fn stream_config(stream: &settings::StreamConfig) -> StreamConfig {
+    StreamConfig {
+        name: stream.name.clone(),
+        subjects: stream.subjects.clone(),
+        durability: match stream.durability {
+            settings::Durability::Disk => stilling_hub::Durability::Disk,
+            settings::Durability::Memory => stilling_hub::Durability::Memory,
+            settings::Durability::None => stilling_hub::Durability::None,
+        },
+        retention: Retention {
+            bytes_max: Some(stream.retention.bytes).filter(|bytes| *bytes > 0),
+            records: stream.retention.records,
+            age_ns: stream.retention.age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
+        },
+        deduplication_window: stream.dedup_window.into(),
+    }
+}

@@ -1,0 +1,270 @@
+//! From configuration to a running hub: opens the streams' directories, starts the journal's threads, fills the window in
+//! which message ids are recognised.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{
+    Answer, Batch, Chunk, Config as LogConfig, Journal, Limits, Log, OpenError, Read, ReadOrder, Recovery,
+    Replay, Retention, Source, StreamIndex,
+};
+use stilling_ring::Wake;
+
+use super::runner::Mailboxes;
+
+/// Orders for records that may be unanswered.
+const READ_ORDERS_MAX: usize = 64;
+
+/// The streams on disk, opened; nothing runs yet.
+pub(crate) struct Opened {
+    config: HubConfig,
+    data: PathBuf,
+    batch_size: usize,
+    /// Whether there is a directory; without, it is made with the first record.
+    logs: Option<Vec<Log<FileDisk>>>,
+    recoveries: Vec<Recovery>,
+}
+
+impl Opened {
+    /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
+    pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
+        let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
+        let mut opened =
+            Opened { config, data: data.to_owned(), batch_size, logs: None, recoveries: Vec::new() };
+        if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
+            let (logs, recoveries) = open_all(&opened.names(), data)?;
+            (opened.logs, opened.recoveries) = (Some(logs), recoveries);
+        }
+        Ok(opened)
+    }
+
+    /// What opening found that is not as it was written, by stream.
+    pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
+        let names = self.names();
+        self.recoveries
+            .iter()
+            .zip(names)
+            .filter(|(recovery, _)| !recovery.findings.is_empty())
+            .map(|(recovery, name)| format!("stream {name}: {}", recovery.findings))
+    }
+
+    fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
+        self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.on_disk().map(|(_, stream)| stream.name.clone()).collect()
+    }
+
+    /// Starts what is needed, and the hub. Whoever runs it is woken by `wake`.
+    pub(crate) fn start(
+        self,
+        outlets: Mailboxes,
+        shards: usize,
+        (key, started_ns): (stilling_hub::HashKey, UnixNanos),
+        wake: &Arc<Wake>,
+    ) -> io::Result<Hub<House, Mailboxes>> {
+        let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
+        let mut resumed = vec![Resumed::default(); self.config.streams.len()];
+        for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
+            resumed[number] = Resumed { first: recovery.first.max(1), next: recovery.next };
+        }
+        let windows: Vec<u64> =
+            of_hub.iter().map(|&number| self.config.streams[number].deduplication_window).collect();
+        let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
+        let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
+        let names = self.names();
+        let threads = match self.logs {
+            Some(logs) => Way::Open(start(logs, limits, wake)?),
+            None if of_hub.is_empty() => Way::Open(Threads::default()),
+            None => Way::Unopened { names, data: self.data, limits, wake: Arc::clone(wake) },
+        };
+        let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
+        let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
+        for (at, source) in sources.iter().enumerate() {
+            let (window, recovery) = (windows[at], &self.recoveries[at]);
+            let from = recovery.deduplicate_from.max(recovery.next.saturating_sub(window)).max(1);
+            let mut reader = source.read_from(stilling_journal::From::Sequence(from));
+            while let Ok(read) = reader.read() {
+                match read {
+                    Read::Batch(batch) => {
+                        for (sequence, record) in batch.records {
+                            hub.remember(of_hub[at], sequence, record.headers);
+                        }
+                    }
+                    Read::Gap { .. } => {}
+                    Read::End => break,
+                }
+            }
+        }
+        Ok(hub)
+    }
+}
+
+/// What a record has beside its payload, at most: subject, headers, heads.
+const RECORD_EXTRA_MAX: usize = 128 * 1024;
+
+fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
+    let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
+    for name in names {
+        let path = data.join(name);
+        let disk = FileDisk::make(&path)
+            .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
+        let (log, recovery) = Log::open(disk, name, LogConfig::default())?;
+        logs.push(log);
+        recoveries.push(recovery);
+    }
+    Ok((logs, recoveries))
+}
+
+fn start(logs: Vec<Log<FileDisk>>, limits: Limits, wake: &Arc<Wake>) -> io::Result<Threads> {
+    let sources = logs.iter().map(Log::source).collect();
+    let journal = Journal::start(logs, limits, Arc::clone(wake))?;
+    let replay = Replay::start(sources, READ_ORDERS_MAX, Arc::clone(wake))?;
+    Ok(Threads::new(journal, replay))
+}
+
+/// The journal's threads, which know only the streams on disk; the hub numbers all.
+pub(crate) struct House {
+    threads: Way,
+    /// The hub's number of each stream on disk.
+    of_hub: Vec<usize>,
+    /// Batches of streams that could not be opened, and why.
+    refused: Vec<(Answer, Option<Batch>)>,
+}
+
+enum Way {
+    Open(Threads),
+    /// The directory is made with the first record.
+    Unopened {
+        names: Vec<String>,
+        data: PathBuf,
+        limits: Limits,
+        wake: Arc<Wake>,
+    },
+    /// It could not be made.
+    Failed {
+        reason: Arc<str>,
+        kind: io::ErrorKind,
+        batch: Option<Batch>,
+    },
+}
+
+impl House {
+    fn number_on_disk(&self, stream: StreamIndex) -> StreamIndex {
+        self.of_hub.iter().position(|&number| number == stream as usize).unwrap_or(0) as StreamIndex
+    }
+
+    fn number_in_hub(&self, stream: StreamIndex) -> StreamIndex {
+        self.of_hub.get(stream as usize).map_or(0, |&number| number as StreamIndex)
+    }
+
+    /// The threads, which are started for the first record.
+    fn threads(&mut self) -> Option<&mut Threads> {
+        if let Way::Unopened { names, data, limits, wake } = &self.threads {
+            let opened =
+                open_all(names, data).map_err(|error| (error.to_string(), io::ErrorKind::Other)).and_then(
+                    |(logs, _)| start(logs, *limits, wake).map_err(|error| (error.to_string(), error.kind())),
+                );
+            self.threads = match opened {
+                Ok(threads) => Way::Open(threads),
+                Err((reason, kind)) => {
+                    let batch = Some(Batch::new(limits.batch_size));
+                    Way::Failed { reason: reason.into(), kind, batch }
+                }
+            };
+        }
+        match &mut self.threads {
+            Way::Open(threads) => Some(threads),
+            Way::Unopened { .. } | Way::Failed { .. } => None,
+        }
+    }
+}
+
+impl Storage for House {
+    fn batch(&mut self) -> Option<Batch> {
+        if let Some(threads) = self.threads() {
+            return threads.batch();
+        }
+        match &mut self.threads {
+            Way::Failed { batch, .. } => batch.take(),
+            Way::Open(_) | Way::Unopened { .. } => None,
+        }
+    }
+
+    fn give_back(&mut self, batch: Batch) {
+        match &mut self.threads {
+            Way::Open(threads) => threads.give_back(batch),
+            Way::Failed { batch: place, .. } => *place = Some(batch),
+            Way::Unopened { .. } => {}
+        }
+    }
+
+    fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64) {
+        let on_disk = self.number_on_disk(stream);
+        match &mut self.threads {
+            Way::Open(threads) => threads.append(on_disk, batch, deduplicate_from),
+            Way::Failed { reason, kind, .. } => {
+                let frozen = stilling_journal::Frozen { reason: Arc::clone(reason), kind: *kind };
+                let answer = Answer::Frozen { stream, watermark: batch.first() - 1, frozen };
+                self.refused.push((answer, Some(batch)));
+            }
+            Way::Unopened { .. } => {}
+        }
+    }
+
+    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
+        let on_disk = self.number_on_disk(stream);
+        match &mut self.threads {
+            Way::Open(threads) => threads.retain(on_disk, retention, now_ns),
+            Way::Unopened { .. } | Way::Failed { .. } => false,
+        }
+    }
+
+    fn read(&mut self, order: ReadOrder) -> bool {
+        let stream = self.number_on_disk(order.stream);
+        match &mut self.threads {
+            Way::Open(threads) => threads.read(ReadOrder { stream, ..order }),
+            Way::Unopened { .. } | Way::Failed { .. } => false,
+        }
+    }
+
+    fn publish(&mut self) {
+        if let Way::Open(threads) = &mut self.threads {
+            threads.publish();
+        }
+    }
+
+    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+        if let Some(refused) = self.refused.pop() {
+            return Some(refused);
+        }
+        let Way::Open(threads) = &mut self.threads else { return None };
+        let (mut answer, batch) = threads.next_answer()?;
+        let (Answer::Durable { stream, .. }
+        | Answer::Frozen { stream, .. }
+        | Answer::Retained { stream, .. }) = &mut answer;
+        let number = *stream;
+        *stream = self.number_in_hub(number);
+        Some((answer, batch))
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        let Way::Open(threads) = &mut self.threads else { return None };
+        let mut chunk = threads.next_chunk()?;
+        chunk.stream = self.number_in_hub(chunk.stream);
+        Some(chunk)
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.refused.is_empty()
+            && match &self.threads {
+                Way::Open(threads) => threads.is_quiet(),
+                Way::Unopened { .. } | Way::Failed { .. } => true,
+            }
+    }
+}

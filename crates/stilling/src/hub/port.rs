@@ -1,0 +1,198 @@
+//! A shard's side of the hub: what its sessions ask for, gathered per turn, and what comes back for them.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use stilling_engine::Token;
+use stilling_hub::{Deliveries, Intake, Request, Traits};
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
+
+/// What a connection hears from the hub.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HubMail {
+    /// There is a delivery for it: [`Port::take_current`].
+    Delivery,
+    /// There may be room again for what it wanted to ask for.
+    Room,
+}
+
+/// The shard's end of the mailboxes.
+pub(crate) struct Port {
+    intake: Option<Intake>,
+    intakes: Sender<Intake>,
+    returned: Receiver<Intake>,
+    deliveries: Receiver<Deliveries>,
+    emptied: Sender<Deliveries>,
+    current: Option<Deliveries>,
+    hub: Arc<Wake>,
+    /// Connections that want to ask for something, in the order in which they came.
+    waiting: VecDeque<Token>,
+    /// What the hub is to be told as soon as there is room, whatever waits in front of the port.
+    errands: VecDeque<(Token, Errand)>,
+}
+
+/// What cannot be put off until its connection is called again.
+#[derive(Clone, Copy, Debug)]
+enum Errand {
+    Reached(u64),
+    Farewell,
+    Leave,
+}
+
+impl Port {
+    pub(super) fn new(
+        (intakes, returned): (Sender<Intake>, Receiver<Intake>),
+        (deliveries, emptied): (Receiver<Deliveries>, Sender<Deliveries>),
+        hub: Arc<Wake>,
+    ) -> Port {
+        Port {
+            intake: None,
+            intakes,
+            returned,
+            deliveries,
+            emptied,
+            current: None,
+            hub,
+            waiting: VecDeque::new(),
+            errands: VecDeque::new(),
+        }
+    }
+
+    /// Whether something may be asked of the hub now. If not, [`wait`](Port::wait).
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        match &self.intake {
+            Some(intake) if !intake.is_full() => true,
+            _ => self.next_intake(),
+        }
+    }
+
+    fn next_intake(&mut self) -> bool {
+        if let Some(full) = self.intake.take() {
+            self.hand_over(full);
+            self.publish();
+        }
+        self.intake = self.returned.pop();
+        self.intake.is_some()
+    }
+
+    /// Has the connection told when there may be room again.
+    pub(crate) fn wait(&mut self, token: Token) {
+        self.waiting.push_back(token);
+    }
+
+    /// Asks for something. There has to be [room](Port::has_room).
+    #[inline]
+    pub(crate) fn ask(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
+        if self.has_room()
+            && let Some(intake) = &mut self.intake
+        {
+            intake.push(token.bits(), traits, request);
+        }
+    }
+
+    /// Tells the hub that a connection is gone, as soon as there is room.
+    pub(crate) fn leave(&mut self, token: Token) {
+        self.errands.push_back((token, Errand::Leave));
+    }
+
+    /// Has the connection closed behind everything that is promised to it.
+    pub(crate) fn bid_farewell(&mut self, token: Token) {
+        self.errands.push_back((token, Errand::Farewell));
+    }
+
+    /// Tells the hub that what stood before a mark has left.
+    pub(crate) fn reach(&mut self, token: Token, mark: u64) {
+        self.errands.push_back((token, Errand::Reached(mark)));
+    }
+
+    /// Whether everything has been handed over.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
+    }
+
+    /// The next connection that hears something.
+    pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
+        loop {
+            if let Some(current) = &mut self.current {
+                if let Some(to) = current.advance() {
+                    return Some((Token::from_bits(to), HubMail::Delivery));
+                }
+                if let Some(mut empty) = self.current.take() {
+                    empty.clear();
+                    // There is a place for every piece there is.
+                    let _ = self.emptied.push(empty);
+                }
+            }
+            self.current = self.deliveries.pop();
+            if self.current.is_none() {
+                break;
+            }
+        }
+        if self.waiting.is_empty() || !self.has_room() {
+            return None;
+        }
+        self.waiting.pop_front().map(|token| (token, HubMail::Room))
+    }
+
+    /// Whether [`next_mail`](Port::next_mail) would find something.
+    pub(crate) fn has_mail(&self) -> bool {
+        let has_room =
+            || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
+        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty();
+        self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
+    }
+
+    /// The deliveries that are being handed out, to be looked at and put [back](Port::put_back).
+    pub(crate) fn take_current(&mut self) -> Option<Deliveries> {
+        self.current.take()
+    }
+
+    /// Puts the deliveries back.
+    pub(crate) fn put_back(&mut self, current: Deliveries) {
+        self.current = Some(current);
+    }
+
+    /// Ends a turn: hands over what has been asked for.
+    pub(crate) fn flush(&mut self) {
+        while let Some(&(token, errand)) = self.errands.front() {
+            if !self.has_room() {
+                break;
+            }
+            self.errands.pop_front();
+            let request = match errand {
+                Errand::Reached(mark) => Request::Reached { mark },
+                Errand::Farewell => Request::Farewell,
+                Errand::Leave => Request::Leave,
+            };
+            self.ask(token, Traits::default(), &request);
+        }
+        if self.intake.as_ref().is_some_and(|intake| !intake.is_empty())
+            && let Some(intake) = self.intake.take()
+        {
+            self.hand_over(intake);
+        }
+        self.publish();
+    }
+
+    fn hand_over(&mut self, intake: Intake) {
+        // There is a place for every intake there is.
+        let _ = self.intakes.push(intake);
+    }
+
+    fn publish(&mut self) {
+        let has_asked = self.intakes.publish();
+        if self.emptied.publish() || has_asked {
+            self.hub.notify();
+        }
+    }
+}
+
+impl Drop for Port {
+    /// The hub's runner looks whether its shards are gone, which it sees by the end of the mailbox.
+    fn drop(&mut self) {
+        let (intakes, _) = mailbox(1);
+        drop(std::mem::replace(&mut self.intakes, intakes));
+        self.hub.force();
+    }
+}

@@ -1,0 +1,174 @@
+//! Runs the hub: carries intakes in and deliveries out, turn by turn, on a thread of its own or in shard 0.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_hub::limits::{DELIVERIES, INTAKES};
+use stilling_hub::{Deliveries, Hub, Intake, Outlets, Storage, UnixNanos};
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
+
+use super::port::Port;
+
+/// Where deliveries go, and come back from.
+pub(crate) struct Mailboxes {
+    ways: Vec<Way>,
+}
+
+struct Way {
+    deliveries: Sender<Deliveries>,
+    emptied: Receiver<Deliveries>,
+    wake: Arc<Wake>,
+}
+
+impl Outlets for Mailboxes {
+    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool {
+        let way = &mut self.ways[shard];
+        let Some(empty) = way.emptied.pop() else { return false };
+        // There is a place for every piece there is.
+        let _ = way.deliveries.push(std::mem::replace(deliveries, empty));
+        true
+    }
+}
+
+/// What comes from one shard.
+struct Inlet {
+    intakes: Receiver<Intake>,
+    returned: Sender<Intake>,
+    /// The intake that is being dealt with, and how far.
+    current: Option<(Intake, usize)>,
+}
+
+/// The hub and its mailboxes.
+pub(crate) struct Runner<S: Storage> {
+    hub: Hub<S, Mailboxes>,
+    inlets: Vec<Inlet>,
+    /// Which shard is the first of the next turn.
+    first: usize,
+}
+
+/// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
+pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>) -> (Vec<Port>, Mailboxes, Inlets) {
+    let mut ports = Vec::new();
+    let (mut ways, mut inlets) = (Vec::new(), Vec::new());
+    for wake in shards {
+        let (intakes, to_hub) = mailbox(INTAKES);
+        let (mut returned, from_hub) = mailbox(INTAKES);
+        let (deliveries, to_shard) = mailbox(DELIVERIES);
+        let (mut emptied, from_shard) = mailbox(DELIVERIES);
+        for _ in 0..INTAKES {
+            let _ = returned.push(Intake::new());
+        }
+        returned.publish();
+        for _ in 0..DELIVERIES {
+            let _ = emptied.push(Deliveries::new());
+        }
+        emptied.publish();
+        ports.push(Port::new((intakes, from_hub), (to_shard, emptied), Arc::clone(hub)));
+        ways.push(Way { deliveries, emptied: from_shard, wake: Arc::clone(wake) });
+        inlets.push(Inlet { intakes: to_hub, returned, current: None });
+    }
+    (ports, Mailboxes { ways }, Inlets(inlets))
+}
+
+/// The runner's ends of what comes from the shards.
+pub(crate) struct Inlets(Vec<Inlet>);
+
+impl<S: Storage> Runner<S> {
+    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets) -> Runner<S> {
+        Runner { hub, inlets, first: 0 }
+    }
+
+    /// Does what there is to do now.
+    pub(crate) fn turn(&mut self, now_ns: UnixNanos) {
+        self.hub.absorb(now_ns);
+        let count = self.inlets.len();
+        // At most what the shards can have handed over when it began, so that one that is turned by a shard comes to its end.
+        for round in 0..INTAKES {
+            let mut has_moved = false;
+            for at in 0..count {
+                let number = (self.first + round + at) % count;
+                has_moved |= self.take_from(number, now_ns);
+            }
+            if !has_moved {
+                break;
+            }
+        }
+        self.first = (self.first + 1) % count.max(1);
+        self.hub.flush();
+        for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {
+            let has_returned = inlet.returned.publish();
+            if way.deliveries.publish() || has_returned {
+                way.wake.notify();
+            }
+        }
+    }
+
+    /// Deals with one intake of a shard. Returns whether it came to its end.
+    fn take_from(&mut self, shard: usize, now_ns: UnixNanos) -> bool {
+        let inlet = &mut self.inlets[shard];
+        let Some((mut intake, at)) = inlet.current.take().or_else(|| Some((inlet.intakes.pop()?, 0))) else {
+            return false;
+        };
+        let at = self.hub.take(shard, &intake, at, now_ns);
+        let inlet = &mut self.inlets[shard];
+        if at < intake.len() {
+            inlet.current = Some((intake, at));
+            return false;
+        }
+        intake.clear();
+        // There is a place for every intake there is.
+        let _ = inlet.returned.push(intake);
+        true
+    }
+
+    /// Whether there is nothing to do until somebody wakes the hub; asked after [`Wake::park`], it misses nothing.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_stuck = |inlet: &Inlet| inlet.current.is_some() || inlet.intakes.is_empty();
+        let is_full = |(shard, way): (usize, &Way)| way.emptied.is_empty() || !self.hub.has_unsent(shard);
+        let ways = &self.hub.outlets().ways;
+        self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && ways.iter().enumerate().all(is_full)
+    }
+
+    /// How long it may sleep although nobody wakes it.
+    pub(crate) fn looks_again_in(&self) -> Option<Duration> {
+        self.hub.looks_again_in()
+    }
+
+    /// Whether all shards are gone, and all that they had asked for is done and durable.
+    pub(crate) fn is_done(&self) -> bool {
+        let is_gone =
+            |inlet: &Inlet| inlet.current.is_none() && inlet.intakes.is_closed() && inlet.intakes.is_empty();
+        self.inlets.iter().all(is_gone) && self.hub.is_settled()
+    }
+
+    /// The same without the shard that turns it.
+    pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
+        let is_gone = |(number, inlet): (usize, &Inlet)| {
+            inlet.current.is_none()
+                && inlet.intakes.is_empty()
+                && (number == shard || inlet.intakes.is_closed())
+        };
+        self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
+    }
+
+    /// Runs the hub on this thread until all shards are gone.
+    pub(crate) fn run(&mut self, wake: &Wake, now_ns: impl Fn() -> UnixNanos) {
+        loop {
+            self.turn(now_ns());
+            if !self.is_quiet() {
+                continue;
+            }
+            if self.is_done() {
+                return;
+            }
+            wake.park();
+            if self.is_quiet() && !self.is_done() {
+                match self.looks_again_in() {
+                    Some(span) => std::thread::park_timeout(span),
+                    None => std::thread::park(),
+                }
+            }
+            wake.unpark();
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The NATS client protocol in the house: one session per connection, between the codec and the hub.
+
+pub(crate) mod limits;
+mod session;
+mod users;
+
+pub(crate) use session::NatsSession;
+pub(crate) use users::Users;

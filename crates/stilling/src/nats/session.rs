@@ -1,0 +1,443 @@
+//! A connection that speaks the NATS client protocol.
+//!
+//! ```text
+//!   bytes ─▶ decoder ─▶ request ─▶ port ═▶ hub            nothing is decoded that there is no room for
+//!   bytes ◀─ outbox  ◀─ delivery ◀═ port ◀═ hub           ready bytes; too many unread: a slow consumer
+//! ```
+//!
+//! What a client may do is judged here; everything else is the hub's.
+
+use stilling_engine::{CloseReason, Io, Token};
+use stilling_hub::{Delivery, Door, Publication, Request, Traits};
+use stilling_ring::Time;
+use stilling_wire::nats::{
+    ClientDecoder, ClientEvent, Connect, DecodeError, Info, Limits, OK, PING, PublishHead, encode_err,
+};
+
+use super::limits::{
+    ASSEMBLY_MAX, ASSEMBLY_RETRY, AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY, PINGS_MAX,
+};
+use super::users::Access;
+use crate::http::HttpService;
+use crate::hub::HubMail;
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct NatsSession {
+    decoder: ClientDecoder,
+    traits: Traits,
+    access: Access,
+    verbose: bool,
+    /// It waits for room in the port.
+    waits: bool,
+    /// Why it is closed when all that it has published is answered.
+    leaves: Option<CloseReason>,
+    /// Questions whether it lives that it has not answered.
+    pings: u8,
+    /// When it last said something.
+    heard: Time,
+    /// A long message whose end has not come.
+    assembly: Option<Box<Assembly>>,
+    /// Marks to be told when the output has gone.
+    mark: Option<u64>,
+    token: Token,
+}
+
+/// A message that comes in pieces.
+#[derive(Debug)]
+struct Assembly {
+    subject: Vec<u8>,
+    reply: Vec<u8>,
+    headers_size: usize,
+    size: usize,
+    body: Vec<u8>,
+    /// It is not wanted; what comes of it is forgotten.
+    is_refused: bool,
+}
+
+type HouseIo<'a> = Io<'a, HttpService>;
+
+impl NatsSession {
+    pub(crate) fn new() -> NatsSession {
+        NatsSession {
+            decoder: ClientDecoder::default(),
+            traits: Traits::default(),
+            access: Access::Unknown,
+            verbose: false,
+            waits: false,
+            leaves: None,
+            pings: 0,
+            heard: Time::ZERO,
+            assembly: None,
+            mark: None,
+            token: Token::new(0, 0),
+        }
+    }
+
+    pub(crate) fn opened(&mut self, io: &mut HouseIo<'_>) {
+        let (now, token) = (io.now(), io.token());
+        (self.heard, self.token) = (now, token);
+        io.set_send_max(PENDING_MAX);
+        let Some(hub) = io.service.hub.as_deref_mut() else {
+            return io.abort(CloseReason::SystemError);
+        };
+        self.access = hub.users.at_first();
+        hub.scratch.clear();
+        let info = Info { client_id: Some(token.bits()), ..hub.info.clone() };
+        info.encode(&mut hub.scratch);
+        let info = std::mem::take(&mut hub.scratch);
+        // There is room at the beginning.
+        let _ = io.send(&info);
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.scratch = info;
+        }
+        let wait = if self.access == Access::Unknown { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
+        io.set_deadline(Some(now.after(wait)));
+    }
+
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
+        self.heard = io.now();
+        let mut consumed = 0;
+        loop {
+            if !self.may_go_on(io) {
+                return consumed;
+            }
+            let limits = io.service.hub.as_deref().map_or_else(Limits::default, |hub| hub.limits);
+            let step = match self.decoder.decode(&limits, &bytes[consumed..]) {
+                Ok(step) => step,
+                Err(error) => {
+                    self.fail(&error, io);
+                    return bytes.len();
+                }
+            };
+            consumed += step.consumed;
+            if step.event == ClientEvent::NeedMore {
+                return consumed;
+            }
+            if !self.deal(step.event, io) {
+                return bytes.len();
+            }
+        }
+    }
+
+    /// Whether the next request may be looked at now.
+    fn may_go_on(&mut self, io: &mut HouseIo<'_>) -> bool {
+        let token = io.token();
+        let Some(hub) = io.service.hub.as_deref_mut() else { return false };
+        if !hub.port.has_room() {
+            if !std::mem::replace(&mut self.waits, true) {
+                hub.port.wait(token);
+            }
+            io.pause();
+            return false;
+        }
+        let lacks_memory = self.assembly.as_ref().is_some_and(|assembly| {
+            assembly.body.capacity() == 0
+                && !assembly.is_refused
+                && hub.assembled + assembly.size > ASSEMBLY_MAX
+        });
+        if lacks_memory {
+            io.pause();
+            io.set_deadline(Some(io.now().after(ASSEMBLY_RETRY)));
+            return false;
+        }
+        true
+    }
+
+    /// Deals with what the client said. Returns whether the connection goes on.
+    fn deal(&mut self, event: ClientEvent<'_>, io: &mut HouseIo<'_>) -> bool {
+        match event {
+            ClientEvent::NeedMore => {}
+            ClientEvent::Connect(json) => return self.connect(json, io),
+            ClientEvent::Pong => self.pings = 0,
+            ClientEvent::Piece(piece) => self.piece(piece, io),
+            ClientEvent::PublishEnd => self.end_assembly(io),
+            ClientEvent::Refused(error) => self.say_error(error.text(), io),
+            _ if self.access == Access::Unknown => return self.shut_out(io),
+            ClientEvent::Publish(message) => {
+                let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
+                let publication = Publication {
+                    door: Door::Nats,
+                    subject: message.subject.as_bytes(),
+                    reply,
+                    headers: message.headers,
+                    payload: message.payload,
+                    ticket: None,
+                };
+                if self.may_publish(publication.subject, io) {
+                    self.ask(&Request::Publish(publication), io);
+                }
+            }
+            ClientEvent::PublishStart(head) => self.begin_assembly(&head, io),
+            ClientEvent::Subscribe(subscribe) => {
+                let filter = subscribe.filter.as_bytes();
+                let may =
+                    io.service.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
+                if may {
+                    let queue = subscribe.queue.unwrap_or(b"");
+                    self.ask(&Request::Subscribe { filter, queue, sid: subscribe.sid }, io);
+                } else {
+                    self.say_violation("Subscription", filter, io);
+                }
+            }
+            ClientEvent::Unsubscribe { sid, after } => self.ask(&Request::Unsubscribe { sid, after }, io),
+            ClientEvent::Ping => self.ask(&Request::Barrier, io),
+        }
+        true
+    }
+
+    /// Asks the hub. There is room: it was looked for before.
+    #[inline]
+    fn ask(&mut self, request: &Request<'_>, io: &mut HouseIo<'_>) {
+        let token = io.token();
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.port.ask(token, self.traits, request);
+        }
+        if self.verbose && !matches!(request, Request::Barrier) {
+            self.say(OK, io);
+        }
+    }
+
+    fn connect(&mut self, json: &[u8], io: &mut HouseIo<'_>) -> bool {
+        let connect = match Connect::parse(json) {
+            Ok(connect) => connect,
+            Err(error) => {
+                self.fail(&error, io);
+                return false;
+            }
+        };
+        let Some(hub) = io.service.hub.as_deref() else { return false };
+        self.access = hub.users.recognise(&connect);
+        if self.access == Access::Unknown {
+            return self.shut_out(io);
+        }
+        self.verbose = connect.verbose;
+        self.traits =
+            Traits { headers: connect.headers, no_responders: connect.no_responders, no_echo: !connect.echo };
+        io.set_deadline(Some(io.now().after(PING_EVERY)));
+        if self.verbose {
+            self.say(OK, io);
+        }
+        true
+    }
+
+    fn may_publish(&mut self, subject: &[u8], io: &mut HouseIo<'_>) -> bool {
+        if self.access == Access::Everything {
+            return true;
+        }
+        let may = io.service.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
+        if !may {
+            self.say_violation("Publish", subject, io);
+        }
+        may
+    }
+
+    fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut HouseIo<'_>) {
+        let subject = head.subject.as_bytes().to_vec();
+        let is_refused = !self.may_publish(&subject, io);
+        self.assembly = Some(Box::new(Assembly {
+            subject,
+            reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
+            headers_size: head.headers_size as usize,
+            size: head.size as usize,
+            body: Vec::new(),
+            is_refused,
+        }));
+    }
+
+    fn piece(&mut self, piece: &[u8], io: &mut HouseIo<'_>) {
+        let Some(assembly) = self.assembly.as_deref_mut().filter(|assembly| !assembly.is_refused) else {
+            return;
+        };
+        if assembly.body.capacity() == 0 {
+            assembly.body.reserve_exact(assembly.size);
+            if let Some(hub) = io.service.hub.as_deref_mut() {
+                hub.assembled += assembly.size;
+            }
+        }
+        assembly.body.extend_from_slice(piece);
+    }
+
+    fn end_assembly(&mut self, io: &mut HouseIo<'_>) {
+        let Some(assembly) = self.assembly.take() else { return };
+        if !assembly.is_refused {
+            let (headers, payload) = assembly.body.split_at(assembly.headers_size.min(assembly.body.len()));
+            let publication = Publication {
+                door: Door::Nats,
+                subject: &assembly.subject,
+                reply: &assembly.reply,
+                headers,
+                payload,
+                ticket: None,
+            };
+            self.ask(&Request::Publish(publication), io);
+        }
+        forget(&assembly, io.service);
+    }
+
+    /// It says no more; what it has published is answered still.
+    pub(crate) fn ended(&mut self, io: &mut HouseIo<'_>) {
+        self.leave(CloseReason::PeerClosed, io);
+    }
+
+    fn leave(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
+        let token = io.token();
+        if self.leaves.replace(reason).is_none()
+            && let Some(hub) = io.service.hub.as_deref_mut()
+        {
+            hub.port.bid_farewell(token);
+        }
+    }
+
+    pub(crate) fn flushed(&mut self, io: &mut HouseIo<'_>) {
+        if let Some(mark) = self.mark.take() {
+            self.reach(mark, io);
+        }
+    }
+
+    fn reach(&mut self, mark: u64, io: &mut HouseIo<'_>) {
+        let token = io.token();
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.port.reach(token, mark);
+        }
+    }
+
+    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
+        match mail {
+            HubMail::Room => {
+                self.waits = false;
+                io.resume();
+            }
+            HubMail::Delivery => {
+                let Some(deliveries) = io.service.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
+                else {
+                    return;
+                };
+                if let Some(delivery) = deliveries.current() {
+                    self.take(delivery, io);
+                }
+                if let Some(hub) = io.service.hub.as_deref_mut() {
+                    hub.port.put_back(deliveries);
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, delivery: Delivery<'_>, io: &mut HouseIo<'_>) {
+        match delivery {
+            Delivery::Bytes(first, second) => {
+                if first.len() + second.len() > io.room() {
+                    return self.give_up(io);
+                }
+                // There is room for it.
+                let _ = io.send_with(|out| {
+                    out.extend_from_slice(first);
+                    out.extend_from_slice(second);
+                });
+            }
+            Delivery::Mark(mark) if io.is_held_up() => self.mark = Some(mark),
+            Delivery::Mark(mark) => self.reach(mark, io),
+            Delivery::Close => match self.leaves {
+                Some(reason) => io.finish(reason),
+                // What it has been told must not be overtaken by a reset.
+                None => io.finish_lingering(CloseReason::ProtocolError),
+            },
+            Delivery::Verdict { .. } => {}
+        }
+    }
+
+    /// A slow consumer: it does not get what it is too slow for, and has to find out by itself what it has missed.
+    fn give_up(&mut self, io: &mut HouseIo<'_>) {
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.counters.slow_consumers.add(1);
+        }
+        io.abort(CloseReason::OutputFull);
+    }
+
+    pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
+        let now = io.now();
+        if self.access == Access::Unknown {
+            self.say_error("Authentication Timeout", io);
+            return io.finish_lingering(CloseReason::FirstByteTimeout);
+        }
+        if self.assembly.as_ref().is_some_and(|assembly| assembly.body.capacity() == 0) {
+            io.set_deadline(Some(now.after(PING_EVERY)));
+            return io.resume();
+        }
+        let due = self.heard.after(PING_EVERY);
+        if now < due {
+            self.pings = 0;
+            return io.set_deadline(Some(due));
+        }
+        if self.pings >= PINGS_MAX {
+            self.say_error("Stale Connection", io);
+            return io.finish(CloseReason::IdleTimeout);
+        }
+        self.pings += 1;
+        self.say(PING, io);
+        io.set_deadline(Some(now.after(PING_EVERY)));
+    }
+
+    /// Tells the client to go elsewhere, and lets it go when all that it has published is answered.
+    pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
+        let token = io.token();
+        if self.leaves.is_some() {
+            return;
+        }
+        let Some(hub) = io.service.hub.as_deref_mut() else { return };
+        let mut text = Vec::new();
+        Info { ldm: true, client_id: Some(token.bits()), ..hub.info.clone() }.encode(&mut text);
+        self.say(&text, io);
+        io.pause();
+        self.leave(CloseReason::Drained, io);
+    }
+
+    pub(crate) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
+        if let Some(assembly) = self.assembly.take() {
+            forget(&assembly, service);
+        }
+        if let Some(hub) = service.hub.as_deref_mut() {
+            hub.port.leave(self.token);
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
+        if bytes.len() > io.room() {
+            return self.give_up(io);
+        }
+        // There is room for it.
+        let _ = io.send(bytes);
+    }
+
+    fn say_error(&mut self, text: &str, io: &mut HouseIo<'_>) {
+        let mut line = Vec::with_capacity(text.len() + 16);
+        encode_err(&mut line, text);
+        self.say(&line, io);
+    }
+
+    fn say_violation(&mut self, what: &str, subject: &[u8], io: &mut HouseIo<'_>) {
+        let subject = String::from_utf8_lossy(subject);
+        self.say_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
+    }
+
+    fn fail(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
+        self.say_error(error.text(), io);
+        io.finish_lingering(CloseReason::ProtocolError);
+    }
+
+    fn shut_out(&mut self, io: &mut HouseIo<'_>) -> bool {
+        self.access = Access::Unknown;
+        self.say_error("Authorization Violation", io);
+        io.finish_lingering(CloseReason::Forbidden);
+        false
+    }
+}
+
+/// The memory of an assembly is free again.
+fn forget(assembly: &Assembly, service: &mut HttpService) {
+    if assembly.body.capacity() > 0
+        && let Some(hub) = service.hub.as_deref_mut()
+    {
+        hub.assembled -= assembly.size;
+    }
+}

@@ -1,0 +1,175 @@
+//! Who may come in, and what they may do there.
+
+use stilling_wire::nats::{Connect, Filter, Subject, SubjectLimits};
+
+use crate::settings::{Credential, UserConfig};
+
+/// All of them. None: everybody may come in and do everything.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Users(Vec<UserConfig>);
+
+/// What a connection may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing: it has not said who it is.
+    Unknown,
+    /// Everything.
+    Everything,
+    /// What the user of that number may do.
+    User(u16),
+}
+
+impl Users {
+    pub(crate) fn new(users: Vec<UserConfig>) -> Users {
+        Users(users)
+    }
+
+    /// What a connection may do that has said nothing yet.
+    pub(crate) fn at_first(&self) -> Access {
+        if self.0.is_empty() { Access::Everything } else { Access::Unknown }
+    }
+
+    /// Whether somebody has to say who it is.
+    pub(crate) fn are_any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// Who it is.
+    pub(crate) fn recognise(&self, connect: &Connect<'_>) -> Access {
+        match (&connect.user, &connect.auth_token) {
+            (Some(name), _) => self.find(Some(name), connect.pass.as_deref().unwrap_or("")),
+            (None, Some(token)) => self.find(None, token),
+            (None, None) => self.at_first(),
+        }
+    }
+
+    /// Who has this name and password, or, without a name, this token.
+    pub(crate) fn find(&self, name: Option<&str>, secret: &str) -> Access {
+        if self.0.is_empty() {
+            return Access::Everything;
+        }
+        let mut found = Access::Unknown;
+        for (number, user) in self.0.iter().enumerate() {
+            // All are compared, so that the time tells nothing about who there is.
+            let is_it = match (&user.credential, name) {
+                (Credential::Password(password), Some(name)) => {
+                    password.is(secret.as_bytes()) & (user.name == name)
+                }
+                (Credential::Token(token), None) => token.is(secret.as_bytes()),
+                _ => false,
+            };
+            if is_it {
+                let may_all = |list: &[String]| list.iter().any(|filter| filter == ">");
+                found = match may_all(&user.publish) && may_all(&user.subscribe) {
+                    true => Access::Everything,
+                    false => Access::User(u16::try_from(number).unwrap_or(u16::MAX)),
+                };
+            }
+        }
+        found
+    }
+
+    pub(crate) fn may_publish(&self, access: Access, subject: &[u8]) -> bool {
+        self.may(
+            access,
+            |user| &user.publish,
+            |allowed| Subject::parse(subject, &WIDE).is_ok_and(|subject| allowed.takes(subject)),
+        )
+    }
+
+    pub(crate) fn may_subscribe(&self, access: Access, filter: &[u8]) -> bool {
+        self.may(
+            access,
+            |user| &user.subscribe,
+            |allowed| Filter::parse(filter, &WIDE).is_ok_and(|filter| is_within(filter, allowed)),
+        )
+    }
+
+    fn may(
+        &self,
+        access: Access,
+        list: impl Fn(&UserConfig) -> &[String],
+        allows: impl Fn(Filter<'_>) -> bool,
+    ) -> bool {
+        match access {
+            Access::Everything => true,
+            Access::Unknown => false,
+            Access::User(number) => self.0.get(usize::from(number)).is_some_and(|user| {
+                list(user).iter().any(|filter| Filter::parse(filter.as_bytes(), &WIDE).is_ok_and(&allows))
+            }),
+        }
+    }
+}
+
+/// Everything that came through a codec is within these.
+const WIDE: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
+
+/// Whether every subject that `filter` takes is taken by `allowed`.
+fn is_within(filter: Filter<'_>, allowed: Filter<'_>) -> bool {
+    let mut tokens = filter.tokens();
+    for allowed in allowed.tokens() {
+        match (allowed, tokens.next()) {
+            (_, None) => return false,
+            (b">", Some(_)) => return true,
+            (b"*", Some(token)) if token != b">" => {}
+            (allowed, Some(token)) if allowed == token => {}
+            _ => return false,
+        }
+    }
+    tokens.next().is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Secret;
+
+    fn users() -> Users {
+        let password = |text| Credential::Password(Secret::new(text));
+        let root = UserConfig::new("root", password("all"));
+        let gauge = UserConfig::new("gauge", Credential::Token(Secret::new("t")));
+        let sensor = UserConfig {
+            publish: vec!["sensors.>".into()],
+            subscribe: vec!["_INBOX.>".into(), "sensors.*.state".into()],
+            ..UserConfig::new("sensor", password("s"))
+        };
+        Users::new(vec![root, sensor, gauge])
+    }
+
+    #[test]
+    fn who_shows_the_right_secret_comes_in_and_nobody_else() {
+        let users = users();
+        assert_eq!(users.find(Some("root"), "all"), Access::Everything);
+        assert_eq!(users.find(Some("sensor"), "s"), Access::User(1));
+        assert_eq!(users.find(None, "t"), Access::Everything);
+        for (name, secret) in
+            [("root", "al"), ("root", "all "), ("root", ""), ("sensor", "all"), ("gauge", "t")]
+        {
+            assert_eq!(users.find(Some(name), secret), Access::Unknown, "{name} {secret}");
+        }
+        assert_eq!(users.find(None, "all"), Access::Unknown, "a password is no token");
+        assert_eq!(users.recognise(&Connect::default()), Access::Unknown);
+        assert_eq!(Users::default().find(Some("anybody"), ""), Access::Everything);
+    }
+
+    #[test]
+    fn a_user_may_do_what_is_within_the_lists() {
+        let users = users();
+        let access = Access::User(1);
+        assert!(users.may_publish(access, b"sensors.a.b"));
+        assert!(!users.may_publish(access, b"orders.a"));
+        for (filter, expected) in [
+            ("_INBOX.a.*", true),
+            ("_INBOX.>", true),
+            ("sensors.*.state", true),
+            ("sensors.a.state", true),
+            ("sensors.>", false),
+            ("sensors.*.*", false),
+            (">", false),
+            ("*.a.state", false),
+        ] {
+            assert_eq!(users.may_subscribe(access, filter.as_bytes()), expected, "{filter}");
+        }
+        assert!(!users.may_publish(Access::Unknown, b"sensors.a"));
+    }
+}

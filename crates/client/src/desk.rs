@@ -1,0 +1,162 @@
+//! What callers and the publisher's thread share: messages on their way to it, the room they take, the figures, the
+//! failures that nobody has asked for yet. One lock, held for a few instructions; nothing waits while it holds it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::entry::Entry;
+use crate::limits::FAILURES_KEPT;
+use crate::link::News;
+use crate::outcome::{Counts, Failure};
+use crate::trouble::Trouble;
+
+/// What is called with each failure.
+pub(crate) type Callback = Box<dyn FnMut(&Failure) + Send>;
+
+/// The shared state.
+pub(crate) struct Desk {
+    state: Mutex<State>,
+    changed: Condvar,
+    waker: mio::Waker,
+}
+
+/// What the lock protects.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) intake: VecDeque<Entry>,
+    /// Messages held and what they count, those in `intake` included.
+    pub(crate) held: (u64, u64),
+    pub(crate) submitted: u64,
+    pub(crate) recovered: u64,
+    /// Dropped before they came to the thread.
+    pub(crate) dropped: u64,
+    pub(crate) link: Counts,
+    pub(crate) failures: VecDeque<Failure>,
+    pub(crate) failures_lost: u64,
+    pub(crate) callback: Option<Callback>,
+    pub(crate) trouble: Option<Trouble>,
+    pub(crate) is_ready: bool,
+    pub(crate) stop: bool,
+    /// The thread has ended.
+    pub(crate) ended: bool,
+    /// The thread sleeps and has to be woken.
+    asleep: bool,
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("State").field("held", &self.held).field("stop", &self.stop).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk").finish_non_exhaustive()
+    }
+}
+
+impl State {
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            submitted: self.submitted,
+            recovered: self.recovered,
+            dropped: self.link.dropped + self.dropped,
+            held: self.held.0,
+            held_bytes: self.held.1,
+            ..self.link
+        }
+    }
+
+    pub(crate) fn fail(&mut self, failure: Failure) {
+        if self.failures.len() >= FAILURES_KEPT {
+            self.failures.pop_front();
+            self.failures_lost += 1;
+        }
+        self.failures.push_back(failure);
+    }
+}
+
+impl Desk {
+    pub(crate) fn new(waker: mio::Waker) -> Desk {
+        Desk { state: Mutex::default(), changed: Condvar::new(), waker }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that could panic.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a change until `deadline`; false: it has passed.
+    pub(crate) fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        deadline: Option<Instant>,
+    ) -> (MutexGuard<'a, State>, bool) {
+        let Some(deadline) = deadline else {
+            return (self.changed.wait(state).unwrap_or_else(PoisonError::into_inner), true);
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return (state, false);
+        }
+        (self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0, true)
+    }
+
+    /// Lets the thread look again.
+    pub(crate) fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.asleep) {
+            // A waker that does not work any more belongs to a thread that has ended.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// The thread is about to sleep; false: there is something to do.
+    pub(crate) fn sleep(&self) -> bool {
+        let mut state = self.lock();
+        state.asleep = state.intake.is_empty() && !state.stop;
+        state.asleep
+    }
+
+    /// The thread is awake.
+    pub(crate) fn awake(&self) {
+        self.lock().asleep = false;
+    }
+
+    /// Tells callers what has happened.
+    pub(crate) fn post(&self, news: News) {
+        let (callback, failures) = {
+            let mut state = self.lock();
+            let News { counts, released, failures, trouble, is_ready } = news;
+            state.link = counts;
+            state.held.0 -= released.0;
+            state.held.1 -= released.1;
+            state.trouble = trouble;
+            state.is_ready = is_ready;
+            let callback = if failures.is_empty() { None } else { state.callback.take() };
+            if callback.is_none() {
+                for failure in failures {
+                    state.fail(failure);
+                }
+                self.changed.notify_all();
+                return;
+            }
+            self.changed.notify_all();
+            (callback, failures)
+        };
+        // The caller's own code runs without the lock: it may use the publisher.
+        if let Some(mut callback) = callback {
+            for failure in &failures {
+                callback(failure);
+            }
+            self.lock().callback.get_or_insert(callback);
+        }
+    }
+
+    /// The thread has ended.
+    pub(crate) fn end(&self) {
+        self.lock().ended = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,94 @@
+//! A message on its way: its bytes in one piece of memory, who waits for it, and what it has been through.
+
+use std::time::Instant;
+
+use stilling_wire::nats::{Headers, MESSAGE_ID};
+
+use crate::limits::MESSAGE_OVERHEAD;
+use crate::ticket::Slot;
+
+/// Subject, header block and payload, one behind the other.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Message {
+    bytes: Box<[u8]>,
+    subject_end: usize,
+    headers_end: usize,
+}
+
+impl Message {
+    pub(crate) fn new(subject: &[u8], headers: &[u8], payload: &[u8]) -> Message {
+        let mut bytes = Vec::with_capacity(subject.len() + headers.len() + payload.len());
+        bytes.extend_from_slice(subject);
+        bytes.extend_from_slice(headers);
+        bytes.extend_from_slice(payload);
+        let (subject_end, headers_end) = (subject.len(), subject.len() + headers.len());
+        Message { bytes: bytes.into_boxed_slice(), subject_end, headers_end }
+    }
+
+    pub(crate) fn subject(&self) -> &[u8] {
+        &self.bytes[..self.subject_end]
+    }
+
+    /// The header block; empty for none.
+    pub(crate) fn headers(&self) -> &[u8] {
+        &self.bytes[self.subject_end..self.headers_end]
+    }
+
+    pub(crate) fn payload(&self) -> &[u8] {
+        &self.bytes[self.headers_end..]
+    }
+
+    /// Bytes of headers and payload: what a server's limit counts.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() - self.subject_end
+    }
+
+    /// Bytes that it counts in a spool in memory.
+    pub(crate) fn cost(&self) -> u64 {
+        self.bytes.len() as u64 + MESSAGE_OVERHEAD
+    }
+
+    /// By which the server recognises it; empty without one.
+    pub(crate) fn id(&self) -> String {
+        let headers = Headers::parse(self.headers()).ok();
+        let id = headers.and_then(|headers| headers.find(MESSAGE_ID)).unwrap_or_default();
+        String::from_utf8_lossy(id).into_owned()
+    }
+}
+
+/// A message that is held.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) message: Message,
+    /// Its place in the spool.
+    pub(crate) id: u64,
+    /// What it counts in the spool, in bytes.
+    pub(crate) cost: u64,
+    /// Who waits for it, unless nobody does or they have been answered.
+    pub(crate) ticket: Option<Slot>,
+    /// When its caller gave it; nothing for one that an earlier publisher left.
+    pub(crate) since: Option<Instant>,
+    /// The link's count of failed connections when it came: all later ones were attempts of its own, too.
+    pub(crate) round: u64,
+    /// Its own failed attempts.
+    pub(crate) attempts: u64,
+    /// Since when nobody keeps its subject.
+    pub(crate) unwanted_since: Option<Instant>,
+}
+
+impl Entry {
+    pub(crate) fn new(message: Message, cost: u64) -> Entry {
+        let (id, ticket, since, round, attempts, unwanted_since) = (0, None, None, 0, 0, None);
+        Entry { message, id, cost, ticket, since, round, attempts, unwanted_since }
+    }
+
+    /// How often it has been tried in vain, when so many connections have failed in all.
+    pub(crate) fn tried(&self, rounds: u64) -> u64 {
+        rounds.saturating_sub(self.round) + self.attempts
+    }
+
+    /// Its caller has gone and does not want it to be sent any more.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.ticket.as_ref().is_some_and(Slot::is_abandoned)
+    }
+}

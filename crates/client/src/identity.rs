@@ -1,0 +1,107 @@
+//! Names that nobody else has: of this publisher, of its messages, of where its answers go.
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A number that nobody else draws. The standard library seeds each hasher from the system's randomness.
+pub(crate) fn unpredictable() -> u64 {
+    let mut hasher = RandomState::new().build_hasher();
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    hasher.write_u128(since.as_nanos());
+    hasher.write_u32(std::process::id());
+    hasher.finish()
+}
+
+/// A name of 26 letters and digits out of 128 unpredictable bits.
+pub(crate) fn name() -> String {
+    const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+    let mut rest = u128::from(unpredictable()) << 64 | u128::from(unpredictable());
+    let mut name = String::with_capacity(26);
+    for _ in 0..26 {
+        name.push(char::from(LETTERS[(rest % 32) as usize]));
+        rest /= 32;
+    }
+    name
+}
+
+/// Appends a number in digits.
+pub(crate) fn push_number(out: &mut Vec<u8>, mut number: u64) {
+    let mut digits = [0; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Digits alone, as a number.
+pub(crate) fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(digits).ok().filter(|_| is_number)?.parse().ok()
+}
+
+/// Where the answers of one connection's questions go: one subscription, one token for each question behind the prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Inbox {
+    /// `_INBOX.<name>.`
+    prefix: Vec<u8>,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> Inbox {
+        Inbox { prefix: format!("_INBOX.{}.", name()).into_bytes() }
+    }
+
+    /// The filter that takes all answers.
+    pub(crate) fn filter(&self) -> Vec<u8> {
+        let mut filter = self.prefix.clone();
+        filter.push(b'*');
+        filter
+    }
+
+    /// Puts the subject for the answer with this token into `out`, in place of what is there.
+    pub(crate) fn subject(&self, token: u64, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&self.prefix);
+        push_number(out, token);
+    }
+
+    /// The token of an answer's subject; nothing if it is not ours.
+    pub(crate) fn token(&self, subject: &[u8]) -> Option<u64> {
+        number(subject.strip_prefix(&self.prefix[..])?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_finds_its_question_and_nothing_else_does() {
+        let (inbox, other) = (Inbox::new(), Inbox::new());
+        let mut subject = Vec::new();
+        for token in [0, 7, 10, u64::MAX] {
+            inbox.subject(token, &mut subject);
+            assert_eq!(inbox.token(&subject), Some(token));
+            assert_eq!(other.token(&subject), None);
+            subject.push(b'x');
+            assert_eq!(inbox.token(&subject), None);
+        }
+        inbox.subject(u64::MAX, &mut subject);
+        subject.push(b'0');
+        assert_eq!(inbox.token(&subject), None, "no number of this size");
+        assert_eq!(inbox.token(&inbox.prefix), None);
+    }
+
+    #[test]
+    fn names_differ() {
+        let names: std::collections::BTreeSet<String> = (0..1000).map(|_| name()).collect();
+        assert_eq!(names.len(), 1000);
+    }
+}

@@ -1,0 +1,86 @@
+//! Publishes messages to, and follows streams of, a server that speaks the NATS client protocol: Stilling or nats-server.
+//! Plain blocking calls; a server that is slow, full, restarting or not there yet is an ordinary thing.
+//!
+//! ```text
+//!   caller ── send ──► spool (memory or disk) ─► window ─► connection ─► server
+//!      ▲                                            │            ▲
+//!      └── Delivered | Queued | Dropped(reason) ◄───┘   ladder, budget, hints
+//! ```
+//!
+//! - Every message ends in exactly one way and is counted: [`Counts::is_balanced`].
+//! - A message that is sent again is recognised by the server (`Nats-Msg-Id`): one record, however often it is tried.
+//! - A flooded server hears less from everybody until it has recovered: [`Ladder`], [`Budget`], its own hints.
+//! - It does not matter who is started first.
+//!
+//! ```
+//! use std::time::Duration;
+//! use stilling_client::{Config, Keep, LadderConfig, Outcome, Publisher};
+//!
+//! // Nobody listens there, so what is sent waits.
+//! let config = Config {
+//!     servers: vec!["nats://127.0.0.1:1".parse()?],
+//!     ladder: LadderConfig { attempts: 1, wait: Duration::from_millis(1), ..LadderConfig::default() },
+//!     keep: Keep::Memory,
+//!     ..Config::default()
+//! };
+//! let publisher = Publisher::new(config)?;
+//! match publisher.send("events.door", b"open") {
+//!     Outcome::Delivered { stream, sequence, .. } => println!("{stream} has it as {sequence}"),
+//!     Outcome::Queued => println!("it waits: {}", publisher.trouble().expect("there is a reason")),
+//!     Outcome::Dropped(reason) => println!("dropped: {reason}"),
+//! }
+//! let counts = publisher.close(Duration::ZERO);
+//! assert!(counts.is_balanced());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Following a stream from its beginning:
+//!
+//! ```no_run
+//! use stilling_client::{From, StreamPlace, Subscriber, SubscriberConfig};
+//!
+//! let subscriber = Subscriber::new(SubscriberConfig {
+//!     servers: vec!["nats://127.0.0.1:4222".parse()?],
+//!     filter: "events.>".to_owned(),
+//!     stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
+//!     ..SubscriberConfig::default()
+//! })?;
+//! for message in subscriber {
+//!     let message = message?;
+//!     println!("{} {:?}", message.subject, message.place);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod address;
+mod config;
+mod desk;
+mod drive;
+mod entry;
+mod handshake;
+mod identity;
+mod ladder;
+pub mod limits;
+mod line;
+mod link;
+mod message;
+mod outcome;
+mod publisher;
+mod request;
+mod socket;
+mod spool;
+mod subscriber;
+mod ticket;
+mod trouble;
+
+pub use address::{BadAddress, Credentials, Place as ServerPlace, Server};
+pub use config::{Config, Keep, Mode, Overflow};
+pub use ladder::{Budget, BudgetConfig, Ladder, LadderConfig, Random};
+pub use message::{Message, Place};
+pub use outcome::{Counts, Failure, Outcome, Reason};
+pub use publisher::{Publisher, StartError};
+pub use request::{RequestError, Requester};
+pub use subscriber::{Event, From, StreamPlace, SubscribeError, Subscriber, SubscriberConfig};
+pub use ticket::Ticket;
+pub use trouble::Trouble;

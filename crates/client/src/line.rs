@@ -1,0 +1,268 @@
+//! A connection that the caller's thread waits on: for subscribers and requests, which have nothing to do while nothing
+//! comes.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use stilling_wire::nats::{Info, Limits, PING, PONG, ServerDecoder, ServerEvent};
+
+use crate::address::{Place, Server};
+use crate::handshake::{Greeting, Handshake, Introduction};
+use crate::limits::READ_SIZE;
+use crate::message::Message;
+use crate::socket::{refused, resolve};
+use crate::trouble::Trouble;
+
+/// The shortest wait that sockets take; none would be waiting for ever.
+const WAIT_LEAST: Duration = Duration::from_millis(1);
+
+/// What the server said, as far as a caller has to know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Heard {
+    /// A message for the subscription with this id.
+    Message(u64, Message),
+    /// It is about to stop.
+    LameDuck,
+    /// Nothing until the deadline.
+    Nothing,
+}
+
+/// How long a line waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    pub(crate) connect: Duration,
+    pub(crate) answer: Duration,
+    pub(crate) ping_interval: Duration,
+}
+
+/// A connection that is ready.
+#[derive(Debug)]
+pub(crate) struct Line {
+    stream: Stream,
+    decoder: ServerDecoder,
+    limits: Limits,
+    input: Vec<u8>,
+    /// Bytes of `input` that are done with.
+    done: usize,
+    pub(crate) greeting: Greeting,
+    patience: Patience,
+    heard: Instant,
+    pinged: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Stream {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Line {
+    /// Connects and introduces itself.
+    pub(crate) fn connect(server: &Server, name: Option<&str>, patience: Patience) -> Result<Line, Trouble> {
+        let now = Instant::now();
+        let deadline = now + patience.connect;
+        let mut line = Line {
+            stream: Stream::connect(server, deadline)?,
+            decoder: ServerDecoder::default(),
+            limits: Limits { whole_size_max: u32::MAX, ..Limits::for_client() },
+            input: Vec::new(),
+            done: 0,
+            greeting: Greeting { payload_size_max: usize::MAX },
+            patience,
+            heard: now,
+            pinged: None,
+        };
+        let introduction = Introduction { credentials: &server.credentials, name, needs_headers: true };
+        let mut handshake = Handshake::Silent;
+        let greeting = line.take(deadline, |event, out| handshake.hear(&event, &introduction, out))?;
+        line.greeting = greeting.ok_or_else(|| Trouble::GreetingTimeout { server: server.to_string() })?;
+        Ok(line)
+    }
+
+    /// Writes all of it.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), Trouble> {
+        let written = self.stream.set_timeout(Some(self.patience.answer)).and_then(|()| {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                match self.stream.write(rest) {
+                    Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                    Ok(count) => rest = &rest[count..],
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        });
+        written.map_err(|error| if is_timeout(&error) { Trouble::Hung } else { Trouble::broken(&error) })
+    }
+
+    /// What comes next, until `deadline`. Keeps the connection alive meanwhile.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Heard, Trouble> {
+        loop {
+            let ping_at = match self.pinged {
+                Some(pinged) => pinged + self.patience.answer,
+                None => self.heard + self.patience.ping_interval,
+            };
+            let mut has_pong = false;
+            let heard = self.take(deadline.min(ping_at), |event, out| match event {
+                ServerEvent::Message(delivery) => {
+                    let sid = crate::identity::number(delivery.sid).unwrap_or(0);
+                    Ok(Some(Heard::Message(sid, Message::of(&delivery))))
+                }
+                ServerEvent::Ping => {
+                    out.extend_from_slice(PONG);
+                    Ok(None)
+                }
+                ServerEvent::Pong => {
+                    has_pong = true;
+                    Ok(None)
+                }
+                ServerEvent::Info(json) if Info::parse(json).is_ok_and(|info| info.ldm) => {
+                    Ok(Some(Heard::LameDuck))
+                }
+                ServerEvent::Err(text) => Err(Trouble::said(text)),
+                _ => Ok(None),
+            })?;
+            if has_pong {
+                self.pinged = None;
+            }
+            if let Some(heard) = heard {
+                return Ok(heard);
+            }
+            let now = Instant::now();
+            match self.pinged {
+                Some(pinged) if now >= pinged + self.patience.answer => return Err(Trouble::Hung),
+                None if now >= self.heard + self.patience.ping_interval => {
+                    self.pinged = Some(now);
+                    self.send(PING)?;
+                }
+                _ => {}
+            }
+            if now >= deadline {
+                return Ok(Heard::Nothing);
+            }
+        }
+    }
+
+    /// Shows `look` one event after the other until it finds something, or the deadline passes.
+    fn take<T>(
+        &mut self,
+        deadline: Instant,
+        mut look: impl FnMut(ServerEvent<'_>, &mut Vec<u8>) -> Result<Option<T>, Trouble>,
+    ) -> Result<Option<T>, Trouble> {
+        let mut out = Vec::new();
+        loop {
+            let step = self.decoder.decode(&self.limits, &self.input[self.done..]);
+            let step = step.map_err(|error| Trouble::Protocol(error.to_string()))?;
+            let needs_more = step.event == ServerEvent::NeedMore;
+            let found = if needs_more { None } else { look(step.event, &mut out)? };
+            self.done += step.consumed;
+            if !out.is_empty() {
+                self.send(&out)?;
+                out.clear();
+            }
+            if found.is_some() {
+                return Ok(found);
+            }
+            if needs_more && !self.receive(deadline)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads what is there; false: nothing came until the deadline.
+    fn receive(&mut self, deadline: Instant) -> Result<bool, Trouble> {
+        self.input.drain(..self.done);
+        self.done = 0;
+        let kept = self.input.len();
+        let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_LEAST);
+        let read = self.stream.set_timeout(Some(left)).and_then(|()| {
+            self.input.resize(kept + READ_SIZE, 0);
+            self.stream.read(&mut self.input[kept..])
+        });
+        self.input.truncate(kept + read.as_ref().copied().unwrap_or(0));
+        match read {
+            Ok(0) => Err(Trouble::Closed),
+            Ok(_) => {
+                self.heard = Instant::now();
+                Ok(true)
+            }
+            Err(error) if is_timeout(&error) => Ok(false),
+            // The next round asks with what is left of the time.
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Instant::now() < deadline),
+            Err(error) => Err(Trouble::broken(&error)),
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+impl Stream {
+    /// Tries the server's addresses one after the other.
+    fn connect(server: &Server, deadline: Instant) -> Result<Stream, Trouble> {
+        match &server.place {
+            Place::Tcp { .. } => {
+                let mut last = None;
+                for address in resolve(server)? {
+                    let left = deadline.saturating_duration_since(Instant::now()).max(WAIT_LEAST);
+                    match TcpStream::connect_timeout(&address, left) {
+                        Ok(stream) => {
+                            // Without it small questions wait; it is no reason to give up.
+                            let _ = stream.set_nodelay(true);
+                            return Ok(Stream::Tcp(stream));
+                        }
+                        Err(error) => last = Some(error),
+                    }
+                }
+                let error = last.unwrap_or_else(|| ErrorKind::NotFound.into());
+                if is_timeout(&error) {
+                    return Err(Trouble::ConnectTimeout { server: server.to_string() });
+                }
+                Err(refused(server, &error))
+            }
+            #[cfg(unix)]
+            Place::Unix(path) => {
+                UnixStream::connect(path).map(Stream::Unix).map_err(|error| refused(server, &error))
+            }
+            #[cfg(not(unix))]
+            Place::Unix(_) => Err(refused(server, &ErrorKind::Unsupported.into())),
+        }
+    }
+
+    /// For each read and write.
+    fn set_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+            #[cfg(unix)]
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(timeout)?;
+                stream.set_write_timeout(timeout)
+            }
+        }
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.read(into),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            #[cfg(unix)]
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+}

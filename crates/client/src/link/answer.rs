@@ -1,0 +1,114 @@
+//! What an answer to a message means: taken, not now, or never.
+
+use std::time::Duration;
+
+use stilling_wire::nats::{Headers, PubVerdict};
+
+use crate::limits::HINT_MAX;
+use crate::outcome::Reason;
+use crate::trouble::evidence;
+
+/// The header with which a server says when to come back, in seconds.
+const RETRY_AFTER: &str = "Retry-After";
+
+/// What an answer means.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    /// A stream has it.
+    Stored { stream: String, sequence: u64, duplicate: bool },
+    /// Not now, and if the server says so, not before that time.
+    Later(Option<Duration>),
+    /// Nobody keeps the subject: now, or for as long as its stream is being opened.
+    NoStream,
+    /// Never.
+    Refused(Reason),
+}
+
+/// Judges an answer by its header block and payload.
+pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
+    let headers = Headers::parse(headers).ok();
+    let hint = headers.and_then(|headers| hint(headers.find(RETRY_AFTER)?));
+    match headers.and_then(|headers| headers.status()).map(|status| status.code) {
+        Some(503) if payload.is_empty() && hint.is_none() => return Verdict::NoStream,
+        Some(429 | 503) => return Verdict::Later(hint),
+        _ => {}
+    }
+    match PubVerdict::parse(payload) {
+        Ok(PubVerdict::Stored(ack)) => Verdict::Stored {
+            stream: ack.stream.into_owned(),
+            sequence: ack.sequence,
+            duplicate: ack.duplicate,
+        },
+        Ok(PubVerdict::Refused(refusal)) if refusal.code == 429 || refusal.code >= 500 => {
+            Verdict::Later(hint)
+        }
+        Ok(PubVerdict::Refused(refusal)) => Verdict::Refused(Reason::Refused {
+            stream: refusal.stream.into_owned(),
+            code: refusal.code,
+            error_code: refusal.error_code,
+            description: evidence(refusal.description.as_bytes()),
+        }),
+        Err(_) => Verdict::Refused(Reason::NoAcknowledgement(evidence(payload))),
+    }
+}
+
+/// Seconds with at most three decimals. A date is no hint: the two clocks need not agree.
+fn hint(text: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(text).ok()?;
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let seconds: f64 = text.parse().ok().filter(|_| is_plain)?;
+    Some(Duration::try_from_secs_f64(seconds).map_or(HINT_MAX, |hint| hint.min(HINT_MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_taken_for_what_it_says() {
+        let check = |headers: &str, payload: &str, expected: Verdict| {
+            assert_eq!(judge(headers.as_bytes(), payload.as_bytes()), expected, "{headers}{payload}");
+        };
+        let stored = |duplicate| Verdict::Stored { stream: "s".to_owned(), sequence: 7, duplicate };
+        let later = |ms| Verdict::Later(Some(Duration::from_millis(ms)));
+        check("", "{\"stream\":\"s\",\"seq\":7}", stored(false));
+        check("NATS/1.0\r\nA: b\r\n\r\n", "{\"stream\":\"s\",\"seq\":7,\"duplicate\":true}", stored(true));
+        check("NATS/1.0 503\r\n\r\n", "", Verdict::NoStream);
+        check("NATS/1.0 503\r\nRetry-After: 2\r\n\r\n", "", later(2000));
+        check("NATS/1.0 429 Too Many\r\nRetry-After: 0.25\r\n\r\n", "", later(250));
+        check("NATS/1.0 429\r\n\r\n", "", Verdict::Later(None));
+        check("NATS/1.0 503\r\nRetry-After: 1e9\r\n\r\n", "x", Verdict::Later(None));
+        check(
+            "NATS/1.0 503\r\nRetry-After: 99999999999999999999999\r\n\r\n",
+            "",
+            Verdict::Later(Some(HINT_MAX)),
+        );
+        check("NATS/1.0 503\r\nRetry-After: -1\r\n\r\n", "x", Verdict::Later(None));
+        let overload = "{\"error\":{\"code\":503,\"err_code\":10023,\"description\":\"busy\"}}";
+        check("", overload, Verdict::Later(None));
+        check("NATS/1.0\r\nRetry-After: 1\r\n\r\n", overload, later(1000));
+        check("", "{\"error\":{\"code\":429}}", Verdict::Later(None));
+        let refused = Verdict::Refused(Reason::Refused {
+            stream: "s".to_owned(),
+            code: 400,
+            error_code: 10071,
+            description: "wrong last sequence".to_owned(),
+        });
+        let text = "{\"error\":{\"code\":400,\"err_code\":10071,\"description\":\"wrong last sequence\"},\"stream\":\"s\",\"seq\":0}";
+        check("", text, refused);
+        let other = |said: &str| Verdict::Refused(Reason::NoAcknowledgement(said.to_owned()));
+        check("", "thank you", other("thank you"));
+        check("", "{\"stream\":\"s\",\"seq\":0}", other("{\"stream\":\"s\",\"seq\":0}"));
+        check("", "", other(""));
+        check("NATS/1.0 404\r\n\r\n", "", other(""));
+    }
+
+    #[test]
+    fn evidence_is_cut_to_what_can_be_read() {
+        let Verdict::Refused(Reason::NoAcknowledgement(said)) = judge(b"", &[b'\n'; 10_000]) else {
+            panic!("it is no acknowledgement")
+        };
+        assert_eq!(said.len(), crate::limits::EVIDENCE_SIZE_MAX);
+        assert!(said.chars().all(|letter| letter == ' '));
+    }
+}

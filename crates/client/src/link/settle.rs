@@ -1,0 +1,229 @@
+//! How a message leaves the link: by an answer, or with a reason. Each is counted once, its room is released once, and
+//! whoever waits is told once.
+
+use std::time::{Duration, Instant};
+
+use super::answer::{Verdict, judge};
+use super::window::Stage;
+use super::{Link, State};
+use crate::config::Keep;
+use crate::entry::Entry;
+use crate::handshake::Greeting;
+use crate::outcome::{Counts, Failure, Outcome, Reason};
+use crate::trouble::{Trouble, evidence};
+
+/// What the driver passes on to callers after each turn.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// The link's own figures.
+    pub(crate) counts: Counts,
+    /// Messages that are no longer held, and what they counted.
+    pub(crate) released: (u64, u64),
+    /// What was dropped without anybody waiting for it.
+    pub(crate) failures: Vec<Failure>,
+    /// What was wrong last; nothing while the connection is there.
+    pub(crate) trouble: Option<Trouble>,
+    /// The connection is there.
+    pub(crate) is_ready: bool,
+}
+
+impl Link {
+    /// What has happened since the last call.
+    pub(crate) fn news(&mut self) -> News {
+        News {
+            counts: self.counts,
+            released: std::mem::take(&mut self.released),
+            failures: std::mem::take(&mut self.failures),
+            trouble: self.trouble.clone(),
+            is_ready: matches!(self.state, State::Ready { .. }),
+        }
+    }
+
+    /// An answer has come for the message with this token.
+    pub(super) fn answered(&mut self, now: Instant, token: u64, headers: &[u8], payload: &[u8]) {
+        if self.window.get_mut(token).is_none() {
+            self.counts.stray_answers += 1;
+            return;
+        }
+        match judge(headers, payload) {
+            Verdict::Stored { stream, sequence, duplicate } => {
+                self.deliver(now, token, Outcome::Delivered { stream, sequence, duplicate });
+            }
+            Verdict::Later(hint) => {
+                self.counts.hints += 1;
+                self.ladder.failed();
+                self.pause(now, hint.unwrap_or(Duration::ZERO));
+                self.window.set(token, Stage::Due(now));
+                if let Some(flight) = self.window.get_mut(token) {
+                    flight.entry.attempts += 1;
+                }
+                self.review_due = true;
+            }
+            Verdict::NoStream => self.unwanted(now, token),
+            Verdict::Refused(reason) => self.drop_token(token, reason),
+        }
+    }
+
+    /// Nobody keeps the message's subject now. It alone waits: the others have done nothing wrong.
+    fn unwanted(&mut self, now: Instant, token: u64) {
+        let wait = self.random.jitter(self.ladder.wait());
+        let patience = self.config.no_stream_timeout;
+        let Some(flight) = self.window.get_mut(token) else { return };
+        let since = *flight.entry.unwanted_since.get_or_insert(now);
+        flight.entry.attempts += 1;
+        let is_tried = self.config.keep == Keep::Attempts
+            && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
+        if is_tried || now.saturating_duration_since(since) >= patience {
+            self.drop_token(token, Reason::NoStream);
+        } else {
+            self.window.set(token, Stage::Due(now + wait));
+        }
+    }
+
+    /// The server has read everything before its last PONG.
+    pub(super) fn passed(&mut self, now: Instant) {
+        let Some(barrier) = self.talk.barriers.pop_front() else { return };
+        self.talk.pinged = (!self.talk.barriers.is_empty()).then_some(now);
+        if !self.is_one_way() {
+            return;
+        }
+        for token in self.window.tokens().into_iter().take_while(|token| *token < barrier) {
+            let outcome = Outcome::Delivered { stream: String::new(), sequence: 0, duplicate: false };
+            self.deliver(now, token, outcome);
+        }
+    }
+
+    /// The server has said `-ERR`.
+    pub(super) fn refused(&mut self, text: &[u8], greeting: Greeting) -> Result<(), Trouble> {
+        /// What stands before the subject.
+        const PERMISSION: &[u8] = b"permissions violation for publish to ";
+        let lower = text.to_ascii_lowercase();
+        if lower.starts_with(PERMISSION) {
+            let subject = text[PERMISSION.len()..].trim_ascii();
+            let subject =
+                subject.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(subject);
+            for token in self.window.tokens() {
+                let is_it = self
+                    .window
+                    .get_mut(token)
+                    .is_some_and(|flight| flight.entry.message.subject().eq_ignore_ascii_case(subject));
+                if is_it {
+                    self.drop_token(token, Reason::NotPermitted(evidence(text)));
+                }
+            }
+            return Ok(());
+        }
+        if lower.starts_with(b"invalid publish subject") || lower.starts_with(b"invalid subject") {
+            // It does not say which one; its message will be late and tried again as often as allowed.
+            self.trouble = Some(Trouble::said(text));
+            return Ok(());
+        }
+        if lower.starts_with(b"maximum payload") {
+            // Sent again it would end the next connection, too.
+            let size_of =
+                |(token, flight): (u64, &super::window::Flight)| (flight.entry.message.size(), token);
+            if let Some((size, token)) = self.window.iter().map(size_of).max() {
+                self.drop_token(
+                    token,
+                    Reason::TooLarge { size, size_max: greeting.payload_size_max.min(size - 1) },
+                );
+            }
+        }
+        Err(Trouble::said(text))
+    }
+
+    /// Those that were tried as often as the ladder allows: their callers go on without them, and where nothing keeps
+    /// them they are dropped. So are those whose callers have gone.
+    pub(super) fn review(&mut self) {
+        let (rounds, attempts) = (self.rounds, u64::from(self.ladder.attempts()));
+        let is_kept = self.config.keep != Keep::Attempts;
+        let stays = |entry: &mut Entry| {
+            let is_tried = entry.tried(rounds) >= attempts && entry.unwanted_since.is_none();
+            if is_tried
+                && is_kept
+                && let Some(ticket) = entry.ticket.take()
+            {
+                ticket.tell(Outcome::Queued);
+            }
+            !entry.is_abandoned() && (is_kept || !is_tried)
+        };
+        for token in self.window.tokens() {
+            let Some(flight) = self.window.get_mut(token) else { continue };
+            // What is with the server may still be answered.
+            if matches!(flight.stage, Stage::Due(_)) && !stays(&mut flight.entry) {
+                let reason = self.reason_of(token);
+                self.drop_token(token, reason);
+            }
+        }
+        for entry in self.spool.review(&mut |entry| stays(entry)) {
+            let reason = self.reason_for(&entry);
+            self.drop_entry(entry, reason);
+        }
+    }
+
+    fn reason_of(&mut self, token: u64) -> Reason {
+        let (rounds, trouble) = (self.rounds, self.trouble.clone());
+        self.window.get_mut(token).map_or(Reason::Closed, |flight| given_up(&flight.entry, rounds, trouble))
+    }
+
+    fn reason_for(&self, entry: &Entry) -> Reason {
+        given_up(entry, self.rounds, self.trouble.clone())
+    }
+
+    fn deliver(&mut self, now: Instant, token: u64, outcome: Outcome) {
+        let Some(flight) = self.window.take(token) else { return };
+        let entry = flight.entry;
+        self.ladder.succeeded();
+        self.counts.delivered += 1;
+        self.counts.delivered_bytes += entry.message.payload().len() as u64;
+        let is_duplicate = matches!(outcome, Outcome::Delivered { duplicate: true, .. });
+        self.counts.duplicates += u64::from(is_duplicate);
+        if let Some(since) = entry.since {
+            self.counts.note_time(now.saturating_duration_since(since));
+        }
+        self.release(entry.cost);
+        if let Some(ticket) = entry.ticket {
+            ticket.tell(outcome);
+        }
+    }
+
+    pub(super) fn drop_token(&mut self, token: u64, reason: Reason) {
+        if let Some(flight) = self.window.take(token) {
+            self.drop_entry(flight.entry, reason);
+        }
+    }
+
+    pub(super) fn drop_entry(&mut self, entry: Entry, reason: Reason) {
+        let cost = entry.cost;
+        match entry.ticket {
+            Some(ticket) => {
+                ticket.tell(Outcome::Dropped(reason));
+                self.counts.dropped += 1;
+                self.release(cost);
+            }
+            None => {
+                let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
+                self.count_drop(cost, subject, entry.message.id(), reason);
+            }
+        }
+    }
+
+    /// A message is gone and nobody waits for it: that is told to whoever asks.
+    pub(super) fn count_drop(&mut self, cost: u64, subject: String, id: String, reason: Reason) {
+        self.counts.dropped += 1;
+        self.failures.push(Failure { subject, id, reason });
+        self.release(cost);
+    }
+
+    fn release(&mut self, cost: u64) {
+        self.released.0 += 1;
+        self.released.1 += cost;
+    }
+}
+
+fn given_up(entry: &Entry, rounds: u64, trouble: Option<Trouble>) -> Reason {
+    if entry.is_abandoned() {
+        return Reason::TimedOut;
+    }
+    Reason::GaveUp { attempts: u32::try_from(entry.tried(rounds)).unwrap_or(u32::MAX), trouble }
+}

@@ -1,0 +1,384 @@
+//! The publisher as callers see it: takes messages, waits for what they want to wait for, tells what became of them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use mio::{Poll, Waker};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Findings, OpenError};
+use stilling_wire::nats::{BadHeader, MESSAGE_ID, Subject, SubjectLimits, encode_headers};
+
+use crate::address::BadAddress;
+use crate::config::{Config, Keep, Mode, Overflow};
+use crate::desk::{Desk, State};
+use crate::drive::{Drive, WAKER};
+use crate::entry::{Entry, Message};
+use crate::identity;
+use crate::limits::SERVERS_MAX;
+use crate::link::Link;
+use crate::outcome::{Counts, Failure, Outcome, Reason};
+use crate::spool::disk::{self, DiskSpool};
+use crate::spool::{Spool, memory::Memory};
+use crate::ticket::{Slot, Ticket};
+use crate::trouble::Trouble;
+
+/// Why there is no publisher. A server that is not there is no reason.
+#[derive(Debug)]
+pub enum StartError {
+    /// The address is none.
+    Address(BadAddress),
+    /// No server is named, or more than [`SERVERS_MAX`].
+    Servers(usize),
+    /// The spool's directory cannot be made or written.
+    Directory(std::io::Error),
+    /// The spool cannot be opened.
+    Spool(OpenError),
+    /// The system gives no thread or no descriptors.
+    System(std::io::Error),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Address(bad) => bad.fmt(f),
+            StartError::Servers(count) => {
+                write!(f, "{count} servers are named; it takes 1 to {SERVERS_MAX}")
+            }
+            StartError::Directory(error) => write!(f, "the spool: {error}"),
+            StartError::Spool(error) => write!(f, "the spool: {error}"),
+            StartError::System(error) => {
+                write!(f, "the system gives no thread or descriptors for a publisher: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StartError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            StartError::Address(error) => Some(error),
+            StartError::Directory(error) | StartError::System(error) => Some(error),
+            StartError::Spool(error) => Some(error),
+            StartError::Servers(_) => None,
+        }
+    }
+}
+
+/// Sends messages to a server, over one connection that is made again whenever it is lost.
+///
+/// It may be shared by threads. Dropping it ends its thread; what is not delivered by then stays in the spool's directory,
+/// if there is one, and is lost otherwise: [`close`](Publisher::close) waits and says.
+#[derive(Debug)]
+pub struct Publisher {
+    desk: Arc<Desk>,
+    mode: Mode,
+    keep: Keep,
+    overflow: Overflow,
+    spool_size: u64,
+    send_timeout: Duration,
+    /// What each `Nats-Msg-Id` begins with.
+    name: String,
+    /// How many of them there are.
+    numbers: AtomicU64,
+    findings: Findings,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Publisher {
+    /// A publisher to one server, with everything else as it is by default.
+    ///
+    /// # Errors
+    /// [`StartError`]; never because the server is not there.
+    pub fn connect(address: &str) -> Result<Publisher, StartError> {
+        let server = address.parse().map_err(StartError::Address)?;
+        Publisher::new(Config { servers: vec![server], ..Config::default() })
+    }
+
+    /// A publisher. Its thread begins to connect at once.
+    ///
+    /// # Errors
+    /// [`StartError`]; never because the server is not there.
+    pub fn new(config: Config) -> Result<Publisher, StartError> {
+        if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
+            return Err(StartError::Servers(config.servers.len()));
+        }
+        let poll = Poll::new().map_err(StartError::System)?;
+        let desk = Desk::new(Waker::new(poll.registry(), WAKER).map_err(StartError::System)?);
+        let mut findings = Findings::default();
+        let spool: Box<dyn Spool> = match &config.keep {
+            Keep::Attempts | Keep::Memory => Box::new(Memory::default()),
+            Keep::Directory(path) => {
+                let directory = FileDisk::make(path).map_err(StartError::Directory)?;
+                let opened = DiskSpool::open(directory, config.spool_size).map_err(StartError::Spool)?;
+                let mut state = desk.lock();
+                state.recovered = opened.messages;
+                state.held = (opened.messages, opened.bytes);
+                findings = opened.findings;
+                Box::new(opened.spool)
+            }
+        };
+        let desk = Arc::new(desk);
+        let seed = config.seed.unwrap_or_else(identity::unpredictable);
+        let link = Link::new(config.clone(), spool, seed, Instant::now());
+        let drive = Drive::new(Arc::clone(&desk), link, poll, &config);
+        let thread = std::thread::Builder::new()
+            .name("stilling-publisher".to_owned())
+            .spawn(move || drive.run())
+            .map_err(StartError::System)?;
+        Ok(Publisher {
+            desk,
+            mode: config.mode,
+            keep: config.keep,
+            overflow: config.overflow,
+            spool_size: config.spool_size,
+            send_timeout: config.send_timeout,
+            name: identity::name(),
+            numbers: AtomicU64::new(0),
+            findings,
+            thread: Some(thread),
+        })
+    }
+
+    /// Sends a message as the publisher's [`Mode`] says: waits for its acknowledgement, or returns at once.
+    pub fn send(&self, subject: &str, payload: &[u8]) -> Outcome {
+        self.send_with(subject, &[], payload)
+    }
+
+    /// [`send`](Publisher::send), with headers of the caller's own.
+    pub fn send_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> Outcome {
+        let deadline = Instant::now() + self.send_timeout;
+        let waits = self.mode == Mode::Confirmed;
+        let ticket = match self.give(subject, headers, payload, waits, waits.then_some(deadline)) {
+            Ok(Some(ticket)) => ticket,
+            Ok(None) => return Outcome::Queued,
+            Err(reason) => return Outcome::Dropped(reason),
+        };
+        if let Some(outcome) = ticket.wait(deadline.saturating_duration_since(Instant::now())) {
+            return outcome;
+        }
+        match (&self.keep, ticket.slot()) {
+            (Keep::Attempts, Some(slot)) => {
+                slot.abandon();
+                // It may have been decided between the two.
+                slot.look().unwrap_or(Outcome::Dropped(Reason::TimedOut))
+            }
+            _ => Outcome::Queued,
+        }
+    }
+
+    /// Gives a message to the publisher and returns at once, or, with [`Overflow::Wait`], as soon as there is room: many
+    /// messages can be on their way. In the mode [`Mode::OneWay`] there is nothing to wait for.
+    pub fn submit(&self, subject: &str, payload: &[u8]) -> Ticket {
+        self.submit_with(subject, &[], payload)
+    }
+
+    /// [`submit`](Publisher::submit), with headers of the caller's own.
+    pub fn submit_with(&self, subject: &str, headers: &[(&str, &str)], payload: &[u8]) -> Ticket {
+        let waits = self.mode != Mode::OneWay;
+        let deadline = (self.mode == Mode::Confirmed).then(|| Instant::now() + self.send_timeout);
+        match self.give(subject, headers, payload, waits, deadline) {
+            Ok(Some(ticket)) => ticket,
+            Ok(None) => Ticket::known(Outcome::Queued),
+            Err(reason) => Ticket::known(Outcome::Dropped(reason)),
+        }
+    }
+
+    /// Waits until nothing is held any more, at most for `timeout`, and returns the figures: `held` is what is left.
+    pub fn flush(&self, timeout: Duration) -> Counts {
+        let deadline = Instant::now().checked_add(timeout);
+        let mut state = self.desk.lock();
+        loop {
+            if state.held.0 == 0 || state.ended {
+                return state.counts();
+            }
+            let (again, in_time) = self.desk.wait(state, deadline);
+            state = again;
+            if !in_time {
+                return state.counts();
+            }
+        }
+    }
+
+    /// The figures.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.desk.lock().counts()
+    }
+
+    /// What is wrong with the connection now; nothing while it is there.
+    #[must_use]
+    pub fn trouble(&self) -> Option<Trouble> {
+        let state = self.desk.lock();
+        state.trouble.clone().filter(|_| !state.is_ready)
+    }
+
+    /// Whether the connection is there.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.desk.lock().is_ready
+    }
+
+    /// Messages that were dropped after their callers had gone on, the oldest first; each is told once. More than
+    /// [`FAILURES_KEPT`](crate::limits::FAILURES_KEPT) that nobody asks for are only counted, in
+    /// [`failures_lost`](Publisher::failures_lost) and like all in [`Counts::dropped`].
+    pub fn failures(&self) -> impl Iterator<Item = Failure> {
+        std::mem::take(&mut self.desk.lock().failures).into_iter()
+    }
+
+    /// Failures that were not kept, because nobody asked for those before them.
+    #[must_use]
+    pub fn failures_lost(&self) -> u64 {
+        self.desk.lock().failures_lost
+    }
+
+    /// Has each failure told to `callback` from now on, on the publisher's thread, instead of being kept. It should
+    /// return soon: nothing is sent meanwhile.
+    pub fn on_failure(&self, callback: impl FnMut(&Failure) + Send + 'static) {
+        self.desk.lock().callback = Some(Box::new(callback));
+    }
+
+    /// What was wrong in the spool's directory when it was opened.
+    #[must_use]
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    /// Waits until all is delivered, at most for `timeout`, ends the publisher and returns the figures. What `held` counts
+    /// then is in the spool's directory; where there is none, it was dropped.
+    pub fn close(mut self, timeout: Duration) -> Counts {
+        let _ = self.flush(timeout);
+        self.stop();
+        self.counts()
+    }
+
+    fn stop(&mut self) {
+        {
+            let mut state = self.desk.lock();
+            state.stop = true;
+            self.desk.wake(&mut state);
+        }
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has left nothing to wait for.
+            let _ = thread.join();
+        }
+    }
+
+    /// Puts a message into the thread's hands; a ticket if the caller wants one.
+    fn give(
+        &self,
+        subject: &str,
+        headers: &[(&str, &str)],
+        payload: &[u8],
+        wants_ticket: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Ticket>, Reason> {
+        if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
+            return self.refuse(Reason::Subject(bad.to_string()));
+        }
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        let message = match self.message(subject, headers, payload, number) {
+            Ok(message) => message,
+            Err(bad) => return self.refuse(Reason::Subject(bad.to_string())),
+        };
+        let cost = match self.keep {
+            Keep::Attempts | Keep::Memory => message.cost(),
+            Keep::Directory(_) => disk::cost(&message),
+        };
+        let mut entry = Entry::new(message, cost);
+        entry.since = Some(Instant::now());
+        let slot = wants_ticket.then(Slot::default);
+        entry.ticket = slot.clone();
+        let mut state = self.desk.lock();
+        // Counted with what becomes of it, so that the figures add up at any moment.
+        while !self.makes_room(&mut state, cost) {
+            let in_time = match (self.overflow, deadline) {
+                (Overflow::Wait, Some(deadline)) if !state.ended && cost <= self.spool_size => {
+                    let (again, in_time) = self.desk.wait(state, Some(deadline));
+                    state = again;
+                    in_time
+                }
+                _ => false,
+            };
+            if !in_time {
+                state.submitted += 1;
+                state.dropped += 1;
+                return Err(Reason::SpoolFull);
+            }
+        }
+        state.submitted += 1;
+        if state.ended {
+            state.dropped += 1;
+            return Err(Reason::Closed);
+        }
+        state.held.0 += 1;
+        state.held.1 += cost;
+        state.intake.push_back(entry);
+        self.desk.wake(&mut state);
+        Ok(slot.map(Ticket::waiting))
+    }
+
+    /// Whether a message may come in. With [`Overflow::DropOldest`] it always may: the thread drops old ones, and for the time
+    /// that it takes a quarter more fits; beyond that the oldest goes of those that the thread has not seen yet.
+    fn makes_room(&self, state: &mut State, cost: u64) -> bool {
+        let needed = state.held.1 + cost;
+        if self.overflow != Overflow::DropOldest {
+            return needed <= self.spool_size;
+        }
+        if needed > self.spool_size + self.spool_size / 4
+            && let Some(oldest) = state.intake.pop_front()
+        {
+            state.held.0 -= 1;
+            state.held.1 -= oldest.cost;
+            state.dropped += 1;
+            match oldest.ticket {
+                Some(ticket) => ticket.tell(Outcome::Dropped(Reason::SpoolFull)),
+                None => {
+                    let subject = String::from_utf8_lossy(oldest.message.subject()).into_owned();
+                    state.fail(Failure { subject, id: oldest.message.id(), reason: Reason::SpoolFull });
+                }
+            }
+        }
+        cost <= self.spool_size
+    }
+
+    fn message(
+        &self,
+        subject: &str,
+        headers: &[(&str, &str)],
+        payload: &[u8],
+        number: u64,
+    ) -> Result<Message, BadHeader> {
+        if self.mode == Mode::OneWay && headers.is_empty() {
+            return Ok(Message::new(subject.as_bytes(), &[], payload));
+        }
+        let id = format!("{}-{number}", self.name);
+        let mut block = Vec::with_capacity(64);
+        let has_id = self.mode == Mode::OneWay || headers.iter().any(|(name, _)| *name == MESSAGE_ID);
+        if has_id {
+            encode_headers(&mut block, None, headers)?;
+        } else if headers.is_empty() {
+            encode_headers(&mut block, None, &[(MESSAGE_ID, &id)])?;
+        } else {
+            let mut all = vec![(MESSAGE_ID, id.as_str())];
+            all.extend_from_slice(headers);
+            encode_headers(&mut block, None, &all)?;
+        }
+        Ok(Message::new(subject.as_bytes(), &block, payload))
+    }
+
+    fn refuse(&self, reason: Reason) -> Result<Option<Ticket>, Reason> {
+        let mut state = self.desk.lock();
+        state.submitted += 1;
+        state.dropped += 1;
+        Err(reason)
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

@@ -1,0 +1,320 @@
+//! The spool on disk: one stream of the journal.
+//!
+//! A message is a record with its subject, header block (its `Nats-Msg-Id` in it) and payload. Which messages are done with
+//! is written into the same stream: a record without a subject, a note, with the place of the last message that needs not be
+//! sent any more. So there is one file format, one recovery, and nothing that two files could say differently:
+//!
+//! ```text
+//!   │ message 1 │ message 2 │ message 3 │ note: 2 │ message 5 │ …     opened again: 3 and 5 are to be sent
+//! ```
+//!
+//! A note comes late (when enough is done with, or nothing happens). What lies between the last note and a crash is sent once
+//! more under its old `Nats-Msg-Id`, and the server recognises it. A note that is lost costs the same, never a message.
+//!
+//! Where every message stands and what it counts is kept in memory, 16 bytes each; the messages themselves as long as they
+//! fit a small cache, else they are read when their turn comes.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use stilling_journal::{
+    Batch, Config, Disk, Findings, From, Frozen, Log, OpenError, Read, Reader, Record, Refused, Retention,
+};
+
+use super::{Spool, take_out};
+use crate::entry::{Entry, Message};
+use crate::limits::{
+    NOTE_DELAY, SETTLED_BETWEEN_NOTES, SPOOL_CACHE_SIZE, SPOOL_SEGMENT_SIZES, SPOOLED_MESSAGE_SIZE_MAX,
+};
+use crate::outcome::{Outcome, Reason};
+
+/// The name of the stream.
+const STREAM: &str = "spool";
+/// Unit in which the journal writes.
+const BLOCK: u64 = 4096;
+/// Bytes of a batch's and a record's heads, rounded up.
+const HEADS: u64 = 256;
+
+/// What a message counts: the blocks that it takes when it is written alone.
+pub(crate) fn cost(message: &Message) -> u64 {
+    (message.subject().len() as u64 + message.size() as u64 + HEADS).next_multiple_of(BLOCK)
+}
+
+/// Messages on disk.
+pub(crate) struct DiskSpool<D: Disk> {
+    /// Nothing after it was closed.
+    log: Option<Log<D>>,
+    reader: Option<Reader<D>>,
+    batch: Batch,
+    note: Batch,
+    /// Pushed and not yet committed.
+    pushed: Vec<Entry>,
+    /// Place and cost of all that is committed and not popped.
+    places: VecDeque<(u64, u64)>,
+    /// The first ones of them, with their bytes.
+    cache: VecDeque<Entry>,
+    cache_size: u64,
+    /// The place of the last message.
+    last: u64,
+    /// Everything before it is done with.
+    settled: u64,
+    /// What the last note says.
+    noted: u64,
+    note_at: Option<Instant>,
+    lost: Vec<u64>,
+}
+
+/// A spool that was opened, and what was found in it.
+pub(crate) struct Opened<D: Disk> {
+    pub(crate) spool: DiskSpool<D>,
+    /// How many messages are to be sent, and what they count together.
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    /// What is not as it was written.
+    pub(crate) findings: Findings,
+}
+
+impl<D: Disk> DiskSpool<D> {
+    /// Opens what lies in the directory; `bytes_max` is the spool's bound.
+    pub(crate) fn open(disk: D, bytes_max: u64) -> Result<Opened<D>, OpenError> {
+        let (least, most) = SPOOL_SEGMENT_SIZES;
+        let config = Config { segment_size: (bytes_max / 8).clamp(least, most) };
+        let (log, recovery) = Log::open(disk, STREAM, config)?;
+        let (mut places, mut noted) = (VecDeque::new(), 0);
+        let mut reader = log.source().read_from(From::Sequence(recovery.first));
+        loop {
+            match reader.read() {
+                Ok(Read::Batch(view)) => {
+                    for (sequence, record) in view.records.clone() {
+                        match note_of(&record) {
+                            Some(note) => noted = noted.max(note.min(sequence - 1)),
+                            None => places.push_back((sequence, cost(&message_of(&record)))),
+                        }
+                    }
+                }
+                Ok(Read::Gap { .. }) => {}
+                Ok(Read::End) => break,
+                Err(source) => {
+                    return Err(OpenError::Disk { place: STREAM.to_owned(), source });
+                }
+            }
+        }
+        places.retain(|(sequence, _)| *sequence > noted);
+        let spool = DiskSpool {
+            log: Some(log),
+            reader: None,
+            batch: Batch::new(SPOOLED_MESSAGE_SIZE_MAX + BLOCK as usize),
+            note: Batch::new(BLOCK as usize),
+            pushed: Vec::new(),
+            cache: VecDeque::new(),
+            cache_size: 0,
+            last: places.back().map_or(noted, |(place, _)| *place),
+            settled: noted + 1,
+            noted,
+            note_at: None,
+            lost: Vec::new(),
+            places,
+        };
+        let messages = spool.places.len() as u64;
+        let bytes = spool.places.iter().map(|(_, cost)| cost).sum();
+        Ok(Opened { spool, messages, bytes, findings: recovery.findings })
+    }
+
+    /// Writes those of `entries` that fit one batch, and puts what no batch takes among the refused.
+    fn write(
+        &mut self,
+        entries: &mut VecDeque<Entry>,
+        refused: &mut Vec<(Entry, Reason)>,
+        unix_ns: u64,
+    ) -> Result<(), Frozen> {
+        let Some(log) = &mut self.log else {
+            refused.extend(entries.drain(..).map(|entry| (entry, Reason::Closed)));
+            return Ok(());
+        };
+        let mut written = VecDeque::new();
+        self.batch.begin(log.next(), unix_ns);
+        while let Some(mut entry) = entries.pop_front() {
+            let record = Record {
+                headers: entry.message.headers(),
+                ..Record::new(entry.message.subject(), entry.message.payload())
+            };
+            match self.batch.push(&record) {
+                Ok(sequence) => {
+                    entry.id = sequence;
+                    written.push_back(entry);
+                }
+                Err(Refused::Full) => {
+                    entries.push_front(entry);
+                    break;
+                }
+                Err(Refused::TooLarge) => {
+                    let (size, size_max) = (entry.message.size(), SPOOLED_MESSAGE_SIZE_MAX);
+                    refused.push((entry, Reason::TooLarge { size, size_max }));
+                }
+            }
+        }
+        if let Err(frozen) = log.append(std::slice::from_mut(&mut self.batch)) {
+            // Whether they are on disk is not known, and they are told to be dropped: they must not be sent later.
+            while let Some(entry) = written.pop_back() {
+                entries.push_front(entry);
+            }
+            return Err(frozen);
+        }
+        for entry in written {
+            self.keep(entry);
+        }
+        Ok(())
+    }
+
+    /// Takes a written message into the list, and into the cache if it fits and none before it is missing there.
+    fn keep(&mut self, mut entry: Entry) {
+        let is_next = self.cache.len() == self.places.len();
+        self.last = entry.id;
+        self.places.push_back((entry.id, entry.cost));
+        if is_next && (self.cache.is_empty() || self.cache_size + entry.cost <= SPOOL_CACHE_SIZE) {
+            self.cache_size += entry.cost;
+            self.cache.push_back(entry);
+        } else if let Some(ticket) = entry.ticket.take() {
+            ticket.tell(Outcome::Queued);
+        }
+    }
+
+    /// Reads the next batch with messages into the empty cache.
+    fn fill(&mut self) {
+        while self.cache.is_empty()
+            && let Some(&(next, _)) = self.places.front()
+            && let Some(log) = &self.log
+        {
+            let is_before = self.reader.as_ref().is_some_and(|reader| reader.next_sequence() <= next);
+            if !is_before {
+                self.reader = Some(log.source().read_from(From::Sequence(next)));
+            }
+            let Some(reader) = &mut self.reader else { return };
+            match reader.read() {
+                Ok(Read::Batch(view)) => {
+                    let behind = view.last;
+                    // The list says which of the records are messages that are still to be sent.
+                    let mut places = self.places.iter().take_while(|(place, _)| *place <= behind).peekable();
+                    for (sequence, record) in view.records.clone() {
+                        if let Some(&(id, cost)) = places.next_if(|(place, _)| *place == sequence) {
+                            let mut entry = Entry::new(message_of(&record), cost);
+                            entry.id = id;
+                            self.cache_size += cost;
+                            self.cache.push_back(entry);
+                        }
+                    }
+                }
+                Ok(Read::Gap { last, .. }) => {
+                    let gone = self.places.partition_point(|(place, _)| *place <= last);
+                    self.lost.extend(self.places.drain(..gone).map(|(_, cost)| cost));
+                }
+                // The list knows more than can be read: what it misses is gone.
+                Ok(Read::End) => {
+                    self.lost.extend(self.places.drain(..).map(|(_, cost)| cost));
+                }
+                // The system may be out of something; the next call tries again.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+impl<D: Disk> Spool for DiskSpool<D> {
+    fn push(&mut self, entry: Entry) {
+        self.pushed.push(entry);
+    }
+
+    fn commit(&mut self, unix_ns: u64) -> Vec<(Entry, Reason)> {
+        let mut refused = Vec::new();
+        let mut entries: VecDeque<Entry> = std::mem::take(&mut self.pushed).into();
+        while !entries.is_empty() {
+            if let Err(frozen) = self.write(&mut entries, &mut refused, unix_ns) {
+                let reason = frozen.reason.to_string();
+                refused.extend(entries.drain(..).map(|entry| (entry, Reason::SpoolFailed(reason.clone()))));
+            }
+        }
+        refused
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        if self.cache.is_empty() {
+            self.fill();
+        }
+        let entry = self.cache.pop_front()?;
+        self.cache_size -= entry.cost;
+        self.places.pop_front();
+        Some(entry)
+    }
+
+    fn next_id(&self) -> u64 {
+        self.places.front().map_or(u64::MAX, |(place, _)| *place)
+    }
+
+    fn review(&mut self, keep: &mut dyn FnMut(&mut Entry) -> bool) -> Vec<Entry> {
+        let out = take_out(&mut self.cache, keep);
+        for entry in &out {
+            self.cache_size -= entry.cost;
+            if let Ok(at) = self.places.binary_search_by_key(&entry.id, |(place, _)| *place) {
+                self.places.remove(at);
+            }
+        }
+        out
+    }
+
+    fn settled_below(&mut self, id: u64, now: Instant) {
+        // Behind the last message there are only notes, which need none themselves.
+        let id = id.min(self.last + 1);
+        if id > self.settled {
+            self.settled = id;
+            let is_much = self.settled - 1 - self.noted >= SETTLED_BETWEEN_NOTES;
+            self.note_at = Some(if is_much { now } else { now + NOTE_DELAY });
+        }
+    }
+
+    fn note_at(&self) -> Option<Instant> {
+        self.note_at
+    }
+
+    fn note(&mut self, unix_ns: u64) {
+        self.note_at = None;
+        let noted = self.settled - 1;
+        let Some(log) = self.log.as_mut().filter(|log| noted > self.noted && log.frozen().is_none()) else {
+            return;
+        };
+        self.note.begin(log.next(), unix_ns);
+        let is_pushed = self.note.push(&Record::new(b"", &noted.to_le_bytes())).is_ok();
+        // A note that cannot be written costs nothing but duplicates, and the next message will find the log frozen.
+        if is_pushed && log.append(std::slice::from_mut(&mut self.note)).is_ok() {
+            self.noted = noted;
+            // Room that does not come back now comes back with the next note.
+            let _ =
+                log.retain(&Retention { records: Some(0), ..Retention::default() }, unix_ns, self.settled);
+        }
+    }
+
+    fn lost(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.lost)
+    }
+
+    fn close(&mut self, unix_ns: u64) {
+        self.note(unix_ns);
+        self.reader = None;
+        if let Some(log) = self.log.take() {
+            // All that is needed is durable already; a good end only spares the next opening a look.
+            let _ = log.close();
+        }
+    }
+}
+
+fn message_of(record: &Record<'_>) -> Message {
+    Message::new(record.subject, record.headers, record.payload)
+}
+
+/// The place that a note tells; nothing if it is a message.
+fn note_of(record: &Record<'_>) -> Option<u64> {
+    if !record.subject.is_empty() {
+        return None;
+    }
+    // A note of another length says nothing, and is no message either.
+    Some(<[u8; 8]>::try_from(record.payload).map_or(0, u64::from_le_bytes))
+}

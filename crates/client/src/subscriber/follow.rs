@@ -1,0 +1,319 @@
+//! Following a stream: the consumer that is asked for, what its messages and heartbeats must look like, and where to go on
+//! when they do not. A state machine without a connection.
+//!
+//! The server pushes without being acknowledged, so every message's place is checked: its number among what the consumer got
+//! must be one more than the one before. After a gap, a silence or a new connection a new consumer is asked for, from
+//! the sequence behind the last message. So each message comes once and in order, or the reader hears why not.
+
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use stilling_wire::nats::{AckSubject, Headers};
+
+use crate::limits::{HEARTBEAT, INACTIVE_TIMEOUT};
+use crate::trouble::evidence;
+
+/// The header of a heartbeat that says how many messages the consumer got.
+const LAST_CONSUMER: &str = "Nats-Last-Consumer";
+/// The header of a heartbeat whose value has to be answered, because the consumer waits for it.
+const STALLED: &str = "Nats-Consumer-Stalled";
+
+/// From where a stream is followed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum From {
+    /// All that it keeps.
+    #[default]
+    All,
+    /// What comes from now on.
+    New,
+    /// This sequence, or the next one that is kept.
+    Sequence(u64),
+    /// The first message of this time or later.
+    Time(SystemTime),
+}
+
+/// Where a follower stands.
+#[derive(Clone, Debug)]
+pub(super) struct Follow {
+    stream: String,
+    filter: String,
+    from: From,
+    /// The stream's sequence of the last message, or the one before the first that is wanted.
+    last: Option<u64>,
+    /// How many messages the consumer of now has got.
+    received: u64,
+}
+
+/// What a message of the consumer is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Place {
+    /// The next one.
+    Next,
+    /// Not the next one: a new consumer is needed.
+    Gap,
+    /// No message of a stream at all.
+    Foreign,
+}
+
+/// What a server's word in between wants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Word {
+    /// Nothing.
+    Fine,
+    /// An empty message to this subject: then the server goes on.
+    Answer(String),
+    /// A new consumer: messages have been missed, or this one is gone.
+    Again,
+}
+
+/// What the server says to the wish for a consumer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Created {
+    /// It is there.
+    Yes,
+    /// It may be, later.
+    Later(String),
+    /// It will not be.
+    No { code: u16, error_code: u32, description: String },
+}
+
+#[derive(Serialize)]
+struct Request<'a> {
+    stream_name: &'a str,
+    config: Consumer<'a>,
+}
+
+#[derive(Serialize)]
+struct Consumer<'a> {
+    deliver_subject: &'a str,
+    deliver_policy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opt_start_seq: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opt_start_time: Option<String>,
+    ack_policy: &'static str,
+    max_deliver: i64,
+    replay_policy: &'static str,
+    filter_subject: &'a str,
+    flow_control: bool,
+    idle_heartbeat: u64,
+    inactive_threshold: u64,
+    num_replicas: u64,
+    mem_storage: bool,
+}
+
+#[derive(Deserialize)]
+struct Response {
+    error: Option<Refusal>,
+    delivered: Option<Delivered>,
+}
+
+#[derive(Deserialize)]
+struct Refusal {
+    #[serde(default)]
+    code: u16,
+    #[serde(default)]
+    err_code: u32,
+    #[serde(default)]
+    description: String,
+}
+
+#[derive(Deserialize)]
+struct Delivered {
+    #[serde(default)]
+    stream_seq: u64,
+}
+
+impl Follow {
+    pub(super) fn new(stream: &str, filter: &str, from: From) -> Follow {
+        Follow { stream: stream.to_owned(), filter: filter.to_owned(), from, last: None, received: 0 }
+    }
+
+    /// Where the wish goes.
+    pub(super) fn subject(&self) -> String {
+        format!("$JS.API.CONSUMER.CREATE.{}", self.stream)
+    }
+
+    /// The wish for a consumer from where the follower stands, and the beginning of its numbers.
+    pub(super) fn request(&mut self, deliver_subject: &str) -> Vec<u8> {
+        self.received = 0;
+        let time = |time: SystemTime| humantime::format_rfc3339_nanos(time).to_string();
+        let (deliver_policy, opt_start_seq, opt_start_time) = match (self.last, self.from) {
+            (Some(last), _) => ("by_start_sequence", Some(last + 1), None),
+            (None, From::All) => ("all", None, None),
+            (None, From::New) => ("new", None, None),
+            (None, From::Sequence(sequence)) => ("by_start_sequence", Some(sequence.max(1)), None),
+            (None, From::Time(from)) => ("by_start_time", None, Some(time(from))),
+        };
+        let nanos = |span: std::time::Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let request = Request {
+            stream_name: &self.stream,
+            config: Consumer {
+                deliver_subject,
+                deliver_policy,
+                opt_start_seq,
+                opt_start_time,
+                ack_policy: "none",
+                max_deliver: 1,
+                replay_policy: "instant",
+                filter_subject: &self.filter,
+                flow_control: true,
+                idle_heartbeat: nanos(HEARTBEAT),
+                inactive_threshold: nanos(INACTIVE_TIMEOUT),
+                num_replicas: 1,
+                mem_storage: true,
+            },
+        };
+        // Text and numbers alone are always JSON.
+        serde_json::to_vec(&request).unwrap_or_default()
+    }
+
+    /// Takes the answer to the wish.
+    pub(super) fn created(&mut self, status: Option<u16>, payload: &[u8]) -> Created {
+        if let Some(status) = status {
+            return Created::Later(format!("status {status}: nobody answers for streams"));
+        }
+        let response: Response = match serde_json::from_slice(payload) {
+            Ok(response) => response,
+            Err(_) => return Created::Later(format!("an answer that is none: {}", evidence(payload))),
+        };
+        match (response.error, response.delivered) {
+            (Some(Refusal { code, err_code, description }), _) if code >= 500 || code == 429 => {
+                Created::Later(format!("{description} ({code}, error {err_code})"))
+            }
+            (Some(Refusal { code, err_code: error_code, description }), _) => {
+                Created::No { code, error_code, description }
+            }
+            (None, Some(delivered)) if self.from == From::New && self.last.is_none() => {
+                // What is new counts from now on, also for the consumer after this one.
+                self.last = Some(delivered.stream_seq);
+                Created::Yes
+            }
+            (None, _) => Created::Yes,
+        }
+    }
+
+    /// Judges a message by its reply subject.
+    pub(super) fn place(&mut self, reply: Option<&str>) -> Place {
+        let ack = reply.and_then(|reply| AckSubject::parse(reply.as_bytes()));
+        let Some(ack) = ack.filter(|ack| ack.stream == self.stream) else { return Place::Foreign };
+        let is_new = self.last.is_none_or(|last| ack.stream_sequence > last);
+        if ack.consumer_sequence != self.received + 1 || !is_new {
+            return Place::Gap;
+        }
+        self.received = ack.consumer_sequence;
+        self.last = Some(ack.stream_sequence);
+        Place::Next
+    }
+
+    /// Judges what the server says between messages.
+    pub(super) fn word(&self, headers: &[u8], reply: Option<&str>) -> Word {
+        let Ok(headers) = Headers::parse(headers) else { return Word::Fine };
+        match headers.status().map(|status| status.code) {
+            Some(100) => {}
+            // The consumer was deleted, or its place has moved.
+            Some(_) => return Word::Again,
+            None => return Word::Fine,
+        }
+        let number = |name| headers.find(name).and_then(crate::identity::number);
+        if number(LAST_CONSUMER).is_some_and(|last| last > self.received) {
+            return Word::Again;
+        }
+        let stalled = headers.find(STALLED).map(|subject| String::from_utf8_lossy(subject).into_owned());
+        match reply.map(str::to_owned).or(stalled) {
+            Some(subject) => Word::Answer(subject),
+            None => Word::Fine,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::*;
+
+    fn follow(from: From) -> Follow {
+        Follow::new("events", "events.>", from)
+    }
+
+    fn reply(consumer_sequence: u64, stream_sequence: u64) -> String {
+        format!("$JS.ACK.events.c.1.{stream_sequence}.{consumer_sequence}.7.0")
+    }
+
+    fn asked(follow: &mut Follow) -> serde_json::Value {
+        serde_json::from_slice(&follow.request("d")).expect("it is JSON")
+    }
+
+    #[test]
+    fn a_follower_asks_for_where_it_is_to_begin() {
+        let check = |from, policy: &str, sequence: Option<u64>, time: Option<&str>| {
+            let config = asked(&mut follow(from))["config"].take();
+            assert_eq!(config["deliver_policy"], policy);
+            assert_eq!(config["opt_start_seq"].as_u64(), sequence, "{policy}");
+            assert_eq!(config["opt_start_time"].as_str(), time, "{policy}");
+            assert_eq!(config["ack_policy"], "none");
+            assert_eq!(config["idle_heartbeat"], 5_000_000_000_u64);
+            assert_eq!(config["flow_control"], true);
+        };
+        check(From::All, "all", None, None);
+        check(From::New, "new", None, None);
+        check(From::Sequence(0), "by_start_sequence", Some(1), None);
+        check(From::Sequence(9), "by_start_sequence", Some(9), None);
+        let time = UNIX_EPOCH + Duration::from_nanos(1_700_000_000_000_000_001);
+        check(From::Time(time), "by_start_time", None, Some("2023-11-14T22:13:20.000000001Z"));
+        assert_eq!(follow(From::All).subject(), "$JS.API.CONSUMER.CREATE.events");
+    }
+
+    #[test]
+    fn after_a_gap_it_goes_on_behind_the_last_message() {
+        let mut follow = follow(From::All);
+        asked(&mut follow);
+        assert_eq!(follow.place(Some(&reply(1, 4))), Place::Next);
+        assert_eq!(follow.place(Some(&reply(2, 9))), Place::Next, "a filter leaves sequences out");
+        assert_eq!(follow.place(Some(&reply(4, 11))), Place::Gap);
+        assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 10);
+        assert_eq!(follow.place(Some(&reply(1, 9))), Place::Gap, "a message twice");
+        assert_eq!(follow.place(Some(&reply(1, 10))), Place::Next);
+        assert_eq!(follow.place(Some("inbox.1")), Place::Foreign);
+        assert_eq!(follow.place(None), Place::Foreign);
+    }
+
+    #[test]
+    fn what_is_new_stays_new_when_nothing_has_come() {
+        let mut follow = follow(From::New);
+        asked(&mut follow);
+        assert_eq!(follow.created(None, br#"{"name":"c","delivered":{"stream_seq":41}}"#), Created::Yes);
+        assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 42);
+    }
+
+    #[test]
+    fn a_servers_words_are_answered_or_lead_to_a_new_consumer() {
+        let mut follow = follow(From::All);
+        asked(&mut follow);
+        assert_eq!(follow.place(Some(&reply(1, 1))), Place::Next);
+        let check = |headers: &str, reply: Option<&str>, word: Word| {
+            assert_eq!(follow.word(headers.as_bytes(), reply), word, "{headers}");
+        };
+        check("NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n", None, Word::Fine);
+        check("NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n", None, Word::Again);
+        check("NATS/1.0 100 FlowControl Request\r\n\r\n", Some("fc"), Word::Answer("fc".to_owned()));
+        let stalled = "NATS/1.0 100 Idle Heartbeat\r\nNats-Consumer-Stalled: fc2\r\n\r\n";
+        check(stalled, None, Word::Answer("fc2".to_owned()));
+        check("NATS/1.0 409 Consumer Deleted\r\n\r\n", None, Word::Again);
+        check("", None, Word::Fine);
+    }
+
+    #[test]
+    fn a_refusal_says_whether_to_ask_again() {
+        let mut follow = follow(From::All);
+        let mut check = |status, payload: &[u8], is_later: bool| {
+            let created = follow.created(status, payload);
+            assert_eq!(matches!(created, Created::Later(_)), is_later, "{created:?}");
+        };
+        check(Some(503), b"", true);
+        check(None, b"nonsense", true);
+        check(None, br#"{"error":{"code":503,"err_code":10008,"description":"not now"}}"#, true);
+        check(None, br#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#, false);
+    }
+}

@@ -1,0 +1,411 @@
+//! The subscriber: a filter of subjects as their messages are published, or a stream from any place on.
+
+mod follow;
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use stilling_wire::nats::{Filter, Pub, SubjectLimits, encode_sub, encode_unsub};
+
+pub use follow::From;
+use follow::{Created, Follow, Place, Word};
+
+use crate::address::Server;
+use crate::identity;
+use crate::ladder::{Ladder, LadderConfig, Random};
+use crate::limits::{HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX};
+use crate::line::{Heard, Line, Patience};
+use crate::message::Message;
+use crate::trouble::Trouble;
+
+/// The subscription for the answers to what is asked.
+const ANSWERS: u64 = 1;
+/// How long a subscriber without a deadline waits at once.
+const FOREVER: Duration = Duration::from_secs(365 * 86_400);
+
+/// A stream to be followed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StreamPlace {
+    /// Its name.
+    pub stream: String,
+    /// From where.
+    pub from: From,
+}
+
+/// What a subscriber may be told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubscriberConfig {
+    /// The servers. After a failure the next one is tried.
+    pub servers: Vec<Server>,
+    /// What the server's operator sees as the name of the connection.
+    pub name: Option<String>,
+    /// Which subjects.
+    pub filter: String,
+    /// Share the messages with all others of the same queue; not together with a stream.
+    pub queue: Option<String>,
+    /// Follow a stream; nothing: hear what is published from now on, at most once.
+    pub stream: Option<StreamPlace>,
+    /// When to connect again.
+    pub ladder: LadderConfig,
+    /// For a connection to open and the server to greet; 5 s.
+    pub connect_timeout: Duration,
+    /// For the server to answer a question; 5 s.
+    pub answer_timeout: Duration,
+    /// After so long without a word from the server it is asked whether it lives; 20 s.
+    pub ping_interval: Duration,
+}
+
+impl Default for SubscriberConfig {
+    fn default() -> SubscriberConfig {
+        SubscriberConfig {
+            servers: Vec::new(),
+            name: None,
+            filter: ">".to_owned(),
+            queue: None,
+            stream: None,
+            ladder: LadderConfig::default(),
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(5),
+            ping_interval: Duration::from_secs(20),
+        }
+    }
+}
+
+/// Why a subscriber cannot begin or go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SubscribeError {
+    /// No server is named, or more than [`SERVERS_MAX`].
+    Servers(usize),
+    /// The filter is none.
+    Filter(String),
+    /// A stream cannot be named so.
+    Stream(String),
+    /// The server does not let the stream be followed.
+    Refused {
+        /// The stream.
+        stream: String,
+        /// The kind of error, as in HTTP.
+        code: u16,
+        /// The error, as nats-server numbers them.
+        error_code: u32,
+        /// What the server says.
+        description: String,
+    },
+    /// Nobody answers for streams, however often it is asked.
+    NoStreams {
+        /// The stream.
+        stream: String,
+        /// What came last.
+        said: String,
+    },
+}
+
+impl fmt::Display for SubscribeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SubscribeError::Servers(count) => {
+                write!(f, "{count} servers are named; it takes 1 to {SERVERS_MAX}")
+            }
+            SubscribeError::Filter(what) => write!(f, "the filter cannot be subscribed to: {what}"),
+            SubscribeError::Stream(name) => {
+                write!(f, "no stream is named {name:?}: a name is not empty and has no blanks, dots, * or >")
+            }
+            SubscribeError::Refused { stream, code, error_code, description } => write!(
+                f,
+                "stream {stream} cannot be followed: {description} ({code}, error {error_code}); look at the server's list of streams"
+            ),
+            SubscribeError::NoStreams { stream, said } => {
+                write!(f, "stream {stream} cannot be followed: the server keeps no streams now ({said})")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SubscribeError {}
+
+/// What happens to a subscriber.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A message.
+    Message(Message),
+    /// The connection is there, and what was wished for is being delivered.
+    Connected,
+    /// The connection is not there; it is being made again. Who follows a stream misses nothing; who does not may miss
+    /// what is published meanwhile.
+    Interrupted(Trouble),
+}
+
+/// Receives messages, on the thread of its caller, over a connection that is made again whenever it is lost.
+///
+/// It is an iterator over messages that ends never, or with a reason.
+#[derive(Debug)]
+pub struct Subscriber {
+    config: SubscriberConfig,
+    follow: Option<Follow>,
+    ladder: Ladder,
+    random: Random,
+    /// What its inboxes begin with.
+    name: String,
+    line: Option<Line>,
+    server: usize,
+    retry_at: Instant,
+    /// The subscription of now; each wish for a consumer has its own.
+    sid: u64,
+    wish: Wish,
+    /// Wishes that were not granted in a row.
+    refused: u32,
+}
+
+/// How far a follower's wish is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wish {
+    /// To be uttered, not before this time.
+    Due(Instant),
+    /// Uttered; the answer is late after this time.
+    Uttered(Instant),
+    /// Granted; the next word is late after this time.
+    Granted(Instant),
+}
+
+impl Subscriber {
+    /// A subscriber. It connects when it is first asked for something.
+    ///
+    /// # Errors
+    /// If the configuration cannot work.
+    pub fn new(config: SubscriberConfig) -> Result<Subscriber, SubscribeError> {
+        if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
+            return Err(SubscribeError::Servers(config.servers.len()));
+        }
+        let limits = SubjectLimits::default();
+        if let Err(bad) = Filter::parse(config.filter.as_bytes(), &limits) {
+            return Err(SubscribeError::Filter(bad.to_string()));
+        }
+        if let Some(queue) = &config.queue
+            && let Err(bad) = Filter::parse(queue.as_bytes(), &limits)
+        {
+            return Err(SubscribeError::Filter(format!("its queue {queue:?}: {bad}")));
+        }
+        if let Some(place) = &config.stream
+            && (place.stream.is_empty()
+                || place.stream.contains(|c: char| " .*>".contains(c) || c.is_control()))
+        {
+            return Err(SubscribeError::Stream(place.stream.clone()));
+        }
+        let now = Instant::now();
+        let follow = config.stream.as_ref();
+        Ok(Subscriber {
+            follow: follow.map(|place| Follow::new(&place.stream, &config.filter, place.from)),
+            ladder: Ladder::new(config.ladder),
+            random: Random::new(identity::unpredictable()),
+            name: identity::name(),
+            line: None,
+            server: 0,
+            retry_at: now,
+            sid: ANSWERS,
+            wish: Wish::Due(now),
+            refused: 0,
+            config,
+        })
+    }
+
+    /// What happens next, at most `timeout` from now; nothing: nothing has.
+    ///
+    /// # Errors
+    /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again.
+    pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, SubscribeError> {
+        let now = Instant::now();
+        let deadline = now.checked_add(timeout.min(FOREVER)).unwrap_or(now);
+        loop {
+            let now = Instant::now();
+            let Some(mut line) = self.line.take() else {
+                if now < self.retry_at {
+                    std::thread::sleep(self.retry_at.min(deadline) - now);
+                    if Instant::now() < self.retry_at {
+                        return Ok(None);
+                    }
+                }
+                return Ok(Some(self.connect()));
+            };
+            match self.step(&mut line, deadline) {
+                Ok(Some(event)) => {
+                    self.line = Some(line);
+                    return Ok(Some(event));
+                }
+                Ok(None) => self.line = Some(line),
+                Err(End::Trouble(trouble)) => return Ok(Some(self.lost(trouble))),
+                Err(End::Error(error)) => return Err(error),
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn connect(&mut self) -> Event {
+        let patience = Patience {
+            connect: self.config.connect_timeout,
+            answer: self.config.answer_timeout,
+            ping_interval: self.config.ping_interval,
+        };
+        let server = &self.config.servers[self.server];
+        let begun = Line::connect(server, self.config.name.as_deref(), patience).and_then(|mut line| {
+            let mut out = Vec::new();
+            match self.follow {
+                Some(_) => encode_sub(&mut out, self.answers().as_bytes(), None, b"1"),
+                None => {
+                    self.sid += 1;
+                    let queue = self.config.queue.as_deref().map(str::as_bytes);
+                    let sid = self.sid.to_string();
+                    encode_sub(&mut out, self.config.filter.as_bytes(), queue, sid.as_bytes());
+                }
+            }
+            line.send(&out)?;
+            Ok(line)
+        });
+        match begun {
+            Ok(line) => {
+                self.line = Some(line);
+                self.wish = Wish::Due(Instant::now());
+                if self.follow.is_none() {
+                    self.ladder.succeeded();
+                }
+                Event::Connected
+            }
+            Err(trouble) => self.lost(trouble),
+        }
+    }
+
+    fn lost(&mut self, trouble: Trouble) -> Event {
+        self.line = None;
+        self.ladder.failed();
+        self.retry_at = Instant::now() + self.random.jitter(self.ladder.wait());
+        self.server = (self.server + 1) % self.config.servers.len();
+        Event::Interrupted(trouble)
+    }
+
+    /// Does what is due and takes what comes next.
+    fn step(&mut self, line: &mut Line, deadline: Instant) -> Result<Option<Event>, End> {
+        let mut until = deadline;
+        if self.follow.is_some() {
+            let now = Instant::now();
+            match self.wish {
+                Wish::Due(at) if now >= at => self.utter(line)?,
+                Wish::Uttered(at) if now >= at => return Err(End::Trouble(Trouble::Hung)),
+                Wish::Granted(at) if now >= at => self.utter(line)?,
+                _ => {}
+            }
+            let (Wish::Due(at) | Wish::Uttered(at) | Wish::Granted(at)) = self.wish;
+            until = until.min(at);
+        }
+        match line.next(until).map_err(End::Trouble)? {
+            Heard::Nothing => Ok(None),
+            Heard::LameDuck => Err(End::Trouble(Trouble::LameDuck)),
+            Heard::Message(sid, message) if self.follow.is_none() => {
+                Ok((sid == self.sid).then_some(Event::Message(message)))
+            }
+            Heard::Message(ANSWERS, message) => self.granted(&message).map(|()| None),
+            Heard::Message(sid, message) if sid == self.sid => self.followed(line, message),
+            // A consumer that was given up.
+            Heard::Message(..) => Ok(None),
+        }
+    }
+
+    /// Wishes for a consumer, with a subscription of its own for what it delivers.
+    fn utter(&mut self, line: &mut Line) -> Result<(), End> {
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let mut out = Vec::new();
+        if self.sid > ANSWERS {
+            encode_unsub(&mut out, self.sid.to_string().as_bytes(), None);
+        }
+        self.sid += 1;
+        let deliver = format!("_INBOX.{}.d.{}", self.name, self.sid);
+        encode_sub(&mut out, deliver.as_bytes(), None, self.sid.to_string().as_bytes());
+        let reply = format!("_INBOX.{}.a.{}", self.name, self.sid);
+        let (subject, request) = (follow.subject(), follow.request(&deliver));
+        Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &request }
+            .encode(&mut out);
+        line.send(&out).map_err(End::Trouble)?;
+        self.wish = Wish::Uttered(Instant::now() + self.config.answer_timeout);
+        Ok(())
+    }
+
+    /// Where the answers to wishes come.
+    fn answers(&self) -> String {
+        format!("_INBOX.{}.a.*", self.name)
+    }
+
+    fn granted(&mut self, message: &Message) -> Result<(), End> {
+        let is_of_now = message.subject.rsplit('.').next() == Some(self.sid.to_string().as_str());
+        let (Some(follow), true) = (&mut self.follow, is_of_now) else { return Ok(()) };
+        let created = follow.created(message.status(), &message.payload);
+        let stream = self.config.stream.as_ref().map(|place| place.stream.clone()).unwrap_or_default();
+        match created {
+            Created::Yes => {
+                self.refused = 0;
+                self.ladder.succeeded();
+                // Messages may have come before it, and have said the same.
+                self.wish = Wish::Granted(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
+                Ok(())
+            }
+            Created::Later(said) => {
+                self.refused += 1;
+                self.ladder.failed();
+                self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
+                if self.refused >= self.ladder.attempts() {
+                    self.refused = 0;
+                    return Err(End::Error(SubscribeError::NoStreams { stream, said }));
+                }
+                Ok(())
+            }
+            Created::No { code, error_code, description } => {
+                Err(End::Error(SubscribeError::Refused { stream, code, error_code, description }))
+            }
+        }
+    }
+
+    fn followed(&mut self, line: &mut Line, message: Message) -> Result<Option<Event>, End> {
+        let Some(follow) = &mut self.follow else { return Ok(None) };
+        if let Wish::Granted(at) = &mut self.wish {
+            *at = Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX;
+        }
+        if message.status().is_some() {
+            match follow.word(&message.headers, message.reply.as_deref()) {
+                Word::Fine => {}
+                Word::Answer(subject) => {
+                    let mut out = Vec::new();
+                    Pub { subject: subject.as_bytes(), reply: None, headers: &[], payload: &[] }
+                        .encode(&mut out);
+                    line.send(&out).map_err(End::Trouble)?;
+                }
+                Word::Again => self.utter(line)?,
+            }
+            return Ok(None);
+        }
+        match follow.place(message.reply.as_deref()) {
+            Place::Next => Ok(Some(Event::Message(message.placed()))),
+            Place::Gap => self.utter(line).map(|()| None),
+            Place::Foreign => Ok(None),
+        }
+    }
+}
+
+/// Why a step was the last one on its connection.
+enum End {
+    Trouble(Trouble),
+    Error(SubscribeError),
+}
+
+impl Iterator for Subscriber {
+    type Item = Result<Message, SubscribeError>;
+
+    /// The next message, however long it takes.
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.next_event(FOREVER) {
+                Ok(Some(Event::Message(message))) => return Some(Ok(message)),
+                Ok(_) => {}
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}

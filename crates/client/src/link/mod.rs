@@ -526,7 +526,9 @@ impl Link {
                 self.talk.ping(now, self.window.next_token());
             }
         }
-        if self.is_one_way() && self.talk.barred < self.window.next_token() {
+        // The rest of a burst is asked for when the questions before it are answered.
+        let is_behind = self.talk.barred < self.window.next_token() && self.talk.barriers.is_empty();
+        if self.is_one_way() && is_behind {
             self.talk.ping(now, self.window.next_token());
         }
     }

@@ -318,3 +318,6 @@ fn note_of(record: &Record<'_>) -> Option<u64> {
     // A note of another length says nothing, and is no message either.
     Some(<[u8; 8]>::try_from(record.payload).map_or(0, u64::from_le_bytes))
 }
+
+#[cfg(test)]
+mod tests;

@@ -108,6 +108,7 @@ impl Rig {
         let order = self.link.turn(self.now, 0);
         self.order.close |= order.close;
         if order.close {
+            self.order.connect = None;
             self.decoder = ClientDecoder::default();
             self.input.clear();
         }
@@ -202,6 +203,7 @@ impl Rig {
 
     fn welcome_with(&mut self, info: &str) {
         self.order = Order::default();
+        self.pings = 0;
         self.decoder = ClientDecoder::default();
         self.input.clear();
         self.link.connected(self.now);
@@ -231,6 +233,7 @@ impl Rig {
 
     pub(super) fn close(&mut self, trouble: Trouble) {
         self.link.closed(self.now, trouble);
+        self.order.connect = None;
         self.decoder = ClientDecoder::default();
         self.input.clear();
         self.turn();

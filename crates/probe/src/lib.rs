@@ -9,6 +9,8 @@
 
 pub mod allocations;
 
+pub mod nats;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

@@ -1,0 +1,384 @@
+//! Everything that a server can do wrong, over real sockets: the publisher and the subscriber get over it, and every message
+//! is accounted for.
+
+use std::net::TcpListener;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use stilling_client::{
+    Config, Event, From, Keep, LadderConfig, Mode, Outcome, Overflow, Publisher, Reason, StreamPlace,
+    Subscriber, SubscriberConfig, Trouble,
+};
+use stilling_probe::nats::{Fault, Played, Said, Talk};
+use stilling_probe::{HANG, eventually};
+
+/// A server's port that nobody serves yet.
+fn listener() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("nats://{}", listener.local_addr().expect("it has an address"));
+    (listener, url)
+}
+
+/// Short waits, so that failures pass quickly.
+fn config(url: &str) -> Config {
+    let wait = Duration::from_millis(2);
+    Config {
+        servers: vec![url.parse().expect("an address")],
+        ladder: LadderConfig { wait, wait_max: 10 * wait, ..LadderConfig::default() },
+        send_timeout: HANG,
+        acknowledge_timeout: HANG,
+        connect_timeout: HANG,
+        ..Config::default()
+    }
+}
+
+fn publisher(config: Config) -> Publisher {
+    Publisher::new(config).expect("it can work")
+}
+
+/// Sends on a thread of its own; the test plays the server.
+fn sending(publisher: &std::sync::Arc<Publisher>, payload: &'static [u8]) -> mpsc::Receiver<Outcome> {
+    let (tell, told) = mpsc::channel();
+    let publisher = std::sync::Arc::clone(publisher);
+    std::thread::spawn(move || tell.send(publisher.send("events.a", payload)));
+    told
+}
+
+fn outcome(told: &mpsc::Receiver<Outcome>) -> Outcome {
+    told.recv_timeout(HANG).expect("send returns")
+}
+
+fn delivered(sequence: u64, duplicate: bool) -> Outcome {
+    Outcome::Delivered { stream: "events".to_owned(), sequence, duplicate }
+}
+
+/// Row 0.31: the publisher, then the server; nobody listens in between.
+#[test]
+fn a_publisher_that_is_there_first_works_as_soon_as_its_server_is() {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+    let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    socket.bind(&any.into()).expect("a port is free");
+    let address = socket.local_addr().expect("it has an address").as_socket().expect("of the internet");
+    let publisher = publisher(config(&format!("nats://{address}")));
+    let ticket = publisher.submit("events.a", b"early");
+    eventually("it is refused", || {
+        publisher.trouble().filter(|_| publisher.counts().connection_failures > 0)
+    });
+    assert!(matches!(publisher.trouble(), Some(Trouble::Connect { .. })), "{:?}", publisher.trouble());
+    socket.listen(16).expect("it can listen");
+    let server = Played::at(socket.into(), Vec::new());
+    eventually("it arrives", || (publisher.flush(HANG).held == 0).then_some(()));
+    assert!(matches!(ticket.outcome(), Some(Outcome::Delivered { .. } | Outcome::Queued)));
+    assert_eq!(publisher.send("events.a", b"late"), delivered(2, false));
+    drop(publisher);
+    assert_eq!(server.stop().len(), 2);
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_message_costs_nothing() {
+    let (listener, url) = listener();
+    let publisher = std::sync::Arc::new(publisher(config(&url)));
+    let told = sending(&publisher, &[7; 100_000]);
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    talk.reset_after(5000);
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    let message = talk.published();
+    assert_eq!(message.payload, [7; 100_000]);
+    talk.acknowledge(&message, 1, false);
+    assert_eq!(outcome(&told), delivered(1, false));
+    assert_eq!(publisher.counts().connection_failures, 1);
+}
+
+#[test]
+fn a_lost_acknowledgement_makes_a_duplicate_and_no_second_record() {
+    let server = Played::start();
+    let publisher = publisher(config(&server.url()));
+    server.fail([Fault::LoseAcknowledgement]);
+    assert_eq!(publisher.send("events.a", b"x"), delivered(1, true));
+    assert_eq!(publisher.send("events.a", b"y"), delivered(2, false));
+    let counts = publisher.close(HANG);
+    assert_eq!((counts.delivered, counts.duplicates, counts.retried), (2, 1, 1));
+    assert_eq!(server.stop().len(), 2);
+}
+
+#[test]
+fn a_second_acknowledgement_is_counted_and_forgotten() {
+    let (listener, url) = listener();
+    let publisher = std::sync::Arc::new(publisher(config(&url)));
+    let first = sending(&publisher, b"x");
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    let message = talk.published();
+    talk.acknowledge(&message, 1, false);
+    talk.acknowledge(&message, 1, false);
+    assert_eq!(outcome(&first), delivered(1, false));
+    let second = sending(&publisher, b"y");
+    let message = talk.published();
+    talk.acknowledge(&message, 2, false);
+    assert_eq!(outcome(&second), delivered(2, false));
+    assert_eq!(publisher.counts().stray_answers, 1);
+}
+
+/// Row 0.27: a server that asks for patience gets it, and nothing is lost.
+#[test]
+fn a_hint_is_obeyed_and_nothing_is_lost() {
+    let server = Played::start();
+    let publisher = publisher(config(&server.url()));
+    server.fail([Fault::Later, Fault::LoseAcknowledgement, Fault::Later, Fault::Reset, Fault::Reset]);
+    let tickets: Vec<_> = (0..100_u8).map(|number| publisher.submit("events.a", &[number])).collect();
+    let counts = publisher.flush(HANG);
+    assert_eq!((counts.delivered, counts.dropped, counts.hints), (100, 0, 2), "{counts:?}");
+    for ticket in &tickets {
+        assert!(matches!(ticket.outcome(), Some(Outcome::Delivered { .. } | Outcome::Queued)));
+    }
+    let mut payloads: Vec<u8> = server.stop().iter().map(|record| record.payload[0]).collect();
+    payloads.sort_unstable();
+    assert_eq!(payloads, (0..100).collect::<Vec<_>>(), "each once");
+}
+
+#[test]
+fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
+    let ((hung, hung_url), good) = (listener(), Played::start());
+    let mut config = Config { acknowledge_timeout: Duration::from_millis(50), ..config(&hung_url) };
+    config.servers.push(good.url().parse().expect("an address"));
+    let publisher = std::sync::Arc::new(publisher(config));
+    let told = sending(&publisher, b"x");
+    let mut talk = Talk::accept(&hung);
+    talk.greet();
+    // It is neither acknowledged nor is anything else said.
+    let message = talk.published();
+    assert!(matches!(outcome(&told), Outcome::Delivered { .. } | Outcome::Queued));
+    eventually("the other one has it", || good.records().first().cloned());
+    assert_eq!(good.records()[0].id, message.id());
+}
+
+#[test]
+fn an_accepted_connection_without_a_greeting_is_given_up() {
+    let ((silent, url), good) = (listener(), Played::start());
+    let mut config = Config { connect_timeout: Duration::from_millis(50), ..config(&url) };
+    config.servers.push(good.url().parse().expect("an address"));
+    let publisher = publisher(config);
+    assert!(matches!(publisher.send("events.a", b"x"), Outcome::Delivered { .. } | Outcome::Queued));
+    eventually("the other one has it", || good.records().first().cloned());
+    drop(silent);
+}
+
+#[test]
+fn who_is_not_let_in_hears_why_and_tries_again() {
+    let (listener, url) = listener();
+    let url = url.replace("nats://", "nats://alice:wrong@");
+    let keep = Keep::Attempts;
+    let publisher = std::sync::Arc::new(publisher(Config { keep, ..config(&url) }));
+    let told = sending(&publisher, b"x");
+    for _ in 0..4 {
+        let mut talk = Talk::accept(&listener);
+        talk.say(format!("INFO {}\r\n", stilling_probe::nats::INFO));
+        let Said::Connect(options) = talk.next() else { panic!("CONNECT comes first") };
+        assert!(options.contains(r#""user":"alice","pass":"wrong""#), "{options}");
+        talk.say("-ERR 'Authorization Violation'\r\n");
+        assert_eq!(talk.next(), Said::Ping);
+        assert_eq!(talk.next(), Said::Gone);
+    }
+    let Outcome::Dropped(Reason::GaveUp { attempts: 4, trouble: Some(trouble) }) = outcome(&told) else {
+        panic!("it gives up")
+    };
+    assert!(trouble.to_string().contains("check user and password"), "{trouble}");
+}
+
+/// Rows 0.4 and 0.7: a server that stops in the middle of everything and comes back with what it had.
+#[test]
+fn a_restart_in_the_middle_of_a_burst_loses_and_doubles_nothing() {
+    let (listener, url) = listener();
+    let other = listener.try_clone().expect("a descriptor");
+    let mut server = Played::at(listener, Vec::new());
+    let publisher = publisher(config(&url));
+    for round in 0..5_u64 {
+        for number in 0..500_u64 {
+            let _ = publisher.submit("events.a", &(round * 500 + number).to_le_bytes());
+        }
+        let records = server.stop();
+        server = Played::at(other.try_clone().expect("a descriptor"), records);
+    }
+    let counts = publisher.close(HANG);
+    assert_eq!((counts.delivered, counts.dropped, counts.held), (2500, 0, 0), "{counts:?}");
+    let records = server.stop();
+    let numbers: Vec<u64> = records
+        .iter()
+        .map(|record| u64::from_le_bytes(record.payload[..].try_into().expect("eight bytes")))
+        .collect();
+    assert_eq!(numbers, (0..2500).collect::<Vec<_>>(), "each once and in order");
+}
+
+/// Row 0.14: full is a value: the caller waits for room no longer than it said, or a named message goes, and is counted.
+#[test]
+fn a_full_spool_does_what_its_policy_says() {
+    let small = |overflow, mode| Config {
+        overflow,
+        mode,
+        spool_size: 10 * (100 + 8 + 128 + 80),
+        send_timeout: Duration::from_millis(30),
+        ..config("nats://127.0.0.1:1")
+    };
+    let payload = |number: u64| [&number.to_le_bytes()[..], &[0; 92]].concat();
+
+    let newest = publisher(small(Overflow::DropNewest, Mode::NoWait));
+    let outcomes: Vec<_> = (0..30).map(|number| newest.send("events.a", &payload(number))).collect();
+    let dropped = outcomes.iter().filter(|one| **one == Outcome::Dropped(Reason::SpoolFull)).count() as u64;
+    assert!((15..=25).contains(&dropped), "{dropped}");
+    assert!(outcomes[..5].iter().all(|one| *one == Outcome::Queued));
+    let counts = newest.counts();
+    assert!(counts.is_balanced() && counts.dropped == dropped && counts.held == 30 - dropped, "{counts:?}");
+
+    let oldest = publisher(small(Overflow::DropOldest, Mode::NoWait));
+    for number in 0..30 {
+        assert_eq!(oldest.send("events.a", &payload(number)), Outcome::Queued);
+    }
+    let counts = eventually("the old ones go", || Some(oldest.counts()).filter(|counts| counts.held <= 10));
+    assert!(counts.is_balanced(), "{counts:?}");
+    let told: Vec<_> = oldest.failures().collect();
+    assert_eq!(told.len() as u64, counts.dropped);
+    assert!(told.iter().all(|failure| failure.reason == Reason::SpoolFull));
+
+    let waiting = publisher(small(Overflow::Wait, Mode::Confirmed));
+    let tickets: Vec<_> = (0..12).map(|number| waiting.submit("events.a", &payload(number))).collect();
+    assert_eq!(tickets[11].outcome(), Some(Outcome::Dropped(Reason::SpoolFull)));
+    assert!(waiting.counts().is_balanced());
+}
+
+/// Row 0.18: failures are told afterwards, to a callback or to whoever asks.
+#[test]
+fn failures_are_told_to_the_callback() {
+    let (listener, url) = listener();
+    let publisher = publisher(Config { mode: Mode::NoWait, ..config(&url) });
+    let (tell, told) = mpsc::channel();
+    publisher.on_failure(move |failure| {
+        let _ = tell.send(failure.clone());
+    });
+    assert_eq!(publisher.send("events.a", b"x"), Outcome::Queued);
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    let message = talk.published();
+    talk.answer(
+        &message,
+        "",
+        r#"{"error":{"code":400,"err_code":10054,"description":"message size exceeds maximum"}}"#,
+    );
+    let failure = told.recv_timeout(HANG).expect("it is told");
+    assert_eq!((failure.subject.as_str(), failure.id.as_str()), ("events.a", message.id()));
+    assert!(failure.reason.to_string().contains("message size exceeds maximum"), "{}", failure.reason);
+    assert_eq!(publisher.failures().count(), 0);
+}
+
+/// A directory has one publisher; the second one hears who has it.
+#[test]
+fn two_publishers_cannot_have_one_directory() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let keep = Keep::Directory(directory.path().to_owned());
+    let first = publisher(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
+    let second = Publisher::new(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
+    let error = second.err().expect("the directory is in use").to_string();
+    assert!(error.contains("in use by"), "{error}");
+    drop(first);
+    drop(publisher(Config { keep, ..config("nats://127.0.0.1:1") }));
+}
+
+#[test]
+fn a_broken_follower_goes_on_where_it_was() {
+    let server = Played::start();
+    let publisher = publisher(config(&server.url()));
+    let wait = Duration::from_millis(2);
+    let mut follower = Subscriber::new(SubscriberConfig {
+        servers: vec![server.url().parse().expect("an address")],
+        filter: "events.>".to_owned(),
+        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
+        ladder: LadderConfig { wait, wait_max: wait, ..LadderConfig::default() },
+        ..SubscriberConfig::default()
+    })
+    .expect("it can work");
+    let mut interrupted = 0;
+    for number in 0..50_u8 {
+        assert!(matches!(publisher.send("events.a", &[number]), Outcome::Delivered { .. } | Outcome::Queued));
+        let message = loop {
+            match follower.next_event(HANG).expect("it goes on") {
+                Some(Event::Message(message)) => break message,
+                Some(Event::Interrupted(_)) => interrupted += 1,
+                Some(Event::Connected) => {}
+                None => panic!("{number} does not come"),
+            }
+        };
+        assert_eq!(message.payload, [number]);
+        if number % 10 == 5 {
+            server.cut();
+        }
+    }
+    assert_eq!(interrupted, 5);
+}
+
+#[test]
+fn a_follower_that_misses_a_message_asks_for_it() {
+    let (listener, url) = listener();
+    let place = StreamPlace { stream: "events".to_owned(), from: From::Sequence(3) };
+    let mut follower = Subscriber::new(SubscriberConfig {
+        servers: vec![url.parse().expect("an address")],
+        stream: Some(place),
+        ..SubscriberConfig::default()
+    })
+    .expect("it can work");
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        while let Some(Ok(message)) = follower.next() {
+            if tell.send(message.payload).is_err() {
+                break;
+            }
+        }
+    });
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    // Each wish: where it is to be delivered, and how the subscription is called.
+    let wish = |talk: &mut Talk, first: u64| {
+        let mut sid = String::new();
+        let wish = loop {
+            match talk.next() {
+                Said::Pub(wish) => break wish,
+                Said::Sub { filter, sid: its } if filter.contains(".d.") => sid = its,
+                _ => {}
+            }
+        };
+        let text = String::from_utf8(wish.payload.clone()).expect("it is JSON");
+        assert!(text.contains(&format!(r#""opt_start_seq":{first},"#)), "{text}");
+        talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
+        sid
+    };
+    let ack = |sequence: u64, count: u64| format!("$JS.ACK.events.c.1.{sequence}.{count}.1.0");
+    let sid = wish(&mut talk, 3);
+    talk.deliver("events.a", &sid, &ack(3, 1), "", b"3");
+    talk.deliver("events.a", &sid, &ack(5, 3), "", b"5");
+    let next = wish(&mut talk, 4);
+    talk.deliver("events.a", &sid, &ack(6, 4), "", b"of the old one");
+    talk.deliver("events.a", &next, &ack(4, 1), "", b"4");
+    // A heartbeat that knows of more, and one that wants an answer.
+    talk.deliver("x", &next, "", "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n", b"");
+    let last = wish(&mut talk, 5);
+    talk.deliver("x", &last, "go.on", "NATS/1.0 100 FlowControl Request\r\n\r\n", b"");
+    assert_eq!(talk.published().subject, "go.on");
+    talk.deliver("events.a", &last, &ack(5, 1), "", b"5");
+    for expected in [b"3", b"4", b"5"] {
+        assert_eq!(told.recv_timeout(HANG).expect("it comes"), expected);
+    }
+}
+
+#[test]
+fn a_stream_that_is_not_there_is_named() {
+    let server = Played::start();
+    let place = StreamPlace { stream: "other".to_owned(), from: From::All };
+    let config = SubscriberConfig {
+        servers: vec![server.url().parse().expect("an address")],
+        stream: Some(place),
+        ..SubscriberConfig::default()
+    };
+    let error = Subscriber::new(config).expect("it can work").next().expect("an end").expect_err("no stream");
+    assert!(error.to_string().contains("stream other cannot be followed: stream not found (404"), "{error}");
+}

@@ -1,0 +1,38 @@
+//! The promises of `promises`, kept together with servers: the one that the tests play, and, with its address in
+//! `STILLING_CLIENT_SERVER`, any other that keeps the stream `events` of the subjects `events.>`.
+
+mod promises;
+
+use stilling_probe::nats::Played;
+
+/// Runs a promise against the played server and against the one that is named, if one is.
+fn keep(promise: fn(&str)) {
+    promise(&Played::start().url());
+    if let Ok(address) = std::env::var("STILLING_CLIENT_SERVER") {
+        promise(&address);
+    }
+}
+
+macro_rules! kept {
+    ($($(#[$doc:meta])* $promise:ident),* $(,)?) => {
+        $($(#[$doc])* #[test]
+        fn $promise() {
+            keep(promises::$promise);
+        })*
+    };
+}
+
+kept! {
+    confirmed_messages_are_in_the_stream_in_order,
+    /// Row 0.32.
+    many_messages_on_their_way_all_arrive_once,
+    /// Row 0.18.
+    messages_sent_without_waiting_arrive,
+    /// Row 0.3.
+    one_way_messages_reach_a_listener,
+    a_stream_is_followed_from_any_place,
+    a_large_message_arrives_whole,
+    a_subject_without_a_stream_is_named,
+    a_request_is_answered_or_told_that_nobody_listens,
+    what_a_publisher_leaves_in_its_directory_the_next_one_delivers,
+}

@@ -1,0 +1,547 @@
+//! A NATS server played by a test: either by hand, one word at a time, or by itself, honestly, with one stream in memory.
+//! It shares no code with the clients that it tests, understands what well-behaved clients say and panics at anything else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use socket2::SockRef;
+
+use crate::HANG;
+
+/// What a server says of itself unless told otherwise.
+pub const INFO: &str = r#"{"server_id":"played","version":"2.10.0","proto":1,"headers":true,"max_payload":1048576,"jetstream":true}"#;
+
+/// What a client said.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Said {
+    /// Its options.
+    Connect(String),
+    /// It publishes.
+    Pub(Pub),
+    /// It subscribes.
+    Sub {
+        /// To what.
+        filter: String,
+        /// How it calls the subscription.
+        sid: String,
+    },
+    /// It wants no more.
+    Unsub {
+        /// Of which subscription.
+        sid: String,
+    },
+    /// It asks whether the server lives.
+    Ping,
+    /// It lives.
+    Pong,
+    /// It has gone.
+    Gone,
+}
+
+/// A message that a client published.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pub {
+    /// Where to.
+    pub subject: String,
+    /// Where the answer goes; empty for none.
+    pub reply: String,
+    /// The header block.
+    pub headers: String,
+    /// The payload.
+    pub payload: Vec<u8>,
+}
+
+impl Pub {
+    /// The value of a header; empty if it is not there.
+    #[must_use]
+    pub fn header(&self, name: &str) -> &str {
+        let mut lines = self.headers.lines().filter_map(|line| line.split_once(": "));
+        lines.find(|(key, _)| *key == name).map_or("", |(_, value)| value)
+    }
+
+    /// By which it is recognised.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.header("Nats-Msg-Id")
+    }
+}
+
+/// The server's end of one connection, played by hand.
+#[derive(Debug)]
+pub struct Talk {
+    stream: TcpStream,
+    kept: Vec<u8>,
+}
+
+impl Talk {
+    /// Accepts the next connection.
+    #[track_caller]
+    pub fn accept(listener: &TcpListener) -> Talk {
+        let (stream, _) = listener.accept().expect("somebody connects");
+        Talk::over(stream)
+    }
+
+    fn over(stream: TcpStream) -> Talk {
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_write_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_nodelay(true).expect("a socket takes options");
+        Talk { stream, kept: Vec::new() }
+    }
+
+    /// Greets, and lets the client in. Returns its options.
+    #[track_caller]
+    pub fn greet(&mut self) -> String {
+        self.say(format!("INFO {INFO}\r\n"));
+        let Said::Connect(options) = self.next() else { panic!("CONNECT comes first") };
+        assert_eq!(self.next(), Said::Ping);
+        self.say("PONG\r\n");
+        options
+    }
+
+    /// Says it; a client that has gone does not hear it.
+    pub fn say(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    /// The next message that it publishes; what else it says is answered as it should be.
+    #[track_caller]
+    pub fn published(&mut self) -> Pub {
+        loop {
+            match self.next() {
+                Said::Pub(message) => return message,
+                Said::Ping => self.say("PONG\r\n"),
+                Said::Sub { .. } | Said::Unsub { .. } | Said::Pong => {}
+                other => panic!("{other:?} instead of a message"),
+            }
+        }
+    }
+
+    /// Acknowledges a message.
+    pub fn acknowledge(&mut self, message: &Pub, sequence: u64, is_duplicate: bool) {
+        self.answer(message, "", &acknowledgement(sequence, is_duplicate));
+    }
+
+    /// Answers a message.
+    pub fn answer(&mut self, message: &Pub, headers: &str, payload: &str) {
+        self.deliver(&message.reply, "1", "", headers, payload.as_bytes());
+    }
+
+    /// Delivers a message.
+    pub fn deliver(&mut self, subject: &str, sid: &str, reply: &str, headers: &str, payload: &[u8]) {
+        self.say(delivery(subject, sid, reply, headers, payload));
+    }
+
+    /// What the client says next.
+    #[track_caller]
+    pub fn next(&mut self) -> Said {
+        self.try_next().expect("the client says something, or goes")
+    }
+
+    fn try_next(&mut self) -> Option<Said> {
+        let line = match self.line() {
+            Ok(Some(line)) => line,
+            Ok(None) => return Some(Said::Gone),
+            Err(()) => return None,
+        };
+        let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+        let words: Vec<&str> = rest.split(' ').collect();
+        Some(match word {
+            "CONNECT" => Said::Connect(rest.to_owned()),
+            "PING" => Said::Ping,
+            "PONG" => Said::Pong,
+            "SUB" => {
+                let sid = words.last().copied().unwrap_or_default().to_owned();
+                Said::Sub { filter: words[0].to_owned(), sid }
+            }
+            "UNSUB" => Said::Unsub { sid: words[0].to_owned() },
+            "PUB" | "HPUB" => {
+                let sizes = if word == "PUB" { 1 } else { 2 };
+                let (names, sizes) = words.split_at(words.len() - sizes);
+                let sizes: Vec<usize> = sizes.iter().map(|size| size.parse().expect("a size")).collect();
+                let total = *sizes.last().expect("at least one");
+                let headers = if sizes.len() == 2 { sizes[0] } else { 0 };
+                let Some(bytes) = self.exactly(total + 2) else { return Some(Said::Gone) };
+                assert_eq!(&bytes[total..], b"\r\n", "a message ends where it says");
+                Said::Pub(Pub {
+                    subject: names[0].to_owned(),
+                    reply: names.get(1).copied().unwrap_or_default().to_owned(),
+                    headers: String::from_utf8(bytes[..headers].to_vec()).expect("headers are text"),
+                    payload: bytes[headers..total].to_vec(),
+                })
+            }
+            other => panic!("no client says {other:?}"),
+        })
+    }
+
+    /// Goes away with a reset.
+    pub fn reset(self) {
+        SockRef::from(&self.stream)
+            .set_linger(Some(Duration::ZERO))
+            .expect("a socket can linger for nothing");
+    }
+
+    /// Takes so many bytes of what the client is saying and goes away with a reset.
+    #[track_caller]
+    pub fn reset_after(mut self, count: usize) {
+        assert!(self.exactly(count).is_some(), "the client says so much");
+        self.reset();
+    }
+
+    fn line(&mut self) -> Result<Option<String>, ()> {
+        loop {
+            if let Some(at) = self.kept.windows(2).position(|two| two == b"\r\n") {
+                let line: Vec<u8> = self.kept.drain(..at + 2).collect();
+                return Ok(Some(String::from_utf8(line[..at].to_vec()).expect("lines are text")));
+            }
+            if !self.receive()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn exactly(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.kept.len() < count {
+            if !self.receive().ok()? {
+                return None;
+            }
+        }
+        Some(self.kept.drain(..count).collect())
+    }
+
+    /// False: the client has gone. An error: it has said nothing for too long.
+    fn receive(&mut self) -> Result<bool, ()> {
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            match self.stream.read(&mut bytes) {
+                Ok(count) => {
+                    self.kept.extend_from_slice(&bytes[..count]);
+                    return Ok(count > 0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Err(());
+                }
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+/// A stream's acknowledgement.
+#[must_use]
+pub fn acknowledgement(sequence: u64, is_duplicate: bool) -> String {
+    let duplicate = if is_duplicate { r#","duplicate":true"# } else { "" };
+    format!(r#"{{"stream":"events","seq":{sequence}{duplicate}}}"#)
+}
+
+/// A delivery as it goes over the wire.
+#[must_use]
+pub fn delivery(subject: &str, sid: &str, reply: &str, headers: &str, payload: &[u8]) -> Vec<u8> {
+    let reply = if reply.is_empty() { String::new() } else { format!(" {reply}") };
+    let total = headers.len() + payload.len();
+    let line = if headers.is_empty() {
+        format!("MSG {subject} {sid}{reply} {total}\r\n")
+    } else {
+        format!("HMSG {subject} {sid}{reply} {} {total}\r\n", headers.len())
+    };
+    [line.as_bytes(), headers.as_bytes(), payload, b"\r\n"].concat()
+}
+
+/// A record of the played stream.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Record {
+    /// Its subject.
+    pub subject: String,
+    /// Its `Nats-Msg-Id`.
+    pub id: String,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+/// What the played server does wrong, once each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fault {
+    /// It stores the message, does not acknowledge it and resets the connection.
+    LoseAcknowledgement,
+    /// It does not take the message and says to come back after a tenth of a second.
+    Later,
+    /// It resets the connection before it takes the message.
+    Reset,
+}
+
+#[derive(Default)]
+struct World {
+    records: Vec<Record>,
+    ids: HashMap<String, u64>,
+    faults: Vec<Fault>,
+    /// Subscriptions of all connections, each with its filter and a second hand to write with.
+    subscriptions: Vec<(u64, String, String, TcpStream)>,
+    /// Deliveries of each consumer so far, by the subject it delivers to.
+    consumers: BTreeMap<String, u64>,
+    connections: Vec<(u64, TcpStream)>,
+    connected: u64,
+    stopped: bool,
+}
+
+/// A server that plays by itself: it keeps the stream `events` with the subjects `events.>`, recognises messages sent twice,
+/// lets the stream be followed, answers requests to `echo` and passes other messages on. Everything is in memory.
+pub struct Played {
+    /// Where it listens.
+    pub address: SocketAddr,
+    world: Arc<Mutex<World>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Played {
+    /// Starts one.
+    #[must_use]
+    pub fn start() -> Played {
+        Played::at(TcpListener::bind("127.0.0.1:0").expect("a port is free"), Vec::new())
+    }
+
+    /// Starts one behind a listener, with what the stream has.
+    #[must_use]
+    pub fn at(listener: TcpListener, records: Vec<Record>) -> Played {
+        let address = listener.local_addr().expect("a listener has an address");
+        let ids = records.iter().zip(1..).map(|(record, sequence)| (record.id.clone(), sequence)).collect();
+        let world = Arc::new(Mutex::new(World { records, ids, ..World::default() }));
+        let shared = Arc::clone(&world);
+        let thread = std::thread::spawn(move || serve(&listener, &shared));
+        Played { address, world, thread: Some(thread) }
+    }
+
+    /// The address as clients take it.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("nats://{}", self.address)
+    }
+
+    /// What the stream has.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        lock(&self.world).records.clone()
+    }
+
+    /// How many connections there were.
+    #[must_use]
+    pub fn connected(&self) -> u64 {
+        lock(&self.world).connected
+    }
+
+    /// Does these things wrong, one with each message that comes, the last one first.
+    pub fn fail(&self, faults: impl IntoIterator<Item = Fault>) {
+        lock(&self.world).faults = faults.into_iter().collect();
+    }
+
+    /// Ends all connections.
+    pub fn cut(&self) {
+        let mut world = lock(&self.world);
+        world.subscriptions.clear();
+        for (_, stream) in world.connections.drain(..) {
+            let _ = stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+
+    /// Stops, with all connections, and returns what the stream had.
+    pub fn stop(mut self) -> Vec<Record> {
+        self.end();
+        self.records()
+    }
+
+    fn end(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        lock(&self.world).stopped = true;
+        self.cut();
+        // The thread is in accept: a connection lets it look.
+        let _ = TcpStream::connect(self.address);
+        thread.join().expect("the played server does not panic");
+    }
+}
+
+impl Drop for Played {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.end();
+        }
+    }
+}
+
+fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
+    world.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn serve(listener: &TcpListener, world: &Arc<Mutex<World>>) {
+    let mut threads = Vec::new();
+    loop {
+        let (stream, _) = listener.accept().expect("somebody connects");
+        let mut now = lock(world);
+        if now.stopped {
+            drop(now);
+            break;
+        }
+        now.connected += 1;
+        let number = now.connected;
+        now.connections.push((number, stream.try_clone().expect("a descriptor")));
+        drop(now);
+        let world = Arc::clone(world);
+        threads.push(std::thread::spawn(move || attend(number, Talk::over(stream), &world)));
+    }
+    for thread in threads {
+        thread.join().expect("the played server does not panic");
+    }
+}
+
+/// Attends to one connection until it ends.
+fn attend(number: u64, mut talk: Talk, world: &Mutex<World>) {
+    talk.say(format!("INFO {INFO}\r\n"));
+    loop {
+        match talk.try_next() {
+            None | Some(Said::Gone) => break,
+            Some(Said::Ping) => {
+                // With the lock, so that it does not come into the middle of a delivery.
+                let _world = lock(world);
+                talk.say("PONG\r\n");
+            }
+            Some(Said::Connect(_) | Said::Pong) => {}
+            Some(Said::Sub { filter, sid }) => {
+                let hand = talk.stream.try_clone().expect("a descriptor");
+                lock(world).subscriptions.push((number, sid, filter, hand));
+            }
+            Some(Said::Unsub { sid }) => {
+                lock(world).subscriptions.retain(|(other, its, ..)| (*other, its) != (number, &sid));
+            }
+            Some(Said::Pub(message)) => {
+                if take(message, &mut lock(world)) == After::Reset {
+                    lock(world).subscriptions.retain(|(other, ..)| *other != number);
+                    lock(world).connections.retain(|(other, _)| *other != number);
+                    return talk.reset();
+                }
+            }
+        }
+    }
+    let mut world = lock(world);
+    world.subscriptions.retain(|(other, ..)| *other != number);
+    world.connections.retain(|(other, _)| *other != number);
+}
+
+#[derive(PartialEq, Eq)]
+enum After {
+    GoOn,
+    Reset,
+}
+
+fn take(message: Pub, world: &mut World) -> After {
+    if message.subject.starts_with("events.") {
+        let fault = world.faults.pop();
+        match fault {
+            Some(Fault::Later) => {
+                let headers = "NATS/1.0 429\r\nRetry-After: 0.1\r\n\r\n";
+                world.send(&message.reply, "", headers, b"");
+                return After::GoOn;
+            }
+            Some(Fault::Reset) => return After::Reset,
+            Some(Fault::LoseAcknowledgement) | None => {}
+        }
+        let before = world.ids.get(message.id()).copied().filter(|_| !message.id().is_empty());
+        let sequence = before.unwrap_or_else(|| world.store(&message));
+        if fault == Some(Fault::LoseAcknowledgement) {
+            return After::Reset;
+        }
+        world.send(&message.reply, "", "", acknowledgement(sequence, before.is_some()).as_bytes());
+    } else if let Some(stream) = message.subject.strip_prefix("$JS.API.CONSUMER.CREATE.") {
+        world.consume(stream, &message);
+    } else if message.subject == "echo" {
+        world.send(&message.reply, "", "", &message.payload);
+    } else if !world.send(&message.subject, &message.reply, &message.headers, &message.payload) {
+        world.send(&message.reply, "", "NATS/1.0 503\r\n\r\n", b"");
+    }
+    After::GoOn
+}
+
+impl World {
+    fn store(&mut self, message: &Pub) -> u64 {
+        let Pub { subject, payload, .. } = message.clone();
+        self.records.push(Record { subject: subject.clone(), id: message.id().to_owned(), payload });
+        let sequence = self.records.len() as u64;
+        self.ids.insert(message.id().to_owned(), sequence);
+        self.send(&subject, "", &message.headers, &message.payload);
+        for deliver in self.consumers.keys().cloned().collect::<Vec<_>>() {
+            self.push(&deliver, sequence);
+        }
+        sequence
+    }
+
+    /// Delivers to everybody who wants it; false: nobody.
+    fn send(&mut self, subject: &str, reply: &str, headers: &str, payload: &[u8]) -> bool {
+        let mut is_wanted = false;
+        for (_, sid, filter, stream) in &mut self.subscriptions {
+            if takes(filter, subject) {
+                is_wanted = true;
+                let _ = stream.write_all(&delivery(subject, sid, reply, headers, payload));
+            }
+        }
+        is_wanted
+    }
+
+    fn consume(&mut self, stream: &str, message: &Pub) {
+        if stream != "events" {
+            let refusal = r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#;
+            self.send(&message.reply, "", "", refusal.as_bytes());
+            return;
+        }
+        let wish: serde_json::Value = serde_json::from_slice(&message.payload).expect("it is JSON");
+        let config = &wish["config"];
+        let deliver = config["deliver_subject"].as_str().expect("it delivers somewhere").to_owned();
+        let last = self.records.len() as u64;
+        let first = match config["deliver_policy"].as_str() {
+            Some("all" | "by_start_time") => 1,
+            Some("new") => last + 1,
+            Some("by_start_sequence") => config["opt_start_seq"].as_u64().expect("a sequence"),
+            other => panic!("no policy is {other:?}"),
+        };
+        let delivered = first - 1;
+        let granted = format!(
+            r#"{{"name":"c","stream_name":"events","delivered":{{"consumer_seq":0,"stream_seq":{delivered}}}}}"#
+        );
+        self.send(&message.reply, "", "", granted.as_bytes());
+        self.consumers.insert(deliver.clone(), 0);
+        for sequence in first..=last {
+            self.push(&deliver, sequence);
+        }
+    }
+
+    fn push(&mut self, deliver: &str, sequence: u64) {
+        let record = self.records[sequence as usize - 1].clone();
+        let count = self.consumers.get_mut(deliver).expect("it is there");
+        *count += 1;
+        let reply = format!("$JS.ACK.events.c.1.{sequence}.{count}.1700000000000000000.0");
+        let mut is_wanted = false;
+        for (_, sid, filter, stream) in &mut self.subscriptions {
+            if takes(filter, deliver) {
+                is_wanted = true;
+                // The subject is the record's own, not that of the subscription.
+                let _ = stream.write_all(&delivery(&record.subject, sid, &reply, "", &record.payload));
+            }
+        }
+        if !is_wanted {
+            self.consumers.remove(deliver);
+        }
+    }
+}
+
+/// Whether a filter takes a subject.
+fn takes(filter: &str, subject: &str) -> bool {
+    let (mut filter, mut subject) = (filter.split('.'), subject.split('.'));
+    loop {
+        match (filter.next(), subject.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(one), Some(other)) if one == other => {}
+            _ => return false,
+        }
+    }
+}

@@ -5,8 +5,10 @@
 mod bench;
 mod check;
 mod hub;
+mod publish;
 mod serve;
 mod settings;
+mod subscribe;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,6 +19,8 @@ use settings::Stop;
 
 /// `EX_USAGE` of sysexits(3): the command line was wrong.
 const EXIT_USAGE: u8 = 64;
+/// `EX_TEMPFAIL` of sysexits(3): it is not done yet, and nothing is lost.
+const EXIT_WAITING: u8 = 75;
 
 /// The server that stays calm when everyone talks at once.
 #[derive(Parser)]
@@ -36,6 +40,10 @@ enum Command {
     Options,
     /// Generate load and check what comes back
     Bench(bench::Arguments),
+    /// Publish messages to a server that speaks the NATS protocol
+    Pub(Box<publish::Arguments>),
+    /// Print messages of such a server, as they come or from a stream
+    Sub(Box<subscribe::Arguments>),
 }
 
 /// Options that are each fine and contradict each other; the explanation has been printed.
@@ -75,6 +83,8 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check::run(*arguments, sources),
         Command::Options => print(&settings::page()),
         Command::Bench(arguments) => arguments.run(),
+        Command::Pub(arguments) => arguments.run(),
+        Command::Sub(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -82,7 +92,7 @@ fn main() -> ExitCode {
         Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "stilling: {error}");
-            ExitCode::FAILURE
+            if error.is::<publish::Waiting>() { ExitCode::from(EXIT_WAITING) } else { ExitCode::FAILURE }
         }
     }
 }

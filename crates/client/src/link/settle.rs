@@ -64,19 +64,22 @@ impl Link {
         }
     }
 
-    /// Nobody keeps the message's subject now. It alone waits: the others have done nothing wrong.
+    /// Nobody keeps the message's subject now. It alone waits, longer each time: the others have done nothing wrong.
     fn unwanted(&mut self, now: Instant, token: u64) {
-        let wait = self.random.jitter(self.ladder.wait());
-        let patience = self.config.no_stream_timeout;
         let Some(flight) = self.window.get_mut(token) else { return };
         let since = *flight.entry.unwanted_since.get_or_insert(now);
+        let longest = self.config.ladder.wait_max;
+        let factor = 1 << flight.entry.attempts.min(16);
+        let wait = self.ladder.wait().checked_mul(factor).map_or(longest, |wait| wait.min(longest));
+        let wait = self.random.jitter(wait);
         flight.entry.attempts += 1;
+        let end = since + self.config.no_stream_timeout;
         let is_tried = self.config.keep == Keep::Attempts
             && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
-        if is_tried || now.saturating_duration_since(since) >= patience {
+        if is_tried || now >= end {
             self.drop_token(token, Reason::NoStream);
         } else {
-            self.window.set(token, Stage::Due(now + wait));
+            self.window.set(token, Stage::Due((now + wait).min(end)));
         }
     }
 

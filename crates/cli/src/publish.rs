@@ -1,0 +1,387 @@
+//! `stilling pub`: messages from the command line or standard input, and what became of them.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::io::{BufRead, Read, Write};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, ValueEnum};
+use serde_json::json;
+use stilling_client::{Config, Counts, Keep, Outcome, Publisher, Reason, Server, Ticket};
+
+use crate::WrongUsage;
+
+/// Bytes of a message from standard input. Longer: it is refused before anything is sent.
+const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
+
+/// The options of `pub`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Where to publish; without it what waits in the spool's directory is delivered and nothing else
+    #[arg(required_unless_present = "spool")]
+    subject: Option<String>,
+    /// The message; - reads it from standard input [default: empty]
+    payload: Option<String>,
+    /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
+    /// fails
+    #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
+    server: Vec<Server>,
+    /// How to send
+    #[arg(short, long, value_enum, default_value_t = Mode::Confirmed)]
+    mode: Mode,
+    /// Keep messages in this directory until they are delivered; what earlier calls have left there goes first. One
+    /// process at a time
+    #[arg(long, value_name = "DIRECTORY")]
+    spool: Option<PathBuf>,
+    /// Bytes of messages that wait or are with the server; a message counts some more, in a directory at least 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = clap::value_parser!(u64).range(65_536..=1_099_511_627_776))]
+    spool_size: u64,
+    /// What happens to a message that finds the spool full
+    #[arg(long, value_enum, default_value_t = Overflow::Wait)]
+    overflow: Overflow,
+    /// Messages that may be with the server without its answer; 1 keeps their order in every case
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    unacknowledged: u32,
+    /// Send the message so many times
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    count: u64,
+    /// Send messages of so many bytes instead of a payload
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["payload", "lines"], value_parser = clap::value_parser!(u32).range(0..=67_108_864))]
+    size: Option<u32>,
+    /// Send at most so many messages per second [default: as fast as they are taken]
+    #[arg(short, long, value_name = "R", value_parser = rate())]
+    rate: Option<f64>,
+    /// Read standard input to its end; each line is a message
+    #[arg(short, long, conflicts_with_all = ["payload", "count"])]
+    lines: bool,
+    /// A header of each message; repeatable
+    #[arg(short = 'H', long, value_name = "NAME:VALUE", value_parser = header())]
+    header: Vec<(String, String)>,
+    /// Seconds for what is left to be delivered, when everything has been given
+    #[arg(short, long, value_name = "S", default_value = "10", value_parser = seconds())]
+    timeout: Duration,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Every message is acknowledged, and sent again until it is
+    Confirmed,
+    /// The same, but a full spool drops messages instead of holding them up
+    NoWait,
+    /// Nothing is acknowledged: at most once, for subjects that no stream keeps
+    OneWay,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Overflow {
+    /// It waits for room, as long as the timeout; then it is dropped
+    Wait,
+    /// The oldest one that waits is dropped
+    DropOldest,
+    /// It is dropped itself
+    DropNewest,
+}
+
+/// Messages wait in the spool's directory: not delivered, and not lost. `EX_TEMPFAIL` of sysexits(3).
+#[derive(Debug)]
+pub(crate) struct Waiting(String);
+
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Waiting {}
+
+pub(crate) fn server() -> impl TypedValueParser<Value = Server> {
+    clap::builder::StringValueParser::new().try_map(|text| text.parse::<Server>())
+}
+
+fn header() -> impl TypedValueParser<Value = (String, String)> {
+    clap::builder::StringValueParser::new().try_map(|text| match text.split_once(':') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.trim().to_owned())),
+        _ => Err("a header is NAME:VALUE"),
+    })
+}
+
+fn rate() -> impl TypedValueParser<Value = f64> {
+    clap::builder::StringValueParser::new().try_map(|text| match text.parse::<f64>() {
+        Ok(rate) if rate > 0.0 && rate <= 1e9 => Ok(rate),
+        _ => Err(format!("`{text}` is not a rate above 0 and up to 1e9")),
+    })
+}
+
+/// A positive number of seconds up to a year.
+pub(crate) fn seconds() -> impl TypedValueParser<Value = Duration> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number of seconds"))?;
+        if (0.0..=31_536_000.0).contains(&seconds) {
+            Ok(Duration::from_secs_f64(seconds))
+        } else {
+            Err("it must be in the range 0 to 31536000".to_owned())
+        }
+    })
+}
+
+/// What became of the messages, as far as it is told one by one.
+#[derive(Default)]
+struct Told {
+    /// The last one that was stored.
+    last: Option<(String, u64, bool)>,
+    /// Why the first one was dropped.
+    first_drop: Option<Reason>,
+}
+
+impl Told {
+    fn take(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Delivered { stream, sequence, duplicate } => {
+                self.last = Some((stream, sequence, duplicate))
+            }
+            Outcome::Dropped(reason) => {
+                self.first_drop.get_or_insert(reason);
+            }
+            Outcome::Queued => {}
+        }
+    }
+}
+
+impl Arguments {
+    /// Publishes and says what became of it. Whatever was not delivered is an error.
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        if self.mode == Mode::OneWay && self.spool.is_some() {
+            let words = "one-way messages are not kept: leave out --spool, or choose another --mode";
+            crate::Cli::command().error(ErrorKind::ArgumentConflict, words).print()?;
+            return Err(Box::new(WrongUsage));
+        }
+        let publisher = Publisher::new(self.config())?;
+        for finding in &publisher.findings().kept {
+            writeln!(std::io::stderr(), "stilling: the spool: {finding}")?;
+        }
+        let begun = Instant::now();
+        let mut told = Told::default();
+        let open = match &self.subject {
+            Some(subject) => self.give(&publisher, subject, begun, &mut told)?,
+            None => VecDeque::new(),
+        };
+        publisher.flush(self.timeout);
+        for outcome in open.iter().filter_map(Ticket::outcome) {
+            told.take(outcome);
+        }
+        for failure in publisher.failures() {
+            told.first_drop.get_or_insert(failure.reason);
+        }
+        let trouble = publisher.trouble();
+        let counts = publisher.close(Duration::ZERO);
+        // What no directory keeps was dropped by closing.
+        self.print(&counts, &told, begun.elapsed())?;
+        if counts.dropped > 0 {
+            let why = match (trouble, told.first_drop) {
+                (_, Some(reason)) => reason.to_string(),
+                (Some(trouble), None) => trouble.to_string(),
+                (None, None) => "the server did not acknowledge in time".to_owned(),
+            };
+            return Err(
+                format!("{} of {} not delivered: {why}", messages(counts.dropped), total(&counts)).into()
+            );
+        }
+        if counts.held > 0 {
+            let place = self.spool.map(|path| path.display().to_string()).unwrap_or_default();
+            let why =
+                trouble.map_or("the server has not acknowledged them yet".to_owned(), |it| it.to_string());
+            return Err(Box::new(Waiting(format!(
+                "{} in {place} and will be delivered by the next `stilling pub --spool {place}`: {why}",
+                if counts.held == 1 {
+                    "1 message waits".to_owned()
+                } else {
+                    format!("{} messages wait", counts.held)
+                },
+            ))));
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> Config {
+        use stilling_client::{Mode as M, Overflow as O};
+        Config {
+            servers: self.server.clone(),
+            name: Some("stilling pub".to_owned()),
+            mode: match self.mode {
+                Mode::Confirmed => M::Confirmed,
+                Mode::NoWait => M::NoWait,
+                Mode::OneWay => M::OneWay,
+            },
+            keep: self.spool.clone().map_or(Keep::Memory, Keep::Directory),
+            spool_size: self.spool_size,
+            overflow: match self.overflow {
+                Overflow::Wait => O::Wait,
+                Overflow::DropOldest => O::DropOldest,
+                Overflow::DropNewest => O::DropNewest,
+            },
+            unacknowledged: self.unacknowledged as usize,
+            send_timeout: self.timeout,
+            // So that there is time left to say it.
+            no_stream_timeout: self.timeout / 2,
+            ..Config::default()
+        }
+    }
+
+    /// Gives all messages to the publisher, at the rate that is asked for. Returns the tickets of those that are open.
+    fn give(
+        &self,
+        publisher: &Publisher,
+        subject: &str,
+        begun: Instant,
+        told: &mut Told,
+    ) -> Result<VecDeque<Ticket>, Box<dyn Error>> {
+        let headers: Vec<(&str, &str)> =
+            self.header.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let mut tickets: VecDeque<Ticket> = VecDeque::new();
+        let mut number = 0_u32;
+        let mut send = |payload: &[u8]| {
+            if let Some(rate) = self.rate {
+                let due = begun + Duration::from_secs_f64(f64::from(number) / rate);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+            number = number.saturating_add(1);
+            tickets.push_back(publisher.submit_with(subject, &headers, payload));
+            while let Some(outcome) = tickets.front().and_then(Ticket::outcome) {
+                told.take(outcome);
+                tickets.pop_front();
+            }
+        };
+        if self.lines {
+            let mut input = std::io::stdin().lock();
+            let mut line = Vec::new();
+            while (&mut input).take(INPUT_SIZE_MAX).read_until(b'\n', &mut line)? > 0 {
+                let end = line.strip_suffix(b"\n").map_or(line.len(), <[u8]>::len);
+                send(&line[..end]);
+                line.clear();
+            }
+        } else {
+            let payload = self.payload()?;
+            for _ in 0..self.count {
+                send(&payload);
+            }
+        }
+        Ok(tickets)
+    }
+
+    fn payload(&self) -> Result<Vec<u8>, Box<dyn Error>> {
+        match (self.size, self.payload.as_deref()) {
+            (Some(size), _) => Ok(vec![b'x'; size as usize]),
+            (None, Some("-")) => {
+                let mut payload = Vec::new();
+                std::io::stdin().lock().take(INPUT_SIZE_MAX + 1).read_to_end(&mut payload)?;
+                if payload.len() as u64 > INPUT_SIZE_MAX {
+                    return Err(format!(
+                        "standard input has more than {INPUT_SIZE_MAX} bytes: send it in parts"
+                    )
+                    .into());
+                }
+                Ok(payload)
+            }
+            (None, payload) => Ok(payload.unwrap_or_default().as_bytes().to_vec()),
+        }
+    }
+
+    fn print(&self, counts: &Counts, told: &Told, elapsed: Duration) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", as_json(counts, told, elapsed))?;
+        } else if total(counts) <= 1 && counts.delivered == total(counts) {
+            match &told.last {
+                _ if counts.delivered == 0 => writeln!(out, "nothing waits")?,
+                Some((stream, sequence, false)) if !stream.is_empty() => {
+                    writeln!(out, "{stream} {sequence}")?
+                }
+                Some((stream, sequence, true)) => writeln!(out, "{stream} {sequence} (was there already)")?,
+                _ => writeln!(out, "delivered")?,
+            }
+        } else if total(counts) > 1 {
+            write!(out, "{}", table(counts, told, elapsed))?;
+        }
+        out.flush()
+    }
+}
+
+fn total(counts: &Counts) -> u64 {
+    counts.submitted + counts.recovered
+}
+
+fn messages(count: u64) -> String {
+    if count == 1 { "1 message".to_owned() } else { format!("{count} messages") }
+}
+
+/// The mean of the times from submission to acknowledgement.
+fn mean(counts: &Counts) -> Duration {
+    let timed = counts.delivered.min(counts.submitted).max(1);
+    counts.send_time_sum.div_f64(timed as f64)
+}
+
+fn table(counts: &Counts, told: &Told, elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    let mut out = String::new();
+    let mut line = |name: &str, value: String| out.push_str(&format!("{name:<22}{value}\n"));
+    let given = match counts.recovered {
+        0 => counts.submitted.to_string(),
+        recovered => format!("{} and {recovered} from the spool", counts.submitted),
+    };
+    line("messages", given);
+    line("delivered", format!("{} ({:.2}/s)", counts.delivered, counts.delivered as f64 / seconds));
+    if counts.duplicates > 0 {
+        line("  there already", counts.duplicates.to_string());
+    }
+    let megabytes = counts.delivered_bytes as f64 / 1e6;
+    line("megabytes", format!("{megabytes:.2} ({:.2}/s)", megabytes / seconds));
+    line("dropped", counts.dropped.to_string());
+    line("waiting", counts.held.to_string());
+    line("sent again", counts.retried.to_string());
+    line("connections", format!("{} made, {} failed", counts.connected, counts.connection_failures));
+    if counts.hints > 0 {
+        line("asked to wait", counts.hints.to_string());
+    }
+    let ms = |span: Duration| span.as_secs_f64() * 1e3;
+    let spread = (counts.send_time_min.unwrap_or_default(), counts.send_time_max.unwrap_or_default());
+    line(
+        "send time (ms)",
+        format!("min {:.3}, mean {:.3}, max {:.3}", ms(spread.0), ms(mean(counts)), ms(spread.1)),
+    );
+    if let Some((stream, sequence, _)) = told.last.as_ref().filter(|(stream, ..)| !stream.is_empty()) {
+        line("last", format!("{stream} {sequence}"));
+    }
+    line("time", format!("{seconds:.3} s"));
+    out
+}
+
+fn as_json(counts: &Counts, told: &Told, elapsed: Duration) -> serde_json::Value {
+    let last = told.last.as_ref().filter(|(stream, ..)| !stream.is_empty());
+    json!({
+        "submitted": counts.submitted,
+        "recovered": counts.recovered,
+        "delivered": counts.delivered,
+        "duplicates": counts.duplicates,
+        "delivered_bytes": counts.delivered_bytes,
+        "dropped": counts.dropped,
+        "held": counts.held,
+        "retried": counts.retried,
+        "connected": counts.connected,
+        "connection_failures": counts.connection_failures,
+        "hints": counts.hints,
+        "send_time_min_s": counts.send_time_min.map(|span| span.as_secs_f64()),
+        "send_time_mean_s": mean(counts).as_secs_f64(),
+        "send_time_max_s": counts.send_time_max.map(|span| span.as_secs_f64()),
+        "elapsed_s": elapsed.as_secs_f64(),
+        "stream": last.map(|(stream, ..)| stream),
+        "last_sequence": last.map(|(_, sequence, _)| sequence),
+        "first_drop": told.first_drop.as_ref().map(ToString::to_string),
+    })
+}

@@ -1,0 +1,165 @@
+//! `stilling sub`: messages as they are published, or a stream from any place on, one line each.
+
+use std::error::Error;
+use std::io::{ErrorKind, Write};
+use std::time::{Duration, Instant, SystemTime};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use clap::Args;
+use clap::builder::TypedValueParser;
+use serde_json::json;
+use stilling_client::{Event, From, Message, Server, StreamPlace, Subscriber, SubscriberConfig};
+
+use crate::publish::{seconds, server};
+
+/// The options of `sub`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Which subjects: * stands for one token, > for all that follow
+    filter: String,
+    /// A server, such as nats://user:password@host:4222 or unix:///run/stilling/nats; repeatable, the next one is tried when one
+    /// fails
+    #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
+    server: Vec<Server>,
+    /// Follow this stream; nothing is missed, and each message comes once
+    #[arg(long, value_name = "NAME")]
+    stream: Option<String>,
+    /// From where: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
+    #[arg(long, value_name = "PLACE", requires = "stream", default_value = "all", value_parser = place())]
+    from: From,
+    /// Share the messages with all others of the same queue
+    #[arg(short, long, value_name = "NAME", conflicts_with = "stream")]
+    queue: Option<String>,
+    /// End after so many messages
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so many seconds without a message [default: never]
+    #[arg(short, long, value_name = "S", value_parser = seconds())]
+    timeout: Option<Duration>,
+    /// Print payloads alone, each with a line end
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Print a JSON object for each message: its payload is data if it is JSON, else text, else base64
+    #[arg(long)]
+    json: bool,
+}
+
+fn place() -> impl TypedValueParser<Value = From> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        if let Ok(sequence) = text.parse() {
+            return Ok(From::Sequence(sequence));
+        }
+        match (text.as_str(), humantime::parse_rfc3339_weak(&text), humantime::parse_duration(&text)) {
+            ("all", ..) => Ok(From::All),
+            ("new", ..) => Ok(From::New),
+            (_, Ok(time), _) => Ok(From::Time(time)),
+            (_, _, Ok(span)) => {
+                let time = SystemTime::now().checked_sub(span).unwrap_or(SystemTime::UNIX_EPOCH);
+                Ok(From::Time(time))
+            }
+            _ => Err(
+                "it is a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new",
+            ),
+        }
+    })
+}
+
+impl Arguments {
+    /// Prints messages until there have been enough, or nobody reads them any more.
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        let stream = self.stream.clone().map(|stream| StreamPlace { stream, from: self.from });
+        let mut subscriber = Subscriber::new(SubscriberConfig {
+            servers: self.server.clone(),
+            name: Some("stilling sub".to_owned()),
+            filter: self.filter.clone(),
+            queue: self.queue.clone(),
+            stream,
+            ..SubscriberConfig::default()
+        })?;
+        let (mut seen, mut last, mut said) = (0, Instant::now(), None);
+        let mut out = std::io::stdout().lock();
+        while self.count.is_none_or(|count| seen < count) {
+            let left = self.timeout.map_or(Duration::MAX, |timeout| timeout.saturating_sub(last.elapsed()));
+            match subscriber.next_event(left)? {
+                Some(Event::Message(message)) => {
+                    match self.print(&mut out, &message) {
+                        // Whoever read it has enough.
+                        Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+                        printed => printed?,
+                    }
+                    (seen, last) = (seen + 1, Instant::now());
+                }
+                // Said once, however often it is so.
+                Some(Event::Interrupted(trouble)) if said.as_ref() != Some(&trouble) => {
+                    writeln!(std::io::stderr(), "stilling: waiting: {trouble}")?;
+                    said = Some(trouble);
+                }
+                Some(Event::Interrupted(_)) => {}
+                Some(Event::Connected) => said = None,
+                None => {}
+            }
+            if self.timeout.is_some_and(|timeout| last.elapsed() >= timeout) {
+                return match self.count {
+                    Some(count) => Err(format!("{seen} of {count} messages came in time").into()),
+                    None => Ok(()),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    fn print(&self, out: &mut impl Write, message: &Message) -> std::io::Result<()> {
+        if self.raw {
+            out.write_all(&message.payload)?;
+            out.write_all(b"\n")?;
+        } else if self.json {
+            writeln!(out, "{}", as_json(message))?;
+        } else {
+            if let Some(place) = &message.place {
+                let time = humantime::format_rfc3339_millis(place.time());
+                write!(out, "{} {} {time} ", place.stream, place.sequence)?;
+            }
+            write!(out, "{}: ", message.subject)?;
+            match std::str::from_utf8(&message.payload) {
+                Ok(text) => writeln!(out, "{}", on_one_line(text))?,
+                Err(_) => writeln!(out, "{}", message.payload.escape_ascii())?,
+            }
+        }
+        out.flush()
+    }
+}
+
+/// Text as it is, but for what would move a terminal's cursor.
+fn on_one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() {
+            line.extend(letter.escape_default());
+        } else {
+            line.push(letter);
+        }
+    }
+    line
+}
+
+/// The same object that browsers get.
+fn as_json(message: &Message) -> serde_json::Value {
+    let mut object = json!({ "subject": message.subject });
+    if let Some(place) = &message.place {
+        object["stream"] = json!(place.stream);
+        object["seq"] = json!(place.sequence);
+        object["time"] = json!(humantime::format_rfc3339_nanos(place.time()).to_string());
+    }
+    if let Some(reply) = &message.reply {
+        object["reply"] = json!(reply);
+    }
+    match std::str::from_utf8(&message.payload) {
+        Ok(text) => match serde_json::from_str::<serde_json::Value>(text) {
+            Ok(data) => object["data"] = data,
+            Err(_) => object["text"] = json!(text),
+        },
+        Err(_) => object["base64"] = json!(BASE64_STANDARD.encode(&message.payload)),
+    }
+    object
+}

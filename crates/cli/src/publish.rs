@@ -144,7 +144,7 @@ impl Told {
     fn take(&mut self, outcome: Outcome) {
         match outcome {
             Outcome::Delivered { stream, sequence, duplicate } => {
-                self.last = Some((stream, sequence, duplicate))
+                self.last = Some((stream, sequence, duplicate));
             }
             Outcome::Dropped(reason) => {
                 self.first_drop.get_or_insert(reason);
@@ -301,7 +301,7 @@ impl Arguments {
             match &told.last {
                 _ if counts.delivered == 0 => writeln!(out, "nothing waits")?,
                 Some((stream, sequence, false)) if !stream.is_empty() => {
-                    writeln!(out, "{stream} {sequence}")?
+                    writeln!(out, "{stream} {sequence}")?;
                 }
                 Some((stream, sequence, true)) => writeln!(out, "{stream} {sequence} (was there already)")?,
                 _ => writeln!(out, "delivered")?,

@@ -160,7 +160,7 @@ fn split_port(text: &str) -> Result<(&str, u16), BadAddress> {
         return Err(BadAddress::Path);
     }
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, rest)) if rest.is_empty() => (host, None),
+        Some((host, "")) => (host, None),
         Some((host, rest)) => (host, Some(rest.strip_prefix(':').ok_or(BadAddress::Port)?)),
         None => match text.split_once(':') {
             Some((host, port)) => (host, Some(port)),

@@ -126,7 +126,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -137,7 +137,7 @@ impl Random {
     /// A wait between half of `wait` and all of it.
     pub fn jitter(&mut self, wait: Duration) -> Duration {
         let half = u64::try_from(wait.as_nanos() / 2).unwrap_or(u64::MAX);
-        wait.saturating_sub(Duration::from_nanos(self.next() % half.saturating_add(1)))
+        wait.saturating_sub(Duration::from_nanos(self.draw() % half.saturating_add(1)))
     }
 }
 

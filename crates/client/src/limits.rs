@@ -8,7 +8,7 @@ pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
 /// Most messages without an answer that can be asked for; more is cut to this.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
-/// Bytes that the spool holds unless told otherwise. Full: what [`Overflow`](crate::Overflow) says.
+/// Bytes that the spool holds unless told otherwise. Full: what `Overflow` says.
 pub const SPOOL_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
 
 /// Bytes that a message counts in a spool in memory beside its subject, headers and payload.

@@ -159,14 +159,14 @@ impl Publisher {
         if let Some(outcome) = ticket.wait(deadline.saturating_duration_since(Instant::now())) {
             return outcome;
         }
-        match (&self.keep, ticket.slot()) {
-            (Keep::Attempts, Some(slot)) => {
-                slot.abandon();
-                // It may have been decided between the two.
-                slot.look().unwrap_or(Outcome::Dropped(Reason::TimedOut))
-            }
-            _ => Outcome::Queued,
+        let Some(slot) = ticket.slot() else { return Outcome::Queued };
+        let is_kept = self.keep != Keep::Attempts;
+        if !is_kept {
+            slot.abandon();
         }
+        // It may have been decided just now; from here on a failure is told as one that nobody waits for.
+        let late = if is_kept { Outcome::Queued } else { Outcome::Dropped(Reason::TimedOut) };
+        slot.leave().unwrap_or(late)
     }
 
     /// Gives a message to the publisher and returns at once, or, with [`Overflow::Wait`], as soon as there is room: many
@@ -334,8 +334,8 @@ impl Publisher {
             state.held.1 -= oldest.cost;
             state.dropped += 1;
             match oldest.ticket {
-                Some(ticket) => ticket.tell(Outcome::Dropped(Reason::SpoolFull)),
-                None => {
+                Some(ticket) if ticket.tell(Outcome::Dropped(Reason::SpoolFull)) => {}
+                _ => {
                     let subject = String::from_utf8_lossy(oldest.message.subject()).into_owned();
                     state.fail(Failure { subject, id: oldest.message.id(), reason: Reason::SpoolFull });
                 }

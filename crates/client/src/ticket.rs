@@ -1,7 +1,7 @@
 //! Where one caller waits for one message.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::outcome::Outcome;
@@ -54,6 +54,15 @@ impl Ticket {
     }
 }
 
+impl Drop for Ticket {
+    /// From now on nobody waits: what goes wrong is told as any other failure.
+    fn drop(&mut self) {
+        if let State::Waiting(slot) = &self.state {
+            slot.leave();
+        }
+    }
+}
+
 /// The place that caller and link share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot {
@@ -62,32 +71,51 @@ pub(crate) struct Slot {
 
 #[derive(Debug, Default)]
 struct Shared {
-    outcome: Mutex<Option<Outcome>>,
+    place: Mutex<Place>,
     told: Condvar,
     abandoned: AtomicBool,
 }
 
+#[derive(Debug, Default)]
+struct Place {
+    outcome: Option<Outcome>,
+    /// The caller does not look any more.
+    is_left: bool,
+}
+
 impl Slot {
-    /// Tells the outcome. The first one counts.
-    pub(crate) fn tell(&self, outcome: Outcome) {
-        let mut place = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        place.get_or_insert(outcome);
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        self.shared.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the outcome; the first one counts. False: nobody is there to hear it.
+    pub(crate) fn tell(&self, outcome: Outcome) -> bool {
+        let mut place = self.lock();
+        place.outcome.get_or_insert(outcome);
         self.shared.told.notify_all();
+        !place.is_left
     }
 
     pub(crate) fn look(&self) -> Option<Outcome> {
-        self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.lock().outcome.clone()
     }
 
     pub(crate) fn wait(&self, timeout: Duration) -> Option<Outcome> {
         let begun = Instant::now();
-        let mut place = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        while place.is_none() {
+        let mut place = self.lock();
+        while place.outcome.is_none() {
             let left = timeout.checked_sub(begun.elapsed()).filter(|left| !left.is_zero())?;
             let woken = self.shared.told.wait_timeout(place, left);
             place = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        place.clone()
+        place.outcome.clone()
+    }
+
+    /// The caller goes on without waiting. Returns what has been told until then.
+    pub(crate) fn leave(&self) -> Option<Outcome> {
+        let mut place = self.lock();
+        place.is_left = true;
+        place.outcome.clone()
     }
 
     /// The caller wants the message not to be sent any more.

@@ -176,11 +176,11 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
     for _ in 0..4 {
         let mut talk = Talk::accept(&listener);
         talk.say(format!("INFO {}\r\n", stilling_probe::nats::INFO));
-        let Said::Connect(options) = talk.next() else { panic!("CONNECT comes first") };
+        let Said::Connect(options) = talk.said() else { panic!("CONNECT comes first") };
         assert!(options.contains(r#""user":"alice","pass":"wrong""#), "{options}");
         talk.say("-ERR 'Authorization Violation'\r\n");
-        assert_eq!(talk.next(), Said::Ping);
-        assert_eq!(talk.next(), Said::Gone);
+        assert_eq!(talk.said(), Said::Ping);
+        assert_eq!(talk.said(), Said::Gone);
     }
     let Outcome::Dropped(Reason::GaveUp { attempts: 4, trouble: Some(trouble) }) = outcome(&told) else {
         panic!("it gives up")
@@ -341,7 +341,7 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     let wish = |talk: &mut Talk, first: u64| {
         let mut sid = String::new();
         let wish = loop {
-            match talk.next() {
+            match talk.said() {
                 Said::Pub(wish) => break wish,
                 Said::Sub { filter, sid: its } if filter.contains(".d.") => sid = its,
                 _ => {}

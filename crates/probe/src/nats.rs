@@ -96,8 +96,8 @@ impl Talk {
     #[track_caller]
     pub fn greet(&mut self) -> String {
         self.say(format!("INFO {INFO}\r\n"));
-        let Said::Connect(options) = self.next() else { panic!("CONNECT comes first") };
-        assert_eq!(self.next(), Said::Ping);
+        let Said::Connect(options) = self.said() else { panic!("CONNECT comes first") };
+        assert_eq!(self.said(), Said::Ping);
         self.say("PONG\r\n");
         options
     }
@@ -111,7 +111,7 @@ impl Talk {
     #[track_caller]
     pub fn published(&mut self) -> Pub {
         loop {
-            match self.next() {
+            match self.said() {
                 Said::Pub(message) => return message,
                 Said::Ping => self.say("PONG\r\n"),
                 Said::Sub { .. } | Said::Unsub { .. } | Said::Pong => {}
@@ -137,7 +137,7 @@ impl Talk {
 
     /// What the client says next.
     #[track_caller]
-    pub fn next(&mut self) -> Said {
+    pub fn said(&mut self) -> Said {
         self.try_next().expect("the client says something, or goes")
     }
 

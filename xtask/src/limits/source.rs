@@ -30,7 +30,16 @@ pub(super) struct Flag {
 }
 
 /// Structures whose fields are bounds.
-const STRUCTURES: [&str; 5] = ["Config", "Growth", "Limits", "SubjectLimits", "Timeouts"];
+const STRUCTURES: [&str; 8] = [
+    "BudgetConfig",
+    "Config",
+    "Growth",
+    "LadderConfig",
+    "Limits",
+    "SubjectLimits",
+    "SubscriberConfig",
+    "Timeouts",
+];
 
 /// The constants of one file: all of them if the file is for limits, else spans of time and those with the name
 /// of a bound.

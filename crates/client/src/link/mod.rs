@@ -304,14 +304,16 @@ impl Link {
         let is_kept = matches!(self.config.keep, Keep::Directory(_));
         self.commit(unix_ns);
         self.spool.settled_below(self.window.low().min(self.spool.next_id()), now);
-        self.spool.close(unix_ns);
         if is_kept {
+            let answer = |entry: &mut Entry| entry.ticket.take().is_some_and(|it| it.tell(Outcome::Queued));
             for token in self.window.tokens() {
-                if let Some(ticket) = self.window.take(token).and_then(|flight| flight.entry.ticket) {
-                    ticket.tell(Outcome::Queued);
-                }
+                self.window.get_mut(token).map(|flight| answer(&mut flight.entry));
             }
-            return;
+            let _ = self.spool.review(&mut |entry| {
+                answer(entry);
+                true
+            });
+            return self.spool.close(unix_ns);
         }
         for token in self.window.tokens() {
             self.drop_token(token, Reason::Closed);

@@ -197,17 +197,14 @@ impl Link {
     }
 
     pub(super) fn drop_entry(&mut self, entry: Entry, reason: Reason) {
-        let cost = entry.cost;
-        match entry.ticket {
-            Some(ticket) => {
-                ticket.tell(Outcome::Dropped(reason));
-                self.counts.dropped += 1;
-                self.release(cost);
-            }
-            None => {
-                let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
-                self.count_drop(cost, subject, entry.message.id(), reason);
-            }
+        let is_told = entry.ticket.as_ref().is_some_and(|it| it.tell(Outcome::Dropped(reason.clone())));
+        // A caller who wanted it not to be sent any more has been told so already.
+        if is_told || entry.is_abandoned() {
+            self.counts.dropped += 1;
+            self.release(entry.cost);
+        } else {
+            let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
+            self.count_drop(entry.cost, subject, entry.message.id(), reason);
         }
     }
 

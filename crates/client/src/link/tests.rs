@@ -1,5 +1,6 @@
 //! The link in virtual time: each failure, to the millisecond, with every message accounted for.
 
+mod flood;
 mod rig;
 
 use std::time::Duration;
@@ -11,7 +12,9 @@ use crate::ladder::{BudgetConfig, LadderConfig};
 use crate::outcome::{Outcome, Reason};
 use crate::trouble::Trouble;
 
-const MS: Duration = Duration::from_millis(1);
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
 
 fn delivered(sequence: u64, duplicate: bool) -> Option<Outcome> {
     Some(Outcome::Delivered { stream: "s".to_owned(), sequence, duplicate })
@@ -48,7 +51,7 @@ fn attempts_to_connect_follow_the_ladder() {
         waits.push(rig.until_connect() - before);
     }
     for (failures, wait) in waits.iter().enumerate() {
-        let most = (100 * MS * 2_u32.pow(failures as u32 + 1)).min(Duration::from_secs(10));
+        let most = (ms(100) * 2_u32.pow(failures as u32 + 1)).min(Duration::from_secs(10));
         assert!((most / 2..=most).contains(wait), "after {failures}: {wait:?}");
     }
     assert_eq!((rig.link.ladder.attempts(), rig.link.ladder.wait()), (1, Duration::from_secs(10)));
@@ -58,7 +61,7 @@ fn attempts_to_connect_follow_the_ladder() {
         let one = rig.published().remove(0);
         rig.answer(&one, "", &stored(number, false));
     }
-    assert_eq!((rig.link.ladder.attempts(), rig.link.ladder.wait()), (8, 100 * MS));
+    assert_eq!((rig.link.ladder.attempts(), rig.link.ladder.wait()), (8, ms(100)));
 }
 
 /// A lost acknowledgement leads to a duplicate that the server recognises, never to a second record.
@@ -113,7 +116,7 @@ fn a_hint_to_come_back_later_is_obeyed() {
         let _other = rig.submit("b", b"y");
         assert!(rig.published().is_empty(), "the others wait too");
         let again = rig.until_published();
-        assert_eq!(rig.now - asked, 2500 * MS, "{headers}");
+        assert_eq!(rig.now - asked, ms(2500), "{headers}");
         assert_eq!((again[0].id.clone(), again.len()), (one.id.clone(), 2), "it goes first");
         rig.answer(&again[0], "", &stored(1, false));
         rig.answer(&again[1], "", &stored(2, false));
@@ -172,15 +175,15 @@ fn silence_ends_the_connection_and_slowness_does_not() {
     rig.greet();
     let ticket = rig.submit("a", b"x");
     let first = rig.published().remove(0);
-    rig.pass(5000 * MS);
+    rig.pass(ms(5000));
     assert!(rig.order.close, "nothing at all has come");
     assert_eq!(rig.link.trouble, Some(Trouble::Hung));
     rig.greet();
     let second = rig.published().remove(0);
     assert_eq!(second.id, first.id);
-    rig.pass(3000 * MS);
+    rig.pass(ms(3000));
     rig.say(b"PING\r\n");
-    rig.pass(2000 * MS);
+    rig.pass(ms(2000));
     assert!(!rig.order.close, "it lives");
     let third = rig.until_published().remove(0);
     assert_eq!((&third.id, &third.reply), (&first.id, &second.reply));
@@ -194,14 +197,14 @@ fn silence_ends_the_connection_and_slowness_does_not() {
 fn an_idle_connection_is_asked_whether_it_lives() {
     let mut rig = Rig::new(config());
     rig.greet();
-    rig.pass(20_000 * MS);
+    rig.pass(ms(20_000));
     assert_eq!(rig.pings(), 1);
     rig.say(b"PONG\r\n");
-    rig.pass(19_999 * MS);
+    rig.pass(ms(19_999));
     assert_eq!(rig.pings(), 0);
-    rig.pass(MS);
+    rig.pass(ms(1));
     assert_eq!(rig.pings(), 1);
-    rig.pass(5000 * MS);
+    rig.pass(ms(5000));
     assert!(rig.order.close);
     assert_eq!(rig.link.trouble, Some(Trouble::Hung));
 }
@@ -439,26 +442,26 @@ fn no_play_of_failures_loses_count_of_a_message() {
         let keep = if seed % 3 == 0 { Keep::Attempts } else { Keep::Memory };
         let mode = if seed % 5 == 0 { Mode::OneWay } else { Mode::Confirmed };
         let ladder = LadderConfig { attempts: 4, ..LadderConfig::default() };
-        let unacknowledged = 1 + random.next() as usize % 8;
+        let unacknowledged = 1 + random.draw() as usize % 8;
         let mut rig = Rig::new(crate::Config { keep, mode, ladder, unacknowledged, ..config() });
         let (mut given, mut open, mut sequence) = (0, Vec::new(), 0);
         for _ in 0..200 {
-            match random.next() % 12 {
+            match random.draw() % 12 {
                 0..=3 => {
                     given += 1;
                     rig.submit_silently(if given % 7 == 0 { "nobody" } else { "a" }, b"payload");
                 }
-                4 => rig.pass(Duration::from_millis(random.next() % 8000)),
+                4 => rig.pass(Duration::from_millis(random.draw() % 8000)),
                 5 => rig.close(Trouble::Closed),
                 6 => rig.say(b"PONG\r\n"),
-                7 if random.next() % 4 == 0 => rig.say(b"-ERR 'Slow Consumer'\r\n"),
+                7 if random.draw() % 4 == 0 => rig.say(b"-ERR 'Slow Consumer'\r\n"),
                 _ if rig.order.connect.is_some() => rig.welcome(),
                 _ => {
                     open.extend(rig.published());
                     if !open.is_empty() {
-                        let one: rig::Published = open.swap_remove(random.next() as usize % open.len());
+                        let one: rig::Published = open.swap_remove(random.draw() as usize % open.len());
                         sequence += 1;
-                        match random.next() % 6 {
+                        match random.draw() % 6 {
                             0 => {}
                             1 => rig.answer(&one, "NATS/1.0 429\r\nRetry-After: 0.1\r\n\r\n", b""),
                             _ if one.subject == "nobody" => rig.answer(&one, "NATS/1.0 503\r\n\r\n", b""),
@@ -478,4 +481,21 @@ fn no_play_of_failures_loses_count_of_a_message() {
             "seed {seed}: {counts:?}"
         );
     }
+}
+
+/// What somebody was told was queued, and somebody who did not wait, both hear of a failure all the same.
+#[test]
+fn a_failure_is_told_once_to_whoever_is_there_to_hear_it() {
+    let refusal = br#"{"error":{"code":400,"err_code":10054,"description":"no"}}"#;
+    let mut rig = Rig::new(config());
+    rig.greet();
+    let (waits, leaves) = (rig.submit("a", b"x"), rig.submit("a", b"y"));
+    drop(leaves);
+    for one in rig.published() {
+        rig.answer(&one, "", refusal);
+    }
+    assert!(matches!(waits.outcome(), Some(Outcome::Dropped(_))));
+    let told: Vec<String> = rig.failures().into_iter().map(|failure| failure.id).collect();
+    assert_eq!(told, ["id-2"]);
+    rig.check_settled(0, 2);
 }

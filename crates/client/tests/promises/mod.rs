@@ -171,7 +171,7 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
 
 /// A large message comes as it went.
 pub(crate) fn a_large_message_arrives_whole(address: &str) {
-    let payload: Vec<u8> = (0..1_000_000_u32).map(|at| (at * 31 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..1_000_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let publisher = Publisher::new(config(address)).expect("it can work");
     let Outcome::Delivered { sequence, .. } = publisher.send("events.large", &payload) else {
         panic!("it is taken")

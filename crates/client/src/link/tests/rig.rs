@@ -262,6 +262,11 @@ impl Rig {
         std::mem::take(&mut self.published)
     }
 
+    /// How far it is from its best pace.
+    pub(super) fn rung(&self) -> u32 {
+        self.link.ladder.rung()
+    }
+
     pub(super) fn pings(&mut self) -> u32 {
         std::mem::take(&mut self.pings)
     }

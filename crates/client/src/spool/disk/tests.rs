@@ -5,10 +5,8 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 
 use super::*;
 
-const BYTES_MAX: u64 = 8 * 1024 * 1024;
-
 fn open(disk: &SimulatedDisk) -> Opened<SimulatedDisk> {
-    DiskSpool::open(disk.clone(), BYTES_MAX).expect("any bytes can be opened")
+    DiskSpool::open(disk.clone(), 8 * 1024 * 1024).expect("any bytes can be opened")
 }
 
 fn entry(number: u64, size: usize) -> Entry {

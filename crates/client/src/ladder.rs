@@ -147,7 +147,7 @@ pub struct BudgetConfig {
     /// Messages sent again per hundred sent first; default 20.
     pub percent: u32,
     /// Messages that may be sent again per second in any case, so that what is left after a failure gets out although
-    /// nothing new comes; default 100.
+    /// nothing new comes; default 10.
     pub per_second: u32,
     /// Most messages sent again at once: what was saved up beyond it is lost. Default 256, the messages of one window.
     pub burst: u32,
@@ -155,7 +155,7 @@ pub struct BudgetConfig {
 
 impl Default for BudgetConfig {
     fn default() -> BudgetConfig {
-        BudgetConfig { percent: 20, per_second: 100, burst: 256 }
+        BudgetConfig { percent: 20, per_second: 10, burst: 256 }
     }
 }
 

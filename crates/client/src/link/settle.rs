@@ -51,8 +51,13 @@ impl Link {
             }
             Verdict::Later(hint) => {
                 self.counts.hints += 1;
-                self.ladder.failed();
-                self.pause(now, hint.unwrap_or(Duration::ZERO));
+                // What was on its way when the first refusal came is refused for the same reason: that is one failure.
+                if self.resume_at.is_none_or(|at| now >= at) {
+                    self.ladder.failed();
+                    self.pause(now, hint.unwrap_or(Duration::ZERO));
+                } else if let Some(hint) = hint {
+                    self.resume_at = self.resume_at.max(Some(now + hint));
+                }
                 self.window.set(token, Stage::Due(now));
                 if let Some(flight) = self.window.get_mut(token) {
                     flight.entry.attempts += 1;

@@ -18,6 +18,9 @@ use crate::WrongUsage;
 /// Bytes of a message from standard input. Longer: it is refused before anything is sent.
 const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
 
+/// How long a message is tried while no stream keeps its subject; shorter if the timeout is. Then it is dropped.
+const NO_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The options of `pub`.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -229,7 +232,7 @@ impl Arguments {
             unacknowledged: self.unacknowledged as usize,
             send_timeout: self.timeout,
             // So that there is time left to say it.
-            no_stream_timeout: self.timeout / 2,
+            no_stream_timeout: NO_STREAM_TIMEOUT.min(self.timeout / 2),
             ..Config::default()
         }
     }

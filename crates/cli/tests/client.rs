@@ -57,13 +57,13 @@ fn many_messages_are_told_in_figures() {
     let server = Played::start();
     for mode in ["confirmed", "no-wait"] {
         let (status, out, errors) =
-            run(&format!("pub -s {} -m {mode} -n 300 --size 100 events.door", server.url()));
+            run(&format!("pub -s {} -t 60 -m {mode} -n 300 --size 100 events.door", server.url()));
         assert_eq!(status, Some(0), "{errors}");
         assert!(out.contains("messages              300\ndelivered             300 ("), "{out}");
         assert!(out.contains("dropped               0\nwaiting               0\n"), "{out}");
     }
     assert_eq!(server.records().len(), 600);
-    let (status, out, _) = run(&format!("pub -s {} -m one-way -n 300 --json plain.a x", server.url()));
+    let (status, out, _) = run(&format!("pub -s {} -t 60 -m one-way -n 300 --json plain.a x", server.url()));
     let figures: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
     assert_eq!((status, figures["delivered"].as_u64()), (Some(0), Some(300)));
 }
@@ -105,7 +105,7 @@ fn what_is_wrong_is_said_with_what_helps() {
     check("sub --from 7 events.>", 64, "--stream");
     check("sub events..a", 1, "no empty token");
     let server = Played::start();
-    check(&format!("pub -s {} nobody.keeps x -t 0.2", server.url()), 1, "no stream keeps this subject");
+    check(&format!("pub -s {} nobody.keeps x -t 60", server.url()), 1, "no stream keeps this subject");
     check(&format!("pub -s {} events..a x", server.url()), 1, "no empty token");
     check(&format!("sub -s {} --stream other events.>", server.url()), 1, "stream not found");
     check(
@@ -147,7 +147,7 @@ fn a_spool_keeps_what_the_next_call_delivers() {
         assert!(errors.contains(&count), "{errors}");
     }
     let server = Played::start();
-    let (status, out, _) = run(&format!("pub -s {} --spool {spool} --json", server.url()));
+    let (status, out, _) = run(&format!("pub -s {} -t 60 --spool {spool} --json", server.url()));
     let figures: serde_json::Value = serde_json::from_str(&out).expect("it is JSON");
     assert_eq!((status, &figures["recovered"], &figures["delivered"]), (Some(0), &3.into(), &3.into()));
     let payloads: Vec<_> = server.records().into_iter().map(|record| record.payload).collect();
@@ -204,7 +204,8 @@ fn a_killed_publisher_leaves_no_gap_no_double_and_no_lock() {
         }
         publisher.kill();
     }
-    let (status, out, errors) = run(&format!("pub -s {} --spool {} --json", server.url(), spool.display()));
+    let (status, out, errors) =
+        run(&format!("pub -s {} -t 60 --spool {} --json", server.url(), spool.display()));
     assert_eq!(status, Some(0), "{out}{errors}");
     let mut next = vec![0_u64; LIVES as usize];
     let mut last_life = 0;

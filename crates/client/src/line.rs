@@ -1,13 +1,14 @@
 //! A connection that the caller's thread waits on: for subscribers and requests, which have nothing to do while nothing
 //! comes.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use stilling_wire::nats::{Info, Limits, PING, PONG, ServerDecoder, ServerEvent};
+use stilling_wire::nats::{Delivery, Info, Limits, PING, PONG, ServerDecoder, ServerEvent};
 
 use crate::address::{Place, Server};
 use crate::handshake::{Greeting, Handshake, Introduction};
@@ -51,6 +52,8 @@ pub(crate) struct Line {
     patience: Patience,
     heard: Instant,
     pinged: Option<Instant>,
+    /// Messages that came while something else was waited for.
+    early: VecDeque<(u64, Message)>,
 }
 
 #[derive(Debug)]
@@ -75,6 +78,7 @@ impl Line {
             patience,
             heard: now,
             pinged: None,
+            early: VecDeque::new(),
         };
         let introduction = Introduction { credentials: &server.credentials, name, needs_headers: true };
         let mut handshake = Handshake::Silent;
@@ -100,8 +104,34 @@ impl Line {
         written.map_err(|error| if is_timeout(&error) { Trouble::Hung } else { Trouble::broken(&error) })
     }
 
+    /// Waits until the server has processed all that was sent so far. What comes meanwhile is kept; a server sends at most
+    /// what fits into the time for an answer.
+    pub(crate) fn settle(&mut self) -> Result<(), Trouble> {
+        self.send(PING)?;
+        let mut early = std::mem::take(&mut self.early);
+        let deadline = Instant::now() + self.patience.answer;
+        let settled = self.take(deadline, |event, out| match event {
+            ServerEvent::Message(delivery) => {
+                early.push_back((sid_of(&delivery), Message::of(&delivery)));
+                Ok(None)
+            }
+            ServerEvent::Ping => {
+                out.extend_from_slice(PONG);
+                Ok(None)
+            }
+            ServerEvent::Pong => Ok(Some(())),
+            ServerEvent::Err(text) => Err(Trouble::said(text)),
+            _ => Ok(None),
+        })?;
+        self.early = early;
+        settled.ok_or(Trouble::Hung)
+    }
+
     /// What comes next, until `deadline`. Keeps the connection alive meanwhile.
     pub(crate) fn next(&mut self, deadline: Instant) -> Result<Heard, Trouble> {
+        if let Some((sid, message)) = self.early.pop_front() {
+            return Ok(Heard::Message(sid, message));
+        }
         loop {
             let ping_at = match self.pinged {
                 Some(pinged) => pinged + self.patience.answer,
@@ -110,8 +140,7 @@ impl Line {
             let mut has_pong = false;
             let heard = self.take(deadline.min(ping_at), |event, out| match event {
                 ServerEvent::Message(delivery) => {
-                    let sid = crate::identity::number(delivery.sid).unwrap_or(0);
-                    Ok(Some(Heard::Message(sid, Message::of(&delivery))))
+                    Ok(Some(Heard::Message(sid_of(&delivery), Message::of(&delivery))))
                 }
                 ServerEvent::Ping => {
                     out.extend_from_slice(PONG);
@@ -197,6 +226,11 @@ impl Line {
             Err(error) => Err(Trouble::broken(&error)),
         }
     }
+}
+
+/// The subscription that a delivery is for; ours have numbers, and none is 0.
+fn sid_of(delivery: &Delivery<'_>) -> u64 {
+    crate::identity::number(delivery.sid).unwrap_or(0)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -142,7 +142,11 @@ fn a_hint_is_obeyed_and_nothing_is_lost() {
 #[test]
 fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
     let ((hung, hung_url), good) = (listener(), Played::start());
-    let mut config = Config { acknowledge_timeout: Duration::from_millis(50), ..config(&hung_url) };
+    let mut config = Config {
+        acknowledge_timeout: Duration::from_millis(300),
+        connect_timeout: Duration::from_millis(300),
+        ..config(&hung_url)
+    };
     config.servers.push(good.url().parse().expect("an address"));
     let publisher = std::sync::Arc::new(publisher(config));
     let told = sending(&publisher, b"x");
@@ -158,7 +162,7 @@ fn a_server_that_hangs_is_left_and_the_message_sent_elsewhere() {
 #[test]
 fn an_accepted_connection_without_a_greeting_is_given_up() {
     let ((silent, url), good) = (listener(), Played::start());
-    let mut config = Config { connect_timeout: Duration::from_millis(50), ..config(&url) };
+    let mut config = Config { connect_timeout: Duration::from_millis(300), ..config(&url) };
     config.servers.push(good.url().parse().expect("an address"));
     let publisher = publisher(config);
     assert!(matches!(publisher.send("events.a", b"x"), Outcome::Delivered { .. } | Outcome::Queued));
@@ -171,8 +175,9 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
     let (listener, url) = listener();
     let url = url.replace("nats://", "nats://alice:wrong@");
     let keep = Keep::Attempts;
-    let publisher = std::sync::Arc::new(publisher(Config { keep, ..config(&url) }));
-    let told = sending(&publisher, b"x");
+    let publisher = publisher(Config { keep, ..config(&url) });
+    // Before the server says its first word, so that all failures are its own.
+    let ticket = publisher.submit("events.a", b"x");
     for _ in 0..4 {
         let mut talk = Talk::accept(&listener);
         talk.say(format!("INFO {}\r\n", stilling_probe::nats::INFO));
@@ -182,8 +187,9 @@ fn who_is_not_let_in_hears_why_and_tries_again() {
         assert_eq!(talk.said(), Said::Ping);
         assert_eq!(talk.said(), Said::Gone);
     }
-    let Outcome::Dropped(Reason::GaveUp { attempts: 4, trouble: Some(trouble) }) = outcome(&told) else {
-        panic!("it gives up")
+    let told = ticket.wait(HANG);
+    let Some(Outcome::Dropped(Reason::GaveUp { attempts: 4, trouble: Some(trouble) })) = told else {
+        panic!("it gives up: {told:?}")
     };
     assert!(trouble.to_string().contains("check user and password"), "{trouble}");
 }

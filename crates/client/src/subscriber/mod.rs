@@ -128,7 +128,7 @@ impl std::error::Error for SubscribeError {}
 pub enum Event {
     /// A message.
     Message(Message),
-    /// The connection is there, and what was wished for is being delivered.
+    /// The connection is there. Whoever follows no stream gets what is published from now on; a stream is asked for next.
     Connected,
     /// The connection is not there; it is being made again. Who follows a stream misses nothing; who does not may miss
     /// what is published meanwhile.
@@ -260,6 +260,9 @@ impl Subscriber {
                 }
             }
             line.send(&out)?;
+            if self.follow.is_none() {
+                line.settle()?;
+            }
             Ok(line)
         });
         match begun {

@@ -37,23 +37,7 @@ pub(crate) fn listener(address: &str, filter: &str) -> Subscriber {
         SubscriberConfig { servers: vec![server(address)], filter: filter.to_owned(), ..Default::default() };
     let mut subscriber = Subscriber::new(config).expect("it can work");
     assert_eq!(subscriber.next_event(HANG), Ok(Some(Event::Connected)));
-    // The subscription goes ahead of this word, and whoever is told of the message after it.
-    let (subject, mut marked) = (filter.replace(['>', '*'], "mark"), false);
-    let marker = Publisher::new(Config { mode: Mode::OneWay, ..config_of(address) }).expect("it can work");
-    while !marked {
-        let _ = marker.send(&subject, b"mark");
-        let event = subscriber.next_event(Duration::from_millis(20)).expect("it goes on");
-        marked = matches!(event, Some(Event::Message(_)));
-    }
-    let counts = marker.close(HANG);
-    for _ in 1..counts.delivered {
-        while !matches!(subscriber.next_event(HANG), Ok(Some(Event::Message(_)))) {}
-    }
     subscriber
-}
-
-fn config_of(address: &str) -> Config {
-    config(address)
 }
 
 /// The next message of a subscriber.

@@ -285,7 +285,7 @@ fn two_publishers_cannot_have_one_directory() {
     let keep = Keep::Directory(directory.path().to_owned());
     let first = publisher(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
     let second = Publisher::new(Config { keep: keep.clone(), ..config("nats://127.0.0.1:1") });
-    let error = second.err().expect("the directory is in use").to_string();
+    let error = second.expect_err("the directory is in use").to_string();
     assert!(error.contains("in use by"), "{error}");
     drop(first);
     drop(publisher(Config { keep, ..config("nats://127.0.0.1:1") }));

@@ -439,8 +439,8 @@ fn closing_drops_what_nothing_keeps_and_says_so() {
 fn no_play_of_failures_loses_count_of_a_message() {
     for seed in 0..300 {
         let mut random = crate::ladder::Random::new(seed);
-        let keep = if seed % 3 == 0 { Keep::Attempts } else { Keep::Memory };
-        let mode = if seed % 5 == 0 { Mode::OneWay } else { Mode::Confirmed };
+        let keep = if seed.is_multiple_of(3) { Keep::Attempts } else { Keep::Memory };
+        let mode = if seed.is_multiple_of(5) { Mode::OneWay } else { Mode::Confirmed };
         let ladder = LadderConfig { attempts: 4, ..LadderConfig::default() };
         let unacknowledged = 1 + random.draw() as usize % 8;
         let mut rig = Rig::new(crate::Config { keep, mode, ladder, unacknowledged, ..config() });
@@ -454,7 +454,7 @@ fn no_play_of_failures_loses_count_of_a_message() {
                 4 => rig.pass(Duration::from_millis(random.draw() % 8000)),
                 5 => rig.close(Trouble::Closed),
                 6 => rig.say(b"PONG\r\n"),
-                7 if random.draw() % 4 == 0 => rig.say(b"-ERR 'Slow Consumer'\r\n"),
+                7 if random.draw().is_multiple_of(4) => rig.say(b"-ERR 'Slow Consumer'\r\n"),
                 _ if rig.order.connect.is_some() => rig.welcome(),
                 _ => {
                     open.extend(rig.published());

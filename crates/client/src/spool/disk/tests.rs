@@ -206,7 +206,7 @@ fn a_spool_that_was_cut_anywhere_opens_with_what_is_before_the_cut() {
 fn a_flipped_bit_anywhere_costs_at_most_one_message() {
     let (disk, name, bytes) = damaged();
     disk.put(&name, bytes.clone());
-    let blank = |at: usize| bytes[at] == 0 && at % 64 != 0;
+    let blank = |at: usize| bytes[at] == 0 && !at.is_multiple_of(64);
     for at in (0..bytes.len()).filter(|at| !blank(*at)) {
         disk.change(&name, |bytes| bytes[at] ^= 1 << (at % 8));
         check_damaged(&disk, 5, &|| format!("byte {at}"));

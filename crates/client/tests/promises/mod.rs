@@ -1,8 +1,9 @@
 //! What a publisher and a subscriber promise together with any server that keeps the stream `events` of the subjects
 //! `events.>`. Each promise takes the server's address and uses subjects of its own, so that all of them may run against one
-//! server at once.
+//! server at once and again.
 
-use std::time::Duration;
+use std::sync::LazyLock;
+use std::time::{Duration, UNIX_EPOCH};
 
 use stilling_client::{
     Config, Event, From, Keep, Mode, Outcome, Publisher, RequestError, Requester, Server, StreamPlace,
@@ -13,6 +14,12 @@ use stilling_probe::HANG;
 /// How a publisher to `address` is configured when nothing is said.
 pub(crate) fn config(address: &str) -> Config {
     Config { servers: vec![address.parse().expect("an address")], ..Config::default() }
+}
+
+/// A subject of the stream that nobody used in an earlier run.
+fn own(name: &str) -> String {
+    static RUN: LazyLock<u128> = LazyLock::new(|| UNIX_EPOCH.elapsed().map_or(0, |span| span.as_nanos()));
+    format!("events.{name}.{}", *RUN)
 }
 
 fn server(address: &str) -> Server {
@@ -58,7 +65,7 @@ pub(crate) fn confirmed_messages_are_in_the_stream_in_order(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let mut last = 0;
     for number in 0..20_u8 {
-        match publisher.send("events.confirmed", &[number]) {
+        match publisher.send(&own("confirmed"), &[number]) {
             Outcome::Delivered { stream, sequence, duplicate: false } if sequence > last => {
                 assert_eq!(stream, "events");
                 last = sequence;
@@ -66,7 +73,7 @@ pub(crate) fn confirmed_messages_are_in_the_stream_in_order(address: &str) {
             other => panic!("{number}: {other:?}"),
         }
     }
-    let mut follower = follower(address, "events.confirmed", From::All);
+    let mut follower = follower(address, &own("confirmed"), From::All);
     let payloads: Vec<u8> = (0..20).map(|_| next(&mut follower).payload[0]).collect();
     assert_eq!(payloads, (0..20).collect::<Vec<u8>>());
     let counts = publisher.close(HANG);
@@ -78,12 +85,12 @@ pub(crate) fn many_messages_on_their_way_all_arrive_once(address: &str) {
     const COUNT: u64 = 5000;
     let publisher = Publisher::new(config(address)).expect("it can work");
     let tickets: Vec<_> =
-        (0..COUNT).map(|number| publisher.submit("events.many", &number.to_le_bytes())).collect();
+        (0..COUNT).map(|number| publisher.submit(&own("many"), &number.to_le_bytes())).collect();
     let counts = publisher.flush(HANG);
     assert!(counts.is_balanced(), "{counts:?}");
     assert_eq!((counts.delivered, counts.dropped, counts.held), (COUNT, 0, 0));
     assert!(tickets.iter().all(|ticket| matches!(ticket.outcome(), Some(Outcome::Delivered { .. }))));
-    let mut follower = follower(address, "events.many", From::All);
+    let mut follower = follower(address, &own("many"), From::All);
     for number in 0..COUNT {
         assert_eq!(next(&mut follower).payload, number.to_le_bytes());
     }
@@ -93,7 +100,7 @@ pub(crate) fn many_messages_on_their_way_all_arrive_once(address: &str) {
 pub(crate) fn messages_sent_without_waiting_arrive(address: &str) {
     let publisher = Publisher::new(Config { mode: Mode::NoWait, ..config(address) }).expect("it can work");
     for number in 0..500_u64 {
-        assert_eq!(publisher.send("events.nowait", &number.to_le_bytes()), Outcome::Queued);
+        assert_eq!(publisher.send(&own("nowait"), &number.to_le_bytes()), Outcome::Queued);
     }
     let counts = publisher.close(HANG);
     assert_eq!((counts.delivered, counts.held), (500, 0), "{counts:?}");
@@ -121,13 +128,13 @@ pub(crate) fn one_way_messages_reach_a_listener(address: &str) {
 pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     let publisher = Publisher::new(config(address)).expect("it can work");
     let sequences: Vec<u64> = (0..10_u8)
-        .map(|number| match publisher.send("events.places", &[number]) {
+        .map(|number| match publisher.send(&own("places"), &[number]) {
             Outcome::Delivered { sequence, .. } => sequence,
             other => panic!("{other:?}"),
         })
         .collect();
     let check = |from, first: usize| {
-        let mut follower = follower(address, "events.places", from);
+        let mut follower = follower(address, &own("places"), from);
         for (number, sequence) in sequences.iter().enumerate().skip(first) {
             let message = next(&mut follower);
             let place = message.place.expect("it has one");
@@ -137,14 +144,14 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
     };
     check(From::All, 0);
     check(From::Sequence(sequences[4]), 4);
-    check(From::Time(std::time::UNIX_EPOCH), 0);
-    let mut new = follower(address, "events.places", From::New);
+    check(From::Time(UNIX_EPOCH), 0);
+    let mut new = follower(address, &own("places"), From::New);
     while !matches!(new.next_event(HANG), Ok(Some(Event::Connected))) {}
     // The wish is uttered with the next look; what is published until it is granted may be there or not.
     let mut number = 100;
     let first = loop {
         number += 1;
-        assert!(matches!(publisher.send("events.places", &[number]), Outcome::Delivered { .. }));
+        assert!(matches!(publisher.send(&own("places"), &[number]), Outcome::Delivered { .. }));
         if let Some(Event::Message(message)) = new.next_event(Duration::from_millis(50)).expect("it goes on")
         {
             break message;
@@ -157,12 +164,12 @@ pub(crate) fn a_stream_is_followed_from_any_place(address: &str) {
 pub(crate) fn a_large_message_arrives_whole(address: &str) {
     let payload: Vec<u8> = (0..1_000_000_u32).map(|at| ((at * 31) >> 3) as u8).collect();
     let publisher = Publisher::new(config(address)).expect("it can work");
-    let Outcome::Delivered { sequence, .. } = publisher.send("events.large", &payload) else {
+    let Outcome::Delivered { sequence, .. } = publisher.send(&own("large"), &payload) else {
         panic!("it is taken")
     };
-    let message = next(&mut follower(address, "events.large", From::Sequence(sequence)));
+    let message = next(&mut follower(address, &own("large"), From::Sequence(sequence)));
     assert!(message.payload == payload);
-    let too_large = publisher.send("events.large", &vec![0; 1_100_000]);
+    let too_large = publisher.send(&own("large"), &vec![0; 1_100_000]);
     assert!(matches!(too_large, Outcome::Dropped(stilling_client::Reason::TooLarge { .. })), "{too_large:?}");
 }
 
@@ -204,7 +211,7 @@ pub(crate) fn what_a_publisher_leaves_in_its_directory_the_next_one_delivers(add
     let nowhere = Config { keep: keep.clone(), mode: Mode::NoWait, ..config("nats://127.0.0.1:1") };
     let publisher = Publisher::new(nowhere).expect("it can work");
     for number in 0..50_u64 {
-        assert_eq!(publisher.send("events.left", &number.to_le_bytes()), Outcome::Queued);
+        assert_eq!(publisher.send(&own("left"), &number.to_le_bytes()), Outcome::Queued);
     }
     let left = publisher.close(Duration::ZERO);
     assert_eq!((left.held, left.dropped), (50, 0), "{left:?}");
@@ -213,7 +220,7 @@ pub(crate) fn what_a_publisher_leaves_in_its_directory_the_next_one_delivers(add
     assert_eq!((counts.recovered, counts.delivered, counts.duplicates, counts.held), (50, 50, 0, 0));
     let counts = Publisher::new(Config { keep, ..config(address) }).expect("it can work").close(HANG);
     assert_eq!(counts.recovered, 0, "nothing is left");
-    let mut follower = follower(address, "events.left", From::All);
+    let mut follower = follower(address, &own("left"), From::All);
     for number in 0..50_u64 {
         assert_eq!(next(&mut follower).payload, number.to_le_bytes());
     }

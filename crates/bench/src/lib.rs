@@ -19,4 +19,5 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod figures;
 pub mod http;

@@ -30,6 +30,3 @@ pub const REFERENCE_SIZE_MAX: usize = 64 * 1024 * 1024;
 
 /// Bytes of the longest body that is read. Longer: a bad response.
 pub const BODY_SIZE_MAX: u64 = 1 << 40;
-
-/// Nanoseconds of the longest latency that is told apart from longer ones: one hour.
-pub const LATENCY_MAX: u64 = 3_600_000_000_000;

@@ -33,9 +33,10 @@ mod url;
 #[cfg(test)]
 mod world;
 
+pub use crate::figures::Spread;
 pub use error::BenchError;
 pub use plan::{BadPlan, Length, Plan, Sources, Steps};
-pub use report::{Dropped, Parameters, Report, Spread, StepFigures, WindowFigures};
+pub use report::{Dropped, Parameters, Report, StepFigures, WindowFigures};
 pub use run::{Progress, run, run_watched};
 pub use schedule::{Backlog, Schedule, Step};
 pub use tally::Failure;

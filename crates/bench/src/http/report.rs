@@ -3,52 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 use stilling_engine::driver::choice::Chosen;
 
 use super::plan::{Length, Plan};
 use super::tally::{Failure, Tally};
 use super::timeline::{Timeline, WINDOW};
-
-const NANOS_PER_MICRO: f64 = 1e3;
-
-/// A distribution of times in microseconds; all 0 if there were none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
-    /// The shortest.
-    pub min_us: f64,
-    /// The median.
-    pub p50_us: f64,
-    /// Nine of ten are not longer.
-    pub p90_us: f64,
-    /// 99 of 100 are not longer.
-    pub p99_us: f64,
-    /// 999 of 1000 are not longer.
-    pub p999_us: f64,
-    /// The longest.
-    pub max_us: f64,
-    /// The mean.
-    pub mean_us: f64,
-}
-
-impl Spread {
-    fn of(histogram: &Histogram<u64>) -> Spread {
-        if histogram.is_empty() {
-            return Spread::default();
-        }
-        let quantile = |q| histogram.value_at_quantile(q) as f64 / NANOS_PER_MICRO;
-        Spread {
-            min_us: histogram.min() as f64 / NANOS_PER_MICRO,
-            p50_us: quantile(0.5),
-            p90_us: quantile(0.9),
-            p99_us: quantile(0.99),
-            p999_us: quantile(0.999),
-            max_us: histogram.max() as f64 / NANOS_PER_MICRO,
-            mean_us: histogram.mean() / NANOS_PER_MICRO,
-        }
-    }
-}
+use crate::figures::{NANOS_PER_MICRO, Spread};
 
 /// Requests of the plan that never began, by reason. They are no failures of the server's, but a
 /// rate that was not reached.

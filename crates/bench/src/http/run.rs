@@ -4,7 +4,6 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
@@ -22,6 +21,7 @@ use super::rendezvous::Rendezvous;
 use super::report::{Dropped, Report, Traffic};
 use super::tally::{Live, Tally};
 use super::{request, scout};
+use crate::figures::process_cpu;
 
 /// Descriptors that are not for connections: standard streams, rings, epoll, wakes, files.
 const DESCRIPTORS_KEPT: u64 = 32;
@@ -154,12 +154,6 @@ fn progress(live: &[Live]) -> Progress {
         open: sum(|live| live.open.get()),
         holding: live.iter().all(|live| live.holding.get() > 0),
     }
-}
-
-fn process_cpu() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    // Both are small and not negative.
-    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
 /// What one thread, or all together, brought home.

@@ -4,8 +4,8 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use stilling_engine::counters::Counter;
 
-use super::limits::LATENCY_MAX;
 use super::timeline::Timeline;
+use crate::figures::histogram;
 
 /// What went wrong with a request or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -59,17 +59,6 @@ impl Failure {
             Failure::Local => "local",
         }
     }
-}
-
-/// The finest step, in nanoseconds.
-const LATENCY_STEP: u64 = 100;
-
-/// Significant decimal digits of a latency.
-const DIGITS: u8 = 3;
-
-/// A histogram of nanoseconds with memory fixed at the start.
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(LATENCY_STEP, LATENCY_MAX, DIGITS).expect("the bounds are in order")
 }
 
 /// The lowest status code.

@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 use stilling_ring::Time;
 
 use super::schedule::Step;
-use super::tally::histogram;
+use crate::figures::histogram;
 
 /// The length of a window.
 pub(crate) const WINDOW: Duration = Duration::from_millis(100);

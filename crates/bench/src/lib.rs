@@ -1,4 +1,5 @@
-//! Load generators of Stilling: they run on the same engine as the server, and they believe nothing.
+//! Load generators of Stilling: they believe nothing. [`http`] asks, on the same engine that serves; [`collect`] sends one-way
+//! messages, on plain threads.
 //!
 //! A generator decodes every answer strictly and compares every byte of it; an answer that is not
 //! exactly what was expected is a failure of its own kind, never a success. Latency is counted from
@@ -19,5 +20,6 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod collect;
 mod figures;
 pub mod http;

@@ -1,0 +1,298 @@
+//! A blocking client for what a run asks a server about streams: to make one, how long it is, what is in it.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+use stilling_wire::nats::{
+    AckSubject, Headers, Limits, PONG, Pub, ServerDecoder, ServerEvent, encode_sub, encode_unsub,
+};
+
+use super::buffer::{Buffer, is_for_later};
+use super::error::CollectError;
+use super::limits::POLL_SPAN;
+use super::nats::{connect as encode_connect, limits};
+use super::plan::Storage;
+use super::run::connect;
+
+/// The subscription of answers, and that of a replay.
+const ANSWERS: &[u8] = b"1";
+const REPLAY: &[u8] = b"2";
+
+/// How often a server says that a replay still lives, in nanoseconds.
+const HEARTBEAT_NS: u64 = 2_000_000_000;
+
+/// How long a stream is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub struct StreamState {
+    /// Messages that it has now.
+    pub messages: u64,
+    /// The sequence of the first of them.
+    #[serde(rename = "first_seq")]
+    pub first: u64,
+    /// The sequence that was given last.
+    #[serde(rename = "last_seq")]
+    pub last: u64,
+}
+
+/// A message of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored<'a> {
+    /// Its place in the stream.
+    pub sequence: u64,
+    /// What it was published to.
+    pub subject: &'a [u8],
+    /// What was published.
+    pub payload: &'a [u8],
+}
+
+/// A connection over which one thing after another is asked.
+pub struct Api {
+    stream: TcpStream,
+    input: Buffer,
+    decoder: ServerDecoder,
+    limits: Limits,
+    timeout: Duration,
+    inbox: String,
+    asked: u64,
+}
+
+/// What came over an [`Api`]'s connection.
+struct Message<'a> {
+    subject: &'a [u8],
+    sid: &'a [u8],
+    reply: Option<&'a [u8]>,
+    headers: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl Api {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If nobody listens.
+    pub fn connect(to: SocketAddr, timeout: Duration) -> Result<Api, CollectError> {
+        let failed = |error| CollectError::Connect(to, error);
+        let mut stream = connect(to, timeout).map_err(failed)?;
+        stream.set_read_timeout(Some(POLL_SPAN)).map_err(failed)?;
+        let port = stream.local_addr().map_err(failed)?.port();
+        let inbox = format!("_INBOX.api{:x}{port:x}", std::process::id());
+        let mut out = Vec::new();
+        encode_connect(&mut out);
+        encode_sub(&mut out, format!("{inbox}.*").as_bytes(), None, ANSWERS);
+        stream.write_all(&out).map_err(failed)?;
+        Ok(Api {
+            stream,
+            input: Buffer::default(),
+            decoder: ServerDecoder::default(),
+            limits: limits(),
+            timeout,
+            inbox,
+            asked: 0,
+        })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), CollectError> {
+        self.stream
+            .write_all(bytes)
+            .map_err(|error| CollectError::Server(format!("it does not read: {error}")))
+    }
+
+    /// Reads until `done` has something to say about a message.
+    fn listen<T>(
+        &mut self,
+        what: &str,
+        mut done: impl FnMut(&Message<'_>, &mut Vec<u8>) -> Option<Result<T, CollectError>>,
+    ) -> Result<T, CollectError> {
+        let mut heard = Instant::now();
+        let mut answers = Vec::new();
+        loop {
+            let step = self.decoder.decode(&self.limits, self.input.unread());
+            let step = step.map_err(|error| CollectError::Server(format!("{what}: {error}")))?;
+            let verdict = match step.event {
+                ServerEvent::Message(delivery) => {
+                    let message = Message {
+                        subject: delivery.subject,
+                        sid: delivery.sid,
+                        reply: delivery.reply,
+                        headers: delivery.headers,
+                        payload: delivery.payload,
+                    };
+                    done(&message, &mut answers)
+                }
+                ServerEvent::Ping => {
+                    answers.extend_from_slice(PONG);
+                    None
+                }
+                ServerEvent::Err(text) => {
+                    Some(Err(CollectError::Server(format!("{what}: {}", String::from_utf8_lossy(text)))))
+                }
+                _ => None,
+            };
+            let is_all = matches!(step.event, ServerEvent::NeedMore);
+            let consumed = step.consumed;
+            self.input.take(consumed);
+            if !answers.is_empty() {
+                let answers = std::mem::take(&mut answers);
+                self.write(&answers)?;
+            }
+            if let Some(verdict) = verdict {
+                return verdict;
+            }
+            if !is_all {
+                continue;
+            }
+            match self.input.fill(&mut self.stream) {
+                Ok(0) => return Err(CollectError::Server(format!("{what}: it closed the connection"))),
+                Ok(_) => heard = Instant::now(),
+                Err(error) if is_for_later(&error) && heard.elapsed() < self.timeout => {}
+                Err(error) => return Err(CollectError::Server(format!("{what}: no answer ({error})"))),
+            }
+        }
+    }
+
+    /// Asks, and returns the answer's JSON.
+    ///
+    /// # Errors
+    /// If there is no answer in time, nobody to give one, or it is an error.
+    fn request(&mut self, subject: &str, body: &Value) -> Result<Value, CollectError> {
+        self.asked += 1;
+        let inbox = format!("{}.{}", self.inbox, self.asked);
+        let mut out = Vec::new();
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let reply = Some(inbox.as_bytes());
+        Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
+        self.write(&out)?;
+        self.listen(subject, |message, _| {
+            if message.sid != ANSWERS || message.subject != inbox.as_bytes() {
+                return None;
+            }
+            if !message.headers.is_empty() {
+                return Some(Err(CollectError::Server(format!("nobody answers to {subject}"))));
+            }
+            let wrong = |words: String| CollectError::Server(format!("{subject}: {words}"));
+            let answer: Result<Value, _> = serde_json::from_slice(message.payload);
+            Some(match answer {
+                Err(error) => Err(wrong(error.to_string())),
+                Ok(answer) if !answer["error"].is_null() => Err(wrong(answer["error"].to_string())),
+                Ok(answer) => Ok(answer),
+            })
+        })
+    }
+
+    /// Makes a stream of all subjects that `filter` takes.
+    ///
+    /// # Errors
+    /// If the server does not make it.
+    pub fn make_stream(&mut self, name: &str, filter: &str, storage: Storage) -> Result<(), CollectError> {
+        let storage = match storage {
+            Storage::File => "file",
+            Storage::Memory => "memory",
+        };
+        let body = json!({
+            "name": name, "subjects": [filter], "storage": storage, "retention": "limits", "discard": "old",
+            "num_replicas": 1, "max_consumers": -1, "max_msgs": -1, "max_bytes": -1, "max_age": 0, "max_msg_size": -1,
+        });
+        self.request(&format!("$JS.API.STREAM.CREATE.{name}"), &body).map(|_| ())
+    }
+
+    /// How long a stream is.
+    ///
+    /// # Errors
+    /// If the server does not say.
+    pub fn stream_state(&mut self, name: &str) -> Result<StreamState, CollectError> {
+        let answer = self.request(&format!("$JS.API.STREAM.INFO.{name}"), &Value::Null)?;
+        let state = StreamState::deserialize(&answer["state"]);
+        state.map_err(|error| CollectError::Server(format!("the state of {name}: {error}")))
+    }
+
+    /// Shows `each` the messages of a stream in order, from sequence `from` to the last one of now; tells the last
+    /// sequence. It is an error of the server's if one is passed over.
+    ///
+    /// # Errors
+    /// If the server does not deliver them, or `each` is not content: its words become the error.
+    pub fn replay(
+        &mut self,
+        name: &str,
+        from: u64,
+        mut each: impl FnMut(&Stored<'_>) -> Result<(), String>,
+    ) -> Result<u64, CollectError> {
+        let last = self.stream_state(name)?.last;
+        if last < from {
+            return Ok(last);
+        }
+        self.asked += 1;
+        let deliver = format!("{}.replay.{}", self.inbox, self.asked);
+        let mut out = Vec::new();
+        encode_sub(&mut out, deliver.as_bytes(), None, REPLAY);
+        self.write(&out)?;
+        let body = json!({"stream_name": name, "config": {
+            "deliver_subject": deliver, "deliver_policy": "by_start_sequence", "opt_start_seq": from,
+            "ack_policy": "none", "replay_policy": "instant", "flow_control": true,
+            "idle_heartbeat": HEARTBEAT_NS, "inactive_threshold": 30_000_000_000_u64, "mem_storage": true,
+            "num_replicas": 1, "max_deliver": 1,
+        }});
+        let mut expected = from;
+        self.start_replay(name, &body, &mut expected, last, &mut each)?;
+        out.clear();
+        encode_unsub(&mut out, REPLAY, None);
+        self.write(&out)?;
+        Ok(last)
+    }
+
+    /// Deliveries may come before the answer to the request that asks for them, so both are heard at once.
+    fn start_replay(
+        &mut self,
+        name: &str,
+        body: &Value,
+        expected: &mut u64,
+        last: u64,
+        each: &mut impl FnMut(&Stored<'_>) -> Result<(), String>,
+    ) -> Result<(), CollectError> {
+        self.asked += 1;
+        let inbox = format!("{}.{}", self.inbox, self.asked);
+        let subject = format!("$JS.API.CONSUMER.CREATE.{name}");
+        let mut out = Vec::new();
+        let body = body.to_string();
+        let reply = Some(inbox.as_bytes());
+        Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
+        self.write(&out)?;
+        self.listen("replay", |message, answers| {
+            let wrong = |words: String| Some(Err(CollectError::Server(format!("replay of {name}: {words}"))));
+            if message.sid == ANSWERS && message.subject == inbox.as_bytes() {
+                if !message.headers.is_empty() {
+                    return wrong(format!("nobody answers to {subject}"));
+                }
+                let answer: Value = serde_json::from_slice(message.payload).unwrap_or_default();
+                let error = &answer["error"];
+                return if error.is_null() { None } else { wrong(error.to_string()) };
+            }
+            if message.sid != REPLAY {
+                return None;
+            }
+            let status = Headers::parse(message.headers).ok().and_then(|headers| headers.status());
+            if let Some(status) = status {
+                // 100 with a reply wants an answer before more comes; without one it is a sign of life.
+                if let (100, Some(reply)) = (status.code, message.reply) {
+                    Pub { subject: reply, reply: None, headers: b"", payload: b"" }.encode(answers);
+                }
+                return if status.code == 100 { None } else { wrong(format!("status {}", status.code)) };
+            }
+            let Some(place) = message.reply.and_then(AckSubject::parse) else {
+                return wrong("a delivery without its place".to_owned());
+            };
+            if place.stream_sequence != *expected {
+                return wrong(format!("{} came where {expected} should", place.stream_sequence));
+            }
+            *expected += 1;
+            let sequence = place.stream_sequence;
+            let stored = Stored { sequence, subject: message.subject, payload: message.payload };
+            match each(&stored) {
+                Err(words) => Some(Err(CollectError::Server(words))),
+                Ok(()) => (sequence >= last).then_some(Ok(())),
+            }
+        })
+    }
+}

@@ -1,0 +1,67 @@
+//! Bytes that came and are not yet understood.
+
+use std::io::{self, Read};
+
+use super::limits::READ_SIZE;
+
+/// A receive buffer that grows only for what is longer than a read.
+#[derive(Debug, Default)]
+pub(super) struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Buffer {
+    /// What came and was not taken.
+    pub(super) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..self.end]
+    }
+
+    /// So many bytes have been understood.
+    pub(super) fn take(&mut self, count: usize) {
+        self.start += count;
+    }
+
+    /// Forgets everything: a new connection.
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Reads once; 0 is the end of the connection.
+    pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.bytes.len() - self.end < READ_SIZE {
+            self.bytes.resize((self.end + READ_SIZE).next_power_of_two(), 0);
+        }
+        let count = from.read(&mut self.bytes[self.end..self.end + READ_SIZE])?;
+        self.end += count;
+        Ok(count)
+    }
+}
+
+/// Whether a socket that does not wait has merely nothing to do at the moment.
+pub(super) fn is_for_later(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_taken_stays_in_order_across_reads() {
+        let mut buffer = Buffer::default();
+        let mut from: &[u8] = b"abc";
+        assert_eq!(buffer.fill(&mut from).expect("it reads"), 3);
+        buffer.take(2);
+        let mut from: &[u8] = b"def";
+        buffer.fill(&mut from).expect("it reads");
+        assert_eq!(buffer.unread(), b"cdef");
+        buffer.take(4);
+        assert!(buffer.unread().is_empty() && buffer.fill(&mut from).expect("it reads") == 0);
+    }
+}

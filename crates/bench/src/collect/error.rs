@@ -1,0 +1,47 @@
+//! Why a run gave no report at all.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+
+use super::plan::BadPlan;
+
+/// Why a run gave no report.
+#[derive(Debug)]
+pub enum CollectError {
+    /// The plan contradicts itself.
+    Plan(BadPlan),
+    /// Nobody accepts connections there.
+    Connect(SocketAddr, io::Error),
+    /// The server does not speak the protocol as it should, or refuses what is asked of it.
+    Server(String),
+    /// Something on this side: a thread, a file, a process.
+    Local(String),
+}
+
+impl CollectError {
+    pub(super) fn server(words: impl Into<String>) -> CollectError {
+        CollectError::Server(words.into())
+    }
+}
+
+impl fmt::Display for CollectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CollectError::Plan(error) => write!(f, "{error}"),
+            CollectError::Connect(to, error) => {
+                write!(f, "cannot connect to {to}: {error}; is the server running?")
+            }
+            CollectError::Server(words) => write!(f, "the server is at fault: {words}"),
+            CollectError::Local(words) => write!(f, "this side is at fault: {words}"),
+        }
+    }
+}
+
+impl std::error::Error for CollectError {}
+
+impl From<BadPlan> for CollectError {
+    fn from(error: BadPlan) -> Self {
+        CollectError::Plan(error)
+    }
+}

@@ -1,0 +1,258 @@
+//! A publisher that speaks NATS. Each message has an inbox of its own, whose last token is the message's number: the
+//! acknowledgement comes to it and so says what it is for.
+
+use std::sync::Arc;
+
+use stilling_wire::nats::{
+    Connect, Headers, Limits, PING, PONG, PubVerdict, ServerDecoder, ServerEvent, encode_sub,
+};
+
+use super::acks::Ack;
+use super::buffer::Buffer;
+use super::pattern::{Mark, Pattern};
+use super::run::Run;
+use super::speech::{Heard, Speech};
+use super::tally::Failure;
+
+/// The subscription of the inboxes.
+const INBOX_SID: &[u8] = b"1";
+
+/// What a client of a load generator says of itself.
+pub(super) fn connect(out: &mut Vec<u8>) {
+    let options = Connect {
+        verbose: false,
+        pedantic: false,
+        headers: true,
+        no_responders: true,
+        lang: Some("rust".into()),
+        version: Some(env!("CARGO_PKG_VERSION").into()),
+        name: Some("stilling bench".into()),
+        protocol: 1,
+        ..Connect::default()
+    };
+    options.encode(out);
+}
+
+/// Messages always whole, however long.
+pub(super) fn limits() -> Limits {
+    Limits { whole_size_max: u32::MAX, ..Limits::for_client() }
+}
+
+/// One client's side.
+pub(super) struct Nats {
+    pattern: Arc<Pattern>,
+    client: u16,
+    confirmed: bool,
+    stream: Option<String>,
+    limits: Limits,
+    decoder: ServerDecoder,
+    /// `_INBOX.<run>.<client>.`
+    inboxes: String,
+    /// The same with the number of the connection: what came for an earlier one is not for this one.
+    inbox: Vec<u8>,
+    connections: u32,
+    /// `PUB <subject> <inbox>`, or `PUB <subject>` and a blank.
+    before_number: Vec<u8>,
+    subject: Vec<u8>,
+    /// ` <size> CR LF`
+    after_number: Vec<u8>,
+    /// What stands before the sequence in an acknowledgement that was read as a whole and was right.
+    known: Vec<u8>,
+}
+
+impl Nats {
+    pub(super) fn new(run: &Run, client: u16) -> Nats {
+        let plan = &run.plan;
+        Nats {
+            pattern: Arc::clone(&run.pattern),
+            client,
+            confirmed: plan.confirmed,
+            stream: plan.stream.clone(),
+            limits: limits(),
+            decoder: ServerDecoder::default(),
+            inboxes: format!("_INBOX.{}.{client}.", run.id),
+            inbox: Vec::new(),
+            connections: 0,
+            before_number: Vec::new(),
+            subject: format!("{}.{client}", plan.subject).into_bytes(),
+            after_number: format!("{}{}\r\n", if plan.confirmed { " " } else { "" }, plan.size).into_bytes(),
+            known: Vec::new(),
+        }
+    }
+
+    /// What an answer to message `counter` says.
+    fn verdict(&mut self, counter: u64, headers: &[u8], payload: &[u8]) -> Heard {
+        let answer = || String::from_utf8_lossy(payload).into_owned();
+        let bad = |failure, words| Heard::Bad { counter: Some(counter), failure, words };
+        if let Some(sequence) = after(payload, &self.known).filter(|_| headers.is_empty()) {
+            return Heard::Ack(Ack { counter: Some(counter), place: (0, sequence) });
+        }
+        let status = Headers::parse(headers).ok().and_then(|headers| headers.status());
+        if let Some(status) = status {
+            return bad(Failure::Refused, format!("status {} to message {counter}", status.code));
+        }
+        match PubVerdict::parse(payload) {
+            Err(error) => bad(Failure::BadAcknowledgement, format!("{error} in {:?}", answer())),
+            Ok(PubVerdict::Refused(refusal)) => {
+                bad(Failure::Refused, format!("{} {}", refusal.code, refusal.description))
+            }
+            Ok(PubVerdict::Stored(ack)) if self.stream.as_deref().is_some_and(|name| name != ack.stream) => {
+                bad(Failure::WrongStream, answer())
+            }
+            Ok(PubVerdict::Stored(ack)) if ack.duplicate => bad(Failure::FalseDuplicate, answer()),
+            Ok(PubVerdict::Stored(ack)) => {
+                let digits = payload.iter().rev().skip(1).take_while(|byte| byte.is_ascii_digit()).count();
+                let known = &payload[..payload.len().saturating_sub(1 + digits)];
+                if known.trim_ascii_end().ends_with(b"\"seq\":") {
+                    known.clone_into(&mut self.known);
+                }
+                Heard::Ack(Ack { counter: Some(counter), place: (0, ack.sequence) })
+            }
+        }
+    }
+}
+
+/// The number between `known` and a closing brace: an acknowledgement like one that was read before.
+fn after(payload: &[u8], known: &[u8]) -> Option<u64> {
+    let digits = payload.strip_prefix(known)?.strip_suffix(b"}")?;
+    (!known.is_empty()).then(|| number(digits)).flatten().filter(|&sequence| sequence > 0)
+}
+
+/// Up to 18 decimal digits.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() || digits.len() > 18 {
+        return None;
+    }
+    digits.iter().try_fold(0, |number: u64, digit| {
+        digit.is_ascii_digit().then(|| number * 10 + u64::from(digit - b'0'))
+    })
+}
+
+impl Speech for Nats {
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        self.decoder = ServerDecoder::default();
+        self.connections += 1;
+        self.inbox = format!("{}{}.", self.inboxes, self.connections).into_bytes();
+        self.before_number = [&b"PUB "[..], &self.subject, b" "].concat();
+        connect(out);
+        if self.confirmed {
+            self.before_number.extend_from_slice(&self.inbox);
+            encode_sub(out, &[&self.inbox[..], b"*"].concat(), None, INBOX_SID);
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, counter: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.before_number);
+        if self.confirmed {
+            out.extend_from_slice(itoa::Buffer::new().format(counter).as_bytes());
+        }
+        out.extend_from_slice(&self.after_number);
+        self.pattern.write(Mark { client: self.client, counter }, out);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    fn barrier(&mut self, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(PING);
+        true
+    }
+
+    fn pong(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(PONG);
+    }
+
+    fn next(&mut self, input: &mut Buffer) -> Option<Heard> {
+        let (consumed, heard) = {
+            let step = match self.decoder.decode(&self.limits, input.unread()) {
+                Ok(step) => step,
+                Err(error) => return Some(Heard::Fault(error.to_string())),
+            };
+            let heard = match step.event {
+                ServerEvent::NeedMore => None,
+                ServerEvent::Message(message) => {
+                    let counter = message.subject.strip_prefix(&self.inbox[..]).and_then(number);
+                    Some(match counter {
+                        Some(counter) => self.verdict(counter, message.headers, message.payload),
+                        None => Heard::Stray {
+                            failure: Failure::BadAcknowledgement,
+                            words: format!("a message to {}", String::from_utf8_lossy(message.subject)),
+                        },
+                    })
+                }
+                ServerEvent::Ping => Some(Heard::Ping),
+                ServerEvent::Pong => Some(Heard::Pong),
+                ServerEvent::Info(_) | ServerEvent::Ok => Some(Heard::Nothing),
+                ServerEvent::Err(text) => Some(Heard::Fault(String::from_utf8_lossy(text).into_owned())),
+                // Messages come whole with these limits.
+                ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {
+                    Some(Heard::Fault("a message in pieces".to_owned()))
+                }
+            };
+            (step.consumed, heard)
+        };
+        input.take(consumed);
+        heard
+    }
+
+    fn is_greeted(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collect::Plan;
+
+    fn nats() -> Nats {
+        let run = Run::new(Plan::new(([127, 0, 0, 1], 9).into()));
+        let mut nats = Nats::new(&run, 3);
+        nats.begin(&mut Vec::new());
+        nats
+    }
+
+    #[test]
+    fn an_acknowledgement_counts_only_if_every_part_of_it_is_right() {
+        let mut nats = nats();
+        let ack = |counter, sequence| Heard::Ack(Ack { counter: Some(counter), place: (0, sequence) });
+        let mut check = |payload: &str, expected: Result<u64, Failure>| match (
+            nats.verdict(7, b"", payload.as_bytes()),
+            expected,
+        ) {
+            (heard, Ok(sequence)) => assert_eq!(heard, ack(7, sequence), "{payload}"),
+            (Heard::Bad { counter: Some(7), failure, .. }, Err(expected)) => {
+                assert_eq!(failure, expected, "{payload}");
+            }
+            (heard, _) => panic!("{payload}: {heard:?}"),
+        };
+        // Twice, since the second one is read by its likeness to the first.
+        for _ in 0..2 {
+            check(r#"{"stream":"events", "seq":41}"#, Ok(41));
+            check(r#"{"stream":"other", "seq":42}"#, Err(Failure::WrongStream));
+            check(r#"{"stream":"events", "seq":42,"duplicate":true}"#, Err(Failure::FalseDuplicate));
+            check(r#"{"stream":"events", "seq":0}"#, Err(Failure::BadAcknowledgement));
+            check(r#"{"stream":"events", "seq":4x}"#, Err(Failure::BadAcknowledgement));
+            check(r#"{"stream":"events", "seq":43} "#, Ok(43));
+            check("", Err(Failure::BadAcknowledgement));
+            check(r#"{"error":{"code":503,"description":"full"},"seq":0}"#, Err(Failure::Refused));
+        }
+        let heard = nats.verdict(8, b"NATS/1.0 503\r\n\r\n", b"");
+        assert!(matches!(heard, Heard::Bad { failure: Failure::Refused, .. }), "{heard:?}");
+    }
+
+    #[test]
+    fn what_comes_for_an_earlier_connection_is_not_for_this_one() {
+        let mut nats = nats();
+        let mut line = b"MSG ".to_vec();
+        line.extend_from_slice(&nats.inbox);
+        line.extend_from_slice(b"5 1 29\r\n{\"stream\":\"events\", \"seq\":41}\r\n");
+        let mut buffer = Buffer::default();
+        buffer.fill(&mut &line[..]).expect("it reads");
+        let heard = nats.next(&mut buffer);
+        assert_eq!(heard, Some(Heard::Ack(Ack { counter: Some(5), place: (0, 41) })));
+        nats.begin(&mut Vec::new());
+        buffer.fill(&mut &line[..]).expect("it reads");
+        assert!(matches!(nats.next(&mut buffer), Some(Heard::Stray { .. })));
+        assert_eq!(nats.next(&mut buffer), None);
+    }
+}

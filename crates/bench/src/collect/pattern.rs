@@ -1,0 +1,128 @@
+//! What payloads consist of: who sent it, which one it is, and a filling that belongs to both.
+//!
+//! ```text
+//!   client, 4 hex digits │ counter, 12 hex digits │ filling: `size - 16` bytes of one long row of letters,
+//!                        │                        │ begun at a place that client and counter decide
+//! ```
+//!
+//! Making one is a copy and checking one a comparison: the generator must not cost more than the server. All bytes are
+//! letters and digits, so that a payload can stand in a line of a file too.
+
+/// Bytes before the filling.
+pub(super) const HEAD_SIZE: usize = 16;
+
+const CLIENT_DIGITS: usize = 4;
+
+/// Places where a filling may begin; a prime, so that neighbours differ.
+const PLACES: usize = 251;
+
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+const HEX: &[u8; 16] = b"0123456789abcdef";
+
+/// Which message this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// The number of the client that sent it.
+    pub client: u16,
+    /// How many the client had sent before; below 2^48.
+    pub counter: u64,
+}
+
+/// The payloads of one run, which all have one size.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    size: usize,
+    row: Vec<u8>,
+}
+
+impl Pattern {
+    /// Payloads of `size` bytes, at least 16.
+    pub fn new(size: u32) -> Pattern {
+        let size = (size as usize).max(HEAD_SIZE);
+        // A linear congruence; its high bits are the good ones.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            LETTERS[(state >> 58) as usize]
+        };
+        Pattern { size, row: std::iter::repeat_with(letter).take(size - HEAD_SIZE + PLACES).collect() }
+    }
+
+    /// Bytes of a payload.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    fn filling(&self, mark: Mark) -> &[u8] {
+        let place = (mark.counter.wrapping_add(u64::from(mark.client) * 31) % PLACES as u64) as usize;
+        &self.row[place..place + self.size - HEAD_SIZE]
+    }
+
+    /// Appends the payload of a message.
+    pub fn write(&self, mark: Mark, out: &mut Vec<u8>) {
+        let number = u64::from(mark.client) << 48 | mark.counter & ((1 << 48) - 1);
+        let digits: [u8; HEAD_SIZE] = std::array::from_fn(|at| HEX[(number >> (60 - 4 * at)) as usize & 15]);
+        out.extend_from_slice(&digits);
+        out.extend_from_slice(self.filling(mark));
+    }
+
+    /// The message whose payload this is, if every byte of it is right.
+    pub fn check(&self, payload: &[u8]) -> Option<Mark> {
+        let (head, filling) = payload.split_at_checked(HEAD_SIZE)?;
+        let mark =
+            Mark { client: number(&head[..CLIENT_DIGITS])? as u16, counter: number(&head[CLIENT_DIGITS..])? };
+        (payload.len() == self.size && filling == self.filling(mark)).then_some(mark)
+    }
+}
+
+/// Hexadecimal digits as they are written here: small letters.
+fn number(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0, |number, &digit| {
+        let value = match digit {
+            b'0'..=b'9' => digit - b'0',
+            b'a'..=b'f' => digit - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u64::from(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_names_its_message_and_every_other_byte_is_noticed() {
+        for size in [16, 17, 128, 4096] {
+            let pattern = Pattern::new(size);
+            for mark in [Mark { client: 0, counter: 0 }, Mark { client: u16::MAX, counter: (1 << 48) - 1 }] {
+                let mut payload = Vec::new();
+                pattern.write(mark, &mut payload);
+                assert_eq!((payload.len(), pattern.check(&payload)), (size as usize, Some(mark)));
+                assert!(payload.iter().all(u8::is_ascii_graphic));
+                for at in 0..payload.len() {
+                    payload[at] ^= 1;
+                    assert_ne!(pattern.check(&payload), Some(mark), "byte {at} of {size}");
+                    payload[at] ^= 1;
+                }
+                assert_eq!(pattern.check(&payload[1..]), None);
+                payload.push(b'A');
+                assert_eq!(pattern.check(&payload), None);
+            }
+        }
+    }
+
+    #[test]
+    fn payloads_of_neighbours_are_not_taken_for_each_other() {
+        let pattern = Pattern::new(64);
+        let of = |client, counter| {
+            let mut payload = Vec::new();
+            pattern.write(Mark { client, counter }, &mut payload);
+            payload
+        };
+        let mixed = [&of(3, 7)[..HEAD_SIZE], &of(3, 8)[HEAD_SIZE..]].concat();
+        assert_eq!(pattern.check(&mixed), None);
+        let mixed = [&of(3, 7)[..HEAD_SIZE], &of(4, 7)[HEAD_SIZE..]].concat();
+        assert_eq!(pattern.check(&mixed), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! What is to be done: everything that can be chosen about a run, checked before it starts.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stilling_wire::nats::{Subject, SubjectLimits};
+
+use super::limits::{CLIENTS_MAX, SIZE_MAX, SIZE_MIN, SUBSCRIBERS_MAX, THREADS_MAX, WINDOW_MAX};
+use super::server_side::Monitor;
+
+/// What the server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// The NATS client protocol.
+    Nats,
+    /// Redis: `XADD` to one stream; always acknowledged.
+    Redis,
+    /// Syslog over TCP, RFC 5424 in octet-counted frames; never acknowledged.
+    Syslog,
+}
+
+impl Protocol {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Nats => "nats",
+            Protocol::Redis => "redis",
+            Protocol::Syslog => "syslog",
+        }
+    }
+}
+
+/// Where a stream that is made for the run keeps its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// On disk.
+    File,
+    /// In memory.
+    Memory,
+}
+
+/// Everything that can be chosen about a run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Where the server listens.
+    pub to: SocketAddr,
+    /// What it speaks. Default: NATS.
+    pub protocol: Protocol,
+    /// Publishing connections. Default: 4.
+    pub clients: u16,
+    /// Threads that share them; with a connection per message each client has its own. Default: 1.
+    pub threads: u16,
+    /// Bytes of each payload. Default: 4096.
+    pub size: u32,
+    /// Messages in flight on each connection. Default: 256.
+    pub window: u32,
+    /// Ends after so many messages in all; `None`: no such end.
+    pub messages: Option<u64>,
+    /// Ends after this span; messages in flight may finish. Whichever comes first. Default: 10 s.
+    pub span: Option<Duration>,
+    /// Waits for acknowledgements. Default: true.
+    pub confirmed: bool,
+    /// A connection for each message. Default: false.
+    pub per_message: bool,
+    /// Client number N publishes to `<subject>.N`; the key of the stream in Redis. Default: `events`.
+    pub subject: String,
+    /// The stream whose acknowledgements are right, and whose length is what the server has received; `None`: no
+    /// stream. Default: `events`.
+    pub stream: Option<String>,
+    /// Makes the stream before the run, for servers that can be asked to. Default: no.
+    pub make_stream: Option<Storage>,
+    /// Connections that read along, each with a thread. Default: 0.
+    pub subscribers: u16,
+    /// A file into which the server writes each payload as a line; a run is over when all are there. Default: none.
+    pub arrives_in: Option<PathBuf>,
+    /// Where the server tells its own figures. Default: nowhere.
+    pub monitor: Option<Monitor>,
+    /// How long to wait for the server to exist. Default: 10 s.
+    pub wait: Duration,
+    /// How long to wait for a connection, an acknowledgement, a delivery. Default: 30 s.
+    pub timeout: Duration,
+}
+
+/// A plan that cannot be carried out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPlan(pub(super) String);
+
+impl fmt::Display for BadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadPlan {}
+
+impl Plan {
+    /// The defaults: four connections publish 4,096 bytes to `events.0` … `events.3` for ten seconds, with 256
+    /// messages in flight each.
+    pub fn new(to: SocketAddr) -> Plan {
+        Plan {
+            to,
+            protocol: Protocol::Nats,
+            clients: 4,
+            threads: 1,
+            size: 4096,
+            window: 256,
+            messages: None,
+            span: Some(Duration::from_secs(10)),
+            confirmed: true,
+            per_message: false,
+            subject: "events".to_owned(),
+            stream: Some("events".to_owned()),
+            make_stream: None,
+            subscribers: 0,
+            arrives_in: None,
+            monitor: None,
+            wait: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
+        }
+    }
+
+    /// Threads that publish.
+    pub(super) fn publishing_threads(&self) -> u16 {
+        if self.per_message { self.clients } else { self.threads.min(self.clients) }
+    }
+
+    /// How many of the messages fall to a client.
+    pub(super) fn share(&self, client: u16) -> u64 {
+        let clients = u64::from(self.clients);
+        self.messages.map_or(u64::MAX, |all| all / clients + u64::from(u64::from(client) < all % clients))
+    }
+
+    /// Looks for contradictions.
+    ///
+    /// # Errors
+    /// The first thing that does not go together.
+    pub fn check(&self) -> Result<(), BadPlan> {
+        let wrong = |why: &str| Err(BadPlan(why.to_owned()));
+        let within = |name: &str, value: u64, min: u64, max: u64| {
+            let error = || BadPlan(format!("{value} {name}: it must be {min} to {max}"));
+            (min..=max).contains(&value).then_some(()).ok_or_else(error)
+        };
+        within("clients", self.clients.into(), 1, CLIENTS_MAX.into())?;
+        within("threads", self.threads.into(), 1, THREADS_MAX.into())?;
+        within("bytes of payload", self.size.into(), SIZE_MIN.into(), SIZE_MAX.into())?;
+        within("messages in flight", self.window.into(), 1, WINDOW_MAX.into())?;
+        within("subscribers", self.subscribers.into(), 0, SUBSCRIBERS_MAX.into())?;
+        if self.per_message {
+            within("clients with a thread each", self.clients.into(), 1, THREADS_MAX.into())?;
+        }
+        if self.messages == Some(0) || self.span.is_some_and(|span| span.is_zero()) {
+            return wrong("no messages at all");
+        }
+        if self.messages.is_none() && self.span.is_none() {
+            return wrong("a run ends after a number of messages or a span of time");
+        }
+        if self.timeout.is_zero() {
+            return wrong("a timeout must be longer than nothing");
+        }
+        let limits = SubjectLimits::default();
+        if Subject::parse(self.subject.as_bytes(), &limits).is_err() {
+            return Err(BadPlan(format!("`{}` is no subject that can be published to", self.subject)));
+        }
+        let is_nats = self.protocol == Protocol::Nats;
+        if self.confirmed && is_nats && self.stream.is_none() {
+            return wrong("without a stream nobody acknowledges");
+        }
+        if !self.confirmed && self.protocol == Protocol::Redis {
+            return wrong("Redis answers every command, so its acknowledgements cannot be left out");
+        }
+        if self.confirmed && self.protocol == Protocol::Syslog {
+            return wrong("syslog has no acknowledgements");
+        }
+        if !is_nats && (self.make_stream.is_some() || self.subscribers > 0) {
+            return wrong("streams are made and subscribed to over NATS only");
+        }
+        if self.make_stream.is_some() && self.stream.is_none() {
+            return wrong("a stream that is made needs a name");
+        }
+        if self.per_message && self.subscribers > 0 {
+            return wrong("subscribers keep pace with kept connections only");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contradictions_are_found_before_anything_is_sent() {
+        let plan = || Plan::new(SocketAddr::from(([127, 0, 0, 1], 9)));
+        assert_eq!(plan().check(), Ok(()));
+        let check = |change: fn(&mut Plan), words: &str| {
+            let mut plan = plan();
+            change(&mut plan);
+            let error = plan.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        };
+        check(|plan| plan.clients = 0, "clients");
+        check(|plan| plan.size = 15, "16 to 1048576");
+        check(|plan| plan.window = 0, "in flight");
+        check(|plan| plan.messages = Some(0), "no messages");
+        check(|plan| (plan.messages, plan.span) = (None, None), "ends after");
+        check(|plan| plan.stream = None, "nobody acknowledges");
+        check(|plan| plan.subject = "a.*".to_owned(), "no subject");
+        check(|plan| (plan.protocol, plan.confirmed) = (Protocol::Redis, false), "cannot be left out");
+        check(|plan| plan.protocol = Protocol::Syslog, "no acknowledgements");
+        check(|plan| (plan.per_message, plan.subscribers) = (true, 1), "kept connections");
+    }
+
+    #[test]
+    fn clients_share_the_messages() {
+        let plan = Plan { messages: Some(10), ..Plan::new(SocketAddr::from(([127, 0, 0, 1], 9))) };
+        assert_eq!((0..4).map(|client| plan.share(client)).collect::<Vec<_>>(), [3, 3, 2, 2]);
+    }
+}

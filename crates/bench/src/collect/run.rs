@@ -1,0 +1,192 @@
+//! A run from plan to report: makes the stream, starts the threads, adds up, asks the server what it has.
+
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::api::Api;
+use super::error::CollectError;
+use super::file;
+use super::lead::Lead;
+use super::limits::{ANSWER_SPAN_MAX, CONNECT_PAUSE, LOOK_INTERVAL};
+use super::pattern::Pattern;
+use super::plan::{Plan, Protocol};
+use super::report::{Found, Report};
+use super::server_side::ServerSide;
+use super::subscriber::Subscriber;
+use super::tally::{Failure, Tally};
+use super::{per_message, publisher};
+use crate::figures::process_cpu;
+
+/// What the threads of a run share.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    pub(super) pattern: Arc<Pattern>,
+    /// Unlike that of any other run, so that nobody hears what is for somebody else.
+    pub(super) id: String,
+    /// One for each client.
+    pub(super) leads: Vec<Lead>,
+    /// The publishing threads pass it together, their connections open.
+    pub(super) gate: Barrier,
+    start: OnceLock<Instant>,
+    /// Set by whoever wants the run to end early.
+    stop: Arc<AtomicBool>,
+}
+
+impl Run {
+    pub(super) fn new(plan: Plan) -> Run {
+        Run::until(plan, Arc::default())
+    }
+
+    fn until(plan: Plan, stop: Arc<AtomicBool>) -> Run {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Run {
+            pattern: Arc::new(Pattern::new(plan.size)),
+            id: format!("{:x}{:x}", std::process::id(), since.as_nanos()),
+            leads: (0..plan.clients).map(|_| Lead::new(plan.subscribers, plan.size)).collect(),
+            gate: Barrier::new(plan.publishing_threads().into()),
+            start: OnceLock::new(),
+            stop,
+            plan,
+        }
+    }
+
+    /// Nanoseconds since the start, which is the first call. An hour's run has 42 bits of them.
+    pub(super) fn now(&self) -> u64 {
+        self.start.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    /// Whether no more messages are to begin.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        let is_late = self.plan.span.is_some_and(|span| Duration::from_nanos(now) >= span);
+        is_late || self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A connection to the server, in time.
+pub(super) fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&to, timeout)?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Waits until somebody listens, so that it does not matter who starts first.
+fn wait_for_server(plan: &Plan, stop: &AtomicBool) -> Result<(), CollectError> {
+    let begun = Instant::now();
+    loop {
+        match connect(plan.to, plan.timeout) {
+            Ok(_) => return Ok(()),
+            Err(error) if begun.elapsed() >= plan.wait || stop.load(Ordering::Relaxed) => {
+                return Err(CollectError::Connect(plan.to, error));
+            }
+            Err(_) => thread::sleep(CONNECT_PAUSE),
+        }
+    }
+}
+
+/// Carries out a plan.
+///
+/// # Errors
+/// There is no report if the plan contradicts itself, the server cannot be reached, or does not make the stream.
+/// Failures later on are in the report.
+pub fn run(plan: &Plan) -> Result<Report, CollectError> {
+    run_until(plan, &Arc::default())
+}
+
+/// The same; when `stop` is set no more messages begin, those in flight may finish, and the report is about what there
+/// was.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectError> {
+    plan.check()?;
+    wait_for_server(plan, stop)?;
+    let mut api = match (plan.protocol, &plan.stream) {
+        (Protocol::Nats, Some(_)) => Some(Api::connect(plan.to, ANSWER_SPAN_MAX)?),
+        _ => None,
+    };
+    if let (Some(api), Some(storage), Some(name)) = (&mut api, plan.make_stream, &plan.stream) {
+        api.make_stream(name, &format!("{}.>", plan.subject), storage)?;
+    }
+    // A server without this part of the protocol is measured all the same.
+    let mut last_sequence = || {
+        let (api, name) = (api.as_mut()?, plan.stream.as_deref()?);
+        Some(api.stream_state(name).ok()?.last)
+    };
+    let before = last_sequence();
+    let run = Run::until(plan.clone(), Arc::clone(stop));
+    let cpu_before = process_cpu();
+    let mut tally = load(&run)?;
+    let cpu = process_cpu().saturating_sub(cpu_before);
+    let stored = before.map(|before| arrived(&run, before, &mut last_sequence, &mut tally));
+    let stored = match &plan.arrives_in {
+        Some(path) => Some(file::arrived(&run, path, &mut tally)?),
+        None => stored,
+    };
+    let read = (plan.subscribers > 0).then(|| tally.deliveries / u64::from(plan.subscribers));
+    let server = plan.monitor.as_ref().map(ServerSide::look).transpose();
+    Ok(Report::new(plan, &tally, Found { stored, read, server }, cpu))
+}
+
+/// Starts the threads, waits for them, adds up.
+fn load(run: &Run) -> Result<Tally, CollectError> {
+    let plan = &run.plan;
+    let subscribers: Result<Vec<_>, _> =
+        (0..plan.subscribers).map(|number| Subscriber::open(run, number.into())).collect();
+    let subscribers = subscribers?;
+    let threads = plan.publishing_threads();
+    let first = |thread: u16| (u32::from(plan.clients) * u32::from(thread) / u32::from(threads)) as u16;
+    thread::scope(|scope| {
+        let mut all: Vec<ScopedJoinHandle<'_, Tally>> = Vec::new();
+        // The gate waits for a fixed number of threads, so all of them or none have to start.
+        for subscriber in subscribers {
+            all.push(scope.spawn(move || subscriber.drive(run)));
+        }
+        for thread in 0..threads {
+            let clients = first(thread)..first(thread + 1);
+            all.push(scope.spawn(move || match plan.per_message {
+                true => per_message::drive(run, clients.start),
+                false => publisher::drive(run, clients),
+            }));
+        }
+        let mut sum = Tally::new();
+        for thread in all {
+            let ended = thread.join();
+            sum.absorb(
+                ended.map_err(|_| CollectError::Local("a thread of the generator panicked".to_owned()))?,
+            );
+        }
+        Ok(sum)
+    })
+}
+
+/// Waits until the stream has grown by as much as was sent, or does not grow any more; tells the growth.
+fn arrived(
+    run: &Run,
+    before: u64,
+    last_sequence: &mut impl FnMut() -> Option<u64>,
+    tally: &mut Tally,
+) -> u64 {
+    let mut arrived = 0;
+    let mut since = Instant::now();
+    loop {
+        let Some(last) = last_sequence() else {
+            tally
+                .fault(Failure::Protocol, 1, || "the stream's state could not be read at the end".to_owned());
+            return arrived;
+        };
+        let growth = last.saturating_sub(before);
+        if growth > arrived {
+            (arrived, since) = (growth, Instant::now());
+            if !run.plan.confirmed {
+                tally.last_ns = tally.last_ns.max(run.now());
+            }
+        }
+        if arrived >= tally.sends || since.elapsed() >= run.plan.timeout {
+            return arrived;
+        }
+        thread::sleep(LOOK_INTERVAL);
+    }
+}

@@ -1,0 +1,142 @@
+//! What a server says of itself: the other half of a report, read from its page of figures. A server that has no such
+//! figure leaves a gap, and no figure is made up for it.
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::error::CollectError;
+use super::limits::PAGE_SIZE_MAX;
+use super::run::connect;
+
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A server's own figures, as far as it has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Figures {
+    /// Connections accepted.
+    pub accepts: Option<u64>,
+    /// Messages received.
+    pub received: Option<u64>,
+    /// Bytes of these.
+    pub received_bytes: Option<u64>,
+    /// Messages received and not yet done with, now.
+    pub pending: Option<u64>,
+    /// The most there ever were.
+    pub pending_max: Option<u64>,
+    /// Messages that were received and lost, by the server's own ledger.
+    pub lost: Option<u64>,
+}
+
+/// A source of a server's own figures.
+pub trait ServerSide {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// If the server does not answer with what can be read.
+    fn look(&self) -> Result<Figures, CollectError>;
+}
+
+/// A page of figures over HTTP: OpenMetrics as Stilling has it, or `/varz` of nats-server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Monitor {
+    address: SocketAddr,
+    path: String,
+}
+
+/// `http://127.0.0.1:9000/metrics`, `http://127.0.0.1:8222/varz`.
+impl std::str::FromStr for Monitor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}` is not http://ADDRESS:PORT/metrics or …/varz");
+        let (address, path) =
+            text.strip_prefix("http://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
+        let address = address.parse().map_err(|_| wrong())?;
+        Ok(Monitor { address, path: format!("/{path}") })
+    }
+}
+
+impl ServerSide for Monitor {
+    fn look(&self) -> Result<Figures, CollectError> {
+        let failed = |error| CollectError::Connect(self.address, error);
+        let mut stream = connect(self.address, PATIENCE).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        write!(stream, "GET {} HTTP/1.0\r\nHost: {}\r\n\r\n", self.path, self.address).map_err(failed)?;
+        let mut answer = String::new();
+        stream.take(PAGE_SIZE_MAX).read_to_string(&mut answer).map_err(failed)?;
+        let wrong = |words: &str| CollectError::Server(format!("{} {words}", self.path));
+        let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(|| wrong("is no answer"))?;
+        if head.split(' ').nth(1) != Some("200") {
+            return Err(wrong(head.lines().next().unwrap_or_default()));
+        }
+        if self.path.ends_with("varz") {
+            varz(body).ok_or_else(|| wrong("is no JSON"))
+        } else {
+            Ok(metrics(body))
+        }
+    }
+}
+
+/// nats-server tells totals, and nothing of what waits inside it.
+fn varz(body: &str) -> Option<Figures> {
+    let page: Value = serde_json::from_str(body).ok()?;
+    Some(Figures {
+        accepts: page["total_connections"].as_u64(),
+        received: page["in_msgs"].as_u64(),
+        received_bytes: page["in_bytes"].as_u64(),
+        ..Figures::default()
+    })
+}
+
+/// Sums over all labels of a family.
+fn metrics(body: &str) -> Figures {
+    let sum = |name: &str| {
+        let values = body.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let value =
+                if rest.starts_with('{') { rest.rsplit_once("} ")?.1 } else { rest.strip_prefix(' ')? };
+            value.split(' ').next()?.parse::<f64>().ok()
+        });
+        values.map(|value| value as u64).reduce(|sum, value| sum + value)
+    };
+    Figures {
+        accepts: sum("stilling_accepted_total"),
+        received: sum("stilling_hub_received_total"),
+        received_bytes: sum("stilling_hub_received_bytes_total"),
+        pending: sum("stilling_hub_pending"),
+        pending_max: sum("stilling_hub_pending_max"),
+        lost: sum("stilling_hub_lost_total"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_summed_over_their_labels_and_absent_ones_stay_gaps() {
+        let figures = metrics(
+            "# TYPE stilling_accepted counter\nstilling_accepted_total{shard=\"0\"} 3\n\
+             stilling_accepted_total{shard=\"1\"} 4\nstilling_hub_pending 5\nstilling_hub_pending_max 9\n# EOF\n",
+        );
+        let expected =
+            Figures { accepts: Some(7), pending: Some(5), pending_max: Some(9), ..Figures::default() };
+        assert_eq!(figures, expected);
+        let figures = varz(r#"{"total_connections":2,"in_msgs":10,"in_bytes":100}"#).expect("it is JSON");
+        assert_eq!((figures.accepts, figures.received, figures.pending_max), (Some(2), Some(10), None));
+    }
+
+    #[test]
+    fn a_monitor_is_an_address_with_a_path() {
+        let monitor: Monitor = "http://127.0.0.1:8222/varz".parse().expect("it is one");
+        assert_eq!(monitor.path, "/varz");
+        for text in ["127.0.0.1:1/varz", "http://127.0.0.1:1", "http://localhost/varz"] {
+            assert!(text.parse::<Monitor>().is_err(), "{text}");
+        }
+    }
+}

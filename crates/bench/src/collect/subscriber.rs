@@ -1,0 +1,153 @@
+//! A connection that reads along: every payload is checked byte by byte, and each client's messages have to come in
+//! order, each once.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Instant;
+
+use stilling_wire::nats::{Limits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
+
+use super::buffer::{Buffer, is_for_later};
+use super::error::CollectError;
+use super::lead::Lead;
+use super::limits::POLL_SPAN;
+use super::nats::{self, limits};
+use super::run::{Run, connect};
+use super::tally::{Failure, Tally};
+
+/// Its subscription.
+const SID: &[u8] = b"1";
+
+pub(super) struct Subscriber {
+    number: usize,
+    stream: TcpStream,
+    input: Buffer,
+    decoder: ServerDecoder,
+    limits: Limits,
+    /// For each client, the number of the message that comes next.
+    next: Vec<u64>,
+    tally: Tally,
+}
+
+impl Subscriber {
+    /// Returns when the server has the subscription.
+    pub(super) fn open(run: &Run, number: usize) -> Result<Subscriber, CollectError> {
+        let plan = &run.plan;
+        let failed = |error| CollectError::Connect(plan.to, error);
+        let mut stream = connect(plan.to, plan.timeout).map_err(failed)?;
+        stream.set_read_timeout(Some(POLL_SPAN)).map_err(failed)?;
+        let mut out = Vec::new();
+        nats::connect(&mut out);
+        encode_sub(&mut out, format!("{}.*", plan.subject).as_bytes(), None, SID);
+        out.extend_from_slice(PING);
+        stream.write_all(&out).map_err(failed)?;
+        let mut subscriber = Subscriber {
+            number,
+            stream,
+            input: Buffer::default(),
+            decoder: ServerDecoder::default(),
+            limits: limits(),
+            next: vec![0; plan.clients.into()],
+            tally: Tally::new(),
+        };
+        let begun = Instant::now();
+        loop {
+            match subscriber.read(run) {
+                Ok(true) => return Ok(subscriber),
+                Ok(false) if begun.elapsed() < plan.timeout => {}
+                Ok(false) => return Err(CollectError::server("no answer to a subscription")),
+                Err(words) => return Err(CollectError::Server(words)),
+            }
+        }
+    }
+
+    /// Reads once and takes what is complete; whether a PONG was among it.
+    fn read(&mut self, run: &Run) -> Result<bool, String> {
+        match self.input.fill(&mut self.stream) {
+            Ok(0) => return Err("it closed a subscriber's connection".to_owned()),
+            Ok(_) => {}
+            Err(error) if is_for_later(&error) => return Ok(false),
+            Err(error) => return Err(format!("a subscriber's connection: {error}")),
+        }
+        let now = run.now();
+        let mut has_pong = false;
+        loop {
+            let step = self.decoder.decode(&self.limits, self.input.unread());
+            let step = step.map_err(|error| error.to_string())?;
+            match step.event {
+                ServerEvent::NeedMore => {
+                    self.input.take(step.consumed);
+                    return Ok(has_pong);
+                }
+                ServerEvent::Message(message) => {
+                    let mark = run.pattern.check(message.payload);
+                    let known = mark.filter(|mark| usize::from(mark.client) < self.next.len());
+                    let Some(mark) = known.filter(|_| message.sid == SID && message.headers.is_empty())
+                    else {
+                        let head = &message.payload[..message.payload.len().min(32)];
+                        let shown = String::from_utf8_lossy(head);
+                        let words = || format!("{} bytes, {shown:?}…", message.payload.len());
+                        self.tally.fault(Failure::WrongPayload, 1, words);
+                        self.input.take(step.consumed);
+                        continue;
+                    };
+                    let (client, counter) = (usize::from(mark.client), mark.counter);
+                    let expected = self.next[client];
+                    let words = || format!("client {client}: message {counter} after {expected} others");
+                    if counter < expected {
+                        self.tally.fault(Failure::DeliveredTwice, 1, words);
+                    } else if counter >= run.leads[client].sent() {
+                        self.tally.fault(Failure::NeverSent, 1, words);
+                    } else {
+                        let words = || format!("client {client}: messages {expected} up to {counter}");
+                        if counter > expected {
+                            self.tally.fault(Failure::Undelivered, counter - expected, words);
+                        }
+                        self.next[client] = counter + 1;
+                        let begun = run.leads[client].deliver(self.number, counter);
+                        self.tally.delivery_time.saturating_record(now.saturating_sub(begun));
+                        self.tally.deliveries += 1;
+                        self.tally.last_ns = now;
+                    }
+                }
+                ServerEvent::Ping => {
+                    self.stream.write_all(PONG).map_err(|error| error.to_string())?;
+                }
+                ServerEvent::Pong => has_pong = true,
+                ServerEvent::Info(_) | ServerEvent::Ok => {}
+                ServerEvent::Err(text) => return Err(String::from_utf8_lossy(text).into_owned()),
+                // Messages come whole with these limits.
+                ServerEvent::MessageStart(_) | ServerEvent::Piece(_) | ServerEvent::MessageEnd => {}
+            }
+            self.input.take(step.consumed);
+        }
+    }
+
+    /// Reads until every publisher has finished and all has come, or nothing comes any more.
+    pub(super) fn drive(mut self, run: &Run) -> Tally {
+        let mut heard = Instant::now();
+        let mut deliveries = 0;
+        loop {
+            if let Err(words) = self.read(run) {
+                self.tally.fault(Failure::Protocol, 1, || words);
+                break;
+            }
+            if self.tally.deliveries > deliveries {
+                (deliveries, heard) = (self.tally.deliveries, Instant::now());
+            }
+            let all: Option<Vec<u64>> = run.leads.iter().map(Lead::all).collect();
+            if let Some(all) = all {
+                let is_whole = all.iter().zip(&self.next).all(|(all, next)| next >= all);
+                if is_whole || heard.elapsed() >= run.plan.timeout {
+                    break;
+                }
+            }
+        }
+        for (client, (lead, next)) in run.leads.iter().zip(&self.next).enumerate() {
+            let missing = lead.sent().saturating_sub(*next);
+            let words = || format!("client {client}: the last {missing} messages");
+            self.tally.fault(Failure::Undelivered, missing, words);
+        }
+        self.tally
+    }
+}

@@ -1,5 +1,8 @@
 //! `stilling bench`: the load generators, their options, and their figures as a table or as JSON.
 
+mod collect;
+mod crash;
+
 use std::error::Error;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -24,6 +27,10 @@ pub(crate) struct Arguments {
 enum What {
     /// Load an HTTP server and check every byte of its answers
     Http(Box<Http>),
+    /// Send one-way messages and account for every one of them
+    Collect(Box<collect::Collect>),
+    /// Kill a server under load and compare what it acknowledged with what it has
+    Crash(Box<crash::Crash>),
 }
 
 /// The options of `bench http`.
@@ -142,8 +149,11 @@ fn rate() -> impl TypedValueParser<Value = f64> {
 impl Arguments {
     /// Runs the load. A report with failures is an error, after it has been printed.
     pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
-        let What::Http(options) = self.what;
-        options.run()
+        match self.what {
+            What::Http(options) => options.run(),
+            What::Collect(options) => options.run(),
+            What::Crash(options) => options.run(),
+        }
     }
 }
 

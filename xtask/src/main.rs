@@ -8,6 +8,7 @@
 mod bench;
 mod ci;
 mod configuration;
+mod crash;
 mod fuzz;
 mod limits;
 mod packages;
@@ -52,6 +53,8 @@ enum Command {
     Fuzz(fuzz::Arguments),
     /// Measure side by side with others
     Bench(bench::Arguments),
+    /// Kill the server under load and compare what it acknowledged with what it has
+    Crash(crash::Arguments),
     /// Put a long load on and see that everything stays level
     Soak(soak::Arguments),
 }
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Sim(arguments) => arguments.run(),
         Command::Fuzz(arguments) => arguments.run(),
         Command::Bench(arguments) => arguments.run(),
+        Command::Crash(arguments) => arguments.run(),
         Command::Soak(arguments) => arguments.run(),
     };
     match outcome {

@@ -50,6 +50,10 @@ pub(crate) const FOR_BENCH_APP: [Program; 5] = [
     program("python3", "python3"),
 ];
 
+/// What `cargo xtask bench collect` and `cargo xtask crash` need, besides nats-server.
+pub(crate) const FOR_BENCH_COLLECT: [Program; 3] =
+    [program("ip", "iproute2"), program("redis-server", "redis-server"), program("rsyslogd", "rsyslog")];
+
 /// What `cargo xtask soak http` needs.
 pub(crate) const FOR_SOAK: [Program; 5] = [
     program("ab", "apache2-utils"),

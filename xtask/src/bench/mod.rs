@@ -2,6 +2,7 @@
 //! whatever machine this is. Servers and generators share its cores, so only figures of the same run compare.
 
 mod app;
+pub(crate) mod collect;
 pub(crate) mod figures;
 mod flood;
 pub(crate) mod idle;
@@ -63,6 +64,8 @@ enum What {
     Sockets(sockets::Sockets),
     /// Worker processes behind the server, beside the same behind nginx
     App(app::Arguments),
+    /// One-way messages beside nats-server, Redis and rsyslog
+    Collect(collect::Arguments),
 }
 
 #[derive(Args)]
@@ -134,6 +137,7 @@ impl Arguments {
             What::Http(arguments) => arguments.run(),
             What::Sockets(arguments) => arguments.run(),
             What::App(arguments) => arguments.run(),
+            What::Collect(arguments) => arguments.run(),
         }
     }
 }

@@ -1,0 +1,164 @@
+//! A load of `stilling bench collect` on a server that is started for it.
+
+use std::fs;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::Place;
+use super::peers::{Keeps, Peer};
+use crate::Outcome;
+use crate::bench::load::Sample;
+use crate::steps::shown;
+
+/// Seconds that a client waits for an answer.
+const PATIENCE_S: u32 = 20;
+
+/// How messages are sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Load {
+    pub(crate) clients: u32,
+    pub(crate) size: u32,
+    pub(crate) window: u32,
+    pub(crate) seconds: u32,
+    pub(crate) confirmed: bool,
+    pub(crate) per_message: bool,
+    pub(crate) subscribers: u32,
+    pub(crate) keeps: Keeps,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    elapsed_s: f64,
+    rate_per_s: f64,
+    accounting: Accounting,
+    failures_total: u64,
+    evidence: std::collections::BTreeMap<String, String>,
+    send_time: Spread,
+    delivery_time: Spread,
+}
+
+#[derive(Deserialize)]
+struct Accounting {
+    sends: u64,
+    unexplained: u64,
+    invented: u64,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    p50_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+    max_us: f64,
+}
+
+impl Load {
+    fn options(&self) -> Vec<String> {
+        let mut options = vec![
+            format!("--clients={}", self.clients),
+            format!("--size={}", self.size),
+            format!("--window={}", self.window),
+            format!("--seconds={}", self.seconds),
+            format!("--timeout={PATIENCE_S}"),
+        ];
+        if !self.per_message {
+            // One thread for all: the generator is not what is measured.
+            options.push("--threads=1".to_owned());
+        }
+        let flags = [
+            (!self.confirmed, "--unconfirmed".to_owned()),
+            (self.per_message, "--per-message".to_owned()),
+            (self.keeps == Keeps::Nothing, "--core".to_owned()),
+            (self.subscribers > 0, format!("--subscribers={}", self.subscribers)),
+        ];
+        options.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag));
+        options
+    }
+
+    /// The command as a reader would type it.
+    pub(crate) fn shown(&self) -> String {
+        format!("stilling bench collect ADDRESS {}", self.options().join(" "))
+    }
+
+    /// Starts the server with an empty folder, puts the load on, ends it, removes the folder.
+    ///
+    /// # Errors
+    /// If the server does not start, or there is no report. Failures are figures.
+    pub(crate) fn measure(&self, peer: Peer, place: &Place) -> Outcome<Sample> {
+        let folder = place.folder.join("data");
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder)?;
+        let sample = self.on(peer, place, &folder);
+        fs::remove_dir_all(&folder)?;
+        sample
+    }
+
+    fn on(&self, peer: Peer, place: &Place, folder: &std::path::Path) -> Outcome<Sample> {
+        let server = peer.start(place, folder, self.keeps)?;
+        let mut command = Command::new(&place.stilling);
+        command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
+        command.args(peer.generator_options(folder, self.keeps)).arg("--json");
+        let before = server.cpu_s();
+        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let used = server.cpu_s() - before;
+        let report = read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+            let said = String::from_utf8_lossy(&output.stderr);
+            format!("`{}` printed no report: {said}", shown(&command))
+        })?;
+        for (kind, words) in &report.evidence {
+            println!("  {}: {kind}: {words}", peer.name());
+        }
+        // What a read-along sees is what counts where there is one.
+        let times = if self.subscribers > 0 { &report.delivery_time } else { &report.send_time };
+        let sends = report.accounting.sends;
+        let ms = |us: f64| (sends > 0 && (self.confirmed || self.subscribers > 0)).then_some(us / 1e3);
+        Ok(Sample {
+            requests: sends,
+            took_s: report.elapsed_s,
+            rate: report.rate_per_s,
+            p50_ms: ms(times.p50_us),
+            p99_ms: ms(times.p99_us),
+            p999_ms: ms(times.p999_us),
+            max_ms: ms(times.max_us),
+            failures: report.failures_total + report.accounting.unexplained + report.accounting.invented,
+            refused: 0,
+            cpu_s: used * 1e6 / sends.max(1) as f64,
+            instructions: None,
+        })
+    }
+}
+
+fn read(printed: &str) -> Option<Report> {
+    serde_json::from_str(printed).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_is_shown_as_it_is_typed() {
+        let load = Load {
+            clients: 4,
+            size: 128,
+            window: 256,
+            seconds: 4,
+            confirmed: false,
+            per_message: true,
+            subscribers: 0,
+            keeps: Keeps::Disk,
+        };
+        assert_eq!(
+            load.shown(),
+            "stilling bench collect ADDRESS --clients=4 --size=128 --window=256 --seconds=4 --timeout=20 --unconfirmed --per-message"
+        );
+        let load = Load { per_message: false, subscribers: 1, keeps: Keeps::Nothing, ..load };
+        assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subscribers=1"));
+    }
+
+    #[test]
+    fn what_is_no_report_is_none() {
+        assert!(read("error").is_none() && read("{}").is_none());
+    }
+}

@@ -1,0 +1,111 @@
+//! What is left after the server was killed: `stilling bench crash` on every server that speaks NATS.
+
+use std::fs;
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::peers::{Keeps, Peer};
+use super::{Bench, Place};
+use crate::Outcome;
+use crate::bench::figures::{self, Section};
+use crate::bench::targets::Target;
+use crate::steps::shown;
+
+pub(super) const TITLE: &str = "What is lost when the server is killed";
+
+/// Those that can be asked what they have.
+pub(crate) const VICTIMS: [Peer; 4] =
+    [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::JetStreamAlways];
+
+/// What `stilling bench crash` found.
+#[derive(Clone, Default, PartialEq, Eq, Debug, Deserialize)]
+pub(crate) struct Found {
+    pub(crate) kills: u32,
+    pub(crate) acknowledged: u64,
+    pub(crate) found_unacknowledged: u64,
+    pub(crate) lost: u64,
+    pub(crate) invented: u64,
+    pub(crate) reordered: u64,
+    pub(crate) refused: u64,
+    pub(crate) longest_start_ms: u64,
+    pub(crate) evidence: std::collections::BTreeMap<String, String>,
+}
+
+impl Found {
+    pub(crate) fn is_good(&self) -> bool {
+        self.lost + self.invented + self.reordered + self.refused == 0 && self.acknowledged > 0
+    }
+}
+
+/// Kills a server so often.
+///
+/// # Errors
+/// If there is no report.
+pub(crate) fn kill(peer: Peer, place: &Place, kills: u32, seed: u64) -> Outcome<Found> {
+    let folder = place.folder.join("data");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let words = peer.command(place, address, &folder, Keeps::Disk)?;
+    let mut command = Command::new(&place.stilling);
+    command.args(["bench", "crash", "--json"]);
+    command.args([format!("--kills={kills}"), format!("--seed={seed}"), format!("--listen={address}")]);
+    command.arg("--data").arg(&folder);
+    if matches!(peer, Peer::JetStream | Peer::JetStreamAlways) {
+        command.arg("--make-stream=file");
+    }
+    command.arg("--").args(words);
+    let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+    let found = serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("`{}` printed no report: {said}", shown(&command))
+    })?;
+    fs::remove_dir_all(&folder)?;
+    Ok(found)
+}
+
+impl Bench {
+    /// Rows 0.4 and 0.32: acknowledged messages after SIGKILL.
+    pub(super) fn loss(&self) -> Outcome<Section> {
+        let kills = if self.quick { 3 } else { 50 };
+        let head = [
+            "server",
+            "kills",
+            "acknowledged",
+            "lost",
+            "invented",
+            "reordered",
+            "kept unacknowledged",
+            "longest start ms",
+        ];
+        let mut table = vec![head.map(str::to_owned).to_vec()];
+        for peer in self.able(&VICTIMS) {
+            println!("{TITLE}, {}", peer.name());
+            let found = kill(peer, &self.place, kills, 1)?;
+            if matches!(peer, Peer::StillingUring | Peer::StillingPoll) {
+                let wrong = (found.lost + found.invented + found.reordered) as f64;
+                let what = format!("acknowledged messages not as they were after SIGKILL, {}", peer.name());
+                self.targets.borrow_mut().push(Target::at_most(what, 0.0, Some(wrong), ""));
+            }
+            let counts = [found.acknowledged, found.lost, found.invented, found.reordered];
+            let mut row = vec![peer.name().to_owned(), found.kills.to_string()];
+            row.extend(counts.map(|count| figures::thousands(count as f64)));
+            row.extend([
+                figures::thousands(found.found_unacknowledged as f64),
+                found.longest_start_ms.to_string(),
+            ]);
+            table.push(row);
+        }
+        let words = format!(
+            "`stilling bench crash --kills {kills} -- SERVER …`: four publishers of 512 bytes keep 256 messages in flight; the \
+             server gets SIGKILL at a random moment, is started again with what it has, and its stream is replayed and \
+             compared with every acknowledgement that it gave. `cargo xtask crash` does the same alone.\n\n\
+             A killed process loses nothing that it has handed to the system, synced or not, so this table cannot tell the \
+             servers apart that acknowledge before they sync; only a power failure could. What a power failure takes \
+             cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/crash.rs` \
+             drops every set of unsynced sectors at every point."
+        );
+        Ok(Section { title: TITLE.to_owned(), words, table })
+    }
+}

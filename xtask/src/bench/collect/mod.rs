@@ -1,0 +1,325 @@
+//! `cargo xtask bench collect`: one-way messages to Stilling on both drivers, beside nats-server, Redis and rsyslog.
+//!
+//! Every server gets the same messages from the same generator, which checks every acknowledgement and accounts for every
+//! message. Each round starts each server anew in a folder of its own on the same file system, which grows from nothing
+//! and is removed afterwards: files that are written over, or that a warm server has already laid out, would flatter.
+
+mod load;
+mod loss;
+mod peers;
+mod scenarios;
+pub(crate) mod tools;
+
+use std::cell::RefCell;
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+
+pub(crate) use loss::{VICTIMS, kill};
+pub(crate) use peers::Peer;
+
+use super::figures::{self, Section, Series};
+use super::load::Sample;
+use super::page::{PAGE, with_section};
+use super::targets::{self, Target};
+use super::{idle, isolation, machine};
+use crate::steps::{cargo, run};
+use crate::{Outcome, packages, tree};
+use load::Load;
+use scenarios::{SCENARIOS, Scenario};
+
+/// The section of the page that this command writes.
+pub(super) const TITLE: &str = "Collect: one-way messages";
+
+/// What Stilling's server CPU per message may be, as a part of JetStream's.
+const CPU_FACTOR_MAX: f64 = 0.5;
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Rounds of each load on each server
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// A second of each load and few kills: shows that it works, not how well
+    #[arg(long)]
+    quick: bool,
+    /// Only the scenarios whose titles contain this; repeatable
+    #[arg(long, value_name = "WORD", conflicts_with = "write")]
+    only: Vec<String>,
+    /// Write the section into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// Where servers are started and what they are made of.
+pub(crate) struct Place {
+    /// On the file system that is measured.
+    pub(crate) folder: PathBuf,
+    /// The `stilling` command.
+    pub(crate) stilling: PathBuf,
+    /// Whether it speaks NATS.
+    pub(crate) collects: bool,
+    pub(crate) nats_server: PathBuf,
+    /// Whether nats-server can sync before it acknowledges.
+    pub(crate) syncs_always: bool,
+}
+
+impl Place {
+    /// Builds and finds everything; to be called where there is a network.
+    pub(crate) fn prepare() -> Outcome {
+        packages::install(&packages::FOR_BENCH_COLLECT)?;
+        tools::install_nats_server()?;
+        run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
+    }
+
+    /// The place, in a folder that is gone with the guard.
+    pub(crate) fn find() -> Outcome<(tempfile::TempDir, Place)> {
+        let target = tree::target();
+        fs::create_dir_all(&target)?;
+        // Not where the system keeps its temporary files: that may be memory.
+        let folder = tempfile::tempdir_in(target.canonicalize()?)?;
+        let stilling = super::taken(&tree::target().join("release/stilling"), folder.path())?;
+        let nats_server = tools::nats_server();
+        let place = Place {
+            folder: folder.path().to_owned(),
+            collects: tools::collects(&stilling),
+            stilling,
+            syncs_always: tools::syncs_always(&nats_server),
+            nats_server,
+        };
+        Ok((folder, place))
+    }
+}
+
+struct Bench {
+    place: Place,
+    rounds: u32,
+    quick: bool,
+    targets: RefCell<Vec<Target>>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        if !isolation::is_inside() {
+            Place::prepare()?;
+        }
+        isolation::enter()?;
+        idle::raise_descriptors();
+        let (_guard, place) = Place::find()?;
+        let bench = Bench { place, rounds: self.rounds, quick: self.quick, targets: RefCell::default() };
+        let is_wanted =
+            |title: &str| self.only.is_empty() || self.only.iter().any(|word| title.contains(word.as_str()));
+        let mut parts = Vec::new();
+        for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.title)) {
+            parts.push(bench.measure(scenario)?);
+        }
+        if is_wanted(scenarios::CURVE) {
+            parts.push(bench.curve()?);
+        }
+        if is_wanted(loss::TITLE) {
+            parts.push(bench.loss()?);
+        }
+        // One rank below the section.
+        let parts: Vec<String> = std::iter::once(targets::section(&bench.targets.borrow()))
+            .chain(parts)
+            .map(|part| format!("#{}", part.text()))
+            .collect();
+        let text = format!("## {TITLE}\n\n{}\n{}", bench.introduction(), parts.join("\n"));
+        println!("\n{text}");
+        if !self.write {
+            return Ok(());
+        }
+        let page = fs::read_to_string(tree::root().join(PAGE))?;
+        tree::write(PAGE, &with_section(&page, TITLE, &text))
+    }
+}
+
+impl Bench {
+    fn introduction(&self) -> String {
+        let quick = if self.quick { " --quick" } else { "" };
+        let mut lines = machine::where_and_when();
+        let said = |program: &str, arguments: &[&str]| machine::said(program, arguments);
+        let nats = said(&self.place.nats_server.to_string_lossy(), &["-v"]);
+        lines.extend([
+            format!("nats-server: {}", nats.trim_start_matches("nats-server: ")),
+            format!("Redis: {}", said("redis-server", &["-v"])),
+            format!("rsyslog: {}", said("/usr/sbin/rsyslogd", &["-v"])),
+        ]);
+        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+        let without = if self.place.collects {
+            ""
+        } else {
+            " This build of Stilling does not speak NATS, so it is not in the tables."
+        };
+        format!(
+            "Many clients send messages that are kept. `stilling bench collect` is the client of every server: it writes \
+             as many messages with one call as its window allows, checks each acknowledgement (stream, message, rising \
+             sequence, none missing, none twice) and each delivered byte, and accounts for every message: sent = received \
+             + every loss that the server's ledger names. A latency runs from the write that carried a message to the read \
+             that brought its acknowledgement. Server CPU is user and system time of all processes of the server, the \
+             kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
+             cache, is nobody's and is left out. Failures are messages without the right acknowledgement, deliveries that \
+             are missing, repeated or changed, and messages that are not accounted for. Servers and generator share the \
+             cores. Each round starts each server anew with an empty folder on the same file system. \
+             `cargo xtask bench collect --rounds {}{quick} --write` writes this section; rounds are interleaved as \
+             above.{without}\n\n{lines}\nThe servers: {}.\n",
+            self.rounds,
+            peers::ALL
+                .iter()
+                .map(|peer| format!("*{}*: {}", peer.name(), peer.words()))
+                .collect::<Vec<_>>()
+                .join("; ")
+        )
+    }
+
+    /// The peers that can take part.
+    fn able(&self, peers: &[Peer]) -> Vec<Peer> {
+        peers.iter().copied().filter(|peer| peer.is_able(&self.place)).collect()
+    }
+
+    fn measure(&self, scenario: &Scenario) -> Outcome<Section> {
+        let peers = self.able(scenario.peers);
+        let load = Load { seconds: if self.quick { 1 } else { scenario.seconds }, ..scenario.load };
+        let mut series: Vec<_> =
+            peers.iter().map(|peer| Series { server: peer.name(), samples: Vec::new() }).collect();
+        for round in 0..self.rounds {
+            for (peer, series) in peers.iter().zip(&mut series) {
+                let sample = load.measure(*peer, &self.place)?;
+                println!(
+                    "{}, round {round}, {}: {:.0} messages/s, {:.2} s of CPU per million, {} failures",
+                    scenario.title,
+                    peer.name(),
+                    sample.rate,
+                    sample.cpu_s,
+                    sample.failures
+                );
+                series.samples.push(sample);
+            }
+        }
+        if scenario.is_judged {
+            self.judge(scenario.title, &series);
+        }
+        let words = format!("`{}`{}", load.shown(), scenario.words);
+        Ok(Section { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
+    }
+
+    /// Compares with what the project wants: less CPU than the server that syncs as often, and no failure at all.
+    fn judge(&self, title: &str, series: &[Series]) {
+        let mut targets = self.targets.borrow_mut();
+        for name in [Peer::StillingUring.name(), Peer::StillingPoll.name()] {
+            let cpu = |sample: &Sample| Some(sample.cpu_s);
+            let ratio = figures::ratio(series, name, Peer::JetStream.name(), cpu);
+            let what = format!("server CPU, {name} ÷ {}: {title}", Peer::JetStream.name());
+            targets.push(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
+            let rate = |sample: &Sample| Some(sample.rate);
+            let ratio = figures::ratio(series, name, Peer::JetStream.name(), rate);
+            let what = format!("messages/s, {name} ÷ {}: {title}", Peer::JetStream.name());
+            targets.push(Target::at_least(what, 1.0, ratio, "×"));
+            let failures = series
+                .iter()
+                .find(|series| series.server == name)
+                .map(|series| series.samples.iter().map(|sample| sample.failures as f64).sum());
+            targets.push(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
+        }
+    }
+
+    /// Row 0.5: the rate against the size of the messages.
+    fn curve(&self) -> Outcome<Section> {
+        let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream]);
+        let mut head = vec!["bytes".to_owned()];
+        for peer in &peers {
+            head.extend([format!("{}, messages/s", peer.name()), format!("{}, MB/s", peer.name())]);
+        }
+        let mut table = vec![head];
+        let mut shown = String::new();
+        for size in scenarios::CURVE_SIZES {
+            let mut row = vec![figures::thousands(size.into())];
+            let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
+            let load = Load { size, seconds: if self.quick { 1 } else { 2 }, ..scenarios::ACKNOWLEDGED };
+            for _ in 0..self.rounds {
+                for (peer, samples) in peers.iter().zip(&mut samples) {
+                    samples.push(load.measure(*peer, &self.place)?);
+                }
+            }
+            for samples in samples {
+                let rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
+                let megabytes = figures::median(rates.clone()) * f64::from(size) / 1e6;
+                row.extend([figures::spread(&rates, figures::thousands), figures::thousands(megabytes)]);
+            }
+            shown = load.shown();
+            table.push(row);
+        }
+        let words = format!("Row 0.5: the same load with messages of other sizes, such as `{shown}`.");
+        Ok(Section { title: scenarios::CURVE.to_owned(), words, table })
+    }
+}
+
+/// A table of servers under one load, and below it ratios: medians of the ratios within each round.
+fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
+    let head = [
+        "server",
+        "messages/s",
+        "MB/s",
+        "server CPU s per million",
+        "p50 ms",
+        "p99 ms",
+        "p99.9 ms",
+        "failures",
+    ];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    for Series { server, samples } in series {
+        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
+        let latency = |of: fn(&Sample) -> Option<f64>| figures::spread_of_known(samples.iter().map(of));
+        let rates = all(|sample| sample.rate);
+        table.push(vec![
+            (*server).to_owned(),
+            figures::spread(&rates, figures::thousands),
+            figures::thousands(figures::median(rates) * f64::from(size) / 1e6),
+            figures::spread(&all(|sample| sample.cpu_s), figures::two_places),
+            latency(|sample| sample.p50_ms),
+            latency(|sample| sample.p99_ms),
+            latency(|sample| sample.p999_ms),
+            samples.iter().map(|sample| sample.failures).sum::<u64>().to_string(),
+        ]);
+    }
+    let first = Peer::StillingUring.name();
+    for below in series.iter().map(|series| series.server).filter(|server| *server != first) {
+        let shown = |of| {
+            let ratio = figures::ratio(series, first, below, of);
+            ratio.map_or_else(figures::unknown, |ratio| format!("×{}", figures::two_places(ratio)))
+        };
+        if !series.iter().any(|series| series.server == first) {
+            break;
+        }
+        let rate = shown(|sample: &Sample| Some(sample.rate));
+        table.push(vec![
+            format!("{first} ÷ {below}"),
+            rate.clone(),
+            rate,
+            shown(|sample| Some(sample.cpu_s)),
+            shown(|sample| sample.p50_ms),
+            shown(|sample| sample.p99_ms),
+            shown(|sample| sample.p999_ms),
+            String::new(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_stand_below_the_servers_that_were_there() {
+        let series = |server, rate| Series {
+            server,
+            samples: vec![Sample { rate, cpu_s: 2.0, failures: 1, ..Sample::default() }],
+        };
+        let table = compared(&[series("stilling uring", 4000.0), series("JetStream", 1000.0)], 1000);
+        assert_eq!(table[1][..4], ["stilling uring", "4,000", "4", "2.00"]);
+        assert_eq!(table[3][..4], ["stilling uring ÷ JetStream", "×4.00", "×4.00", "×1.00"]);
+        assert_eq!(table[1][7], "1");
+        assert_eq!(compared(&[series("JetStream", 1.0), series("Redis", 1.0)], 1).len(), 3);
+    }
+}

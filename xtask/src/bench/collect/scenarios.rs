@@ -1,0 +1,139 @@
+//! What is sent to whom.
+
+use super::load::Load;
+use super::peers::{Keeps, Peer};
+
+/// One table of the section.
+pub(super) struct Scenario {
+    pub(super) title: &'static str,
+    pub(super) words: &'static str,
+    pub(super) load: Load,
+    pub(super) seconds: u32,
+    pub(super) peers: &'static [Peer],
+    /// Whether the project's targets are about it.
+    pub(super) is_judged: bool,
+}
+
+/// Four publishers that wait for acknowledgements with 256 messages in flight each.
+pub(super) const ACKNOWLEDGED: Load = Load {
+    clients: 4,
+    size: 4096,
+    window: 256,
+    seconds: 4,
+    confirmed: true,
+    per_message: false,
+    subscribers: 0,
+    keeps: Keeps::Disk,
+};
+
+/// Without a stream, read along by one subscriber.
+const CORE: Load = Load { confirmed: false, subscribers: 1, keeps: Keeps::Nothing, ..ACKNOWLEDGED };
+
+/// The title of the rate against the size.
+pub(super) const CURVE: &str = "Against the size of the messages";
+
+/// Bytes of the messages there.
+pub(super) const CURVE_SIZES: [u32; 6] = [128, 512, 1024, 4096, 16_384, 65_536];
+
+const STILLING_AND_NATS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::NatsCore];
+
+const ON_DISK: [Peer; 6] = [
+    Peer::StillingUring,
+    Peer::StillingPoll,
+    Peer::JetStream,
+    Peer::JetStreamAlways,
+    Peer::RedisEverySecond,
+    Peer::RedisAlways,
+];
+
+const BBQ: [Peer; 5] =
+    [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::JetStreamAlways, Peer::RedisEverySecond];
+
+/// Who takes messages without saying that they arrived.
+const UNCONFIRMED: [Peer; 4] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::Rsyslog];
+
+pub(super) const SCENARIOS: [Scenario; 10] = [
+    Scenario {
+        title: "Acknowledged, 4 KB",
+        words: "",
+        load: ACKNOWLEDGED,
+        seconds: 4,
+        peers: &ON_DISK,
+        is_judged: true,
+    },
+    Scenario {
+        title: "Acknowledged, 128 bytes",
+        words: "",
+        load: Load { size: 128, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &ON_DISK,
+        is_judged: true,
+    },
+    Scenario {
+        title: "Acknowledged, 128 bytes, a stream in memory",
+        words: "",
+        load: Load { size: 128, keeps: Keeps::Memory, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream],
+        is_judged: false,
+    },
+    Scenario {
+        title: "Subjects alone with one subscriber, 128 bytes",
+        words: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
+                them, and publishers go no further ahead of it than 4,096 messages or 4 MiB each.",
+        load: Load { size: 128, ..CORE },
+        seconds: 4,
+        peers: &STILLING_AND_NATS,
+        is_judged: false,
+    },
+    Scenario {
+        title: "Subjects alone with one subscriber, 4 KB",
+        words: "",
+        load: CORE,
+        seconds: 4,
+        peers: &STILLING_AND_NATS,
+        is_judged: false,
+    },
+    Scenario {
+        title: "BBQ's test, confirmed, a connection per message",
+        words: ": rows 0.23 to 0.33. BBQ reported 1,071 messages per second, 56 failed messages and 184 failed connections \
+                on another, older machine.",
+        load: Load { window: 1, per_message: true, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &BBQ,
+        is_judged: false,
+    },
+    Scenario {
+        title: "BBQ's test, without waiting, kept connections",
+        words: ": a rate is that of messages that have arrived; rsyslog writes them as lines of a file, which is read and \
+                checked afterwards.",
+        load: Load { confirmed: false, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &UNCONFIRMED,
+        is_judged: false,
+    },
+    Scenario {
+        title: "BBQ's test, without waiting, a connection per message",
+        words: "",
+        load: Load { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &UNCONFIRMED,
+        is_judged: false,
+    },
+    Scenario {
+        title: "Fan-in of 64 connections, 512 bytes",
+        words: "",
+        load: Load { clients: 64, size: 512, window: 16, ..ACKNOWLEDGED },
+        seconds: 4,
+        peers: &ON_DISK,
+        is_judged: false,
+    },
+    Scenario {
+        title: "One message at a time, 512 bytes",
+        words: ": what a client waits that sends, waits and sends again.",
+        load: Load { clients: 1, size: 512, window: 1, ..ACKNOWLEDGED },
+        seconds: 2,
+        peers: &ON_DISK,
+        is_judged: false,
+    },
+];

@@ -1,0 +1,87 @@
+//! Programs that are measured beside Stilling and are not, or not new enough, among Debian's packages.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::Outcome;
+use crate::steps::run;
+use crate::tree;
+
+/// The version that is built.
+const NATS_SERVER: &str = "github.com/nats-io/nats-server/v2@v2.15.2";
+
+/// The first version that can sync before it acknowledges.
+const SYNCS_FROM: (u32, u32) = (2, 10);
+
+fn built() -> PathBuf {
+    tree::target().join("tools/nats-server")
+}
+
+/// nats-server: the one that was built, else the system's.
+pub(crate) fn nats_server() -> PathBuf {
+    let built = built();
+    if built.is_file() { built.canonicalize().unwrap_or(built) } else { "nats-server".into() }
+}
+
+/// Builds nats-server into `target/tools` if it is not there. Debian's own is older than its `sync_interval: always`; it is
+/// used where there is no Go, and that row is left out.
+///
+/// # Errors
+/// If there is neither.
+pub(crate) fn install_nats_server() -> Outcome {
+    if built().is_file() {
+        return Ok(());
+    }
+    let tools = tree::target().join("tools");
+    std::fs::create_dir_all(&tools)?;
+    let mut go = Command::new("go");
+    // An older Go fetches the toolchain that the module asks for.
+    go.args(["install", NATS_SERVER]).env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
+    match run(&mut go) {
+        Ok(()) => Ok(()),
+        Err(error) if version(Path::new("nats-server")).is_some() => {
+            println!("{error}\nusing the system's nats-server");
+            Ok(())
+        }
+        Err(error) => Err(format!(
+            "{error}\nnats-server is built with Go 1.21 or newer (Debian: golang-go); or install the package nats-server"
+        )
+        .into()),
+    }
+}
+
+/// Major and minor version of a nats-server.
+fn version(program: &Path) -> Option<(u32, u32)> {
+    let output = Command::new(program).arg("-v").output().ok()?;
+    parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// `nats-server: v2.15.2`
+fn parse(said: &str) -> Option<(u32, u32)> {
+    let mut numbers = said.trim().rsplit_once('v')?.1.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Whether this nats-server knows `sync_interval: always`.
+pub(super) fn syncs_always(program: &Path) -> bool {
+    version(program).is_some_and(|version| version >= SYNCS_FROM)
+}
+
+/// Whether this build of Stilling speaks NATS.
+pub(super) fn collects(stilling: &Path) -> bool {
+    let help = Command::new(stilling).args(["serve", "--help"]).output();
+    help.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("--nats "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_read_and_compared_as_numbers() {
+        assert_eq!(parse("nats-server: v2.15.2\n"), Some((2, 15)));
+        assert_eq!(parse("nats-server: v2.9.10"), Some((2, 9)));
+        assert!(parse("nats-server: v2.9.10") < Some(SYNCS_FROM));
+        assert_eq!(parse("no"), None);
+    }
+}

@@ -166,3 +166,25 @@ fn a_program_that_holds_connections_says_when_it_does() {
     let json: serde_json::Value = serde_json::from_slice(&outcome.stdout).expect("one JSON value");
     assert_eq!((&json["ok"], &json["held"]), (&20.into(), &20.into()));
 }
+
+/// Row 0.23: wrong usage of the message generator ends like any other, and a server that is not there is named.
+#[test]
+fn a_collect_run_that_cannot_be_is_explained() {
+    let run = |arguments: &str| stilling(arguments).output().expect("the binary runs");
+    for (arguments, words) in [
+        ("bench collect 127.0.0.1:1 --protocol redis --unconfirmed", "cannot be left out"),
+        ("bench collect 127.0.0.1:1 --protocol syslog", "no acknowledgements"),
+        ("bench collect 127.0.0.1:1 --per-message --subscribers 1", "kept connections"),
+        ("bench collect 127.0.0.1:1 --core", "--unconfirmed"),
+        ("bench crash --data nowhere", "COMMAND"),
+    ] {
+        let outcome = run(arguments);
+        let said = text(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(64), "{arguments}: {said}");
+        assert!(said.contains(words), "{arguments}: {said}");
+    }
+    let outcome = run("bench collect 127.0.0.1:1 --wait 0.001");
+    let said = text(&outcome.stderr);
+    assert_eq!(outcome.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot connect to 127.0.0.1:1"), "{said}");
+}

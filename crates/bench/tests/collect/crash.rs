@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use stilling_bench::collect::CollectError;
-use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Victim};
+use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Process, Victim};
 
 use crate::fake::{Fake, Lie};
 
@@ -49,4 +49,13 @@ fn each_broken_word_has_its_name() {
     check(Lie::LostLater, "lost", |report| report.lost);
     check(Lie::OtherStream(5), "refused", |report| report.refused);
     check(Lie::Forgotten(5), "lost", |report| report.lost);
+}
+
+#[test]
+fn a_server_that_ends_by_itself_is_told_with_its_command() {
+    let address = SocketAddr::from(([127, 0, 0, 1], 1));
+    let mut victim =
+        Process::new(&["false".to_owned(), "{port}".to_owned()], address, std::path::Path::new("nowhere"));
+    let error = crash::run(&mut victim, &CrashPlan::default(), |_| {}).expect_err("it does not serve");
+    assert!(error.to_string().contains("`false 1` ended by itself"), "{error}");
 }

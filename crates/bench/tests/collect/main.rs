@@ -4,6 +4,7 @@
 
 mod crash;
 mod fake;
+mod others;
 mod right;
 mod wrong;
 

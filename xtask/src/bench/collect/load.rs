@@ -14,6 +14,9 @@ use crate::steps::shown;
 /// Seconds that a client waits for an answer.
 const PATIENCE_S: u32 = 20;
 
+/// A subject that no server has a stream for, whatever its defaults are.
+const ALONE: &str = "alone";
+
 /// How messages are sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Load {
@@ -69,10 +72,11 @@ impl Load {
         let flags = [
             (!self.confirmed, "--unconfirmed".to_owned()),
             (self.per_message, "--per-message".to_owned()),
-            (self.keeps == Keeps::Nothing, "--core".to_owned()),
+            (self.keeps == Keeps::Nothing, format!("--core --subject={ALONE}")),
             (self.subscribers > 0, format!("--subscribers={}", self.subscribers)),
         ];
-        options.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag));
+        let set = flags.into_iter().filter(|(is_set, _)| *is_set);
+        options.extend(set.flat_map(|(_, flags)| flags.split(' ').map(str::to_owned).collect::<Vec<_>>()));
         options
     }
 
@@ -154,7 +158,7 @@ mod tests {
             "stilling bench collect ADDRESS --clients=4 --size=128 --window=256 --seconds=4 --timeout=20 --unconfirmed --per-message"
         );
         let load = Load { per_message: false, subscribers: 1, keeps: Keeps::Nothing, ..load };
-        assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subscribers=1"));
+        assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subject=alone --subscribers=1"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Arguments {
             judged += 1;
             println!(
                 "{}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} refused; {} kept unacknowledged; \
-                 longest start {} ms",
+                 {} failed starts, longest start {} ms",
                 peer.name(),
                 found.kills,
                 found.acknowledged,
@@ -43,6 +43,7 @@ impl Arguments {
                 found.reordered,
                 found.refused,
                 found.found_unacknowledged,
+                found.failed_starts,
                 found.longest_start_ms
             );
             for (kind, words) in &found.evidence {

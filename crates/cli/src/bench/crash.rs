@@ -104,6 +104,7 @@ fn table(report: &CrashReport) -> String {
         ("invented", report.invented),
         ("reordered", report.reordered),
         ("refused", report.refused),
+        ("failed starts", report.failed_starts),
         ("longest start (ms)", report.longest_start_ms),
     ];
     rows.iter().map(|(name, value)| format!("{name:<22}{value}\n")).collect()

@@ -28,6 +28,7 @@ pub(crate) struct Found {
     pub(crate) invented: u64,
     pub(crate) reordered: u64,
     pub(crate) refused: u64,
+    pub(crate) failed_starts: u64,
     pub(crate) longest_start_ms: u64,
     pub(crate) evidence: std::collections::BTreeMap<String, String>,
 }
@@ -77,6 +78,7 @@ impl Bench {
             "invented",
             "reordered",
             "kept unacknowledged",
+            "failed starts",
             "longest start ms",
         ];
         let mut table = vec![head.map(str::to_owned).to_vec()];
@@ -93,6 +95,7 @@ impl Bench {
             row.extend(counts.map(|count| figures::thousands(count as f64)));
             row.extend([
                 figures::thousands(found.found_unacknowledged as f64),
+                found.failed_starts.to_string(),
                 found.longest_start_ms.to_string(),
             ]);
             table.push(row);
@@ -100,7 +103,8 @@ impl Bench {
         let words = format!(
             "`stilling bench crash --kills {kills} -- SERVER …`: four publishers of 512 bytes keep 256 messages in flight; the \
              server gets SIGKILL at a random moment, is started again with what it has, and its stream is replayed and \
-             compared with every acknowledgement that it gave. `cargo xtask crash` does the same alone.\n\n\
+             compared with every acknowledgement that it gave. `cargo xtask crash` does the same alone. A start fails when the port is still taken: the \
+             kernel takes the io_uring of a killed process apart a moment after the process has gone.\n\n\
              A killed process loses nothing that it has handed to the system, synced or not, so this table cannot tell the \
              servers apart that acknowledge before they sync; only a power failure could. What a power failure takes \
              cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/crash.rs` \

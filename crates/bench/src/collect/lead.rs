@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::limits::{LEAD_MAX, LEAD_SIZE_MAX};
+use super::plan::Plan;
 
 /// One client's messages between publisher and subscribers.
 #[derive(Debug)]
@@ -17,10 +18,11 @@ pub(super) struct Lead {
 }
 
 impl Lead {
-    pub(super) fn new(subscribers: u16, size: u32) -> Lead {
-        let most = LEAD_MAX.min(LEAD_SIZE_MAX / u64::from(size)).max(1);
+    pub(super) fn new(plan: &Plan) -> Lead {
+        let size = u64::from(plan.size) * u64::from(plan.clients);
+        let most = LEAD_MAX.min(LEAD_SIZE_MAX / size).max(1);
         Lead {
-            delivered: (0..subscribers).map(|_| AtomicU64::new(0)).collect(),
+            delivered: (0..plan.subscribers).map(|_| AtomicU64::new(0)).collect(),
             begun: (0..most).map(|_| AtomicU64::new(0)).collect(),
             sent: AtomicU64::new(0),
             ended: AtomicBool::new(false),
@@ -74,7 +76,9 @@ mod tests {
 
     #[test]
     fn the_slowest_subscriber_sets_the_pace() {
-        let lead = Lead::new(2, 1024 * 1024);
+        let plan =
+            Plan { clients: 2, subscribers: 2, size: 512 * 1024, ..Plan::new(([127, 0, 0, 1], 9).into()) };
+        let lead = Lead::new(&plan);
         assert_eq!((lead.end(), lead.all()), (4, None));
         (0..4).for_each(|counter| lead.send(counter, 10 + counter));
         assert_eq!(lead.deliver(0, 3), 13);
@@ -82,6 +86,6 @@ mod tests {
         lead.deliver(1, 1);
         lead.finish();
         assert_eq!((lead.end(), lead.all()), (6, Some(4)));
-        assert_eq!(Lead::new(0, 16).end(), u64::MAX);
+        assert_eq!(Lead::new(&Plan { subscribers: 0, ..plan }).end(), u64::MAX);
     }
 }

@@ -26,10 +26,10 @@ pub(super) const WRITE_SIZE: usize = 256 * 1024;
 /// Bytes that one read may bring.
 pub(super) const READ_SIZE: usize = 256 * 1024;
 
-/// How far publishers of one client may be ahead of the slowest subscriber, in messages and in bytes. Reached: they
-/// wait, so that no server has to choose between memory and loss.
+/// How many messages a client may be ahead of the slowest subscriber. Reached: it waits, so that no server has to choose
+/// between memory and loss.
 pub(super) const LEAD_MAX: u64 = 4096;
-/// The same in bytes.
+/// The same in bytes of payload, of all clients together.
 pub(super) const LEAD_SIZE_MAX: u64 = 4 * 1024 * 1024;
 
 /// How often a connection is tried for one message before that message has failed.

@@ -45,7 +45,7 @@ impl Run {
         Run {
             pattern: Arc::new(Pattern::new(plan.size)),
             id: format!("{:x}{:x}", std::process::id(), since.as_nanos()),
-            leads: (0..plan.clients).map(|_| Lead::new(plan.subscribers, plan.size)).collect(),
+            leads: (0..plan.clients).map(|_| Lead::new(&plan)).collect(),
             gate: Barrier::new(plan.publishing_threads().into()),
             start: OnceLock::new(),
             stop,

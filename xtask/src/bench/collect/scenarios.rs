@@ -80,7 +80,7 @@ pub(super) const SCENARIOS: [Scenario; 10] = [
     Scenario {
         title: "Subjects alone with one subscriber, 128 bytes",
         words: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
-                them, and publishers go no further ahead of it than 4,096 messages or 4 MiB each.",
+                them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: Load { size: 128, ..CORE },
         seconds: 4,
         peers: &STILLING_AND_NATS,

@@ -279,6 +279,7 @@ fn started(
 ) -> Result<(SocketAddr, Api), CollectError> {
     let begun = Instant::now();
     let mut to = victim.start()?;
+    let mut how_it_ended = None;
     loop {
         let ready = Api::connect(to, plan.timeout).and_then(|mut api| {
             if let Some(storage) = plan.make_stream.filter(|_| is_first) {
@@ -296,18 +297,22 @@ fn started(
             // its back. So a server that ends at its start is started again, as a supervisor does, and that is counted.
             Err(error) if !victim.is_running() => {
                 // Who has ended by itself is killed in vain, which says how it ended.
-                let error = victim.kill().err().unwrap_or(error);
+                how_it_ended = Some(victim.kill().err().unwrap_or(error));
                 if begun.elapsed() >= plan.timeout {
-                    return Err(error);
+                    break;
                 }
                 report.failed_starts += 1;
                 thread::sleep(LOOK_INTERVAL);
                 to = victim.start()?;
             }
-            Err(error) if begun.elapsed() >= plan.timeout => return Err(error),
+            Err(error) if begun.elapsed() >= plan.timeout => {
+                how_it_ended.get_or_insert(error);
+                break;
+            }
             Err(_) => thread::sleep(LOOK_INTERVAL),
         }
     }
+    Err(how_it_ended.unwrap_or_else(|| CollectError::server("it does not start")))
 }
 
 /// Publishes over all connections until the server is dead.

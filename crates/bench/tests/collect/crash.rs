@@ -56,7 +56,7 @@ fn a_server_that_ends_by_itself_is_told_with_its_command() {
     let address = SocketAddr::from(([127, 0, 0, 1], 1));
     let mut victim =
         Process::new(&["false".to_owned(), "{port}".to_owned()], address, std::path::Path::new("nowhere"));
-    let plan = CrashPlan { timeout: std::time::Duration::from_millis(100), ..CrashPlan::default() };
+    let plan = CrashPlan { timeout: std::time::Duration::from_secs(2), ..CrashPlan::default() };
     let error = crash::run(&mut victim, &plan, |_| {}).expect_err("it does not serve");
     assert!(error.to_string().contains("`false 1` ended by itself"), "{error}");
 }

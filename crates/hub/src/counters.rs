@@ -1,6 +1,7 @@
 //! What the hub has done, for whoever wants to look at it from another thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::intake::Door;
 use crate::ledger::{Ledger, Loss};
@@ -60,8 +61,8 @@ pub struct StreamCounters {
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,
-    /// 1 when it is frozen.
-    pub frozen: Figure,
+    /// Why it is frozen, once it is.
+    pub frozen: OnceLock<Arc<str>>,
 }
 
 impl Counters {

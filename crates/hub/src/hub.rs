@@ -335,7 +335,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.visible.set(stream.visible);
             counters.pending.set(pending);
             counters.pending_max.set(counters.pending_max.get().max(pending));
-            counters.frozen.set(u64::from(stream.frozen.is_some()));
+            if let Some(reason) = &stream.frozen {
+                counters.frozen.get_or_init(|| Arc::clone(reason));
+            }
         }
     }
 

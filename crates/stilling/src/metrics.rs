@@ -1,5 +1,7 @@
 //! The metrics in OpenMetrics text form: <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
 
+mod hub;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -83,7 +85,8 @@ impl Collector for Everything {
             see.http(|c| &c.handler_panics),
         )?;
         self.encode_jobs(to)?;
-        self.encode_app(to)
+        self.encode_app(to)?;
+        hub::encode(see, to)
     }
 }
 

@@ -23,6 +23,7 @@ pub(super) struct Methods(u8);
 
 impl Methods {
     pub(super) const GET: Methods = Methods(0b11);
+    pub(super) const POST: Methods = Methods(0b100);
     pub(super) const GET_AND_POST: Methods = Methods(0b111);
 
     /// The list, without allocation.
@@ -79,6 +80,7 @@ mod tests {
 
     #[test]
     fn every_set_of_methods_can_be_listed() {
+        assert_eq!(Methods::POST.list().as_str(), "POST");
         assert_eq!(Methods::GET_AND_POST.list().as_str(), "GET, HEAD, POST");
         let all: Methods = LISTED.into_iter().collect();
         assert_eq!(all.list().as_str(), "GET, HEAD, POST, PUT, DELETE, OPTIONS, TRACE, PATCH");

@@ -9,6 +9,7 @@
 //! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
 //! cannot overtake each other and the peer is slowed down by TCP.
 
+mod admission;
 mod answer;
 mod counters;
 mod delegated;
@@ -17,6 +18,7 @@ mod forward;
 mod methods;
 mod outgoing;
 mod pages;
+pub(crate) mod publish;
 mod request;
 mod response;
 mod route;

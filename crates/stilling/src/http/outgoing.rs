@@ -80,7 +80,12 @@ impl HttpSession {
     pub(super) fn into_delegate(self) -> Option<Delegate> {
         match self.kept {
             Kept::Delegate(delegate) => Some(delegate),
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Asked(_) | Kept::Forward(_) => None,
+            Kept::Nothing
+            | Kept::Request(_)
+            | Kept::Answer(_)
+            | Kept::Asked(_)
+            | Kept::Forward(_)
+            | Kept::Published(_) => None,
         }
     }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use stilling_engine::{CloseReason, Io};
+use stilling_hub::{Door, Loss};
 use stilling_wire::http1::Status;
 
 use super::answer::{self, Terms};
@@ -16,8 +17,12 @@ pub(super) fn metrics(service: &HttpService) -> Response {
     fresh(metrics::MEDIA_TYPE, metrics::render(&service.overview))
 }
 
-/// `/readyz`: whether more work is welcome, and how many worker processes are ready for it.
+/// `/readyz`: whether more work is welcome, and how many worker processes are ready for it. It is not where a stream is
+/// frozen: whoever publishes to it would be refused until the next start.
 pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
+    if let Some(text) = frozen(&io.service.overview).filter(|_| io.service.is_ready()) {
+        return answer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io);
+    }
     let has_process = io.service.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
     let is_ready = io.service.is_ready() && has_process;
     let status = if is_ready { Status::Ok } else { Status::ServiceUnavailable };
@@ -32,6 +37,22 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     let text = format!("{word}: {} of {} worker processes\n", counters.ready, counters.wanted);
     answer::send(terms, status, TEXT, text.as_bytes(), io)
 }
+
+/// Which streams take nothing, and why.
+fn frozen(see: &Overview) -> Option<String> {
+    let mut text = String::new();
+    for stream in &see.hub.get()?.streams {
+        if let Some(reason) = stream.frozen.get() {
+            let _ = writeln!(text, "not ready: the stream {} is frozen until the next start: {reason}", stream.name);
+        }
+    }
+    // What is short goes out at once; there are as many reasons as streams.
+    text.truncate(text.floor_char_boundary(FROZEN_TEXT_MAX));
+    (!text.is_empty()).then_some(text)
+}
+
+/// Bytes of what `/readyz` says about streams. The rest is left out.
+const FROZEN_TEXT_MAX: usize = 8 * 1024;
 
 /// `/status`.
 pub(super) fn status(service: &HttpService) -> Response {
@@ -113,6 +134,7 @@ fn status_page(see: &Overview, ready: bool) -> String {
         ];
         table(&mut page, "Worker processes", &rows);
     }
+    streams(&mut page, see);
     let answers: Vec<_> =
         Status::ALL.iter().map(|status| (status.reason(), see.http(|c| c.answers(*status)))).collect();
     table(&mut page, "Answers", &answers);
@@ -130,6 +152,34 @@ fn table(page: &mut String, title: &str, rows: &[(&str, u64)]) {
         }
     }
     page.push_str("</table>");
+}
+
+/// The streams of the hub, and what was lost before it.
+fn streams(page: &mut String, see: &Overview) {
+    let Some(hub) = see.hub.get() else { return };
+    page.push_str("<h2>Streams</h2><table><tr><td>stream<td>first<td>last<td>visible<td>waiting for the disk<td>state");
+    for stream in &hub.streams {
+        let state = stream.frozen.get().map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
+        let [first, last, visible, pending] =
+            [&stream.first, &stream.last, &stream.visible, &stream.pending].map(stilling_hub::Figure::get);
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{first}<td>{last}<td>{visible}<td>{pending}<td>{state}",
+            escape(&stream.name)
+        );
+    }
+    page.push_str("</table>");
+    let lost = |loss| Door::ALL.into_iter().map(|door| hub.losses(door, loss)).sum();
+    let mut rows = vec![
+        ("messages", hub.messages.get()),
+        ("delivered", hub.delivered.get()),
+        ("duplicates", hub.duplicates.get()),
+        ("subscriptions now", hub.subscriptions.get()),
+        ("consumers now", hub.consumers.get()),
+    ];
+    let losses = Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss)));
+    rows.extend(losses.iter().map(|(name, count)| (name.as_str(), *count)));
+    table(page, "Messages", &rows);
 }
 
 fn escape(text: &str) -> String {

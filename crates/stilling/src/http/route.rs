@@ -2,6 +2,7 @@
 
 use stilling_wire::http1::{Method, RequestHead, Status};
 
+use super::admission;
 use super::methods::Methods;
 use super::routes::{Found, Routes};
 use super::service::HttpConfig;
@@ -59,15 +60,21 @@ pub(super) enum Route {
     Handler(u16),
     /// A worker process.
     App,
+    /// `/publish/<subject>`: the hub.
+    Publish,
 }
 
 impl Route {
-    /// The route of a request that came by `door`: a worker process, a handler, or one of the server's own.
-    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, door: Door) -> Route {
+    /// The route of a request that came by `door`: a worker process, a handler, the hub if there is one, or one of the
+    /// server's own pages.
+    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, door: Door, has_hub: bool) -> Route {
+        let publishes = has_hub && head.target.path.starts_with(admission::PREFIX);
         match door.serves {
             Serves::Pages => Route::own(head, door),
+            // Who asks for a hub wants it beside the worker processes, too.
+            _ if config.has_app && publishes => Route::publish(head),
             _ if config.has_app => Route::beside_app(head, door),
-            _ => Route::beside_handlers(head, &config.routes, door),
+            _ => Route::beside_handlers(head, &config.routes, door, publishes),
         }
     }
 
@@ -80,16 +87,25 @@ impl Route {
         }
     }
 
-    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, door: Door) -> Route {
+    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, door: Door, publishes: bool) -> Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),
+            Found::Nothing if publishes => Route::publish(head),
             Found::Nothing => match (Route::own(head, door), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
                 // The page at `/` is for a server that has nothing better to show there.
                 (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
                 (own, _) => own,
             },
+        }
+    }
+
+    fn publish(head: &RequestHead<'_>) -> Route {
+        match head.method {
+            Method::Post => Route::Publish,
+            Method::Other(_) | Method::Connect => Route::Refused(Status::NotImplemented),
+            _ => Route::OtherMethods(Methods::POST),
         }
     }
 

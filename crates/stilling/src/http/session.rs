@@ -15,12 +15,13 @@ use super::answer::{self, ANSWER_ROOM, Terms};
 use super::delegated::Delegate;
 use super::forward::Forward;
 use super::pages;
+use super::publish::Published;
 use super::request::{KeptRequest, Request};
 use super::response::{Response, TEXT};
 use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::Sending;
-use super::service::{AppNews, HttpService, JobOutcome, Mail, Work};
+use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
 use crate::app::{ExchangeId, Mail as AppMail};
 
 /// What the connection is waiting for; decides what its deadline means.
@@ -46,6 +47,10 @@ pub(super) enum Waiting {
     App,
     /// A worker process to go on with its answer, or to ask for more of the body.
     AppPart,
+    /// Room on the way to the hub.
+    HubRoom,
+    /// The hub to say what became of what was published.
+    Verdict,
 }
 
 /// What the connection keeps for a handler's request, outside of its slot.
@@ -62,6 +67,8 @@ pub(super) enum Kept {
     Asked(ExchangeId),
     /// A long request to a worker process, or its long answer.
     Forward(Box<Forward>),
+    /// Messages that the hub has.
+    Published(Box<Published>),
 }
 
 /// Whether the client has seen a part of the answer that a job is for. Then it cannot be told 503 any more.
@@ -84,6 +91,8 @@ pub struct HttpSession {
     pub(super) body_received: u64,
     /// Which of the connection's jobs is the present one; a result with another number is late.
     pub(super) job: u8,
+    /// The hub's desk is to say when there is room, and has not yet.
+    pub(super) asks_for_room: bool,
     door: Door,
     /// Where the connection comes from, if a worker process or a handler is to know.
     pub(super) peer: Option<Box<IpAddr>>,
@@ -101,6 +110,7 @@ impl HttpSession {
             since: Time::ZERO,
             body_received: 0,
             job: 0,
+            asks_for_room: false,
             door,
             peer: None,
         }
@@ -113,7 +123,11 @@ impl HttpSession {
 
     /// A head is complete; `raw` are its bytes.
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door));
+        let has_hub = io.service.hub.is_some();
+        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door, has_hub));
+        if self.terms.route == Route::Publish && !self.admit(head, io) {
+            return;
+        }
         if head.body == BodyLength::None {
             return match self.terms.route {
                 Route::App => self.forward(head, io),
@@ -133,7 +147,7 @@ impl HttpSession {
                 return io.finish_lingering(CloseReason::Done);
             }
         }
-        if matches!(self.terms.route, Route::Handler(_)) && !self.keep(raw, io) {
+        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io) {
             return;
         }
         if self.terms.route == Route::App && !self.begin_forward(head, io) {
@@ -157,9 +171,9 @@ impl HttpSession {
                 let response = contained(&request, |request| answer(request));
                 return self.respond_inline(response, io);
             }
-            if !self.keep(raw, io) {
-                return;
-            }
+        }
+        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io) {
+            return;
         }
         self.answer(io);
     }
@@ -207,6 +221,7 @@ impl HttpSession {
         let persistent = match terms.route {
             Route::Handler(number) => return self.handle(number, io),
             Route::App => return self.forward_end(io),
+            Route::Publish => return self.publish(io),
             Route::Slow | Route::Panic if io.service.config.has_workers => {
                 let (panics, span) = (terms.route == Route::Panic, io.service.config.slow_duration);
                 return self.submit(io, move |context| {
@@ -478,7 +493,7 @@ impl HttpSession {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
             Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}
-            Waiting::App | Waiting::AppPart => {}
+            Waiting::App | Waiting::AppPart | Waiting::HubRoom | Waiting::Verdict => {}
             Waiting::Head => {
                 let deadline = io.now().after(io.service.config.timeouts.head);
                 io.set_deadline(Some(deadline));
@@ -508,8 +523,9 @@ impl HttpSession {
             }
             (Mail::Job(..), _) => io.service.counters.late_results.add(1),
             (Mail::App(AppNews(AppMail::Said(job, said))), _) if job == self.job => self.forwarded(said, io),
+            (Mail::Hub(HubNews(mail)), _) => self.hub_says(mail, io),
             // To somebody who has left; or to an exchange, which is not ours.
-            (Mail::App(_) | Mail::Hub(_), _) => {}
+            (Mail::App(_), _) => {}
         }
     }
 
@@ -526,7 +542,7 @@ impl HttpSession {
         let id = match std::mem::replace(&mut self.kept, Kept::Nothing) {
             Kept::Asked(id) => Some(id),
             Kept::Forward(forward) => forward.exchange,
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) => None,
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) | Kept::Published(_) => None,
         };
         if let Some((id, app)) = id.zip(service.app.as_mut()) {
             // What it has said already, and what lies in the mail, comes too late from now on.
@@ -555,6 +571,8 @@ impl HttpSession {
                 self.go_on(io);
             }
             Waiting::App | Waiting::AppPart => self.look_at_forward(io),
+            Waiting::HubRoom => self.room_is_late(io),
+            Waiting::Verdict => self.verdict_is_late(io),
             Waiting::Room => {}
         }
     }

@@ -36,6 +36,10 @@ pub struct DeskCounters {
     pub slow_consumers: Counter,
     /// Clients that were not let in.
     pub shut_out: Counter,
+    /// Publications by HTTP that found no room on the way to the hub for too long.
+    pub publications_shed: Counter,
+    /// Publications by HTTP whose verdicts did not come in time.
+    pub publications_unanswered: Counter,
 }
 
 impl HubDesk {

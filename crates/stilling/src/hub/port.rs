@@ -91,6 +91,13 @@ impl Port {
         }
     }
 
+    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now.
+    pub(crate) fn ask_more(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
+        if let Some(intake) = &mut self.intake {
+            intake.push(token.bits(), traits, request);
+        }
+    }
+
     /// Tells the hub that a connection is gone, as soon as there is room.
     pub(crate) fn leave(&mut self, token: Token) {
         self.errands.push_back((token, Errand::Leave));

@@ -5,4 +5,4 @@ mod session;
 mod users;
 
 pub(crate) use session::NatsSession;
-pub(crate) use users::Users;
+pub(crate) use users::{Access, Users};

@@ -1,0 +1,279 @@
+//! Who may publish what by `POST /publish/<subject>`, judged by the head alone: before a byte of the body is kept.
+//!
+//! Whatever is refused says why, to whoever has to change something: the page that has no business here (403), the client
+//! without a name (401) or without the permission (403), the one whose subject or conditions no stream can understand (400).
+
+use std::borrow::Cow;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use stilling_wire::http1::{BodyLength, RequestHead, Status};
+use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, MESSAGE_ID, Subject, encode_headers};
+
+use super::response::Response;
+use crate::hub::HubDesk;
+use crate::nats::{Access, Users};
+
+/// What the paths of publications begin with.
+pub(super) const PREFIX: &[u8] = b"/publish/";
+
+/// What subjects begin with that the hub answers itself, by its own rules.
+const HUBS_OWN: &[u8] = b"$JS.";
+
+/// The media type of several messages, one on a line.
+const LINES: &[u8] = b"application/x-ndjson";
+
+/// What begins the names of NATS' own headers.
+const HEADERS: &str = "nats-";
+
+/// The header that names the stream that is to take a message.
+const EXPECTED_STREAM: &str = "Nats-Expected-Stream";
+
+/// What is to be published, as far as the head says.
+#[derive(Debug)]
+pub(super) struct Order<'a> {
+    /// A checked subject.
+    pub(super) subject: Cow<'a, [u8]>,
+    /// Every line of the body is a message.
+    pub(super) is_lines: bool,
+    /// The header block of each message, or nothing.
+    pub(super) headers: Vec<u8>,
+}
+
+/// Why something is not published.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Objection {
+    pub(super) status: Status,
+    /// A line for whoever asked.
+    pub(super) why: Cow<'static, str>,
+}
+
+impl Objection {
+    pub(super) fn new(status: Status, why: impl Into<Cow<'static, str>>) -> Self {
+        Objection { status, why: why.into() }
+    }
+
+    fn bad(why: impl Into<Cow<'static, str>>) -> Self {
+        Objection::new(Status::BadRequest, why)
+    }
+}
+
+impl From<Objection> for Response {
+    fn from(Objection { status, why }: Objection) -> Self {
+        let response = Response::text(format!("{why}\n")).with_status(status);
+        match status {
+            // RFC 9110 §11.6.1, RFC 7617 §2.1, RFC 6750 §3.
+            Status::Unauthorized => response
+                .with_header("WWW-Authenticate", "Basic realm=\"stilling\", charset=\"UTF-8\"")
+                .with_header("WWW-Authenticate", "Bearer realm=\"stilling\""),
+            _ => response,
+        }
+    }
+}
+
+/// Whether this request may publish; its body may still be on the way.
+pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk) -> Result<(), Objection> {
+    if !is_same_origin(head) {
+        let why = "a page of another origin may not publish here: Origin is not the Host that was asked";
+        return Err(Objection::new(Status::Forbidden, why));
+    }
+    let access = recognise(head.header("Authorization"), &hub.users);
+    if access == Access::Unknown {
+        let why = "who may publish here has a name and password (Basic), or a token (Bearer); this request has none that is known";
+        return Err(Objection::new(Status::Unauthorized, why));
+    }
+    let order = Order::of(head, hub)?;
+    if !hub.users.may_publish(access, &order.subject) {
+        return Err(Objection::new(Status::Forbidden, "this user may not publish to this subject"));
+    }
+    match head.body {
+        BodyLength::Sized(size) if !order.is_lines => fits(size, hub, None),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a message of so many bytes can be taken; the `line` it stands on, if there are several.
+pub(super) fn fits(size: u64, hub: &HubDesk, line: Option<usize>) -> Result<(), Objection> {
+    let most = hub.limits.payload_size_max;
+    if size <= u64::from(most) {
+        return Ok(());
+    }
+    let what = line.map_or_else(|| "the message".to_owned(), |line| format!("the message on line {line}"));
+    let why = format!("{what} has {size} bytes; {most} is the most that a stream takes. Nothing was published");
+    Err(Objection::new(Status::ContentTooLarge, why))
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn of(head: &RequestHead<'a>, hub: &HubDesk) -> Result<Self, Objection> {
+        let raw = head.target.path.strip_prefix(PREFIX).unwrap_or_default();
+        let subject: Cow<'a, [u8]> = percent_encoding::percent_decode(raw).into();
+        if let Err(error) = Subject::parse(&subject, &hub.limits.subject) {
+            return Err(Objection::bad(format!("nothing can be published to this subject: {error}")));
+        }
+        if subject.starts_with(HUBS_OWN) {
+            return Err(Objection::bad(
+                "nothing can be published to this subject: what begins with $JS. is the hub's own, for clients of NATS",
+            ));
+        }
+        let is_lines = head.header("Content-Type").is_some_and(|value| {
+            let media_type = value.split(|&byte| byte == b';').next().unwrap_or_default();
+            media_type.trim_ascii().eq_ignore_ascii_case(LINES)
+        });
+        Ok(Order { subject, is_lines, headers: conditions(head, is_lines)? })
+    }
+}
+
+/// The headers that go along, as NATS has them.
+fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Objection> {
+    let mut fields: Vec<(&str, &str)> = Vec::new();
+    for (name, value) in head.headers() {
+        if !name.get(..HEADERS.len()).is_some_and(|start| start.eq_ignore_ascii_case(HEADERS.as_bytes())) {
+            continue;
+        }
+        let known = [MESSAGE_ID, EXPECTED_LAST_SEQUENCE, EXPECTED_STREAM];
+        let Some(name) = known.into_iter().find(|known| name.eq_ignore_ascii_case(known.as_bytes())) else {
+            // A condition that is passed over would be one that is not kept.
+            let name = name.escape_ascii();
+            return Err(Objection::bad(format!(
+                "the header {name} is not known here; there are {}",
+                known.join(", ")
+            )));
+        };
+        let value = std::str::from_utf8(value)
+            .map_err(|_| Objection::bad(format!("the value of {name} is not UTF-8")))?;
+        if fields.iter().any(|(other, _)| *other == name) {
+            return Err(Objection::bad(format!("{name} is there twice")));
+        }
+        if is_lines && name != EXPECTED_STREAM {
+            return Err(Objection::bad(format!("{name} is about one message, and each line of this body is one")));
+        }
+        if name == EXPECTED_LAST_SEQUENCE && value.parse::<u64>().is_err() {
+            return Err(Objection::bad(format!("{name} is no number")));
+        }
+        fields.push((name, value));
+    }
+    let mut block = Vec::new();
+    if !fields.is_empty() {
+        encode_headers(&mut block, None, &fields)
+            .map_err(|error| Objection::bad(format!("the conditions cannot go along: {error}")))?;
+    }
+    Ok(block)
+}
+
+/// Whether the request comes from no page, or from one that this very host has served (RFC 6454 §7). Otherwise any page that
+/// somebody opens could publish at the loopback address of its reader.
+fn is_same_origin(head: &RequestHead<'_>) -> bool {
+    let Some(origin) = head.header("Origin") else { return true };
+    let host = [&b"http://"[..], b"https://"].into_iter().find_map(|scheme| {
+        let start = origin.get(..scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then(|| &origin[scheme.len()..])
+    });
+    match (host, head.host) {
+        (Some(origin), Some(host)) => !host.is_empty() && origin.eq_ignore_ascii_case(host),
+        _ => false,
+    }
+}
+
+/// Who it is by the field `Authorization`.
+fn recognise(field: Option<&[u8]>, users: &Users) -> Access {
+    let Some((scheme, rest)) = field.and_then(|field| {
+        let blank = field.iter().position(|&byte| byte == b' ')?;
+        Some((&field[..blank], field[blank..].trim_ascii()))
+    }) else {
+        return users.at_first();
+    };
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return std::str::from_utf8(rest).map_or(Access::Unknown, |token| users.find(None, token));
+    }
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return users.at_first();
+    }
+    // RFC 7617 §2: the first colon ends the name.
+    let pair = STANDARD.decode(rest).ok().and_then(|pair| String::from_utf8(pair).ok());
+    match pair.as_deref().and_then(|pair| pair.split_once(':')) {
+        Some((name, password)) => users.find(Some(name), password),
+        None => users.at_first(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+    use crate::settings::{Credential, Secret, UserConfig};
+
+    fn with_head<T>(fields: &str, look: impl FnOnce(&RequestHead<'_>) -> T) -> T {
+        let text = format!("POST /publish/a HTTP/1.1\r\nHost: here:9000\r\n{fields}\r\n");
+        let mut decoder = RequestDecoder::default();
+        let step = decoder.decode(&Limits::default(), text.as_bytes()).expect("a head");
+        match step.event {
+            Event::Head(head) => look(&head),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_pages_of_the_same_host_and_port_may_publish() {
+        for (fields, expected) in [
+            ("", true),
+            ("Origin: http://here:9000\r\n", true),
+            ("Origin: https://HERE:9000\r\n", true),
+            ("Origin: http://here\r\n", false),
+            ("Origin: http://here:9001\r\n", false),
+            ("Origin: http://evil.example\r\n", false),
+            ("Origin: http://evil.example/here:9000\r\n", false),
+            ("Origin: here:9000\r\n", false),
+            ("Origin: null\r\n", false),
+            ("Origin: \r\n", false),
+        ] {
+            assert_eq!(with_head(fields, is_same_origin), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_name_and_password_or_a_token_is_recognised() {
+        let secret = |text| Secret::new(text);
+        let users = Users::new(vec![
+            UserConfig::new("ann", Credential::Password(secret("a:b"))),
+            UserConfig::new("gauge", Credential::Token(secret("t"))),
+        ]);
+        for (field, expected) in [
+            (Some("Basic YW5uOmE6Yg=="), Access::Everything),
+            (Some("basic  YW5uOmE6Yg=="), Access::Everything),
+            (Some("Bearer t"), Access::Everything),
+            (Some("Basic YW5uOmE="), Access::Unknown),
+            (Some("Basic ****"), Access::Unknown),
+            (Some("Bearer a:b"), Access::Unknown),
+            (Some("Digest t"), Access::Unknown),
+            (Some("Bearer"), Access::Unknown),
+            (Some(""), Access::Unknown),
+            (None, Access::Unknown),
+        ] {
+            assert_eq!(recognise(field.map(str::as_bytes), &users), expected, "{field:?}");
+        }
+        assert_eq!(recognise(Some(b"Digest t"), &Users::default()), Access::Everything);
+    }
+
+    #[test]
+    fn conditions_go_along_and_unknown_ones_are_refused() {
+        let check = |fields: &str, is_lines| with_head(fields, |head| conditions(head, is_lines));
+        assert_eq!(check("X-Nats-Msg-Id: 1\r\n", false), Ok(Vec::new()));
+        assert_eq!(
+            check("nats-msg-id: a\r\nNats-Expected-Stream: s\r\n", false),
+            Ok(b"NATS/1.0\r\nNats-Msg-Id: a\r\nNats-Expected-Stream: s\r\n\r\n".to_vec())
+        );
+        assert!(check("Nats-Expected-Stream: s\r\n", true).is_ok());
+        for (fields, is_lines, expected) in [
+            ("Nats-Msg-Id: a\r\n", true, "is about one message"),
+            ("Nats-Expected-Last-Sequence: 1\r\n", true, "is about one message"),
+            ("Nats-Expected-Last-Sequence: x\r\n", false, "is no number"),
+            ("Nats-Msg-Id: a\r\nNats-Msg-Id: b\r\n", false, "Nats-Msg-Id is there twice"),
+            ("Nats-Rollup: all\r\n", false, "the header Nats-Rollup is not known here"),
+        ] {
+            let objection = check(fields, is_lines).expect_err(fields);
+            assert_eq!(objection.status, Status::BadRequest);
+            assert!(objection.why.contains(expected), "{objection:?}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! `POST /publish/<subject>`: the body goes to the hub as one message, or as one per line, and the answer waits for what
+//! became of all of them.
+//!
+//! ```text
+//!   head ─▶ admit ─┬─▶ refused                                             before the body is kept
+//!                  └─▶ body ─▶ room? ─┬─▶ messages ═▶ hub ═▶ verdicts ─▶ answer
+//!                                     └─▶ waits, 503 when it takes too long
+//! ```
+//!
+//! All messages of a body go in at once, so that no other connection of the shard comes between them.
+
+use std::time::Duration;
+
+use stilling_engine::{CloseReason, Io};
+use stilling_hub::{Delivery, Door, Publication, Refusal, Request, Traits, Verdict};
+use stilling_wire::http1::{BodyLength, RequestHead, Status};
+
+use super::admission::{self, Objection, Order};
+use super::response::Response;
+use super::service::HttpService;
+use super::session::{HttpSession, Kept, Waiting};
+use crate::hub::{HubDesk, HubMail};
+use crate::overview::Overview;
+
+/// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is published.
+pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Messages in one body. More: 413, and nothing of it is published.
+pub(crate) const LINES_MAX: usize = 10_000;
+
+/// What is known of the messages that the hub has.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    /// Verdicts that are to come in all.
+    expected: u32,
+    told: u32,
+    stored: u32,
+    /// The stream that took them, by its number, and the sequences of the first and the last.
+    stream: u32,
+    first: u64,
+    last: u64,
+    is_duplicate: bool,
+    /// The fewest subscriptions that one of them went to, if no stream wants the subject.
+    subscriptions: u32,
+    /// Why the first was not taken that was not.
+    refusal: Option<Refusal>,
+}
+
+impl HttpSession {
+    /// Whether the request of this head may publish. False: the client has been told.
+    pub(super) fn admit(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) -> bool {
+        let Some(hub) = io.service.hub.as_deref() else { return false };
+        let Err(objection) = admission::admit(head, hub) else { return true };
+        if head.body != BodyLength::None {
+            // What is left of the body is discarded: it may be long, and nobody wants it.
+            self.terms.persistent = false;
+            io.finish_lingering(CloseReason::Done);
+        }
+        self.respond(objection.into(), io);
+        false
+    }
+
+    /// The request is complete: hands it to the hub as soon as there is room.
+    pub(super) fn publish(&mut self, io: &mut Io<'_, HttpService>) {
+        let token = io.token();
+        let HttpService { hub: Some(hub), config, .. } = &mut *io.service else {
+            unreachable!("without a hub there is no such route")
+        };
+        if !hub.port.has_room() {
+            if !std::mem::replace(&mut self.asks_for_room, true) {
+                hub.port.wait(token);
+            }
+            if self.waiting != Waiting::HubRoom {
+                self.waiting = Waiting::HubRoom;
+                self.since = io.now();
+                io.set_deadline(Some(self.since.after(ROOM_WAIT_MAX)));
+                io.pause();
+            }
+            return;
+        }
+        let Kept::Request(request) = std::mem::replace(&mut self.kept, Kept::Nothing) else {
+            unreachable!("a publication is kept from its head on")
+        };
+        let view = request.view(&config.limits, &config.routes);
+        let ticket = self.job.wrapping_add(1);
+        let asked = Order::of(view.head(), hub).and_then(|order| {
+            check(&order, view.body(), hub)?;
+            let mut count = 0;
+            for payload in messages(&order, view.body()) {
+                let publication = Publication {
+                    door: Door::Http,
+                    subject: &order.subject,
+                    reply: b"",
+                    headers: &order.headers,
+                    payload,
+                    ticket: Some(ticket.into()),
+                };
+                // The room that there is for the first is enough for all: an intake's size is no hard limit.
+                hub.port.ask_more(token, Traits::default(), &Request::Publish(publication));
+                count += 1;
+            }
+            Ok(count)
+        });
+        match asked {
+            Ok(expected) => {
+                self.job = ticket;
+                self.kept = Kept::Published(Box::new(Published { expected, ..Published::default() }));
+                self.waiting = Waiting::Verdict;
+                self.since = io.now();
+                let deadline = self.since.after(io.service.config.timeouts.work);
+                io.set_deadline(Some(deadline));
+                io.pause();
+            }
+            Err(objection) => self.conclude(objection.into(), io),
+        }
+    }
+
+    fn conclude(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
+        io.resume();
+        self.respond(response, io);
+    }
+
+    /// The hub has something to say to this connection.
+    pub(super) fn hub_says(&mut self, mail: HubMail, io: &mut Io<'_, HttpService>) {
+        match mail {
+            HubMail::Room => {
+                self.asks_for_room = false;
+                if self.waiting == Waiting::HubRoom {
+                    self.publish(io);
+                }
+            }
+            HubMail::Delivery => {
+                let Some(hub) = io.service.hub.as_deref_mut() else { return };
+                let Some(deliveries) = hub.port.take_current() else { return };
+                let delivery = deliveries.current();
+                let verdict = match delivery {
+                    Some(Delivery::Verdict { ticket, verdict }) if ticket == u32::from(self.job) => Some(verdict),
+                    _ => None,
+                };
+                hub.port.put_back(deliveries);
+                if let Some(verdict) = verdict {
+                    self.take_verdict(verdict, io);
+                }
+            }
+        }
+    }
+
+    fn take_verdict(&mut self, verdict: Verdict, io: &mut Io<'_, HttpService>) {
+        let Kept::Published(published) = &mut self.kept else { return };
+        published.note(verdict);
+        if published.told == published.expected {
+            let response = published.response(&io.service.overview);
+            self.conclude(response, io);
+        }
+    }
+
+    /// There was no room for too long.
+    pub(super) fn room_is_late(&mut self, io: &mut Io<'_, HttpService>) {
+        if let Some(hub) = io.service.hub.as_deref() {
+            hub.counters.publications_shed.add(1);
+        }
+        self.kept = Kept::Nothing;
+        let why = "the hub is busy: nothing of this was published";
+        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io);
+    }
+
+    /// The verdicts were not there in time, and those that come are late from now on.
+    pub(super) fn verdict_is_late(&mut self, io: &mut Io<'_, HttpService>) {
+        if let Some(hub) = io.service.hub.as_deref() {
+            hub.counters.publications_unanswered.add(1);
+        }
+        self.job = self.job.wrapping_add(1);
+        self.kept = Kept::Nothing;
+        self.terms.persistent = false;
+        io.finish_lingering(CloseReason::WorkTimeout);
+        let why = "no word from the disk in time: this may have been stored, or may be still";
+        self.respond(Objection::new(Status::ServiceUnavailable, why).into(), io);
+    }
+}
+
+/// The messages of a body.
+fn messages<'a>(order: &Order<'_>, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+    let (whole, lines) = if order.is_lines { (None, body) } else { (Some(body), &b""[..]) };
+    whole.into_iter().chain(numbered(lines).map(|(_, line)| line))
+}
+
+/// The lines that are not blank, with their numbers.
+fn numbered(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let lines = body.split(|&byte| byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    (1..).zip(lines).filter(|(_, line)| !line.trim_ascii().is_empty())
+}
+
+/// Whether all messages of the body can be handed to the hub.
+fn check(order: &Order<'_>, body: &[u8], hub: &HubDesk) -> Result<(), Objection> {
+    if !order.is_lines {
+        return admission::fits(body.len() as u64, hub, None);
+    }
+    let mut count = 0;
+    for (number, line) in numbered(body) {
+        admission::fits(line.len() as u64, hub, Some(number))?;
+        count += 1;
+    }
+    match count {
+        0 => Err(Objection::new(Status::BadRequest, "no line of this body holds a message")),
+        1..=LINES_MAX => Ok(()),
+        _ => {
+            let why = format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");
+            Err(Objection::new(Status::ContentTooLarge, why))
+        }
+    }
+}
+
+impl Published {
+    fn note(&mut self, verdict: Verdict) {
+        self.told += 1;
+        match verdict {
+            Verdict::Stored { stream, sequence, duplicate } => {
+                if self.stored == 0 {
+                    (self.stream, self.first) = (stream, sequence);
+                }
+                self.stored += 1;
+                self.last = sequence;
+                self.is_duplicate |= duplicate;
+            }
+            Verdict::Passed { subscriptions } => {
+                self.subscriptions =
+                    if self.told == 1 { subscriptions } else { self.subscriptions.min(subscriptions) };
+            }
+            Verdict::Refused(refusal) => self.refusal = self.refusal.or(Some(refusal)),
+        }
+    }
+
+    fn response(&self, see: &Overview) -> Response {
+        let name = |stream: u32| {
+            let counters = see.hub.get().and_then(|hub| hub.streams.get(stream as usize));
+            counters.map_or("", |stream| stream.name.as_str())
+        };
+        let &Published { expected, stored, first, last, .. } = self;
+        if let Some(refusal) = self.refusal {
+            let mut objection = objection(refusal, name(refusal.stream()));
+            if expected > 1 {
+                let what = match stored {
+                    0 => format!("; none of {expected} messages were stored"),
+                    _ => format!("; {stored} of {expected} messages were stored, from {first} to {last}"),
+                };
+                objection.why.to_mut().push_str(&what);
+            }
+            return objection.into();
+        }
+        let text = if stored > 0 {
+            let duplicate = if self.is_duplicate { ",\"duplicate\":true" } else { "" };
+            // Names of streams are letters, digits, `-` and `_`.
+            format!("{{\"stream\":\"{}\",\"first\":{first},\"last\":{last}{duplicate}}}\n", name(self.stream))
+        } else {
+            format!("{{\"subscriptions\":{}}}\n", self.subscriptions)
+        };
+        Response::json(text).with_header("Cache-Control", "no-store")
+    }
+}
+
+fn objection(refusal: Refusal, stream: &str) -> Objection {
+    match refusal {
+        Refusal::Frozen { .. } => Objection::new(
+            Status::ServiceUnavailable,
+            format!("the stream {stream} is frozen after an error of its disk, until the server starts again"),
+        ),
+        Refusal::TooLarge { .. } => Objection::new(
+            Status::ContentTooLarge,
+            format!("the message is longer than the stream {stream} takes"),
+        ),
+        Refusal::WrongLastSequence { last, .. } => Objection::new(
+            Status::PreconditionFailed,
+            format!("the last sequence of the stream {stream} is {last}, not the expected one"),
+        ),
+        Refusal::WrongStream { .. } => Objection::new(
+            Status::PreconditionFailed,
+            format!("the subject belongs to the stream {stream}, not to the expected one"),
+        ),
+        Refusal::UnknownCondition { .. } => Objection::new(
+            Status::BadRequest,
+            format!("the stream {stream} does not know one of the conditions"),
+        ),
+    }
+}

@@ -1,0 +1,82 @@
+//! What there is to see of the hub, its streams and its doors; nothing without a hub.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+use stilling_hub::{Door, Loss, StreamCounters};
+
+use super::{counter, counter_of, gauge};
+use crate::overview::Overview;
+
+/// Appends all of it.
+pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Some(hub) = see.hub.get() else { return Ok(()) };
+    counter(to, "hub_messages", "Messages that came to the hub", hub.messages.get())?;
+    counter_of(to, "hub_received", "Bytes of their headers and payloads", &Unit::Bytes, hub.bytes.get())?;
+    counter(to, "hub_delivered", "Messages sent to subscriptions", hub.delivered.get())?;
+    counter(to, "hub_verdicts", "Acknowledgements and refusals to publishers", hub.verdicts.get())?;
+    counter(to, "hub_duplicates", "Messages that their stream had already", hub.duplicates.get())?;
+    let unheard = hub.unheard.get();
+    counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", unheard)?;
+    gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions.get())?;
+    gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
+    encode_losses(see, to)?;
+    encode_desks(see, to)?;
+    let of = |name, help, value: fn(&StreamCounters) -> u64, to: &mut _| {
+        of_streams(&hub.streams, (name, help), value, to)
+    };
+    of("hub_stream_first_sequence", "First sequence that is kept", |stream| stream.first.get(), to)?;
+    of("hub_stream_last_sequence", "Last sequence that was given", |stream| stream.last.get(), to)?;
+    of("hub_stream_visible_sequence", "Last sequence that anybody may see", |stream| stream.visible.get(), to)?;
+    of("hub_stream_pending", "Acknowledgements that wait for the disk", |stream| stream.pending.get(), to)?;
+    of("hub_stream_pending_max", "Most that ever waited at once", |stream| stream.pending_max.get(), to)?;
+    let is_frozen = |stream: &StreamCounters| u64::from(stream.frozen.get().is_some());
+    of("hub_stream_frozen", "1 for a stream that takes nothing until the next start", is_frozen, to)
+}
+
+/// Every door with every reason, so that a rate can be taken of what has not happened yet.
+fn encode_losses(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let Some(hub) = see.hub.get() else { return Ok(()) };
+    let help = "Messages that were refused, shed or lost, by the door they came through and by reason";
+    let kind = ConstCounter::new(0_u64).metric_type();
+    let mut family = to.encode_descriptor("hub_losses", help, None, kind)?;
+    for door in Door::ALL {
+        for loss in Loss::ALL {
+            let labels = [("door", door.name()), ("reason", loss.name())];
+            ConstCounter::new(hub.losses(door, loss)).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the shards have seen on the way to the hub.
+fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let sum = |which: fn(&crate::hub::DeskCounters) -> u64| see.desks.iter().map(|desk| which(desk)).sum();
+    let slow = sum(|desk| desk.slow_consumers.get());
+    counter(to, "hub_slow_consumers", "Subscribers closed because they did not read", slow)?;
+    let shut_out = sum(|desk| desk.shut_out.get());
+    counter(to, "hub_shut_out", "Clients that were not let in", shut_out)?;
+    let shed = sum(|desk| desk.publications_shed.get());
+    counter(to, "hub_publications_shed", "Publications by HTTP that found no room in time", shed)?;
+    let unanswered = sum(|desk| desk.publications_unanswered.get());
+    let help = "Publications by HTTP whose verdicts did not come in time";
+    counter(to, "hub_publications_unanswered", help, unanswered)
+}
+
+fn of_streams(
+    streams: &[StreamCounters],
+    (name, help): (&str, &str),
+    value: impl Fn(&StreamCounters) -> u64,
+    to: &mut DescriptorEncoder<'_>,
+) -> fmt::Result {
+    let kind = ConstGauge::new(0_i64).metric_type();
+    let mut family = to.encode_descriptor(name, help, None, kind)?;
+    for stream in streams {
+        let value = ConstGauge::new(i64::try_from(value(stream)).unwrap_or(i64::MAX));
+        value.encode(family.encode_family(&[("stream", stream.name.as_str())])?)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What there is to see of a hub: metrics, the status page, whether the server is ready.
+
+use std::fs;
+
+use stilling::DriverChoice;
+
+use crate::support::{House, eventually};
+
+on_both_drivers!(
+    the_metrics_count_what_the_hub_does,
+    a_frozen_stream_makes_the_server_unready,
+    without_a_hub_nothing_is_said_of_one,
+);
+
+fn publish(house: &House, subject: &str, fields: &str) -> u16 {
+    let request = format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 5\r\n\r\nhello");
+    house.connect().ask(request).status
+}
+
+/// Row 5.3: one surface for all that is counted.
+fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
+    let house = House::start(driver);
+    let mut listener = house.listen("events.*");
+    for fields in ["", "Nats-Msg-Id: a\r\n", "Nats-Msg-Id: a\r\n"] {
+        assert_eq!(publish(&house, "events.a", fields), 200);
+    }
+    assert_eq!(publish(&house, "news", ""), 200);
+    assert_eq!(publish(&house, "events.a", "Nats-Expected-Stream: quick\r\n"), 412);
+    for _ in 0..2 {
+        assert_eq!(listener.next().1, "hello");
+    }
+    for (metric, expected) in [
+        ("messages_total", 5),
+        ("delivered_total", 2),
+        ("verdicts_total", 5),
+        ("duplicates_total", 1),
+        ("unheard_total", 1),
+        ("subscriptions", 1),
+        ("consumers", 0),
+        ("losses_total{door=\"http\",reason=\"condition\"}", 1),
+        ("losses_total{door=\"nats\",reason=\"condition\"}", 0),
+        ("losses_total{door=\"syslog\",reason=\"shed\"}", 0),
+        ("stream_first_sequence{stream=\"events\"}", 1),
+        ("stream_last_sequence{stream=\"events\"}", 2),
+        ("stream_visible_sequence{stream=\"events\"}", 2),
+        ("stream_last_sequence{stream=\"quick\"}", 0),
+        ("stream_pending{stream=\"events\"}", 0),
+        ("stream_frozen{stream=\"events\"}", 0),
+        ("slow_consumers_total", 0),
+        ("shut_out_total", 0),
+        ("publications_shed_total", 0),
+        ("publications_unanswered_total", 0),
+    ] {
+        let name = format!("stilling_hub_{metric}");
+        eventually(&format!("{name} is {expected}"), || (house.metric(&name) == expected).then_some(()));
+    }
+    assert!(house.metric("stilling_hub_stream_pending_max{stream=\"events\"}") >= 1);
+    assert!(house.metric("stilling_hub_received_bytes_total") >= 25);
+    let page = house.page("/status").into_text();
+    assert!(page.contains("<tr><td>events<td>1<td>2<td>2<td>0<td>open"), "{page}");
+    assert!(page.contains("<tr><td>lost: condition<td>1"), "{page}");
+    drop(listener);
+    house.finish();
+}
+
+/// Whoever spreads publishers over servers leaves out the one that cannot keep anything.
+fn a_frozen_stream_makes_the_server_unready(driver: DriverChoice) {
+    let house = House::start(driver);
+    assert_eq!(house.page("/readyz").text(), "ready\n");
+    fs::write(house.data(), "no folder").expect("a file in the place of the folder");
+    assert_eq!(publish(&house, "events.a", ""), 503);
+    let answer = eventually("it is known", || Some(house.page("/readyz")).filter(|answer| answer.status == 503));
+    assert!(answer.text().starts_with("not ready: the stream events is frozen until the next start: "), "{answer:?}");
+    assert_eq!(answer.field("Retry-After"), Some("1"));
+    assert_eq!(house.page("/livez").status, 200, "it lives all the same");
+    assert_eq!(house.metric("stilling_hub_stream_frozen{stream=\"events\"}"), 1);
+    let page = house.page("/status").into_text();
+    assert!(page.contains("<td>frozen: "), "{page}");
+    house.finish();
+}
+
+fn without_a_hub_nothing_is_said_of_one(driver: DriverChoice) {
+    let house = House::with(driver, |config| config.hub = stilling::settings::HubConfig::default());
+    assert!(!house.page("/metrics").text().contains("hub"));
+    assert!(!house.page("/status").text().contains("Streams"));
+    house.finish();
+}

@@ -183,6 +183,43 @@ pub fn listen_unix(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
+/// Binds a Unix datagram socket to which everybody may send who reaches its file: the mode of that is 0666, as that of
+/// `/dev/log` is. A socket file that nobody has open any more is replaced; with `replace` also one that somebody still
+/// reads from, who keeps what is in its queue. Any other file is not touched.
+///
+/// # Errors
+/// `AddrInUse` if somebody reads there or the path is no socket; else what the system says.
+pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::PermissionsExt;
+    let address = SockAddr::unix(path)?;
+    let socket = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
+    match socket.bind(&address) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_replaceable(path, &address, replace) => {
+            std::fs::remove_file(path)?;
+            socket.bind(&address)?;
+        }
+        outcome => outcome?,
+    }
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+fn is_replaceable(path: &Path, address: &SockAddr, replace: bool) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+    let refused = || Socket::new(Domain::UNIX, Type::DGRAM, None)?.connect(address);
+    is_socket && (replace || refused().is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused))
+}
+
+/// Whether a socket is a bound internet datagram socket.
+///
+/// # Errors
+/// What the system says; none is known for an open socket.
+pub fn is_datagrams(socket: &OwnedFd) -> io::Result<bool> {
+    Ok(SockRef::from(socket).r#type()? == Type::DGRAM)
+}
+
 /// Whether a Unix address is a socket without a listener. A plain file refuses the connection as
 /// well, hence the look at its type.
 fn is_abandoned(address: &SockAddr) -> bool {

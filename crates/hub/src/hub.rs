@@ -26,13 +26,14 @@ use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
-use crate::limits::{SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::limits::{MARKER_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
 use crate::storage::Storage;
 use crate::stream::{Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
 
 mod api;
 mod consumers;
+mod losses;
 mod sending;
 mod storing;
 
@@ -225,7 +226,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether all that was taken is durable, and all that follows from it has been handed out.
     pub fn is_settled(&self) -> bool {
-        self.release.is_none() && self.streams.iter().all(Stream::is_settled)
+        let is_settled = |stream: &Stream| stream.is_settled() && stream.lost.is_none();
+        self.release.is_none() && self.streams.iter().all(is_settled)
     }
 
     /// What it has done.
@@ -282,12 +284,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if self.consumers.len() > 0 {
             self.look_after_consumers(now_ns);
         }
+        self.mark_losses(now_ns);
         false
     }
 
     /// How long the hub may sleep: what depends on time is looked at so often.
     pub fn looks_again_in(&self) -> Option<Duration> {
-        (self.consumers.len() > 0).then_some(Duration::from_nanos(consumers::LOOK_EVERY_NS))
+        let consumers = (self.consumers.len() > 0).then_some(consumers::LOOK_EVERY_NS);
+        let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
+        consumers.into_iter().chain(markers).min().map(Duration::from_nanos)
     }
 
     /// Ends a turn: hands batches to the storage and deliveries to their shards.
@@ -365,6 +370,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 out.bytes(client.token, |out| out.extend_from_slice(PONG));
             }
             Request::Reached { mark } => self.reached(mark, now_ns),
+            Request::Lost(lost) => self.lose(&lost, now_ns),
             Request::Farewell => self.bid_farewell(client),
             Request::Leave => {
                 self.farewells.remove(&client);

@@ -7,6 +7,7 @@
 //!
 //! Intakes go round: the hub gives them back empty, and they keep their memory.
 
+use crate::ledger::Loss;
 use crate::limits::INTAKE_SIZE;
 
 /// A connection as the hub knows it: its shard, and the name it has there.
@@ -105,6 +106,25 @@ pub enum Request<'a> {
     Farewell,
     /// To forget the connection, which is gone.
     Leave,
+    /// To note what did not get so far.
+    Lost(Lost<'a>),
+}
+
+/// Messages that were refused, shed or lost before the hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lost<'a> {
+    /// Which way they came.
+    pub door: Door,
+    /// Where to: the stream of this subject gets a marker. Nothing: they are counted only.
+    pub subject: &'a [u8],
+    /// Why.
+    pub loss: Loss,
+    /// How many.
+    pub count: u64,
+    /// When the first was lost, in nanoseconds of Unix time.
+    pub from_ns: u64,
+    /// When the last was.
+    pub to_ns: u64,
 }
 
 /// Requests of one shard, in order.
@@ -132,6 +152,7 @@ enum Kind {
     Reached { mark: u64 },
     Farewell,
     Leave,
+    Lost { door: Door, subject: u16, loss: Loss, count: u64, from_ns: u64, to_ns: u64 },
 }
 
 impl Intake {
@@ -200,6 +221,10 @@ impl Intake {
             Request::Reached { mark } => Kind::Reached { mark },
             Request::Farewell => Kind::Farewell,
             Request::Leave => Kind::Leave,
+            Request::Lost(Lost { door, subject, loss, count, from_ns, to_ns }) => {
+                self.bytes.extend_from_slice(subject);
+                Kind::Lost { door, subject: subject.len() as u16, loss, count, from_ns, to_ns }
+            }
         };
         self.places.push(Place { token, traits, start, kind });
     }
@@ -236,6 +261,9 @@ impl Intake {
             Kind::Reached { mark } => Request::Reached { mark },
             Kind::Farewell => Request::Farewell,
             Kind::Leave => Request::Leave,
+            Kind::Lost { door, subject, loss, count, from_ns, to_ns } => {
+                Request::Lost(Lost { door, subject: part(subject.into()), loss, count, from_ns, to_ns })
+            }
         };
         Some((token, traits, request))
     }
@@ -271,6 +299,14 @@ mod tests {
             Request::Publish(Publication { reply: b"", headers: b"", payload: b"", ticket: None, ..message }),
             Request::Unsubscribe { sid: b"1", after: Some(3) },
             Request::Reached { mark: 1 << 40 },
+            Request::Lost(Lost {
+                door: Door::Syslog,
+                subject: b"a.c",
+                loss: Loss::Shed,
+                count: 1 << 33,
+                from_ns: 1,
+                to_ns: 2,
+            }),
             Request::Farewell,
             Request::Leave,
         ];

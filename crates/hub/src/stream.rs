@@ -15,6 +15,7 @@ use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention
 
 use crate::intake::{Client, Door};
 use crate::key::HashKey;
+use crate::ledger::Loss;
 use crate::limits::{DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE};
 use crate::recent::Recent;
 
@@ -118,6 +119,21 @@ pub(crate) struct Stream {
     pub(crate) memory: VecDeque<Batch>,
     /// Subscriptions whose filters may take a subject of the stream.
     pub(crate) listeners: u32,
+    /// What was lost before it since the last marker.
+    pub(crate) lost: Option<LostBefore>,
+    /// When the last marker was written, in nanoseconds of Unix time.
+    pub(crate) marked_ns: u64,
+}
+
+/// Messages that would have been a stream's.
+#[derive(Debug)]
+pub(crate) struct LostBefore {
+    /// That of the first of them.
+    pub(crate) subject: Vec<u8>,
+    pub(crate) loss: Loss,
+    pub(crate) count: u64,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
 }
 
 impl Stream {
@@ -135,6 +151,8 @@ impl Stream {
             frozen: None,
             memory: VecDeque::new(),
             listeners: 0,
+            lost: None,
+            marked_ns: 0,
         }
     }
 

@@ -219,6 +219,8 @@ pub enum ServeError {
         /// The old server's.
         old: SocketAddr,
     },
+    /// A Unix socket cannot be made at this path.
+    SocketFile(std::path::PathBuf, io::Error),
     /// The demanded driver is not available.
     Driver(io::Error),
     /// Direct descriptors were demanded and are not available.
@@ -252,6 +254,12 @@ impl fmt::Display for ServeError {
             ServeError::Listen(address, error) => {
                 write!(f, "cannot listen on {address}: {}", why_not(address, error))
             }
+            ServeError::SocketFile(path, error) if error.kind() == io::ErrorKind::AddrInUse => write!(
+                f,
+                "cannot receive at {}: another process reads there, or it is a file that is no socket; stop it, remove it, or choose another path",
+                path.display()
+            ),
+            ServeError::SocketFile(path, error) => write!(f, "cannot receive at {}: {error}", path.display()),
             ServeError::Overlap { wanted, old } => write!(
                 f,
                 "cannot listen on {wanted}: the server that is succeeded listens on {old}, which is a part of it; ask for both, or stop it first"
@@ -315,6 +323,7 @@ impl std::error::Error for ServeError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             ServeError::Listen(_, error)
+            | ServeError::SocketFile(_, error)
             | ServeError::Driver(error)
             | ServeError::DirectDescriptors(error)
             | ServeError::Passed(_, error)

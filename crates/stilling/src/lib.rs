@@ -40,6 +40,7 @@ mod room;
 mod running;
 mod server;
 pub mod settings;
+mod syslog;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
 pub use metrics::render as render_metrics;

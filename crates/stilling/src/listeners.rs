@@ -17,15 +17,19 @@
 //! Of an old server's listeners those are kept whose address is wanted still. The copies of the others are
 //! closed, which ends nothing: the old server has its own, and serves who waits there until it drains.
 
+use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use stilling_engine::limits::LISTENERS_MAX;
 use stilling_engine::net::{self, ListenOptions};
 
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::{HandOverError, Passed};
+use crate::http::Way;
 
 /// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
 /// timeout begins when it lets go.
@@ -36,6 +40,7 @@ const DEFER_ACCEPT_SECONDS: u32 = 1;
 pub(crate) enum Protocol {
     Http,
     Nats,
+    Syslog(Way),
 }
 
 impl Protocol {
@@ -44,6 +49,9 @@ impl Protocol {
         match self {
             Protocol::Http => "http",
             Protocol::Nats => "nats",
+            Protocol::Syslog(Way::Tcp) => "syslog-tcp",
+            Protocol::Syslog(Way::Udp) => "syslog-udp",
+            Protocol::Syslog(Way::Unix) => "syslog-unix",
         }
     }
 }
@@ -52,6 +60,7 @@ impl Protocol {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: OwnedFd,
+    /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
     pub(crate) speaks: Protocol,
     /// It is bound, and is to listen when this server is the only one.
@@ -79,6 +88,35 @@ pub(crate) struct Listeners {
     pub(crate) of_shards: Vec<Vec<Listener>>,
     /// How many came from the old server or the parent and are kept.
     pub(crate) kept: usize,
+    /// Those of Unix sockets.
+    pub(crate) files: Vec<SocketFile>,
+}
+
+/// The file of a Unix socket, which is removed with this, unless it is another's by then.
+#[derive(Debug)]
+pub(crate) struct SocketFile {
+    pub(crate) path: PathBuf,
+    identity: (u64, u64),
+}
+
+impl SocketFile {
+    fn of(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile { path: path.to_owned(), identity: identity(path)? })
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+            // Whoever comes next replaces what is left.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = fs::symlink_metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// One address with the listeners that there are for it.
@@ -98,12 +136,12 @@ impl Listeners {
         mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = |speaks| options(config, speaks);
-        let Found { groups, left } = group(config, old, passed, &options)?;
+        let Found { groups, left, datagrams } = group(config, old, passed, &options)?;
         // All of them before the first one listens: this server's own addresses may overlap.
         for group in &groups {
             check_free(group, &groups, &left, &options(group.speaks), &mut when)?;
         }
-        let kept = groups.iter().map(|group| group.sockets.len()).sum();
+        let mut kept: usize = groups.iter().map(|group| group.sockets.len()).sum();
         let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
         let (mut addresses, mut protocols) = (Vec::new(), Vec::new());
         for (number, group) in groups.into_iter().enumerate() {
@@ -119,12 +157,37 @@ impl Listeners {
                 of_shards[(number + at) % config.shards].push(Listener { socket, address, speaks, waits });
             }
         }
+        let mut datagrams = datagrams;
+        let mut taken = Vec::new();
+        for wanted in &config.hub.syslog_udp {
+            if wanted.port() != 0 && taken.contains(wanted) {
+                continue;
+            }
+            let (socket, is_old) = datagram_socket(*wanted, &mut datagrams, &mut when)?;
+            kept += usize::from(is_old);
+            let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
+            taken.push(*wanted);
+            addresses.push(address);
+            let speaks = Protocol::Syslog(Way::Udp);
+            protocols.push(speaks);
+            // One reader for each, so that what a source sends stays in its order.
+            of_shards[addresses.len() % config.shards].push(Listener { socket, address, speaks, waits: false });
+        }
+        let mut files = Vec::new();
+        for (number, path) in config.hub.syslog_unix.iter().enumerate() {
+            let failed = |error| ServeError::SocketFile(path.clone(), error);
+            let socket = net::bind_unix_datagrams(path, matches!(when, When::Alone)).map_err(failed)?;
+            files.push(SocketFile::of(path).map_err(failed)?);
+            let address = SocketAddr::from(([0, 0, 0, 0], 0));
+            let speaks = Protocol::Syslog(Way::Unix);
+            of_shards[number % config.shards].push(Listener { socket, address, speaks, waits: false });
+        }
         for listeners in &mut of_shards {
             listeners.sort_by_key(|listener| listener.waits);
         }
         match of_shards.iter().map(Vec::len).max() {
             Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
-            _ => Ok(Listeners { addresses, protocols, of_shards, kept }),
+            _ => Ok(Listeners { addresses, protocols, of_shards, kept, files }),
         }
     }
 
@@ -133,12 +196,13 @@ impl Listeners {
         self.of_shards.iter().map(Vec::len).sum()
     }
 
-    /// A copy of every listener, each once even if several shards share it.
+    /// A copy of every listener, each once even if several shards share it. Unix sockets stay: a successor has its own in
+    /// the same place.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
         let mut seen = Vec::new();
         let mut copies = Vec::new();
         for listener in self.of_shards.iter().flatten() {
-            if is_new(&listener.socket, &mut seen)? {
+            if listener.speaks != Protocol::Syslog(Way::Unix) && is_new(&listener.socket, &mut seen)? {
                 copies.push(listener.socket.try_clone()?);
             }
         }
@@ -150,8 +214,8 @@ impl Listeners {
 pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
     let defer_accept = match speaks {
         Protocol::Http => DEFER_ACCEPT_SECONDS,
-        // The server speaks first.
-        Protocol::Nats => 0,
+        // The server speaks first, or nobody for long.
+        Protocol::Nats | Protocol::Syslog(_) => 0,
     };
     ListenOptions {
         defer_accept: Some(defer_accept),
@@ -166,6 +230,8 @@ struct Found {
     groups: Vec<Group>,
     /// Where the old server listens, and this one is not to.
     left: Vec<SocketAddr>,
+    /// Sockets for datagrams of the old server.
+    datagrams: Vec<(SocketAddr, OwnedFd)>,
 }
 
 /// Sorts what is there by the addresses that are wanted.
@@ -178,13 +244,14 @@ fn group(
     let mut groups: Vec<Group> = Vec::new();
     let http = config.listen.iter().map(|wanted| (Protocol::Http, *wanted));
     let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, *wanted));
-    for (speaks, wanted) in http.chain(nats) {
+    let syslog = config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(Way::Tcp), *wanted));
+    for (speaks, wanted) in http.chain(nats).chain(syslog) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
             groups.push(Group { speaks, wanted, sockets: Vec::new() });
         }
     }
-    let mut left = Vec::new();
+    let (mut left, mut datagrams) = (Vec::new(), Vec::new());
     let mut seen = Vec::new();
     for Passed { descriptor, name } in passed {
         let failed = |error| ServeError::Passed(name, error);
@@ -212,6 +279,12 @@ fn group(
         let doing = || "use a listener of the old server".to_owned();
         let address = net::local_addr(&socket)
             .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
+        let is_datagrams = net::is_datagrams(&socket)
+            .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
+        if is_datagrams {
+            datagrams.push((address, socket));
+            continue;
+        }
         let Some(at) = place_for(address, &groups) else {
             left.push(address);
             continue;
@@ -223,7 +296,36 @@ fn group(
             settle_ports(&mut groups);
         }
     }
-    Ok(Found { groups, left })
+    Ok(Found { groups, left, datagrams })
+}
+
+/// The old server's socket for this address, or one of our own. Whether it is the old one.
+fn datagram_socket(
+    wanted: SocketAddr,
+    old: &mut Vec<(SocketAddr, OwnedFd)>,
+    when: &mut When<'_>,
+) -> Result<(OwnedFd, bool), ServeError> {
+    let is_it = |at: SocketAddr| at == wanted || wanted.port() == 0 && at.ip() == wanted.ip();
+    if let Some(place) = old.iter().position(|(at, _)| is_it(*at)) {
+        return Ok((old.swap_remove(place).1, true));
+    }
+    loop {
+        match net::bind_udp(wanted) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                if let When::Free(wait) = when
+                    && wait()
+                {
+                    continue;
+                }
+                return Err(ServeError::Listen(wanted, error));
+            }
+            outcome => {
+                return outcome
+                    .map(|socket| (socket, false))
+                    .map_err(|error| ServeError::Listen(wanted, error));
+            }
+        }
+    }
 }
 
 /// Which of the wanted addresses this is: the same one, or the same host with any port.

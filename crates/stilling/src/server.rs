@@ -29,14 +29,15 @@ use crate::app::{App, Desk};
 use crate::config::{Admin, HubThread, ServeConfig, ServeError};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
-use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves};
+use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
 use crate::hub::{self, DeskCounters, HubDesk, Opened, Runner};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
-use crate::listeners::{self, Listener, Listeners, Protocol, When};
+use crate::listeners::{self, Listener, Listeners, Protocol, SocketFile, When};
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::room::Room;
 use crate::running::RunningServer;
+use crate::syslog::Rules;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -53,6 +54,8 @@ pub struct Server {
     lifecycle: Arc<Lifecycle>,
     clock: Clock,
     porter: Option<Porter>,
+    /// They go with the server.
+    files: Vec<SocketFile>,
 }
 
 impl Server {
@@ -114,9 +117,11 @@ impl Server {
             }
             Admin::Everywhere | Admin::Off => None,
         };
-        let urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
+        let mut urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
             .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
             .collect();
+        let unix = Protocol::Syslog(Way::Unix).scheme();
+        urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path.display())));
         let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
         if let Some(plan) = &plan {
             let last = banner.len() - 1;
@@ -166,7 +171,7 @@ impl Server {
             }
             None => None,
         };
-        let Listeners { addresses, of_shards, kept, .. } = listeners;
+        let Listeners { addresses, of_shards, kept, files, .. } = listeners;
         let hub_counters: Vec<Arc<DeskCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
         let overview = Arc::new(Overview {
             driver: driver.kind.to_string(),
@@ -214,6 +219,7 @@ impl Server {
                             match listener.speaks {
                                 Protocol::Http => door(listener.address, config.admin, admin, demo),
                                 Protocol::Nats => Door { serves: Serves::Nats, demo: false },
+                                Protocol::Syslog(way) => Door { serves: Serves::Syslog(way), demo: false },
                             }
                         })
                         .collect(),
@@ -245,6 +251,7 @@ impl Server {
             lifecycle,
             clock,
             porter,
+            files,
         })
     }
 
@@ -292,16 +299,11 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, .. } = self;
-        let mut staff = Staff {
-            lifecycle,
-            pool,
-            app: overview.app.clone(),
-            clock,
-            shards: Vec::new(),
-            hub: None,
-            porter: None,
-        };
+        let Server { mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, files, .. } =
+            self;
+        let _files = files;
+        let mut staff =
+            Staff { lifecycle, pool, app: overview.app.clone(), clock, shards: Vec::new(), hub: None, porter: None };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -455,6 +457,7 @@ fn crew(app: &Arc<App>) -> Crew {
 struct HubPlan {
     opened: Opened,
     users: Arc<Users>,
+    syslog: Arc<Rules>,
     payload_size_max: u32,
     has_thread: bool,
     streams: usize,
@@ -479,7 +482,10 @@ impl HubPlan {
             HubThread::Own => true,
         };
         let users = Arc::new(Users::new(config.hub.users.clone()));
-        Ok(Some(HubPlan { opened, users, payload_size_max, has_thread, streams: count }))
+        let rules =
+            Rules { sources: config.hub.syslog_sources.clone(), subject: config.hub.syslog_subject.clone() };
+        let syslog = Arc::new(rules);
+        Ok(Some(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count }))
     }
 
     /// What there is to say before it runs.
@@ -498,7 +504,7 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
     ) -> Result<Option<std::thread::JoinHandle<()>>, ServeError> {
-        let HubPlan { opened, users, payload_size_max, has_thread, .. } = self;
+        let HubPlan { opened, users, syslog, payload_size_max, has_thread, .. } = self;
         let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
         let wake = if has_thread {
             let sleeper = Arc::clone(&sleeper);
@@ -518,7 +524,8 @@ impl HubPlan {
         for (number, (seat, port)) in seats.iter_mut().zip(ports).enumerate() {
             let runner = if has_thread { None } else { runner.take() };
             let counters = Arc::clone(&overview.desks[number]);
-            seat.hub = Some(HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number));
+            let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
+            seat.hub = Some(desk.with_syslog(&syslog));
         }
         let Some(mut runner) = runner else { return Ok(None) };
         let lifecycle = Arc::clone(lifecycle);
@@ -667,7 +674,10 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && lifecycle.phase() == Phase::Running
         && let Some(listener) = listeners.pop_front()
     {
-        shard.listen(listener.socket, true)?;
+        match listener.speaks {
+            Protocol::Syslog(Way::Udp | Way::Unix) => shard.receive_datagrams(listener.socket)?,
+            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => shard.listen(listener.socket, true)?,
+        };
     }
     Ok(())
 }

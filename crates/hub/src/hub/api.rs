@@ -559,7 +559,7 @@ fn no_message() -> Wrong {
 }
 
 /// A point in time as RFC 3339 has it.
-fn time(unix_ns: UnixNanos) -> String {
+pub(super) fn time(unix_ns: UnixNanos) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
 }
 

@@ -99,7 +99,8 @@ pub(super) fn fits(size: u64, hub: &HubDesk, line: Option<usize>) -> Result<(), 
         return Ok(());
     }
     let what = line.map_or_else(|| "the message".to_owned(), |line| format!("the message on line {line}"));
-    let why = format!("{what} has {size} bytes; {most} is the most that a stream takes. Nothing was published");
+    let why =
+        format!("{what} has {size} bytes; {most} is the most that a stream takes. Nothing was published");
     Err(Objection::new(Status::ContentTooLarge, why))
 }
 
@@ -145,7 +146,9 @@ fn conditions(head: &RequestHead<'_>, is_lines: bool) -> Result<Vec<u8>, Objecti
             return Err(Objection::bad(format!("{name} is there twice")));
         }
         if is_lines && name != EXPECTED_STREAM {
-            return Err(Objection::bad(format!("{name} is about one message, and each line of this body is one")));
+            return Err(Objection::bad(format!(
+                "{name} is about one message, and each line of this body is one"
+            )));
         }
         if name == EXPECTED_LAST_SEQUENCE && value.parse::<u64>().is_err() {
             return Err(Objection::bad(format!("{name} is no number")));

@@ -40,9 +40,9 @@ pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};
 /// What `crate::parts` shows of it.
 pub(crate) mod parts {
     pub use super::counters::HttpCounters;
-    pub use super::route::{Door, Serves};
+    pub use super::route::{Door, Serves, Way};
     pub use super::service::{
-        AppConnection, AppNews, HttpConfig, HttpService, JobOutcome, Mail, ShardSession,
+        AppConnection, AppNews, HttpConfig, HttpService, JobOutcome, Mail, ShardSession, SyslogConnection,
     };
     pub use super::session::HttpSession;
 }

@@ -134,7 +134,9 @@ impl HttpSession {
                 let Some(deliveries) = hub.port.take_current() else { return };
                 let delivery = deliveries.current();
                 let verdict = match delivery {
-                    Some(Delivery::Verdict { ticket, verdict }) if ticket == u32::from(self.job) => Some(verdict),
+                    Some(Delivery::Verdict { ticket, verdict }) if ticket == u32::from(self.job) => {
+                        Some(verdict)
+                    }
                     _ => None,
                 };
                 hub.port.put_back(deliveries);
@@ -204,7 +206,8 @@ fn check(order: &Order<'_>, body: &[u8], hub: &HubDesk) -> Result<(), Objection>
         0 => Err(Objection::new(Status::BadRequest, "no line of this body holds a message")),
         1..=LINES_MAX => Ok(()),
         _ => {
-            let why = format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");
+            let why =
+                format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");
             Err(Objection::new(Status::ContentTooLarge, why))
         }
     }
@@ -262,7 +265,9 @@ fn objection(refusal: Refusal, stream: &str) -> Objection {
     match refusal {
         Refusal::Frozen { .. } => Objection::new(
             Status::ServiceUnavailable,
-            format!("the stream {stream} is frozen after an error of its disk, until the server starts again"),
+            format!(
+                "the stream {stream} is frozen after an error of its disk, until the server starts again"
+            ),
         ),
         Refusal::TooLarge { .. } => Objection::new(
             Status::ContentTooLarge,

@@ -27,6 +27,19 @@ pub enum Serves {
     Pages,
     /// Nothing of HTTP: it is for clients that speak NATS.
     Nats,
+    /// Nothing of HTTP: it is for syslog.
+    Syslog(Way),
+}
+
+/// How syslog comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// On connections.
+    Tcp,
+    /// In datagrams.
+    Udp,
+    /// In datagrams on a Unix socket.
+    Unix,
 }
 
 impl Door {

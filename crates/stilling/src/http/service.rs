@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::driver::Destination;
-use stilling_engine::{CloseReason, Control, Io, Service, Session, Token};
+use stilling_engine::driver::{Datagram, Destination};
+use stilling_engine::{CloseReason, Control, DatagramIo, Io, Service, Session, Token};
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, Limits};
 use stilling_workers::{Completed, Lane, Outcome};
@@ -14,7 +14,7 @@ use stilling_workers::{Completed, Lane, Outcome};
 use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
 use super::response::Response;
-use super::route::{Door, Serves};
+use super::route::{Door, Serves, Way};
 use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
@@ -24,6 +24,7 @@ use crate::hub::{HubDesk, HubMail};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::nats::NatsSession;
 use crate::overview::Overview;
+use crate::syslog::SyslogSession;
 
 /// How long a client may take for what; see `docs/limits.md`.
 #[derive(Clone, Debug)]
@@ -300,7 +301,13 @@ pub enum ShardSession {
     App(AppConnection),
     /// With a client that speaks NATS.
     Nats(NatsConnection),
+    /// With a sender of syslog.
+    Syslog(SyslogConnection),
 }
+
+/// The session of a sender of syslog.
+#[derive(Debug)]
+pub struct SyslogConnection(Box<SyslogSession>);
 
 /// The session of a client that speaks NATS.
 #[derive(Debug)]
@@ -315,7 +322,7 @@ impl ShardSession {
     pub(super) fn into_client(self) -> Option<HttpSession> {
         match self {
             ShardSession::Client(session) => Some(session),
-            ShardSession::App(_) | ShardSession::Nats(_) => None,
+            ShardSession::App(_) | ShardSession::Nats(_) | ShardSession::Syslog(_) => None,
         }
     }
 }
@@ -326,6 +333,7 @@ macro_rules! either {
             ShardSession::Client(session) => session.$name($($argument),*),
             ShardSession::App(AppConnection(session)) => session.$name($($argument),*),
             ShardSession::Nats(NatsConnection(session)) => session.$name($($argument),*),
+            ShardSession::Syslog(SyslogConnection(session)) => session.$name($($argument),*),
         }
     };
 }
@@ -361,11 +369,12 @@ impl Session for ShardSession {
             (ShardSession::App(AppConnection(session)), Mail::App(AppNews(mail))) => {
                 session.delivered(mail, io);
             }
-            (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => {
-                session.delivered(mail, io)
+            (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => session.delivered(mail, io),
+            (ShardSession::Syslog(SyslogConnection(session)), Mail::Hub(HubNews(mail))) => {
+                session.delivered(mail, io);
             }
             (ShardSession::App(_), Mail::Job(..) | Mail::Hub(_))
-            | (ShardSession::Nats(_), Mail::Job(..) | Mail::App(_)) => {}
+            | (ShardSession::Nats(_) | ShardSession::Syslog(_), Mail::Job(..) | Mail::App(_)) => {}
         }
     }
 
@@ -385,7 +394,7 @@ impl Session for ShardSession {
 
     fn unsendable(&mut self, nothing_sent: bool) -> bool {
         match self {
-            ShardSession::Client(_) | ShardSession::Nats(_) => false,
+            ShardSession::Client(_) | ShardSession::Nats(_) | ShardSession::Syslog(_) => false,
             ShardSession::App(AppConnection(session)) => session.unsendable(nothing_sent),
         }
     }
@@ -400,23 +409,34 @@ impl Service for HttpService {
     type Mail = Mail;
 
     fn accepted(&mut self, listener: u32) -> ShardSession {
-        let door = self.config.doors[listener as usize];
-        if door.serves == Serves::Nats {
-            return ShardSession::Nats(NatsConnection(Box::new(NatsSession::new())));
-        }
-        ShardSession::Client(HttpSession::new(door))
+        self.accepted_from(listener, || None)
     }
 
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
         let door = self.config.doors[listener as usize];
-        if door.serves == Serves::Nats {
-            return self.accepted(listener);
+        match door.serves {
+            Serves::Nats => return ShardSession::Nats(NatsConnection(Box::new(NatsSession::new()))),
+            Serves::Syslog(_) => {
+                return ShardSession::Syslog(SyslogConnection(Box::new(SyslogSession::new(peer()))));
+            }
+            Serves::Everything | Serves::Routes | Serves::Pages => {}
         }
         let mut session = HttpSession::new(door);
         if self.config.has_app || self.config.routes.wants_peers() {
             session.comes_from(peer());
         }
         ShardSession::Client(session)
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let source = match self.config.doors[io.socket() as usize].serves {
+            Serves::Syslog(Way::Unix) => None,
+            _ => Some(datagram.from.ip()),
+        };
+        let (clock, now) = (&self.lifecycle, io.now());
+        if let Some(hub) = &mut self.hub {
+            hub.take_syslog_datagram(datagram, source, || clock.unix_nanos(now));
+        }
     }
 
     fn next_mail(&mut self) -> Option<(Token, Mail)> {

@@ -11,6 +11,7 @@ use super::opened::House;
 use super::port::Port;
 use super::runner::Runner;
 use crate::nats::Users;
+use crate::syslog::{Rules, SyslogDesk};
 
 /// One shard's desk.
 pub(crate) struct HubDesk {
@@ -19,6 +20,7 @@ pub(crate) struct HubDesk {
     /// What the NATS listeners say of themselves.
     pub(crate) info: Info<'static>,
     pub(crate) limits: Limits,
+    pub(crate) syslog: SyslogDesk,
     /// Bytes of long messages whose ends have not come.
     pub(crate) assembled: usize,
     /// Memory for short texts.
@@ -52,11 +54,19 @@ impl HubDesk {
     ) -> HubDesk {
         let payload_size_max = u32::try_from(info.max_payload).unwrap_or(u32::MAX);
         let limits = Limits { payload_size_max, ..Limits::default() };
-        HubDesk { port, users, info, limits, assembled: 0, scratch: Vec::new(), counters, runner, shard }
+        let syslog = SyslogDesk::new(Arc::default(), payload_size_max);
+        HubDesk { port, users, info, limits, syslog, assembled: 0, scratch: Vec::new(), counters, runner, shard }
+    }
+
+    /// Has syslog dealt with by these rules.
+    pub(crate) fn with_syslog(self, rules: &Arc<Rules>) -> HubDesk {
+        HubDesk { syslog: SyslogDesk::new(Arc::clone(rules), self.limits.payload_size_max), ..self }
     }
 
     /// Ends a turn of the shard. Returns for how long it may sleep.
     pub(crate) fn turn(&mut self, now_ns: impl FnOnce() -> UnixNanos) -> Option<Duration> {
+        self.syslog.settle(&mut self.port);
+        self.port.set_wanted(!self.syslog.is_settled());
         self.port.flush();
         let runner = self.runner.as_mut()?;
         runner.turn(now_ns());
@@ -70,6 +80,6 @@ impl HubDesk {
 
     /// Whether the shard may end: it has nothing to tell the hub, and, if it runs the hub, nobody else has.
     pub(crate) fn is_done(&self) -> bool {
-        self.port.is_settled() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+        self.syslog.is_settled() && self.port.is_settled() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }
 }

@@ -25,7 +25,7 @@ mod runner;
 
 pub(crate) use desk::{DeskCounters, HubDesk};
 pub(crate) use opened::Opened;
-pub(crate) use port::HubMail;
+pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, connect};
 
 /// The version of nats-server whose features clients may expect.

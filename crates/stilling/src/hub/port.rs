@@ -29,6 +29,8 @@ pub(crate) struct Port {
     waiting: VecDeque<Token>,
     /// What the hub is to be told as soon as there is room, whatever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
+    /// The desk has something itself that waits for room.
+    is_wanted: bool,
 }
 
 /// What cannot be put off until its connection is called again.
@@ -55,6 +57,7 @@ impl Port {
             hub,
             waiting: VecDeque::new(),
             errands: VecDeque::new(),
+            is_wanted: false,
         }
     }
 
@@ -79,6 +82,11 @@ impl Port {
     /// Has the connection told when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
         self.waiting.push_back(token);
+    }
+
+    /// Whether the desk itself waits for room: it is called again when there may be some.
+    pub(super) fn set_wanted(&mut self, is_wanted: bool) {
+        self.is_wanted = is_wanted;
     }
 
     /// Asks for something. There has to be [room](Port::has_room).
@@ -144,9 +152,8 @@ impl Port {
 
     /// Whether [`next_mail`](Port::next_mail) would find something.
     pub(crate) fn has_mail(&self) -> bool {
-        let has_room =
-            || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
-        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty();
+        let has_room = || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
+        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || self.is_wanted;
         self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
     }
 

@@ -30,7 +30,12 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     };
     of("hub_stream_first_sequence", "First sequence that is kept", |stream| stream.first.get(), to)?;
     of("hub_stream_last_sequence", "Last sequence that was given", |stream| stream.last.get(), to)?;
-    of("hub_stream_visible_sequence", "Last sequence that anybody may see", |stream| stream.visible.get(), to)?;
+    of(
+        "hub_stream_visible_sequence",
+        "Last sequence that anybody may see",
+        |stream| stream.visible.get(),
+        to,
+    )?;
     of("hub_stream_pending", "Acknowledgements that wait for the disk", |stream| stream.pending.get(), to)?;
     of("hub_stream_pending_max", "Most that ever waited at once", |stream| stream.pending_max.get(), to)?;
     let is_frozen = |stream: &StreamCounters| u64::from(stream.frozen.get().is_some());

@@ -25,4 +25,5 @@ macro_rules! on_both_drivers {
 
 mod publish;
 mod support;
+mod syslog;
 mod watch;

@@ -84,7 +84,11 @@ fn each_line_is_a_message(driver: DriverChoice) {
     says(&peer.ask(lines("/publish/events.a", "\n \r\n")), 400, "no line of this body holds a message");
     // As many as there may be, which is more than fits into one piece on the way to the hub; and one more.
     let most = "x\n".repeat(10_000);
-    is(&peer.ask(lines("/publish/events.a", &most)), 200, "{\"stream\":\"events\",\"first\":6,\"last\":10005}");
+    is(
+        &peer.ask(lines("/publish/events.a", &most)),
+        200,
+        "{\"stream\":\"events\",\"first\":6,\"last\":10005}",
+    );
     says(&peer.ask(lines("/publish/events.a", &format!("{most}x"))), 413, "10001 messages");
     let text = post("/publish/events.a", "Content-Type: text/plain\r\n", "x\ny\n");
     is(&peer.ask(text), 200, "{\"stream\":\"events\",\"first\":10006,\"last\":10006}");
@@ -168,13 +172,21 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         "{\"stream\":\"events\",\"first\":1,\"last\":1}",
     );
     let long = "x".repeat(2001);
-    says(&peer.ask(lines("/publish/events.a", &format!("a\n{long}\n"))), 413, "on line 2 has 2001 bytes; 2000");
+    says(
+        &peer.ask(lines("/publish/events.a", &format!("a\n{long}\n"))),
+        413,
+        "on line 2 has 2001 bytes; 2000",
+    );
     let chunked = format!(
         "POST /publish/events.a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n7d1\r\n{long}\r\n0\r\n\r\n"
     );
     says(&peer.ask(chunked), 413, "the message has 2001 bytes");
     is(&peer.ask(post("/publish/events.a", "", "x")), 200, "{\"stream\":\"events\",\"first\":2,\"last\":2}");
-    says(&peer.ask(post("/publish/events.a", "", &long)), 413, "the message has 2001 bytes; 2000 is the most");
+    says(
+        &peer.ask(post("/publish/events.a", "", &long)),
+        413,
+        "the message has 2001 bytes; 2000 is the most",
+    );
     assert!(peer.rest().is_empty(), "its body was not waited for");
     house.finish();
 }
@@ -200,7 +212,9 @@ fn only_those_who_may_publish_do(driver: DriverChoice) {
     assert_eq!(ask(sensor, "events.sensors.1").status, 200);
     says(&ask(sensor, "events.orders"), 403, "this user may not publish to this subject");
     assert_eq!(ask("Authorization: bearer token", "events.orders").status, 200);
-    for field in ["X: y", "Authorization: Bearer s", "Authorization: Basic c2Vuc29yOng=", "Authorization: Basic"] {
+    for field in
+        ["X: y", "Authorization: Bearer s", "Authorization: Basic c2Vuc29yOng=", "Authorization: Basic"]
+    {
         let answer = ask(field, "events.sensors.1");
         says(&answer, 401, "has none that is known");
         assert!(answer.head.contains("WWW-Authenticate: Basic realm=\"stilling\""), "{answer:?}");
@@ -238,9 +252,17 @@ fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
     peer.send(&all);
     peer.half_close();
     for sequence in 1..=50 {
-        is(&peer.answer(), 200, &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"));
+        is(
+            &peer.answer(),
+            200,
+            &format!("{{\"stream\":\"events\",\"first\":{sequence},\"last\":{sequence}}}"),
+        );
         is(&peer.answer(), 200, "alive");
-        is(&peer.answer(), 200, &format!("{{\"stream\":\"quick\",\"first\":{sequence},\"last\":{sequence}}}"));
+        is(
+            &peer.answer(),
+            200,
+            &format!("{{\"stream\":\"quick\",\"first\":{sequence},\"last\":{sequence}}}"),
+        );
     }
     assert!(peer.rest().is_empty());
     house.finish();
@@ -249,7 +271,9 @@ fn requests_in_a_row_are_answered_in_order(driver: DriverChoice) {
 fn a_body_is_asked_for_only_if_it_is_wanted(driver: DriverChoice) {
     let house = House::start(driver);
     let head = |path: &str, fields: &str| {
-        format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        )
     };
     let mut peer = house.connect();
     assert_eq!(peer.ask(head("/publish/quick.a", "")).status, 100);
@@ -342,7 +366,11 @@ fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
     let house = House::answering(driver, routes, |config| config.admin = Admin::At(any_port()));
     let mut peer = house.connect();
     is(&peer.ask(post("/publish/quick.a", "", "abc")), 200, "mine: 3");
-    is(&peer.ask(post("/publish/quick.a/b", "", "abc")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    is(
+        &peer.ask(post("/publish/quick.a/b", "", "abc")),
+        200,
+        "{\"stream\":\"quick\",\"first\":1,\"last\":1}",
+    );
     let admin = house.see().listeners.len();
     assert_eq!(admin, 2, "HTTP and NATS; the pages are beside them");
     drop(peer);
@@ -392,14 +420,20 @@ fn many_at_once_lose_nothing(driver: DriverChoice) {
                     let first = answer.split("\"first\":").nth(1).expect("a sequence");
                     let (first, rest) = first.split_once(',').expect("two");
                     let first: u64 = first.parse().expect("a number");
-                    let last: u64 = rest.trim_start_matches("\"last\":").trim_end().trim_end_matches('}').parse().expect("a number");
+                    let last: u64 = rest
+                        .trim_start_matches("\"last\":")
+                        .trim_end()
+                        .trim_end_matches('}')
+                        .parse()
+                        .expect("a number");
                     seen.extend([first, last]);
                 }
                 seen
             })
         })
         .collect();
-    let mut all: Vec<u64> = clients.into_iter().flat_map(|client| client.join().expect("it goes well")).collect();
+    let mut all: Vec<u64> =
+        clients.into_iter().flat_map(|client| client.join().expect("it goes well")).collect();
     all.sort_unstable();
     assert_eq!(all, (1..=CLIENTS * EACH * 2).collect::<Vec<_>>());
     house.finish();

@@ -36,7 +36,8 @@ impl House {
         change: impl FnOnce(&mut ServeConfig),
     ) -> House {
         let folder = tempfile::tempdir().expect("a folder");
-        let quick = StreamConfig { durability: Durability::Memory, ..StreamConfig::new("quick", ["quick.>"]) };
+        let quick =
+            StreamConfig { durability: Durability::Memory, ..StreamConfig::new("quick", ["quick.>"]) };
         let mut config = ServeConfig {
             listen: vec![any_port()],
             shards: 2,
@@ -119,15 +120,22 @@ impl House {
     /// Ends the server and checks that nothing is left: every connection has one reason for its end, nothing is held.
     #[track_caller]
     pub(crate) fn finish(self) -> Arc<Overview> {
+        self.keep().0
+    }
+
+    /// The same, and keeps the folder for as long as the other half lives.
+    #[track_caller]
+    pub(crate) fn keep(self) -> (Arc<Overview>, tempfile::TempDir) {
         let overview = self.running.end().expect("no shard has failed");
         let came = overview.engine(|counters| &counters.accepted);
-        let went: u64 = CloseReason::ALL.into_iter().map(|reason| overview.engine(|c| c.closed(reason))).sum();
+        let went: u64 =
+            CloseReason::ALL.into_iter().map(|reason| overview.engine(|c| c.closed(reason))).sum();
         assert_eq!(came, went, "every connection ends for one reason");
         assert_eq!(overview.engine(|counters| &counters.input_held), 0);
         assert_eq!(overview.engine(|counters| &counters.output_held), 0);
         let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
         assert_eq!(held, 0, "bytes of requests are held at the end");
-        overview
+        (overview, self.folder)
     }
 }
 
@@ -150,6 +158,13 @@ impl Listener {
     /// The next message: its subject and payload.
     #[track_caller]
     pub(crate) fn next(&mut self) -> (String, String) {
+        let (subject, payload) = self.raw();
+        (subject, String::from_utf8(payload).expect("text"))
+    }
+
+    /// The same of a payload that may be no text.
+    #[track_caller]
+    pub(crate) fn raw(&mut self) -> (String, Vec<u8>) {
         let line = self.line();
         let mut words = line.split(' ');
         let kind = words.next();
@@ -162,16 +177,17 @@ impl Listener {
         };
         let mut payload = self.peer.exactly(size + 2);
         payload.truncate(size);
-        (subject, String::from_utf8(payload.split_off(header_size)).expect("text"))
+        (subject, payload.split_off(header_size))
     }
 }
 
 /// Runs a program to its end, which must be a success. Returns what it wrote to standard output.
 #[track_caller]
 pub(crate) fn run(name: &str, arguments: &[&str]) -> String {
-    let outcome = Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap_or_else(|error| {
-        panic!("cannot run {name}: {error}; install it (`cargo xtask test` does)")
-    });
+    let outcome =
+        Command::new(name).args(arguments).stdin(Stdio::null()).output().unwrap_or_else(|error| {
+            panic!("cannot run {name}: {error}; install it (`cargo xtask test` does)")
+        });
     let said = String::from_utf8_lossy(&outcome.stderr);
     assert!(outcome.status.success(), "{name}: {}\n{said}", outcome.status);
     String::from_utf8_lossy(&outcome.stdout).into_owned()

@@ -13,7 +13,8 @@ on_both_drivers!(
 );
 
 fn publish(house: &House, subject: &str, fields: &str) -> u16 {
-    let request = format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 5\r\n\r\nhello");
+    let request =
+        format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: 5\r\n\r\nhello");
     house.connect().ask(request).status
 }
 
@@ -69,8 +70,12 @@ fn a_frozen_stream_makes_the_server_unready(driver: DriverChoice) {
     assert_eq!(house.page("/readyz").text(), "ready\n");
     fs::write(house.data(), "no folder").expect("a file in the place of the folder");
     assert_eq!(publish(&house, "events.a", ""), 503);
-    let answer = eventually("it is known", || Some(house.page("/readyz")).filter(|answer| answer.status == 503));
-    assert!(answer.text().starts_with("not ready: the stream events is frozen until the next start: "), "{answer:?}");
+    let answer =
+        eventually("it is known", || Some(house.page("/readyz")).filter(|answer| answer.status == 503));
+    assert!(
+        answer.text().starts_with("not ready: the stream events is frozen until the next start: "),
+        "{answer:?}"
+    );
     assert_eq!(answer.field("Retry-After"), Some("1"));
     assert_eq!(house.page("/livez").status, 200, "it lives all the same");
     assert_eq!(house.metric("stilling_hub_stream_frozen{stream=\"events\"}"), 1);

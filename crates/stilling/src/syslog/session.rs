@@ -1,0 +1,118 @@
+//! A connection over which syslog comes: messages in, nothing out.
+//!
+//! Without room on the way to the hub it is not read, and TCP slows its sender down: nothing of it is shed.
+
+use std::net::IpAddr;
+
+use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
+use stilling_engine::{CloseReason, Io};
+use stilling_hub::Loss;
+use stilling_ring::Time;
+use stilling_wire::syslog::{Cut, Framer};
+
+use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
+use crate::http::HttpService;
+use crate::hub::HubMail;
+
+/// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
+const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct SyslogSession {
+    framer: Framer,
+    source: Option<IpAddr>,
+    /// When it last said something.
+    heard: Time,
+    /// It waits for room in the port.
+    waits: bool,
+    /// Why nothing more is waited for.
+    ending: Option<CloseReason>,
+}
+
+type HouseIo<'a> = Io<'a, HttpService>;
+
+impl SyslogSession {
+    pub(crate) fn new(source: Option<IpAddr>) -> SyslogSession {
+        SyslogSession { framer: Framer::default(), source, heard: Time::ZERO, waits: false, ending: None }
+    }
+
+    pub(crate) fn opened(&mut self, io: &mut HouseIo<'_>) {
+        let now = io.now();
+        self.heard = now;
+        let Some(hub) = io.service.hub.as_deref_mut() else {
+            return io.abort(CloseReason::SystemError);
+        };
+        if !hub.syslog.admits(self.source) {
+            hub.syslog.count(Loss::Forbidden);
+            return io.abort(CloseReason::Forbidden);
+        }
+        io.set_deadline(Some(now.after(IDLE_TIMEOUT)));
+    }
+
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
+        self.heard = io.now();
+        let token = io.token();
+        let mut consumed = 0;
+        loop {
+            let Some(hub) = io.service.hub.as_deref_mut() else { return bytes.len() };
+            if !hub.port.has_room() {
+                if !std::mem::replace(&mut self.waits, true) {
+                    hub.port.wait(token);
+                }
+                io.pause();
+                return consumed;
+            }
+            let limits = hub.syslog.limits;
+            let step = self.framer.decode(&limits, &bytes[consumed..]);
+            consumed += step.consumed;
+            let frame = match (step.frame, self.ending) {
+                (Some(frame), _) => frame,
+                (None, None) => return consumed,
+                (None, Some(reason)) => {
+                    if let Some(frame) = self.framer.finish(&limits, &bytes[consumed..]) {
+                        hub.take_syslog(token, frame.message);
+                    }
+                    io.finish(reason);
+                    return bytes.len();
+                }
+            };
+            if frame.cut == Some(Cut::TooLong) {
+                hub.syslog.count(Loss::TooLarge);
+            }
+            hub.take_syslog(token, frame.message);
+        }
+    }
+
+    /// What has no end is a message all the same: it is shown once more.
+    pub(crate) fn ended(&mut self, io: &mut HouseIo<'_>) {
+        self.ending = Some(CloseReason::PeerClosed);
+        io.again();
+    }
+
+    pub(crate) fn drained(&mut self, _: &mut HouseIo<'_>) {}
+
+    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
+        if mail == HubMail::Room {
+            self.waits = false;
+            io.resume();
+        }
+    }
+
+    pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
+        let due = self.heard.after(IDLE_TIMEOUT);
+        if io.now() < due || self.waits {
+            let later = if self.waits { io.now().after(IDLE_TIMEOUT) } else { due };
+            return io.set_deadline(Some(later));
+        }
+        io.finish(CloseReason::IdleTimeout);
+    }
+
+    /// What has come is published still, also the beginning of a message.
+    pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
+        self.ending = Some(CloseReason::Drained);
+        io.again();
+    }
+
+    pub(crate) fn closed(&mut self, _: CloseReason, _: &mut HttpService) {}
+}

@@ -1,0 +1,380 @@
+//! Syslog over UDP, TCP and Unix sockets.
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use stilling::engine::CloseReason;
+use stilling::http::Routes;
+use stilling::settings::StreamConfig;
+use stilling::{DriverChoice, ServeConfig, Server};
+use stilling_hub::{Door, Loss};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Config, From, Kind, Log, Read};
+
+use crate::support::{House, Peer, any_port, eventually, run};
+
+on_both_drivers!(
+    logger_is_understood_in_all_its_ways,
+    rsyslog_forwards_both_ways,
+    both_framings_are_told_apart_by_the_first_bytes,
+    nothing_that_a_peer_sends_is_too_much,
+    what_is_too_long_is_cut_and_counted,
+    only_allowed_sources_are_heard,
+    a_unix_socket_comes_and_goes_with_the_server,
+    the_least_severe_is_shed_first_and_what_was_is_told,
+    a_connection_that_is_not_read_loses_nothing,
+    the_subject_is_made_of_the_message,
+);
+
+/// A server with all three doors and its Unix socket's path.
+fn all_doors(driver: DriverChoice, change: impl FnOnce(&mut ServeConfig)) -> House {
+    House::with(driver, |config| {
+        config.hub.syslog_udp = vec![any_port()];
+        config.hub.syslog_tcp = vec![any_port()];
+        config.hub.syslog_unix = vec![config.hub.data.with_file_name("log")];
+        change(config);
+    })
+}
+
+fn losses(house: &House, loss: Loss) -> u64 {
+    house.see().hub.get().expect("there is one").losses(Door::Syslog, loss)
+}
+
+#[track_caller]
+fn until_lost(house: &House, loss: Loss, count: u64) {
+    eventually(loss.name(), || (losses(house, loss) >= count).then_some(()));
+    assert_eq!(losses(house, loss), count);
+}
+
+fn unix_socket(house: &House) -> String {
+    house.data().with_file_name("log").display().to_string()
+}
+
+fn logger_is_understood_in_all_its_ways(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    let (udp, tcp) = (house.at("syslog-udp").port().to_string(), house.at("syslog-tcp").port().to_string());
+    let unix = unix_socket(&house);
+    for way in [
+        &["-d", "-n", "127.0.0.1", "-P", &udp][..],
+        &["-d", "--rfc3164", "-n", "127.0.0.1", "-P", &udp],
+        &["-T", "-n", "127.0.0.1", "-P", &tcp],
+        &["-T", "--octet-count", "-n", "127.0.0.1", "-P", &tcp],
+        &["-u", &unix],
+    ] {
+        run("logger", &[way, &["-p", "auth.crit", "-t", "door", "who is there"]].concat());
+        let (subject, message) = listener.next();
+        assert_eq!(subject, "events.syslog.auth.crit", "{way:?}");
+        assert!(message.starts_with("<34>") && message.ends_with("who is there"), "{way:?}: {message:?}");
+        assert!(message.contains("door"), "{way:?}: {message:?}");
+    }
+    drop(listener);
+    house.finish();
+}
+
+/// A process that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn rsyslog_forwards_both_ways(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    let folder = tempfile::tempdir().expect("a folder");
+    let (input, file) = (folder.path().join("in"), folder.path().join("conf"));
+    let text = format!(
+        "global(workDirectory=\"{}\")\nmodule(load=\"imuxsock\" SysSock.Use=\"off\")\n\
+         input(type=\"imuxsock\" Socket=\"{}\")\nuser.* @{}\ndaemon.* @@{}\n",
+        folder.path().display(),
+        input.display(),
+        house.at("syslog-udp"),
+        house.at("syslog-tcp"),
+    );
+    fs::write(&file, text).expect("a file");
+    let mut command = Command::new("rsyslogd");
+    command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.path().join("pid")).stdin(Stdio::null());
+    let rsyslog = Running(command.spawn().expect("rsyslog runs; `cargo xtask test` installs it"));
+    let input = input.display().to_string();
+    eventually("rsyslog listens", || UnixDatagram::unbound().ok()?.connect(&input).ok());
+    for (priority, subject) in
+        [("user.err", "events.syslog.user.err"), ("daemon.info", "events.syslog.daemon.info")]
+    {
+        run("logger", &["-u", &input, "-p", priority, "-t", "app", "by way of another"]);
+        let (its, message) = listener.next();
+        assert_eq!(its, subject);
+        assert!(message.contains("app") && message.ends_with("by way of another"), "{message:?}");
+    }
+    drop((rsyslog, listener));
+    house.finish();
+}
+
+fn both_framings_are_told_apart_by_the_first_bytes(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    let connect = || Peer::connect(house.at("syslog-tcp"));
+    let (mut lines, mut counted) = (connect(), connect());
+    lines.send("<13>one\r\n<13>two\n\n\n<13>thr");
+    for expected in ["<13>one", "<13>two"] {
+        assert_eq!(listener.next().1, expected);
+    }
+    lines.send("ee\0");
+    assert_eq!(listener.next().1, "<13>three");
+    counted.send("7 <13>o\nn8 <13>");
+    assert_eq!(listener.next().1, "<13>o\nn");
+    counted.send("four");
+    assert_eq!(listener.next().1, "<13>four");
+    // The last one has no end but that of the connection.
+    counted.send("99 <13>five");
+    counted.half_close();
+    assert_eq!(listener.next().1, "<13>five");
+    assert!(counted.rest().is_empty(), "nothing is ever said back");
+    lines.send("six");
+    lines.half_close();
+    assert_eq!(listener.next(), ("events.syslog.user.notice".to_owned(), "six".to_owned()));
+    drop((lines, listener));
+    house.finish();
+}
+
+fn nothing_that_a_peer_sends_is_too_much(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    for bytes in [
+        &b""[..],
+        b"\n",
+        b"\0\0\r\n",
+        b"0",
+        b"999999999 ",
+        b"1 \n",
+        b"\xff\xfe",
+        b"<",
+        b"<999>x\n",
+        &[b'9'; 100],
+    ] {
+        let mut peer = Peer::connect(house.at("syslog-tcp"));
+        peer.send(bytes);
+        peer.half_close();
+        assert!(peer.rest().is_empty());
+    }
+    Peer::connect(house.at("syslog-tcp")).reset();
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for bytes in [&b""[..], b"\n\0", b"\xff\xfe", b"<13>last"] {
+        sender.send_to(bytes, house.at("syslog-udp")).expect("it is sent");
+    }
+    while listener.raw().1 != b"<13>last" {}
+    until_lost(&house, Loss::Malformed, 3);
+    drop(listener);
+    house.finish();
+}
+
+fn what_is_too_long_is_cut_and_counted(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    let mut peer = Peer::connect(house.at("syslog-tcp"));
+    let long = format!("<13>{}", "x".repeat(1 << 20));
+    for piece in long.as_bytes().chunks(1000) {
+        peer.send(piece);
+    }
+    peer.send("\n<13>behind it\n");
+    assert_eq!(listener.next().1, long[..60 * 1024]);
+    assert_eq!(listener.next().1, "<13>behind it");
+    drop(peer);
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.send_to(&long.as_bytes()[..8000], unix_socket(&house)).expect("it is sent");
+    let cut = listener.next().1;
+    assert!(cut.len() < 8000 && long.starts_with(&cut), "{}", cut.len());
+    until_lost(&house, Loss::TooLarge, 2);
+    drop(listener);
+    house.finish();
+}
+
+fn only_allowed_sources_are_heard(driver: DriverChoice) {
+    let house = all_doors(driver, |config| {
+        config.hub.syslog_sources = vec!["127.0.0.2".parse().expect("a range")];
+    });
+    let mut listener = house.listen("events.syslog.>");
+    let mut stranger = Peer::connect(house.at("syslog-tcp"));
+    stranger.try_send("<13>stranger\n");
+    assert!(stranger.whatever_comes().is_empty(), "it is closed");
+    let send = |from: &str, text: &str| {
+        let sender = UdpSocket::bind((from, 0)).expect("all of 127.0.0.0/8 is ours");
+        sender.send_to(text.as_bytes(), house.at("syslog-udp")).expect("it is sent");
+    };
+    send("127.0.0.1", "<13>stranger");
+    send("127.0.0.2", "<13>friend");
+    assert_eq!(listener.next().1, "<13>friend");
+    let mut friend = Peer::connect_from([127, 0, 0, 2].into(), house.at("syslog-tcp"));
+    friend.send("<13>another\n");
+    assert_eq!(listener.next().1, "<13>another");
+    UnixDatagram::unbound()
+        .and_then(|unix| unix.send_to(b"<13>local", unix_socket(&house)))
+        .expect("it is sent");
+    assert_eq!(listener.next().1, "<13>local", "who reaches the file may send");
+    until_lost(&house, Loss::Forbidden, 2);
+    assert_eq!(house.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"forbidden\"}"), 2);
+    assert_eq!(house.see().engine(|counters| counters.closed(CloseReason::Forbidden)), 1);
+    drop((listener, friend));
+    house.finish();
+}
+
+fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log");
+    let config = || {
+        let mut config =
+            ServeConfig { listen: vec![any_port()], shards: 1, driver, ..ServeConfig::default() };
+        config.hub.syslog_unix = vec![path.clone()];
+        config.hub.data = folder.path().join("streams");
+        config
+    };
+    // What a process that was killed has left behind is replaced.
+    drop(UnixDatagram::bind(&path).expect("a socket"));
+    let server = Server::bind(config(), Routes::new()).expect("it is stale");
+    let said = format!("listening syslog-unix:{}", path.display());
+    assert!(server.banner().contains(&said), "{:?}", server.banner());
+    assert_eq!(fs::metadata(&path).expect("it is there").permissions().mode() & 0o777, 0o666);
+    let error = Server::bind(config(), Routes::new()).err().expect("somebody reads there").to_string();
+    assert!(error.contains("another process reads there"), "{error}");
+    let running = server.start().expect("a thread");
+    running.end().expect("it ends well");
+    assert!(!path.exists(), "the file goes with the server");
+    // A file that is no socket is somebody's.
+    fs::write(&path, "mine").expect("a file");
+    assert!(Server::bind(config(), Routes::new()).is_err());
+    assert_eq!(fs::read(&path).expect("it is there"), b"mine");
+}
+
+/// All records of the stream on disk: kind, subject, payload.
+fn records(data: &Path) -> Vec<(Kind, String, String)> {
+    let disk = FileDisk::make(&data.join("events")).expect("the folder");
+    let (log, _) = Log::open(disk, "events", Config::default()).expect("the stream");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut found = Vec::new();
+    loop {
+        match reader.read().expect("it can be read") {
+            Read::Batch(batch) => {
+                found.extend(
+                    batch
+                        .records
+                        .map(|(_, record)| (record.kind, text(record.subject), text(record.payload))),
+                );
+            }
+            Read::Gap { .. } => panic!("nothing is missing"),
+            Read::End => return found,
+        }
+    }
+}
+
+/// Row 0.14: a hub that stands still costs what says least; no sender hangs, and every message is stored or counted.
+fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
+    const FLOOD: usize = 20_000;
+    const ERRORS: usize = 100;
+    let house = all_doors(driver, |config| config.shards = 1);
+    let probe = house.data().join("events/.probe");
+    fs::create_dir_all(house.data().join("events")).expect("a folder");
+    assert!(Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs").success());
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.set_write_timeout(Some(Duration::from_secs(60))).expect("a socket takes options");
+    sender.connect(unix_socket(&house)).expect("it listens");
+    // Each is one turn's at most, so that what is on the way to the hub is full first.
+    for number in 0..FLOOD {
+        sender.send(format!("<14>info {number} {}", "x".repeat(300)).as_bytes()).expect("no sender hangs");
+    }
+    for number in 0..ERRORS {
+        sender.send(format!("<11>error {number}").as_bytes()).expect("no sender hangs");
+    }
+    // All has been read.
+    let received = FLOOD + ERRORS;
+    let counted = || house.see().engine(|counters| &counters.datagrams_received);
+    eventually("all is read", || (counted() == received as u64).then_some(()));
+    assert_eq!(losses(&house, Loss::Shed), 0, "the hub has not heard of it");
+    let reader = thread::spawn(move || fs::read(probe));
+    let _ = reader.join().expect("it reads");
+    let shed =
+        eventually("the hub hears of it", || Some(losses(&house, Loss::Shed)).filter(|shed| *shed > 0));
+    let folder = house.data();
+    let keep = house.keep();
+    let all = records(&folder);
+    let count = |severity: &str| {
+        all.iter().filter(|(kind, subject, _)| *kind == Kind::Ordinary && subject.ends_with(severity)).count()
+    };
+    assert_eq!(count(".err"), ERRORS, "what is worse is heard");
+    assert_eq!(count(".info") as u64 + shed, FLOOD as u64, "stored or counted");
+    let markers: Vec<_> = all.iter().filter(|(kind, ..)| *kind == Kind::Loss).collect();
+    let [(_, subject, text)] = markers[..] else { panic!("one marker: {markers:?}") };
+    assert_eq!(subject, "events.syslog.user.info");
+    assert!(text.starts_with(&format!("{{\"lost\":{shed},\"reason\":\"shed\",\"from\":\"20")), "{text}");
+    drop(keep);
+}
+
+/// TCP slows its sender down instead.
+fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
+    const LINES: usize = 100_000;
+    let house = all_doors(driver, |config| config.shards = 1);
+    let probe = house.data().join("events/.probe");
+    fs::create_dir_all(house.data().join("events")).expect("a folder");
+    assert!(Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs").success());
+    let mut peer = Peer::connect(house.at("syslog-tcp"));
+    let mut hand = peer.another_hand();
+    let writer = thread::spawn(move || {
+        for number in 0..LINES / 100 {
+            let lines: String =
+                (0..100).map(|at| format!("<14>line {}{}\n", number * 100 + at, "x".repeat(200))).collect();
+            hand.send(lines);
+        }
+        hand.half_close();
+    });
+    let bytes = || house.see().engine(|counters| &counters.received_bytes);
+    // It is read as long as there is room, and then no more.
+    let mut before = 0;
+    eventually("it is not read any more", || {
+        let now = bytes();
+        thread::park_timeout(Duration::from_millis(200));
+        let stands = now > 1_000_000 && now == before;
+        before = now;
+        stands.then_some(())
+    });
+    assert!(bytes() < 20_000_000, "what waits is bounded");
+    let reader = thread::spawn(move || fs::read(probe));
+    writer.join().expect("all is taken");
+    let _ = reader.join().expect("it reads");
+    assert!(peer.rest().is_empty());
+    let folder = house.data();
+    let keep = house.keep();
+    let all = records(&folder);
+    assert_eq!(all.len(), LINES);
+    assert!(
+        all.iter().enumerate().all(|(at, (_, _, text))| text.starts_with(&format!("<14>line {at}x"))),
+        "in order"
+    );
+    drop(keep);
+}
+
+fn the_subject_is_made_of_the_message(driver: DriverChoice) {
+    let house = all_doors(driver, |config| {
+        config.hub.syslog_subject = "logs.{host}.{app}.{severity}".parse().expect("a template");
+        config.hub.streams = vec![StreamConfig::new("logs", ["logs.>"])];
+    });
+    let mut listener = house.listen("logs.>");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let to: SocketAddr = house.at("syslog-udp");
+    let text = "<165>1 2026-11-21T22:14:15.003Z web.1 su>. - ID47 - hello";
+    sender.send_to(text.as_bytes(), to).expect("it is sent");
+    assert_eq!(listener.next(), ("logs.web_1.su__.notice".to_owned(), text.to_owned()));
+    let mut peer = Peer::connect(house.at("syslog-tcp"));
+    peer.send("<13>no host\n");
+    assert!(listener.next().0.ends_with(".notice"));
+    drop((peer, listener));
+    house.finish();
+}

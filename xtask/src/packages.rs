@@ -17,15 +17,17 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 11] = [
+pub(crate) const FOR_TESTS: [Program; 13] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
     program("ip", "iproute2"),
+    program("logger", "bsdutils"),
     program("nginx", "nginx-light"),
     program("node", "nodejs"),
     program("prlimit", "util-linux"),
     program("python3", "python3"),
+    program("rsyslogd", "rsyslog"),
     program("ss", "iproute2"),
     program("strace", "strace"),
     program("wrk", "wrk"),

@@ -1,6 +1,7 @@
 //! Syslog over UDP, TCP and Unix sockets.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -102,7 +103,9 @@ fn rsyslog_forwards_both_ways(driver: DriverChoice) {
         house.at("syslog-tcp"),
     );
     fs::write(&file, text).expect("a file");
-    let mut command = Command::new("rsyslogd");
+    // Not in everybody's path.
+    let name = ["/usr/sbin/rsyslogd", "rsyslogd"].into_iter().find(|name| Path::new(name).exists());
+    let mut command = Command::new(name.unwrap_or("rsyslogd"));
     command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.path().join("pid")).stdin(Stdio::null());
     let rsyslog = Running(command.spawn().expect("rsyslog runs; `cargo xtask test` installs it"));
     let input = input.display().to_string();
@@ -172,7 +175,7 @@ fn nothing_that_a_peer_sends_is_too_much(driver: DriverChoice) {
         sender.send_to(bytes, house.at("syslog-udp")).expect("it is sent");
     }
     while listener.raw().1 != b"<13>last" {}
-    until_lost(&house, Loss::Malformed, 3);
+    until_lost(&house, Loss::Malformed, 2);
     drop(listener);
     house.finish();
 }
@@ -287,12 +290,17 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     let sender = UnixDatagram::unbound().expect("a socket");
     sender.set_write_timeout(Some(Duration::from_secs(60))).expect("a socket takes options");
     sender.connect(unix_socket(&house)).expect("it listens");
-    // Each is one turn's at most, so that what is on the way to the hub is full first.
+    // A send with a timeout is not begun again by the system.
+    let send = |text: String| {
+        while let Err(error) = sender.send(text.as_bytes()) {
+            assert_eq!(error.kind(), ErrorKind::Interrupted, "no sender hangs");
+        }
+    };
     for number in 0..FLOOD {
-        sender.send(format!("<14>info {number} {}", "x".repeat(300)).as_bytes()).expect("no sender hangs");
+        send(format!("<14>info {number} {}", "x".repeat(300)));
     }
     for number in 0..ERRORS {
-        sender.send(format!("<11>error {number}").as_bytes()).expect("no sender hangs");
+        send(format!("<11>error {number}"));
     }
     // All has been read.
     let received = FLOOD + ERRORS;
@@ -341,11 +349,11 @@ fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
     eventually("it is not read any more", || {
         let now = bytes();
         thread::park_timeout(Duration::from_millis(200));
-        let stands = now > 1_000_000 && now == before;
+        let stands = now > 0 && now == before;
         before = now;
         stands.then_some(())
     });
-    assert!(bytes() < 20_000_000, "what waits is bounded");
+    assert!(bytes() < 4_000_000, "what waits is bounded");
     let reader = thread::spawn(move || fs::read(probe));
     writer.join().expect("all is taken");
     let _ = reader.join().expect("it reads");

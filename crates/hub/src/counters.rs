@@ -61,8 +61,10 @@ pub struct StreamCounters {
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,
-    /// Why it is frozen, once it is.
-    pub frozen: OnceLock<Arc<str>>,
+    /// 1 when it is frozen.
+    pub frozen: Figure,
+    /// Why it is, once it is.
+    pub frozen_reason: OnceLock<Arc<str>>,
 }
 
 impl Counters {

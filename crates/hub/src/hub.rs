@@ -341,7 +341,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.pending.set(pending);
             counters.pending_max.set(counters.pending_max.get().max(pending));
             if let Some(reason) = &stream.frozen {
-                counters.frozen.get_or_init(|| Arc::clone(reason));
+                counters.frozen.set(1);
+                counters.frozen_reason.get_or_init(|| Arc::clone(reason));
             }
         }
     }

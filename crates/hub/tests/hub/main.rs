@@ -4,6 +4,7 @@
 mod asking;
 mod consumers;
 mod life;
+mod losses;
 mod plain;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -42,7 +42,7 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
 fn frozen(see: &Overview) -> Option<String> {
     let mut text = String::new();
     for stream in &see.hub.get()?.streams {
-        if let Some(reason) = stream.frozen.get() {
+        if let Some(reason) = stream.frozen_reason.get() {
             let _ = writeln!(text, "not ready: the stream {} is frozen until the next start: {reason}", stream.name);
         }
     }
@@ -159,7 +159,7 @@ fn streams(page: &mut String, see: &Overview) {
     let Some(hub) = see.hub.get() else { return };
     page.push_str("<h2>Streams</h2><table><tr><td>stream<td>first<td>last<td>visible<td>waiting for the disk<td>state");
     for stream in &hub.streams {
-        let state = stream.frozen.get().map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
+        let state = stream.frozen_reason.get().map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
         let [first, last, visible, pending] =
             [&stream.first, &stream.last, &stream.visible, &stream.pending].map(stilling_hub::Figure::get);
         let _ = write!(

@@ -1,0 +1,119 @@
+//! What was lost before the hub: counted, and told in the stream it would have been in.
+
+use stilling_hub::limits::MARKER_EVERY_NS;
+use stilling_hub::{Client, Door, Loss, Lost, Request};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::{From, Kind, Read};
+
+use crate::rig::{Rig, publish};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+
+fn lost(subject: &str, count: u64, from_ns: u64, to_ns: u64) -> Request<'_> {
+    let subject = subject.as_bytes();
+    Request::Lost(Lost { door: Door::Syslog, subject, loss: Loss::Shed, count, from_ns, to_ns })
+}
+
+/// What the stream on disk has: kind, subject and payload.
+fn records(rig: &mut Rig) -> Vec<(Kind, String, String)> {
+    let mut reader = rig.hub.storage_mut().logs[0].source().read_from(From::Sequence(1));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut found = Vec::new();
+    loop {
+        match reader.read().expect("it can be read") {
+            Read::Batch(batch) => found.extend(
+                batch.records.map(|(_, record)| (record.kind, text(record.subject), text(record.payload))),
+            ),
+            Read::Gap { .. } => panic!("nothing is missing"),
+            Read::End => return found,
+        }
+    }
+}
+
+fn markers(rig: &mut Rig) -> Vec<String> {
+    let all = records(rig).into_iter().filter(|(kind, ..)| *kind == Kind::Loss);
+    all.map(|(_, subject, text)| format!("{subject} {text}")).collect()
+}
+
+/// Row 0.14: nothing is lost without a word where it is missing.
+#[test]
+fn a_loss_is_told_between_the_records_it_came_between() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "disk.>", "1");
+    rig.ask_all(
+        ALICE,
+        &[
+            publish("disk.a", "before"),
+            lost("disk.b", 7, 1_000_000_000, 3_500_000_000),
+            publish("disk.a", "after"),
+        ],
+    );
+    rig.settle();
+    let marker = r#"{"lost":7,"reason":"shed","from":"1970-01-01T00:00:01Z","to":"1970-01-01T00:00:03.5Z"}"#;
+    let expected = [
+        (Kind::Ordinary, "disk.a", "before"),
+        (Kind::Loss, "disk.b", marker),
+        (Kind::Ordinary, "disk.a", "after"),
+    ];
+    let expected = expected.map(|(kind, subject, text)| (kind, subject.to_owned(), text.to_owned()));
+    assert_eq!(records(&mut rig), expected);
+    assert_eq!(
+        rig.heard(ALICE),
+        "MSG disk.a 1 6\r\nbefore\r\nMSG disk.a 1 5\r\nafter\r\n",
+        "it is no message"
+    );
+    let counters = rig.hub.counters();
+    assert_eq!((counters.losses(Door::Syslog, Loss::Shed), counters.messages.get()), (7, 2));
+    assert_eq!((counters.streams[0].last.get(), counters.streams[0].visible.get()), (3, 3));
+}
+
+#[test]
+fn markers_come_once_a_second_with_the_sum() {
+    let mut rig = Rig::new();
+    for number in 1..=100 {
+        rig.ask_all(ALICE, &[lost("disk.a", number, number, number + 1)]);
+        rig.pass(MARKER_EVERY_NS / 200);
+    }
+    rig.settle();
+    assert_eq!(markers(&mut rig).len(), 1);
+    assert!(!rig.hub.is_settled(), "the sum is still to be told");
+    assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= MARKER_EVERY_NS.into()));
+    rig.pass(MARKER_EVERY_NS / 2);
+    rig.settle();
+    let all = markers(&mut rig);
+    assert!(all.len() == 2 && all[0].contains("\"lost\":1,") && all[1].contains("\"lost\":5049,"), "{all:?}");
+    assert!(rig.hub.is_settled() && rig.hub.looks_again_in().is_none());
+    assert_eq!(rig.hub.counters().losses(Door::Syslog, Loss::Shed), 5050);
+}
+
+#[test]
+fn without_a_free_batch_a_marker_waits() {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 1, 1 << 20);
+    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    rig.ask_all(ALICE, &[lost("disk.a", 3, 0, 0)]);
+    rig.turn();
+    assert_eq!(markers(&mut rig).len(), 0);
+    assert_eq!(rig.hub.counters().losses(Door::Syslog, Loss::Shed), 3, "it is counted at once");
+    rig.settle();
+    assert_eq!(markers(&mut rig).len(), 1);
+    assert!(rig.hub.is_settled());
+}
+
+#[test]
+fn what_no_stream_keeps_is_counted_only() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.ask_all(ALICE, &[lost("none.a", 1, 0, 0), lost("elsewhere", 2, 0, 0), lost("", 3, 0, 0)]);
+    rig.ask_all(ALICE, &[lost("memory.a", 4, 0, 0)]);
+    rig.settle();
+    let last = |rig: &Rig| [0, 1, 2].map(|number: usize| rig.hub.counters().streams[number].last.get());
+    assert_eq!(last(&rig), [0, 1, 0], "the one in memory is kept");
+    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    rig.settle();
+    rig.pass(MARKER_EVERY_NS);
+    rig.ask_all(ALICE, &[lost("disk.a", 5, 0, 0)]);
+    rig.settle();
+    assert!(rig.hub.is_settled(), "a frozen stream is not waited for");
+    assert_eq!(rig.hub.counters().losses(Door::Syslog, Loss::Shed), 15);
+}

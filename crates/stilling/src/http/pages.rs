@@ -38,20 +38,24 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     answer::send(terms, status, TEXT, text.as_bytes(), io)
 }
 
-/// Which streams take nothing, and why.
+/// Which streams take nothing, and why; as many as have room in a short answer.
 fn frozen(see: &Overview) -> Option<String> {
     let mut text = String::new();
     for stream in &see.hub.get()?.streams {
-        if let Some(reason) = stream.frozen_reason.get() {
-            let _ = writeln!(text, "not ready: the stream {} is frozen until the next start: {reason}", stream.name);
+        if let Some(reason) = stream.frozen_reason.get()
+            && text.len() < FROZEN_TEXT_MAX
+        {
+            let _ = writeln!(
+                text,
+                "not ready: the stream {} is frozen until the next start: {reason}",
+                stream.name
+            );
         }
     }
-    // What is short goes out at once; there are as many reasons as streams.
-    text.truncate(text.floor_char_boundary(FROZEN_TEXT_MAX));
     (!text.is_empty()).then_some(text)
 }
 
-/// Bytes of what `/readyz` says about streams. The rest is left out.
+/// Bytes of what `/readyz` says about streams, but for the line that reaches it. Full: further streams are left out.
 const FROZEN_TEXT_MAX: usize = 8 * 1024;
 
 /// `/status`.
@@ -157,9 +161,14 @@ fn table(page: &mut String, title: &str, rows: &[(&str, u64)]) {
 /// The streams of the hub, and what was lost before it.
 fn streams(page: &mut String, see: &Overview) {
     let Some(hub) = see.hub.get() else { return };
-    page.push_str("<h2>Streams</h2><table><tr><td>stream<td>first<td>last<td>visible<td>waiting for the disk<td>state");
+    page.push_str(
+        "<h2>Streams</h2><table><tr><td>stream<td>first<td>last<td>visible<td>waiting for the disk<td>state",
+    );
     for stream in &hub.streams {
-        let state = stream.frozen_reason.get().map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
+        let state = stream
+            .frozen_reason
+            .get()
+            .map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
         let [first, last, visible, pending] =
             [&stream.first, &stream.last, &stream.visible, &stream.pending].map(stilling_hub::Figure::get);
         let _ = write!(

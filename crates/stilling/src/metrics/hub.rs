@@ -38,7 +38,12 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     )?;
     of("hub_stream_pending", "Acknowledgements that wait for the disk", |stream| stream.pending.get(), to)?;
     of("hub_stream_pending_max", "Most that ever waited at once", |stream| stream.pending_max.get(), to)?;
-    of("hub_stream_frozen", "1 for a stream that takes nothing until the next start", |stream| stream.frozen.get(), to)
+    of(
+        "hub_stream_frozen",
+        "1 for a stream that takes nothing until the next start",
+        |stream| stream.frozen.get(),
+        to,
+    )
 }
 
 /// Every door with every reason, so that a rate can be taken of what has not happened yet.

@@ -182,6 +182,12 @@ impl ServeConfig {
                 "growth does not fit {threads} worker threads: {growth:?}"
             )));
         }
+        if self.direct_descriptors && !self.hub.syslog_tcp.is_empty() {
+            return Err(ServeError::Config(
+                "direct descriptors do not tell where connections come from, and syslog over TCP is for certain sources only: choose one of the two"
+                    .into(),
+            ));
+        }
         let problems = self.hub.problems(&self.http_addresses());
         problems.into_iter().next().map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
     }
@@ -363,7 +369,7 @@ mod tests {
         assert!(check(|_| (), true).is_ok());
         assert!(check(|config| _ = app(config), false).is_ok());
         assert!(check(|config| config.worker_threads = 0, false).is_ok());
-        let wrong: [(Change, bool, &str); 9] = [
+        let wrong: [(Change, bool, &str); 10] = [
             (|config| config.admin = Admin::At(config.listen[0]), true, "127.0.0.1:9000 cannot be"),
             (|config| app(config).processes.processes = 0, false, "processes is 0"),
             (|config| app(config).processes.processes = PROCESSES_MAX + 1, false, "processes is 1025"),
@@ -372,6 +378,14 @@ mod tests {
             (|config| app(config).timeout = Duration::ZERO, false, "app.timeout is zero"),
             (|config| _ = app(config), true, "there are routes"),
             (|config| config.queue_max = 0, false, "queue_max is 0"),
+            (
+                |config| {
+                    config.direct_descriptors = true;
+                    config.hub.syslog_tcp = vec![SocketAddr::from(([127, 0, 0, 1], 514))];
+                },
+                false,
+                "where connections come from",
+            ),
             (
                 |config| {
                     config.worker_threads = 0;

@@ -508,6 +508,58 @@ mod tests {
         assert_eq!(listeners.copies().unwrap().len(), 1);
     }
 
+    /// Row 4.37: what is in the queue of a socket for datagrams is there for the successor.
+    #[test]
+    fn a_socket_for_datagrams_changes_hands_with_its_queue() {
+        let with = |address: SocketAddr| {
+            let mut config = config(&[], 2);
+            config.hub.syslog_udp = vec![address, address];
+            config
+        };
+        let old = open(&with(port_of_nobody()), Vec::new(), Vec::new()).unwrap();
+        assert_eq!((old.addresses.len(), old.protocols[0]), (1, Protocol::Syslog(Way::Udp)));
+        let sender = std::net::UdpSocket::bind(any_port()).unwrap();
+        sender.send_to(b"<13>before", old.addresses[0]).unwrap();
+        let copies = old.copies().unwrap();
+        let error = open(&with(old.addresses[0]), Vec::new(), Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("another process listens there"), "{error}");
+        let next = open(&with(old.addresses[0]), copies, Vec::new()).unwrap();
+        drop(old);
+        assert_eq!((next.kept, next.addresses.len(), shape(&next).iter().sum::<usize>()), (1, 1, 1));
+        let listener = next.of_shards.into_iter().flatten().next().unwrap();
+        let mut bytes = [0; 64];
+        let count = std::net::UdpSocket::from(listener.socket).recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..count], b"<13>before");
+    }
+
+    /// Row 4.37: a successor's Unix socket takes the place of the old one, whose file it leaves alone from then on.
+    #[test]
+    fn a_unix_socket_is_replaced_by_a_successor_alone() {
+        use std::os::unix::net::UnixDatagram;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let mut wanted = config(&[], 1);
+        wanted.hub.syslog_unix = vec![path.clone()];
+        let old = open(&wanted, Vec::new(), Vec::new()).unwrap();
+        assert!(old.copies().unwrap().is_empty());
+        let sender = UnixDatagram::unbound().unwrap();
+        sender.send_to(b"old", &path).unwrap();
+        assert!(matches!(open(&wanted, Vec::new(), Vec::new()), Err(ServeError::SocketFile(..))));
+        let next = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+        sender.send_to(b"new", &path).unwrap();
+        let receive = |listeners: &Listeners| {
+            let socket = listeners.of_shards[0][0].socket.try_clone().unwrap();
+            let mut bytes = [0; 8];
+            let count = UnixDatagram::from(socket).recv(&mut bytes).unwrap();
+            bytes[..count].to_vec()
+        };
+        assert_eq!((receive(&old), receive(&next)), (b"old".to_vec(), b"new".to_vec()));
+        drop(old);
+        assert!(path.exists(), "it is the successor's");
+        drop(next);
+        assert!(!path.exists());
+    }
+
     /// Row 4.37: the configuration decides: what it does not ask for is left to the old server, what it asks for
     /// besides is opened, and a port that was free to choose stays chosen.
     #[test]

@@ -51,6 +51,9 @@ impl HttpSession {
     pub(super) fn admit(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) -> bool {
         let Some(hub) = io.service.hub.as_deref() else { return false };
         let Err(objection) = admission::admit(head, hub) else { return true };
+        if objection.status == Status::Unauthorized {
+            hub.counters.shut_out.add(1);
+        }
         if head.body != BodyLength::None {
             // What is left of the body is discarded: it may be long, and nobody wants it.
             self.terms.persistent = false;

@@ -220,6 +220,7 @@ fn only_those_who_may_publish_do(driver: DriverChoice) {
         assert!(answer.head.contains("WWW-Authenticate: Basic realm=\"stilling\""), "{answer:?}");
         assert!(answer.head.contains("WWW-Authenticate: Bearer"), "{answer:?}");
     }
+    assert_eq!(house.metric("stilling_hub_shut_out_total"), 4);
     // Who is told so without a body keeps the connection.
     let mut peer = house.connect();
     assert_eq!(peer.ask(post("/publish/events.a", "", "")).status, 401);

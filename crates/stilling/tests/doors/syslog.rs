@@ -89,6 +89,26 @@ impl Drop for Running {
     }
 }
 
+/// Datagrams come by ordinary descriptors there, too; connections, which would not tell whence they come, are refused at the
+/// start.
+#[test]
+fn datagrams_come_beside_direct_descriptors() {
+    let direct = |config: &mut ServeConfig| {
+        config.direct_descriptors = true;
+        config.hub.syslog_tcp.clear();
+    };
+    let house = all_doors(DriverChoice::Uring, direct);
+    let mut listener = house.listen("events.syslog.>");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    sender.send_to(b"<13>udp", house.at("syslog-udp")).expect("it is sent");
+    assert_eq!(listener.next().1, "<13>udp");
+    let sender = UnixDatagram::unbound().expect("a socket");
+    sender.send_to(b"<13>unix", unix_socket(&house)).expect("it is sent");
+    assert_eq!(listener.next().1, "<13>unix");
+    drop(listener);
+    house.finish();
+}
+
 fn rsyslog_forwards_both_ways(driver: DriverChoice) {
     let house = all_doors(driver, |_| ());
     let mut listener = house.listen("events.syslog.>");

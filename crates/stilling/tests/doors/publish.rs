@@ -1,7 +1,6 @@
 //! `POST /publish/<subject>`.
 
 use std::fs;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -317,11 +316,7 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
         config.shards = 1;
         config.timeouts.work = Duration::from_millis(300);
     });
-    // Whoever tries out this folder waits until somebody reads: the hub, with the first record for the disk.
-    let probe = house.data().join("events/.probe");
-    fs::create_dir_all(house.data().join("events")).expect("a folder");
-    let made = Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs");
-    assert!(made.success());
+    let standstill = house.stand_still();
     let mut first = house.connect();
     let answer = first.ask(post("/publish/events.a", "", "x"));
     says(&answer, 503, "this may have been stored");
@@ -344,12 +339,11 @@ fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     assert_eq!(house.metric("stilling_hub_publications_shed_total"), 1);
     // One that waits when there is room again is not refused.
     peer.send(post("/publish/quick.b", "", "x"));
-    let reader = thread::spawn(move || fs::read(probe));
+    let _open = standstill.end();
     let answer = peer.answer();
     if answer.status == 503 {
         says(&answer, 503, "this may have been stored");
     }
-    let _ = reader.join().expect("it reads");
     // All that was in between is there.
     let stored = eventually("the hub goes on", || {
         let answer = house.connect().ask(post("/publish/quick.c", "", "x"));

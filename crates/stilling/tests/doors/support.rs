@@ -1,5 +1,6 @@
 //! What the tests stand on: a server with a hub in this process, a client that speaks a little NATS, programs.
 
+use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -62,6 +63,18 @@ impl House {
     /// Where the streams are, or will be.
     pub(crate) fn data(&self) -> PathBuf {
         self.folder.path().join("streams")
+    }
+
+    /// Has the hub stand still from the first record for the disk on, until it is let go.
+    #[track_caller]
+    pub(crate) fn stand_still(&self) -> Standstill {
+        // Whoever tries out whether this folder can be written waits until somebody reads.
+        let folder = self.data().join("events");
+        fs::create_dir_all(&folder).expect("a folder");
+        let probe = folder.join(".probe");
+        let made = Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs");
+        assert!(made.success());
+        Standstill { probe }
     }
 
     /// The address in the banner's line that begins with this.
@@ -136,6 +149,19 @@ impl House {
         let held: u64 = overview.http.iter().map(|counters| counters.requests_held()).sum();
         assert_eq!(held, 0, "bytes of requests are held at the end");
         (overview, self.folder)
+    }
+}
+
+/// What a hub stands still before.
+pub(crate) struct Standstill {
+    probe: PathBuf,
+}
+
+impl Standstill {
+    /// Lets the hub go on. What is returned has to live until it has.
+    #[track_caller]
+    pub(crate) fn end(self) -> File {
+        File::options().read(true).write(true).open(self.probe).expect("it is there")
     }
 }
 

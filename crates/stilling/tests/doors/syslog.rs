@@ -304,9 +304,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     const FLOOD: usize = 20_000;
     const ERRORS: usize = 100;
     let house = all_doors(driver, |config| config.shards = 1);
-    let probe = house.data().join("events/.probe");
-    fs::create_dir_all(house.data().join("events")).expect("a folder");
-    assert!(Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs").success());
+    let standstill = house.stand_still();
     let sender = UnixDatagram::unbound().expect("a socket");
     sender.set_write_timeout(Some(Duration::from_secs(60))).expect("a socket takes options");
     sender.connect(unix_socket(&house)).expect("it listens");
@@ -327,8 +325,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
     let counted = || house.see().engine(|counters| &counters.datagrams_received);
     eventually("all is read", || (counted() == received as u64).then_some(()));
     assert_eq!(losses(&house, Loss::Shed), 0, "the hub has not heard of it");
-    let reader = thread::spawn(move || fs::read(probe));
-    let _ = reader.join().expect("it reads");
+    let _open = standstill.end();
     let shed =
         eventually("the hub hears of it", || Some(losses(&house, Loss::Shed)).filter(|shed| *shed > 0));
     let folder = house.data();
@@ -350,9 +347,7 @@ fn the_least_severe_is_shed_first_and_what_was_is_told(driver: DriverChoice) {
 fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
     const LINES: usize = 100_000;
     let house = all_doors(driver, |config| config.shards = 1);
-    let probe = house.data().join("events/.probe");
-    fs::create_dir_all(house.data().join("events")).expect("a folder");
-    assert!(Command::new("mkfifo").arg(&probe).status().expect("mkfifo runs").success());
+    let standstill = house.stand_still();
     let mut peer = Peer::connect(house.at("syslog-tcp"));
     let mut hand = peer.another_hand();
     let writer = thread::spawn(move || {
@@ -374,9 +369,8 @@ fn a_connection_that_is_not_read_loses_nothing(driver: DriverChoice) {
         stands.then_some(())
     });
     assert!(bytes() < 4_000_000, "what waits is bounded");
-    let reader = thread::spawn(move || fs::read(probe));
+    let _open = standstill.end();
     writer.join().expect("all is taken");
-    let _ = reader.join().expect("it reads");
     assert!(peer.rest().is_empty());
     let folder = house.data();
     let keep = house.keep();

@@ -19,7 +19,7 @@ use crate::settings::{Complaint, Complaints, Sources};
 /// What no server can be made with.
 pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn Error>> {
     let settled = arguments.settle(sources)?;
-    let Settled { config, sources, unserved, warnings } = &settled;
+    let Settled { config, sources, warnings } = &settled;
     config.check(false)?;
     let mut said = settings(sources);
     http(config, sources, &mut said);
@@ -45,7 +45,6 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
         }
     }
     warnings.extend(unwise(&config.hub, sources));
-    warnings.extend(unserved.iter().cloned());
     for warning in &warnings {
         let _ = writeln!(said, "warning: {warning}");
     }

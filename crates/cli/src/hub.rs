@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Command, ValueEnum};
+use clap::{Args, ValueEnum};
 use stilling::settings::{
     HubConfig, SYSLOG_SUBJECT, Setting, SettingError, SourceRange, StreamConfig, SubjectTemplate, UserConfig,
 };
@@ -11,9 +11,6 @@ use stilling::settings::{
 use crate::serve::address;
 use crate::settings::tables::{self, Tabled};
 use crate::settings::{Complaint, Origin, Sources, Table};
-
-/// Whether `serve` opens what the options of syslog ask for. While it does not, they are hidden, and refused by it.
-pub(crate) const IS_SYSLOG_SERVED: bool = false;
 
 /// Where NATS clients are listened for when no listener is named.
 const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
@@ -29,19 +26,19 @@ pub(crate) struct Hub {
     #[arg(long, value_enum, default_value_t = HubThread::Auto)]
     hub_thread: HubThread,
     /// Receive syslog datagrams on this address; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "ADDRESS", value_parser = address())]
+    #[arg(long, value_name = "ADDRESS", value_parser = address())]
     syslog_udp: Vec<SocketAddr>,
     /// Listen for syslog connections on this address; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "ADDRESS", value_parser = address())]
+    #[arg(long, value_name = "ADDRESS", value_parser = address())]
     syslog_tcp: Vec<SocketAddr>,
     /// Receive syslog datagrams on a Unix socket with this path, as /dev/log is one; repeatable [default: nowhere]
-    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "PATH")]
+    #[arg(long, value_name = "PATH")]
     syslog_unix: Vec<PathBuf>,
     /// Who may send syslog over the network, such as 10.0.0.0/8; repeatable [default: loopback addresses]
-    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "RANGE")]
+    #[arg(long, value_name = "RANGE")]
     syslog_source: Vec<SourceRange>,
     /// The subject of a syslog message; {facility}, {severity}, {host} and {app} stand for what it says
-    #[arg(long, hide = !IS_SYSLOG_SERVED, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
+    #[arg(long, value_name = "SUBJECT", default_value = SYSLOG_SUBJECT)]
     syslog_subject: SubjectTemplate,
     /// The folder of streams on disk; it appears at the first durable publish
     #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
@@ -144,26 +141,6 @@ impl Chosen {
         let reason = if origin == Origin::Default { problem.to_string() } else { problem.reason };
         Complaint { origin, reason }
     }
-}
-
-/// What was said and is not served.
-pub(crate) fn unserved(sources: &Sources) -> Vec<Complaint> {
-    if IS_SYSLOG_SERVED {
-        return Vec::new();
-    }
-    let hub = Hub::augment_args(Command::new("hub"));
-    let is_ours = |name: &str| {
-        hub.get_arguments().any(|option| option.is_hide_set() && option.get_long() == Some(name))
-    };
-    let mut unserved: Vec<_> = sources
-        .said()
-        .filter(|(name, _)| is_ours(name))
-        .map(|(name, origin)| {
-            Complaint::new(origin, format!("`{name}` is of no use yet: this version does not receive syslog"))
-        })
-        .collect();
-    unserved.sort_by(|one, other| one.origin.cmp(&other.origin));
-    unserved
 }
 
 /// The tables of a name: words, or else those of the file.

@@ -15,7 +15,7 @@ use stilling::http::{Routes, Timeouts};
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::WrongUsage;
-use crate::hub::{self, Hub};
+use crate::hub::Hub;
 use crate::settings::units::{bytes, read_seconds};
 use crate::settings::{Complaint, Complaints, Sources};
 
@@ -334,10 +334,7 @@ impl Arguments {
     /// Serves until the end.
     pub(crate) fn run(self, sources: Sources) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
-        let Settled { config, unserved, .. } = self.settle(sources)?;
-        if !unserved.is_empty() {
-            return Err(Box::new(Complaints(unserved)));
-        }
+        let Settled { config, .. } = self.settle(sources)?;
         if verbose {
             writeln!(std::io::stdout(), "{config:#?}")?;
         }
@@ -376,7 +373,6 @@ impl Arguments {
             None if listens_by_default => defaults.listen,
             None => self.listen,
         };
-        let unserved = hub::unserved(&sources);
         let mut wrong = Vec::new();
         let hub = self.hub.chosen(listens_by_default, &mut sources, &mut wrong);
         let (limits, timeouts) = (self.limits, self.timeouts);
@@ -441,7 +437,7 @@ impl Arguments {
             command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(WrongUsage));
         }
-        Ok(Settled { config, sources, unserved, warnings: hub.warnings })
+        Ok(Settled { config, sources, warnings: hub.warnings })
     }
 }
 
@@ -451,8 +447,6 @@ pub(crate) struct Settled {
     pub(crate) config: ServeConfig,
     /// Where it was said.
     pub(crate) sources: Sources,
-    /// What was said and is not served.
-    pub(crate) unserved: Vec<Complaint>,
     /// What is allowed and not wise.
     pub(crate) warnings: Vec<Complaint>,
 }

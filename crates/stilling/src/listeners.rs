@@ -171,7 +171,12 @@ impl Listeners {
             let speaks = Protocol::Syslog(Way::Udp);
             protocols.push(speaks);
             // One reader for each, so that what a source sends stays in its order.
-            of_shards[addresses.len() % config.shards].push(Listener { socket, address, speaks, waits: false });
+            of_shards[addresses.len() % config.shards].push(Listener {
+                socket,
+                address,
+                speaks,
+                waits: false,
+            });
         }
         let mut files = Vec::new();
         for (number, path) in config.hub.syslog_unix.iter().enumerate() {

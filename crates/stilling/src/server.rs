@@ -299,11 +299,19 @@ impl Server {
     /// # Errors
     /// See [`ServeError`].
     pub fn run(self) -> Result<Arc<Overview>, ServeError> {
-        let Server { mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, files, .. } =
-            self;
+        let Server {
+            mut seats, plan, shard_wakes, pin, pool, overview, lifecycle, clock, porter, files, ..
+        } = self;
         let _files = files;
-        let mut staff =
-            Staff { lifecycle, pool, app: overview.app.clone(), clock, shards: Vec::new(), hub: None, porter: None };
+        let mut staff = Staff {
+            lifecycle,
+            pool,
+            app: overview.app.clone(),
+            clock,
+            shards: Vec::new(),
+            hub: None,
+            porter: None,
+        };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -676,7 +684,9 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
     {
         match listener.speaks {
             Protocol::Syslog(Way::Udp | Way::Unix) => shard.receive_datagrams(listener.socket)?,
-            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => shard.listen(listener.socket, true)?,
+            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {
+                shard.listen(listener.socket, true)?
+            }
         };
     }
     Ok(())

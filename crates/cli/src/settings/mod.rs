@@ -95,7 +95,7 @@ impl Sources {
     }
 
     /// What was said, in the file or elsewhere, with where.
-    pub(crate) fn said(&self) -> impl Iterator<Item = (&str, &Origin)> {
+    fn said(&self) -> impl Iterator<Item = (&str, &Origin)> {
         let tables = self.tables.iter().map(|(name, table)| (*name, &table.origin));
         self.origins.iter().map(|(name, origin)| (name.as_str(), origin)).chain(tables)
     }

@@ -326,26 +326,6 @@ fn naming_a_listener_opens_only_the_named_ones() {
     );
 }
 
-/// What this version does not serve is no silent promise: it is told, and `serve` ends there.
-#[test]
-fn what_is_not_served_is_said_with_its_place() {
-    let file = "nats = ['127.0.0.1:0']\nsyslog-tcp = ['127.0.0.1:0']\n";
-    let settled = settle("serve --demo --syslog-udp 127.0.0.1:0", &[], file).expect("it is right");
-    let said: Vec<_> = settled.unserved.iter().map(ToString::to_string).collect();
-    let places = ["--syslog-udp: `syslog-udp`", "FILE:2: `syslog-tcp`"];
-    if crate::hub::IS_SYSLOG_SERVED {
-        assert_eq!(said, [""; 0]);
-    } else {
-        assert_eq!(said.len(), places.len(), "{said:?}");
-        for (said, place) in said.iter().zip(places) {
-            let path = settled.sources.file.as_ref().expect("a file").display().to_string();
-            let expected = format!("{place} is of no use yet: this version does not receive syslog");
-            assert_eq!(said.replace(&path, "FILE"), expected);
-        }
-    }
-    assert!(settle("serve --demo", &[], "").expect("it is right").unserved.is_empty());
-}
-
 /// Only the commands that take settings read them.
 #[test]
 fn other_commands_do_not_read_settings() {

@@ -95,7 +95,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Puts a record into the open batch of a stream on disk.
-    fn fill(
+    pub(super) fn fill(
         &mut self,
         number: usize,
         record: &Record<'_>,

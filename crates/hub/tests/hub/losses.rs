@@ -5,7 +5,8 @@ use stilling_hub::{Client, Door, Loss, Lost, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{From, Kind, Read};
 
-use crate::rig::{Rig, publish};
+use crate::asking::publish;
+use crate::rig::Rig;
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 

@@ -369,7 +369,9 @@ impl Session for ShardSession {
             (ShardSession::App(AppConnection(session)), Mail::App(AppNews(mail))) => {
                 session.delivered(mail, io);
             }
-            (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => session.delivered(mail, io),
+            (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => {
+                session.delivered(mail, io)
+            }
             (ShardSession::Syslog(SyslogConnection(session)), Mail::Hub(HubNews(mail))) => {
                 session.delivered(mail, io);
             }

@@ -542,7 +542,9 @@ impl HttpSession {
         let id = match std::mem::replace(&mut self.kept, Kept::Nothing) {
             Kept::Asked(id) => Some(id),
             Kept::Forward(forward) => forward.exchange,
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) | Kept::Published(_) => None,
+            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) | Kept::Published(_) => {
+                None
+            }
         };
         if let Some((id, app)) = id.zip(service.app.as_mut()) {
             // What it has said already, and what lies in the mail, comes too late from now on.

@@ -55,7 +55,18 @@ impl HubDesk {
         let payload_size_max = u32::try_from(info.max_payload).unwrap_or(u32::MAX);
         let limits = Limits { payload_size_max, ..Limits::default() };
         let syslog = SyslogDesk::new(Arc::default(), payload_size_max);
-        HubDesk { port, users, info, limits, syslog, assembled: 0, scratch: Vec::new(), counters, runner, shard }
+        HubDesk {
+            port,
+            users,
+            info,
+            limits,
+            syslog,
+            assembled: 0,
+            scratch: Vec::new(),
+            counters,
+            runner,
+            shard,
+        }
     }
 
     /// Has syslog dealt with by these rules.
@@ -80,6 +91,8 @@ impl HubDesk {
 
     /// Whether the shard may end: it has nothing to tell the hub, and, if it runs the hub, nobody else has.
     pub(crate) fn is_done(&self) -> bool {
-        self.syslog.is_settled() && self.port.is_settled() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+        self.syslog.is_settled()
+            && self.port.is_settled()
+            && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }
 }

@@ -152,7 +152,8 @@ impl Port {
 
     /// Whether [`next_mail`](Port::next_mail) would find something.
     pub(crate) fn has_mail(&self) -> bool {
-        let has_room = || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
+        let has_room =
+            || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
         let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || self.is_wanted;
         self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
     }

@@ -90,7 +90,7 @@ impl SyslogSession {
         io.again();
     }
 
-    pub(crate) fn drained(&mut self, _: &mut HouseIo<'_>) {}
+    pub(crate) fn flushed(&mut self, _: &mut HouseIo<'_>) {}
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
         if mail == HubMail::Room {

@@ -447,7 +447,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Some(stream) => self.store(client, traits, (stream, &mut found), publication, now_ns),
             None => {
                 let message = Message { subject, reply, headers, payload };
-                let count = self.send(&mut found, Some((client, traits)), &message);
+                let count = self.send(&found, Some((client, traits)), &message);
                 if count == 0 {
                     self.totals.unheard += 1;
                     if !reply.is_empty() && traits.no_responders && traits.headers {
@@ -455,7 +455,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         self.interest.find(reply, &mut found);
                         let nobody =
                             Message { subject: reply, reply: b"", headers: NO_RESPONDERS, payload: b"" };
-                        self.send(&mut found, None, &nobody);
+                        self.send(&found, None, &nobody);
                     }
                 }
                 self.give_verdict(client, publication.ticket, Verdict::Passed { subscriptions: count });
@@ -518,7 +518,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     found.clear();
                     self.interest.find(record.subject, &mut found);
                     let Record { subject, headers, payload, .. } = record;
-                    self.send(&mut found, None, &Message { subject, reply: b"", headers, payload });
+                    self.send(&found, None, &Message { subject, reply: b"", headers, payload });
                     if self.consumers.len() > 0 {
                         self.follow(number, sequence, batch.time_ns(), &record, now_ns);
                     }

@@ -196,7 +196,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         found.clear();
         self.interest.find(to, &mut found);
         let message = Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() };
-        self.send(&mut found, None, &message);
+        self.send(&found, None, &message);
         self.found_again = found;
     }
 
@@ -397,11 +397,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         found.clear();
         self.interest.find(&read.reply, &mut found);
         let payload = record.payload;
-        self.send(
-            &mut found,
-            None,
-            &Message { subject: &read.reply, reply: b"", headers: &headers, payload },
-        );
+        self.send(&found, None, &Message { subject: &read.reply, reply: b"", headers: &headers, payload });
         self.found_again = found;
     }
 

@@ -412,7 +412,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.interest.find(&target, &mut found);
         let client = found.iter().find_map(|&id| self.subscriptions.get(id)).map(|to| to.client);
         let message = Message { subject: record.subject, reply: &reply, headers: record.headers, payload };
-        let count = self.send(&mut found, None, &message);
+        let count = self.send(&found, None, &message);
         self.found_again = found;
         let consumer = self.consumers.get_mut(number)?;
         if count == 0 && consumer.wanted.deliver.is_some() {
@@ -497,7 +497,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut found = std::mem::take(&mut self.found_again);
         found.clear();
         self.interest.find(to, &mut found);
-        self.send(&mut found, None, &Message { subject: to, reply, headers, payload: b"" });
+        self.send(&found, None, &Message { subject: to, reply, headers, payload: b"" });
         self.found_again = found;
     }
 

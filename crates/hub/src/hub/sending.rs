@@ -45,7 +45,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut found = std::mem::take(&mut self.found);
         found.clear();
         self.interest.find(reply, &mut found);
-        self.send(&mut found, None, &Message { subject: reply, reply: b"", headers: b"", payload: &json });
+        self.send(&found, None, &Message { subject: reply, reply: b"", headers: b"", payload: &json });
         (self.found, self.scratch) = (found, json);
     }
 
@@ -69,7 +69,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Sends a message to the subscriptions `found`, one of each queue. Returns to how many.
     pub(super) fn send(
         &mut self,
-        found: &mut Vec<u32>,
+        found: &[u32],
         from: Option<(Client, Traits)>,
         message: &Message<'_>,
     ) -> u32 {

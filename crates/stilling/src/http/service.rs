@@ -370,7 +370,7 @@ impl Session for ShardSession {
                 session.delivered(mail, io);
             }
             (ShardSession::Nats(NatsConnection(session)), Mail::Hub(HubNews(mail))) => {
-                session.delivered(mail, io)
+                session.delivered(mail, io);
             }
             (ShardSession::Syslog(SyslogConnection(session)), Mail::Hub(HubNews(mail))) => {
                 session.delivered(mail, io);

@@ -1,6 +1,6 @@
 //! Bounded room for what cannot leave at once: unfinished input, unsent output.
 //!
-//! Blocks of five sizes out of lazily touched memory, together never more than a budget. A
+//! Blocks of a few sizes out of lazily touched memory, together never more than a budget. A
 //! connection that holds nothing costs nothing; one that holds a few bytes costs 256.
 //!
 //! ```text
@@ -8,18 +8,22 @@
 //!  1 KiB   [■□□…]     free blocks are chained through their own first bytes
 //!  4 KiB   [□…]
 //!  16 KiB  [□…]
-//!  64 KiB  [□…]
+//!  64 KiB  [□…]     input ends here
+//! 256 KiB  [□…]     output goes on: 1 MiB, 4 MiB
 //! ```
 
 /// The sizes of blocks in bytes.
-const SIZES: [usize; 5] = [256, 1024, 4096, 16 * 1024, 64 * 1024];
+const SIZES: [usize; 8] = [256, 1024, 4096, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024, 4 * 1024 * 1024];
 
 /// How many times its bytes' length a block may take of the budget. (A block for less than 64 bytes takes
 /// more than that, and little.)
 pub(crate) const BLOCK_WASTE_MAX: usize = SIZES[1] / SIZES[0];
 
-/// The longest run of bytes that a stash can hold.
-pub const STASH_MAX: usize = SIZES[SIZES.len() - 1];
+/// The longest run of bytes that a stash of input can hold.
+pub const STASH_MAX: usize = 64 * 1024;
+
+/// The longest run of bytes that a stash of output can hold.
+pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
 const NONE: u32 = u32::MAX;
 const CLASS_BITS: u32 = 3;
@@ -37,18 +41,32 @@ struct Arena {
 #[derive(Debug)]
 pub struct Store {
     arenas: [Arena; SIZES.len()],
+    /// The longest run that is taken.
+    longest: usize,
     budget: usize,
     used: usize,
 }
 
 impl Store {
     /// A store that holds blocks of at most `budget` bytes in all. A block that was used stays resident
-    /// for the next one of its size, so a use that moves through all five sizes may come to five budgets
-    /// of resident memory.
+    /// for the next one of its size, so a use that moves through all sizes may come to as many budgets
+    /// of resident memory. It takes runs up to [`STASH_MAX`].
     pub fn new(budget: usize) -> Self {
+        Store::taking(STASH_MAX, budget)
+    }
+
+    /// The same for runs up to [`OUTPUT_STASH_MAX`].
+    pub fn of_output(budget: usize) -> Self {
+        Store::taking(OUTPUT_STASH_MAX, budget)
+    }
+
+    fn taking(longest: usize, budget: usize) -> Self {
         // Zeroed memory of this size comes straight from the system and is not touched here.
-        let arenas = SIZES.map(|size| Arena { memory: vec![0; budget / size * size], fresh: 0, free: NONE });
-        Store { arenas, budget, used: 0 }
+        let arenas = SIZES.map(|size| {
+            let size_of_all = if size <= longest { budget / size * size } else { 0 };
+            Arena { memory: vec![0; size_of_all], fresh: 0, free: NONE }
+        });
+        Store { arenas, longest, budget, used: 0 }
     }
 
     /// Bytes that blocks may have in all.
@@ -64,6 +82,9 @@ impl Store {
     fn take(&mut self, len: usize) -> Option<u32> {
         let class = SIZES.iter().position(|size| *size >= len)?;
         let size = SIZES[class];
+        if size > self.longest {
+            return None;
+        }
         if self.used + size > self.budget {
             return None;
         }
@@ -150,8 +171,7 @@ impl Stash {
         }
     }
 
-    /// Adds `bytes` at the end; false (and nothing added) if the store has no room or the run would
-    /// exceed [`STASH_MAX`].
+    /// Adds `bytes` at the end; false (and nothing added) if the store has no room, or takes no runs that long.
     #[must_use]
     pub fn append(&mut self, store: &mut Store, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
@@ -266,11 +286,16 @@ mod tests {
 
     #[test]
     fn a_run_longer_than_the_largest_block_is_refused() {
-        let mut store = Store::new(1 << 20);
-        let mut stash = Stash::default();
-        assert!(!stash.append(&mut store, &vec![0; STASH_MAX + 1]));
-        assert!(stash.append(&mut store, &vec![0; STASH_MAX]));
-        assert!(!stash.append(&mut store, b"x"));
-        assert_eq!(stash.len(), STASH_MAX);
+        for (mut store, longest) in
+            [(Store::new(16 << 20), STASH_MAX), (Store::of_output(16 << 20), OUTPUT_STASH_MAX)]
+        {
+            let mut stash = Stash::default();
+            assert!(!stash.append(&mut store, &vec![0; longest + 1]));
+            assert!(stash.append(&mut store, &vec![0; longest]));
+            assert!(!stash.append(&mut store, b"x"));
+            assert_eq!(stash.len(), longest);
+            stash.clear(&mut store);
+            assert_eq!(store.used(), 0);
+        }
     }
 }

@@ -6,9 +6,9 @@ use stilling_ring::Time;
 use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
-use crate::limits::OFFER_MAX;
+use crate::limits::{OFFER_MAX, SEND_MAX};
 use crate::session::Service;
-use crate::store::{BLOCK_WASTE_MAX, Store};
+use crate::store::{BLOCK_WASTE_MAX, OUTPUT_STASH_MAX, Store};
 use crate::token::Token;
 
 /// There was no room for the bytes.
@@ -59,17 +59,26 @@ impl<V: Service> Io<'_, V> {
     pub fn room(&self) -> usize {
         match (self.connection.owed, self.connection.sending) {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
-            (_, Sending::Open) => (self.connection.send_max as usize).saturating_sub(self.unsent),
+            (_, Sending::Open) => {
+                let own = (self.connection.send_max as usize).saturating_sub(self.unsent);
+                // What one connection may have beyond the others it has only as long as there is plenty.
+                own.min(SEND_MAX.saturating_sub(self.unsent).max(self.spare()))
+            }
         }
     }
 
     /// The same, as far as nobody else suffers: none once half of the store that all connections share may be
     /// full of what their peers do not take. What is sent beyond may close whoever needs the other half.
     pub fn spare_room(&self) -> usize {
+        self.room().min(self.spare())
+    }
+
+    /// Bytes that may still be held up before half of the store may be full.
+    fn spare(&self) -> usize {
         let (used, budget) = (self.store.used(), self.store.budget());
         // Whatever goes out in this turn may come back.
         let spare = (budget / 2).saturating_sub(used) / BLOCK_WASTE_MAX;
-        self.room().min(spare.saturating_sub(self.output.arena.len()))
+        spare.saturating_sub(self.output.arena.len())
     }
 
     /// Sends bytes, after those sent before.
@@ -225,10 +234,11 @@ impl<V: Service> Io<'_, V> {
         self.connection.peer != Peer::Sending
     }
 
-    /// Lets the connection have so many bytes unsent instead of [`SEND_MAX`](crate::limits::SEND_MAX), as long as the
-    /// store that all share has room for them: for messages that come when they come, whether the peer reads or not.
+    /// Lets the connection have so many bytes unsent instead of [`SEND_MAX`], at most
+    /// [`OUTPUT_STASH_MAX`](crate::store::OUTPUT_STASH_MAX), as long as half of the store that all share is free: for
+    /// messages that come when they come, whether the peer reads or not.
     pub fn set_send_max(&mut self, bytes: usize) {
-        self.connection.send_max = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.connection.send_max = bytes.min(OUTPUT_STASH_MAX) as u32;
     }
 
     /// Whether earlier output waits for the peer to read.

@@ -160,7 +160,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             slots: Slots::new(config.capacity, config.connects_kept),
             wheel: Wheel::new(now, sources),
             held_input: Store::new(config.input_bytes_max),
-            held_output: Store::new(config.output_bytes_max),
+            held_output: Store::of_output(config.output_bytes_max),
             config,
             clock,
             output: Output::new(),

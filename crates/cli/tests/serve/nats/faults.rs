@@ -9,6 +9,7 @@ on_both_drivers! {
     what_was_acknowledged_is_there_after_a_crash,
     a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
     a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
+    a_subscriber_that_reads_late_gets_everything,
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
     more_subscriptions_than_a_connection_may_have_are_refused,
@@ -110,6 +111,26 @@ fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: Driver) 
     let mut watcher = hub.server.watch();
     watcher.until("it is cut off", |metrics| metrics.closed("output_full") == 1);
     drop((lazy, busy, watcher));
+    hub.server.finish();
+}
+
+/// Row 0.8: what the peer's and the system's buffers do not take waits in the server.
+fn a_subscriber_that_reads_late_gets_everything(driver: Driver) {
+    let hub = Hub::start(driver, "--send-buffer 20000");
+    let mut late = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
+    late.line();
+    late.say("CONNECT {\"verbose\":false}\r\nSUB a 1\r\nPING\r\n");
+    late.line();
+    let mut busy = hub.client();
+    let payload = "x".repeat(100_000);
+    for _ in 0..30 {
+        busy.say(format!("PUB a 100000\r\n{payload}\r\n"));
+    }
+    assert_eq!(busy.flush(), [""; 0]);
+    for _ in 0..30 {
+        assert_eq!(late.lines(2), ["MSG a 1 100000", &payload]);
+    }
+    drop((late, busy));
     hub.server.finish();
 }
 

@@ -23,6 +23,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use stilling_engine::limits::LISTENERS_MAX;
 use stilling_engine::net::{self, ListenOptions};
@@ -56,6 +57,12 @@ impl Protocol {
     }
 }
 
+/// How long an address may still be in use at the start: a process that was killed has a ring that the system takes apart
+/// a moment after its end.
+const FREED_WITHIN: Duration = Duration::from_millis(500);
+/// How often it is looked at meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// A listener of one shard.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -69,7 +76,7 @@ pub(crate) struct Listener {
 
 /// When what is opened listens.
 pub(crate) enum When<'a> {
-    /// At once.
+    /// At once, also if an address is free only in a moment.
     Now,
     /// At once, and an address in use is tried again for as long as this returns true.
     Free(&'a mut dyn FnMut() -> bool),
@@ -375,12 +382,19 @@ fn check_free(
     if !sockets.is_empty() || wanted.port() == 0 || is_shared() {
         return Ok(());
     }
+    let begin = Instant::now();
     loop {
         match net::check_free(*wanted, options) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if let When::Free(wait) = when
-                    && wait()
-                {
+                let waits = match when {
+                    When::Now if begin.elapsed() < FREED_WITHIN => {
+                        std::thread::sleep(LOOK_EVERY);
+                        true
+                    }
+                    When::Free(wait) => wait(),
+                    When::Now | When::Alone => false,
+                };
+                if waits {
                     continue;
                 }
                 return Err(match left.iter().find(|old| overlaps(old)) {

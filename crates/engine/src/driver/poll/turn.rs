@@ -232,8 +232,12 @@ impl Poll {
     fn accept_from(&mut self, listener: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let mut stop: Option<io::Error> = None;
+        // Whoever holds the listener as well may have made it a blocking one since.
+        let mut stop = rustix::io::ioctl_fionbio(&source.fd, true).err().map(io::Error::from);
         for attempt in 1..=ACCEPTS_PER_TURN {
+            if stop.is_some() {
+                break;
+            }
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
                     events.push(Event::Accepted { listener, socket });

@@ -482,6 +482,7 @@ impl HttpSession {
     pub(super) fn ended(&mut self, io: &mut Io<'_, HttpService>) {
         if self.decoder.in_head() || self.decoder.in_body() {
             // The rest will never come, but the peer may still read.
+            self.let_go(io.service);
             answer::send_status(&Terms::unreadable(), Status::BadRequest, io);
             io.finish(CloseReason::ProtocolError);
         } else {

@@ -181,7 +181,8 @@ impl<V: Service> Control<'_, V> {
 
     /// Closes the listeners when nobody waits at them any more: who is in a backlog is accepted, beyond the capacity, too,
     /// as far as there is room to wait for a slot ([`WAITING_MAX`](crate::limits::WAITING_MAX)). Who comes between the
-    /// last look and the close is reset by the system.
+    /// last look and the close is reset by the system. Those at a listener that others hold as well
+    /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are left to them.
     pub fn empty_and_close_listeners(&mut self) {
         self.orders.push(Order::CloseListeners(Backlog::Taken));
     }

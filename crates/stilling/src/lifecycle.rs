@@ -46,6 +46,8 @@ pub struct Lifecycle {
     /// Another server has taken over. It drains like the first request, and is none: whoever asks for the end
     /// of a server that hands over asks for what is happening.
     handed_over: AtomicBool,
+    /// Another server has these listeners as well, or may get them: who waits at them is not lost with this one.
+    accompanied: AtomicBool,
     /// A part of the server has failed. However many do, it drains like the first request and cuts nobody off.
     failed: AtomicBool,
     /// Shards that accept.
@@ -64,6 +66,7 @@ impl Lifecycle {
         Lifecycle {
             requests: Arc::default(),
             handed_over: AtomicBool::new(false),
+            accompanied: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             began: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
@@ -107,9 +110,14 @@ impl Lifecycle {
         self.wake_all();
     }
 
-    /// Whether another server has taken over.
-    pub(crate) fn is_handed_over(&self) -> bool {
-        self.handed_over.load(Ordering::Acquire)
+    /// Whether there is another server that has these listeners, or may get them: an old one or a successor.
+    pub(crate) fn accompany(&self, is_accompanied: bool) {
+        self.accompanied.store(is_accompanied, Ordering::Release);
+    }
+
+    /// Whether nobody else can answer who waits at the listeners of this server.
+    pub(crate) fn is_alone(&self) -> bool {
+        !self.handed_over.load(Ordering::Acquire) && !self.accompanied.load(Ordering::Acquire)
     }
 
     /// A shard accepts from now on.

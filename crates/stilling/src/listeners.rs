@@ -70,6 +70,8 @@ pub(crate) struct Listener {
     /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
     pub(crate) speaks: Protocol,
+    /// The parent process passed it, and may have it still: who waits there is not lost with this server.
+    pub(crate) is_parents: bool,
     /// It is bound, and is to listen when this server is the only one.
     pub(crate) waits: bool,
 }
@@ -108,20 +110,20 @@ pub(crate) struct SocketFile {
 
 impl SocketFile {
     fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_owned(), identity: identity(path)? })
+        Ok(SocketFile { path: path.to_owned(), identity: file_identity(path)? })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if identity(&self.path).is_ok_and(|identity| identity == self.identity) {
+        if file_identity(&self.path).is_ok_and(|identity| identity == self.identity) {
             // Whoever comes next replaces what is left.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
+fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }
@@ -143,7 +145,7 @@ impl Listeners {
         mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = |speaks| options(config, speaks);
-        let Found { groups, left, datagrams } = group(config, old, passed, &options)?;
+        let Found { groups, left, datagrams, parents } = group(config, old, passed, &options)?;
         // All of them before the first one listens: this server's own addresses may overlap.
         for group in &groups {
             check_free(group, &groups, &left, &options(group.speaks), &mut when)?;
@@ -161,7 +163,9 @@ impl Listeners {
             for (at, socket) in sockets.into_iter().enumerate() {
                 // Each address begins with another shard, so that the first does not get all of what is over.
                 let waits = !net::is_listening(&socket).map_err(open)?;
-                of_shards[(number + at) % config.shards].push(Listener { socket, address, speaks, waits });
+                let is_parents = parents.contains(&identity(&socket).map_err(open)?);
+                let listener = Listener { socket, address, speaks, is_parents, waits };
+                of_shards[(number + at) % config.shards].push(listener);
             }
         }
         let mut datagrams = datagrams;
@@ -182,6 +186,7 @@ impl Listeners {
                 socket,
                 address,
                 speaks,
+                is_parents: false,
                 waits: false,
             });
         }
@@ -192,7 +197,13 @@ impl Listeners {
             files.push(SocketFile::of(path).map_err(failed)?);
             let address = SocketAddr::from(([0, 0, 0, 0], 0));
             let speaks = Protocol::Syslog(Way::Unix);
-            of_shards[number % config.shards].push(Listener { socket, address, speaks, waits: false });
+            of_shards[number % config.shards].push(Listener {
+                socket,
+                address,
+                speaks,
+                is_parents: false,
+                waits: false,
+            });
         }
         for listeners in &mut of_shards {
             listeners.sort_by_key(|listener| listener.waits);
@@ -244,6 +255,8 @@ struct Found {
     left: Vec<SocketAddr>,
     /// Sockets for datagrams of the old server.
     datagrams: Vec<(SocketAddr, OwnedFd)>,
+    /// What the parent has passed, by [`identity`].
+    parents: Vec<(u64, u64)>,
 }
 
 /// Sorts what is there by the addresses that are wanted.
@@ -287,6 +300,7 @@ fn group(
         }
         settle_ports(&mut groups);
     }
+    let parents = seen.clone();
     for socket in old {
         let doing = || "use a listener of the old server".to_owned();
         let address = net::local_addr(&socket)
@@ -308,7 +322,7 @@ fn group(
             settle_ports(&mut groups);
         }
     }
-    Ok(Found { groups, left, datagrams })
+    Ok(Found { groups, left, datagrams, parents })
 }
 
 /// The old server's socket for this address, or one of our own. Whether it is the old one.
@@ -357,10 +371,15 @@ fn settle_ports(groups: &mut [Group]) {
     }
 }
 
+/// What all descriptors of one listener have in common.
+fn identity(socket: &OwnedFd) -> io::Result<(u64, u64)> {
+    let file = rustix::fs::fstat(socket)?;
+    Ok((file.st_dev, file.st_ino))
+}
+
 /// Whether this listener has not been seen yet: another descriptor of one that was is the same listener.
 fn is_new(socket: &OwnedFd, seen: &mut Vec<(u64, u64)>) -> io::Result<bool> {
-    let file = rustix::fs::fstat(socket)?;
-    let identity = (file.st_dev, file.st_ino);
+    let identity = identity(socket)?;
     let is_new = !seen.contains(&identity);
     if is_new {
         seen.push(identity);

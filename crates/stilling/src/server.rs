@@ -683,11 +683,16 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && let Some(listener) = listeners.pop_front()
     {
         match listener.speaks {
-            Protocol::Syslog(Way::Udp | Way::Unix) => shard.receive_datagrams(listener.socket)?,
-            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {
-                shard.listen(listener.socket, true)?
+            Protocol::Syslog(Way::Udp | Way::Unix) => {
+                shard.receive_datagrams(listener.socket)?;
             }
-        };
+            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {
+                let number = shard.listen(listener.socket, true)?;
+                if listener.is_parents {
+                    shard.leave_backlog(number);
+                }
+            }
+        }
     }
     Ok(())
 }

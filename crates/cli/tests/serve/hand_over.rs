@@ -4,7 +4,7 @@ mod listeners;
 mod refusals;
 
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ on_both_drivers!(
     requests_in_flight_are_answered_by_the_old_server,
     a_supervisor_that_ends_the_old_server_cuts_nobody_off,
     whoever_waits_before_a_full_server_is_served_by_its_successor,
+    whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way,
+    whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent,
     a_successor_that_dies_at_any_step_changes_nothing,
     an_old_server_that_dies_at_any_step_is_succeeded,
     servers_that_are_killed_leave_one_that_works,
@@ -209,6 +211,65 @@ fn whoever_waits_before_a_full_server_is_served_by_its_successor(driver: Driver)
     drop((crowd, inside, watcher));
     old.ends_well();
     new.finish();
+}
+
+/// Takes every place of a server with `-A 1 -C 3`, and has a crowd wait before it.
+fn crowd_before(server: &Server) -> (Vec<Peer>, Vec<Peer>) {
+    let mut inside: Vec<Peer> = (0..3).map(|_| server.connect()).collect();
+    for peer in &mut inside {
+        assert_eq!(peer.ask(FAST).status, 200);
+    }
+    let mut crowd: Vec<Peer> = (0..CROWD).map(|_| server.connect()).collect();
+    for peer in &mut crowd {
+        peer.send(FAST);
+    }
+    (inside, crowd)
+}
+
+/// How many wait in a queue.
+const CROWD: usize = 10;
+
+/// All of the crowd are in this queue: nobody has been taken out of it.
+fn expect_crowd(queue: TcpListener) {
+    queue.set_nonblocking(true).expect("a listener takes options");
+    let waiting = (0..CROWD).filter(|_| queue.accept().is_ok()).count();
+    assert_eq!(waiting, CROWD);
+}
+
+/// Row 4.37: a server that ends while its successor is on its way takes nobody out of the queue that it shares with it.
+fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_successor_on_its_way(driver: Driver) {
+    let place = Place::new();
+    let old = place.first(driver, "-A 1 -C 3");
+    let (inside, crowd) = crowd_before(&old);
+    let (successor, mut listeners) = Control::knock_for_offer(&place.path, 1);
+    old.signal(Signal::TERM);
+    for mut peer in inside {
+        assert_eq!(peer.rest(), b"");
+    }
+    successor.expect_end();
+    old.ends_well();
+    expect_crowd(TcpListener::from(listeners.pop().expect("it was offered")));
+    drop(crowd);
+}
+
+/// Row 4.37: nor does a server whose parent has the listener, too, and may start the next one with it.
+fn whoever_waits_before_a_full_server_that_ends_is_left_to_the_parent(driver: Driver) {
+    let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let raw = queue.as_fd().try_clone_to_owned().expect("a descriptor");
+    // The listener takes the way of a standard stream, which nothing closes before the program begins.
+    let become_server = "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"";
+    let mut command = Tool::new("bash", "-c").arg(become_server).arg(binary().get_program()).into_command();
+    command.args(["serve", "--driver", driver.name(), "-A", "1", "-C", "3"]).stdin(Stdio::from(raw));
+    let server = Server::spawn_with_stdin(command);
+    assert_eq!(server.banner_line("kept "), "1 listeners");
+    let (inside, crowd) = crowd_before(&server);
+    server.signal(Signal::TERM);
+    for mut peer in inside {
+        assert_eq!(peer.rest(), b"");
+    }
+    server.ends_well();
+    expect_crowd(queue);
+    drop(crowd);
 }
 
 /// Rows 4.37, 4.9: the successor ends, having said so much and no more. The old server serves on, and can still

@@ -73,7 +73,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), Kind::Datagram, false)?;
-        self.listeners.push(Listener { state: ListenerState::Datagrams, armed: true, defers: false });
+        self.listeners.push(Listener {
+            state: ListenerState::Datagrams,
+            armed: true,
+            defers: false,
+            backlog_is_left: true,
+        });
         self.acted = true;
         self.driver.receive(token);
         Ok(number)

@@ -37,6 +37,8 @@ pub(super) struct Listener {
     /// The driver still has an accept armed.
     pub(super) armed: bool,
     pub(super) defers: bool,
+    /// Who waits there is not accepted for the sake of the end.
+    pub(super) backlog_is_left: bool,
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -48,11 +50,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return Err(io::Error::other(format!("more than {LISTENERS_MAX} listeners in one shard")));
         }
         self.driver.listen(Token::new(number, 0), socket)?;
-        self.listeners.push(Listener { state: ListenerState::Paused, armed: false, defers });
+        let state = ListenerState::Paused;
+        self.listeners.push(Listener { state, armed: false, defers, backlog_is_left: false });
         // The driver accepts with its next turn, which must not wait for news of somebody else.
         self.acted = true;
         self.accept_again();
         Ok(number)
+    }
+
+    /// Leaves who waits at this listener to whoever holds it as well, also when the listeners are emptied before they
+    /// are closed.
+    pub fn leave_backlog(&mut self, listener: u32) {
+        self.listeners[listener as usize].backlog_is_left = true;
     }
 
     pub(super) fn on_accepted(&mut self, listener: u32, socket: D::Accepted) {
@@ -211,6 +220,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut idle = Vec::new();
         for number in 0..self.listeners.len() as u32 {
             let listener = &mut self.listeners[number as usize];
+            let backlog = if listener.backlog_is_left { Backlog::Left } else { backlog };
             match listener.state {
                 ListenerState::Accepting | ListenerState::Paused if listener.armed => {
                     listener.state = ListenerState::Stopping(backlog);

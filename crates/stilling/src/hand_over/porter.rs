@@ -136,6 +136,7 @@ impl Porter {
     ) -> Porter {
         let Waiting { config, old, lock, door, bell } = waiting;
         let look_again = Instant::now();
+        lifecycle.accompany(old.is_some());
         Porter { config, door, bell, lifecycle, listeners, options, shards, crew, lock, old, look_again }
     }
 
@@ -251,6 +252,7 @@ impl Porter {
             Incoming::Message(other, _) => return Err(unexpected(YOURS, &other)),
             Incoming::Ended | Incoming::Nothing => {
                 self.move_in()?;
+                self.lifecycle.accompany(false);
                 self.lifecycle.look_again();
                 self.tell(&format!("{process} ended while it handed over: went on without it"));
                 return Ok(());
@@ -316,6 +318,7 @@ impl Porter {
         if !goes_on {
             return Err(failure);
         }
+        self.lifecycle.accompany(self.old.is_some());
         self.tell(&format!("hand-over failed, this server goes on: {failure}"));
         self.lifecycle.look_again();
         Ok(None)
@@ -344,6 +347,7 @@ impl Porter {
         if version != VERSION {
             return Err(HandOverError::Version(version));
         }
+        self.lifecycle.accompany(true);
         self.offer(successor)?;
         match self.expect(successor, "ready", READY_TIMEOUT)? {
             Message::Ready => {}
@@ -470,7 +474,7 @@ impl Porter {
                 self.bell.hush();
             }
             if old {
-                self.hear_old()?;
+                self.hear_old(channel.is_some())?;
             }
             // First: its news may be that it is gone, and then the other one is welcome.
             if spoke {
@@ -507,7 +511,7 @@ impl Porter {
     }
 
     /// The old server has gone, or has thought better of it: that is an error.
-    fn hear_old(&mut self) -> Result<(), HandOverError> {
+    fn hear_old(&mut self, has_successor: bool) -> Result<(), HandOverError> {
         let Some(old) = &self.old else { return Ok(()) };
         match old.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
@@ -516,6 +520,7 @@ impl Porter {
             // Whatever else it says, it has nothing more to say.
             Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;
+                self.lifecycle.accompany(has_successor);
                 self.lifecycle.look_again();
                 Ok(())
             }

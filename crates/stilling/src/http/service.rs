@@ -250,11 +250,10 @@ impl HttpService {
         }
         let Some(deadline) = self.drain_deadline else {
             self.drain_deadline = Some(control.now.after(self.config.timeouts.drain));
-            if self.lifecycle.is_handed_over() {
-                control.close_listeners();
-            } else {
-                // Nobody else answers who waits there.
+            if self.lifecycle.is_alone() {
                 control.empty_and_close_listeners();
+            } else {
+                control.close_listeners();
             }
             control.drain();
             // The listeners' last connections come in with the next turn.

@@ -67,11 +67,16 @@ impl Server {
 
     /// A server by a command of the caller's own; `--verbose` is added.
     pub(crate) fn spawn(mut command: Command) -> Server {
+        command.stdin(Stdio::null());
+        Self::spawn_with_stdin(command)
+    }
+
+    /// The same, with the input that the command has been given.
+    pub(crate) fn spawn_with_stdin(mut command: Command) -> Server {
         let mut child = command
             .arg("--verbose")
             // Panics on purpose are part of some tests; their backtraces would hide what fails.
             .env("RUST_BACKTRACE", "0")
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .expect("the binary starts");

@@ -40,6 +40,7 @@ mod room;
 mod running;
 mod server;
 pub mod settings;
+mod socket_file;
 mod syslog;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};

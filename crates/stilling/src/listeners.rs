@@ -17,12 +17,9 @@
 //! Of an old server's listeners those are kept whose address is wanted still. The copies of the others are
 //! closed, which ends nothing: the old server has its own, and serves who waits there until it drains.
 
-use std::fs;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use stilling_engine::limits::LISTENERS_MAX;
@@ -31,6 +28,7 @@ use stilling_engine::net::{self, ListenOptions};
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::{HandOverError, Passed};
 use crate::http::Way;
+use crate::socket_file::SocketFile;
 
 /// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
 /// timeout begins when it lets go.
@@ -99,33 +97,6 @@ pub(crate) struct Listeners {
     pub(crate) kept: usize,
     /// Those of Unix sockets.
     pub(crate) files: Vec<SocketFile>,
-}
-
-/// The file of a Unix socket, which is removed with this, unless it is another's by then.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    pub(crate) path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl SocketFile {
-    fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_owned(), identity: file_identity(path)? })
-    }
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        if file_identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Whoever comes next replaces what is left.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
-    let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
 }
 
 /// One address with the listeners that there are for it.

@@ -32,11 +32,12 @@ use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
 use crate::hub::{self, DeskCounters, HubDesk, Opened, Runner};
 use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
-use crate::listeners::{self, Listener, Listeners, Protocol, SocketFile, When};
+use crate::listeners::{self, Listener, Listeners, Protocol, When};
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::room::Room;
 use crate::running::RunningServer;
+use crate::socket_file::SocketFile;
 use crate::syslog::Rules;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use rustix::process::{Resource, Rlimit, prlimit};
+use rustix::process::{Resource, Rlimit, Signal, prlimit};
 
 use crate::support::{Driver, Peer, Server, Tool, binary, eventually};
 
@@ -10,9 +10,16 @@ on_every_driver!(who_comes_at_capacity_waits_for_a_place, a_crowd_passes_through
 
 /// What the limit of open files means for connections that are open files; see `direct.rs` for others.
 mod open_files {
-    use super::{few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived};
+    use super::{
+        few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived,
+        who_waits_at_the_end_without_a_descriptor_is_counted,
+    };
 
-    on_both_drivers!(few_descriptors_mean_less_capacity, running_out_of_descriptors_is_survived);
+    on_both_drivers!(
+        few_descriptors_mean_less_capacity,
+        running_out_of_descriptors_is_survived,
+        who_waits_at_the_end_without_a_descriptor_is_counted,
+    );
 }
 
 const FAST: &str = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -100,6 +107,30 @@ fn few_descriptors_mean_less_capacity(driver: Driver) {
         said.contains("the limit of 40 open files leaves no room") && said.contains("ulimit -n"),
         "{said}"
     );
+}
+
+/// Rows 3.27, 4.37: who waits at the end, and for whom there is no descriptor, is turned away and counted.
+fn who_waits_at_the_end_without_a_descriptor_is_counted(driver: Driver) {
+    const CROWD: usize = 150;
+    let server = Server::spawn(limited(100, driver));
+    let told = server.banner_line("shards 1, worker threads 1, capacity ");
+    let capacity = told.split(' ').next().and_then(|number| number.parse().ok());
+    let capacity: usize = capacity.unwrap_or_else(|| panic!("{told}"));
+    let mut inside: Vec<Peer> = (0..capacity).map(|_| server.connect()).collect();
+    for peer in &mut inside {
+        assert_eq!(peer.ask(FAST).status, 200);
+    }
+    let mut crowd: Vec<Peer> = (0..CROWD).map(|_| server.connect()).collect();
+    for peer in &mut crowd {
+        peer.send(FAST_CLOSE);
+    }
+    server.signal(Signal::TERM);
+    let answered =
+        crowd.into_iter().map(|mut peer| u64::from(!peer.whatever_comes().is_empty())).sum::<u64>();
+    let metrics = server.ends_well();
+    let refused = metrics.value("refused_total{reason=\"descriptors\"}");
+    assert!(answered > 0 && refused > 0, "{metrics:?}");
+    assert_eq!(answered + refused, CROWD as u64, "{metrics:?}");
 }
 
 /// Rows 3.27, 4.34: `EMFILE` is survived and counted; with descriptors again, accepting goes on.

@@ -52,20 +52,24 @@ impl Failure {
     }
 }
 
-/// Accepts the oldest connection that waits at a listener, if one does and there is a descriptor for it.
-pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> Option<OwnedFd> {
+/// Accepts the oldest connection that waits at a listener, if one does. An error that is about descriptors says that
+/// one waits and there is none for it.
+pub(crate) fn accept_now(listener: impl AsFd, flags: SocketFlags) -> io::Result<Option<OwnedFd>> {
     // Whoever holds the listener as well may have made it a blocking one since.
-    rustix::io::ioctl_fionbio(&listener, true).ok()?;
+    rustix::io::ioctl_fionbio(&listener, true)?;
     for _ in 0..ACCEPTS_PER_TURN {
         match rustix::net::accept_with(&listener, flags) {
-            Ok(socket) => return Some(socket),
-            Err(Errno::AGAIN) => return None,
-            // The next one may be fine.
-            Err(error) if Failure::of(error) == Failure::Passing => {}
-            Err(_) => return None,
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(error) => match Failure::of(error) {
+                // The next one may be fine.
+                Failure::Passing => {}
+                Failure::NoDescriptor if !is_anybody_waiting(&listener) => return Ok(None),
+                Failure::NoDescriptor | Failure::Listener => return Err(error.into()),
+            },
         }
     }
-    None
+    Ok(None)
 }
 
 /// Whether a connection waits at a listener. (An accept does not tell when descriptors have run out: it
@@ -87,7 +91,7 @@ impl Reserve {
     /// Accepts the oldest connection that waits at a listener, and closes it.
     pub(crate) fn refuse_one(&mut self, listener: impl AsFd) -> bool {
         self.0 = None;
-        let refused = accept_now(listener, SocketFlags::CLOEXEC).is_some();
+        let refused = matches!(accept_now(listener, SocketFlags::CLOEXEC), Ok(Some(_)));
         *self = Reserve::new();
         refused
     }

@@ -267,8 +267,12 @@ pub trait Driver: Sized {
     fn pause_accept(&mut self, listener: Token);
 
     /// Accepts the oldest connection that waits at a listener at once, however many its `accept` would give. For a
-    /// listener that is not accepting, and is to be closed. `None`: nobody waits, or there is no descriptor for it.
-    fn accept_now(&mut self, listener: Token) -> Option<Self::Accepted>;
+    /// listener that is not accepting, and is to be closed. `None`: nobody waits.
+    ///
+    /// # Errors
+    /// The system's: `EMFILE` and `ENFILE` when one waits and there is no descriptor for it, anything else when the
+    /// listener cannot accept.
+    fn accept_now(&mut self, listener: Token) -> io::Result<Option<Self::Accepted>>;
 
     /// Closes the oldest connection that waits at a listener, with a descriptor kept for this purpose:
     /// for an `AcceptStopped` for want of descriptors, so that a peer does not wait for an answer that

@@ -249,8 +249,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             if backlog == Backlog::Left || self.waiting.len() >= self.waiting_max() {
                 break;
             }
-            let Some(socket) = self.driver.accept_now(token) else { break };
-            self.on_accepted(number, socket);
+            match self.driver.accept_now(token) {
+                Ok(Some(socket)) => self.on_accepted(number, socket),
+                // Those inside have the last descriptors. One after the other is turned away, so that it is known.
+                Err(error) if Failure::is_no_descriptor(&error) => {
+                    if !self.driver.refuse_one(token) {
+                        break;
+                    }
+                    self.counters.refused_descriptors.add(1);
+                }
+                Ok(None) | Err(_) => break,
+            }
         }
         self.listeners[number as usize].state = ListenerState::Closing;
         self.driver.close(token);

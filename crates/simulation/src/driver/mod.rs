@@ -234,16 +234,16 @@ impl Driver for SimDriver {
         self.mark(listener.index());
     }
 
-    fn accept_now(&mut self, listener: Token) -> Option<SimSocket> {
+    fn accept_now(&mut self, listener: Token) -> io::Result<Option<SimSocket>> {
         self.note("accept now", listener, 0);
         let number = self.sources.idle_listener(listener, "accept at once from it");
         let mut state = self.network.state();
         if state.strikes(Fault::NoDescriptor) {
-            return None;
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
-        let end = state.take_connection(number)?;
+        let end = state.take_connection(number);
         drop(state);
-        Some(self.network.socket_of(end))
+        Ok(end.map(|end| self.network.socket_of(end)))
     }
 
     fn refuse_one(&mut self, listener: Token) -> bool {

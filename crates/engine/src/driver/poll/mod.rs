@@ -158,8 +158,8 @@ impl Driver for Poll {
         self.cancel_receive(listener);
     }
 
-    fn accept_now(&mut self, listener: Token) -> Option<OwnedFd> {
-        let source = self.sources.get_mut(listener)?;
+    fn accept_now(&mut self, listener: Token) -> io::Result<Option<OwnedFd>> {
+        let Some(source) = self.sources.get_mut(listener) else { return Ok(None) };
         accept_now(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 

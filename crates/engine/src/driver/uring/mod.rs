@@ -449,9 +449,10 @@ impl Driver for Uring {
         }
     }
 
-    fn accept_now(&mut self, listener: Token) -> Option<Accepted> {
-        let socket = self.sources.get_mut(listener)?.handle.descriptor()?;
-        accept_now(socket, SocketFlags::CLOEXEC).map(Accepted::Plain)
+    fn accept_now(&mut self, listener: Token) -> io::Result<Option<Accepted>> {
+        let source = self.sources.get_mut(listener);
+        let Some(socket) = source.and_then(|source| source.handle.descriptor()) else { return Ok(None) };
+        Ok(accept_now(socket, SocketFlags::CLOEXEC)?.map(Accepted::Plain))
     }
 
     fn refuse_one(&mut self, listener: Token) -> bool {

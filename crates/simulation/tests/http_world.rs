@@ -50,9 +50,15 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     Style::ALL.iter().for_each(|style| seen("style", style, &styles));
     Manner::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
     for reason in CloseReason::ALL {
-        // The shards dial nobody, no handler asks for its socket, and nobody is in the way of others who do not read.
-        let absent =
-            matches!(reason, CloseReason::ConnectFailed | CloseReason::Detached | CloseReason::OutputFull);
+        // The shards dial nobody, no handler asks for its socket, nobody is in the way of others who do not read, and HTTP
+        // is for everybody.
+        let absent = matches!(
+            reason,
+            CloseReason::ConnectFailed
+                | CloseReason::Detached
+                | CloseReason::OutputFull
+                | CloseReason::Forbidden
+        );
         if absent {
             assert_eq!(closed[&reason], 0, "{reason:?}");
         } else {

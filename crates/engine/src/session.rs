@@ -166,6 +166,11 @@ impl<V: Service> Control<'_, V> {
         self.open == 0 && self.coming == 0
     }
 
+    /// Whether no more connections than `count` are open, none waits, and none can come any more.
+    pub fn has_at_most(&self, count: u32) -> bool {
+        self.open <= count && self.coming == 0
+    }
+
     /// Opens a connection; the session hears `opened`, or `closed` with `ConnectFailed`.
     pub fn connect(&mut self, to: Destination, session: V::Session) {
         self.adopting.slots = self.adopting.slots.saturating_sub(1);

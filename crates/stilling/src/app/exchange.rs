@@ -123,6 +123,9 @@ pub(super) struct Leftover {
     has_begun: bool,
     /// Until when it has its slot, or until when the process has its time for it.
     until: Time,
+    /// Tells an interim answer from one that shows that the process is through.
+    decoder: ResponseDecoder,
+    interims: u32,
 }
 
 impl Leftover {
@@ -131,16 +134,27 @@ impl Leftover {
         self.until
     }
 
-    /// What was not answered in time.
-    pub(super) fn overdue(pass: Pass, now: Time) -> Leftover {
-        Leftover { pass, has_begun: false, until: now.after(OVERDUE_MAX) }
+    /// Takes what has come. `None`: the process is through with it, or has broken the protocol.
+    pub(super) fn hear(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while !self.has_begun {
+            // What would follow a head is of no interest any more.
+            let step = self.decoder.decode(&LIMITS, ReplyTo::Other, &bytes[at..]).ok()?;
+            at += step.consumed;
+            match step.event {
+                ReplyEvent::Interim(_) if self.interims < INTERIM_MAX => self.interims += 1,
+                ReplyEvent::NeedMore => return Some(at),
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// Its time has come. `None`: its slot is free, or the process is condemned.
     pub(super) fn time_is_up(self, now: Time) -> Option<Leftover> {
         let Leftover { mut pass, has_begun, .. } = self;
         let is_over = has_begun || pass.is_overdue() || pass.be_late(now);
-        (!is_over).then(|| Leftover::overdue(pass, now))
+        (!is_over).then(|| Leftover { pass, until: now.after(OVERDUE_MAX), ..self })
     }
 }
 
@@ -214,7 +228,17 @@ impl Exchange {
         // The client's time is over, so the process has its own.
         let until =
             if self.waits_for_client(io) { io.now().after(io.service.app_timeout()) } else { self.until };
-        Leftover { has_begun: self.is_answered(), pass: self.pass, until }
+        self.leave(until)
+    }
+
+    /// The same when it was not answered in time.
+    pub(super) fn be_overdue(self, now: Time) -> Leftover {
+        self.leave(now.after(OVERDUE_MAX))
+    }
+
+    fn leave(self, until: Time) -> Leftover {
+        let has_begun = self.is_answered();
+        Leftover { has_begun, pass: self.pass, until, decoder: self.decoder, interims: self.interims }
     }
 
     /// What to say when the exchange has failed.

@@ -26,6 +26,8 @@ pub(crate) struct AppSession {
     pub(super) exchange: Option<Box<Exchange>>,
     /// What the process may work on still; there is no exchange then, and no other one comes.
     leftover: Option<Leftover>,
+    /// The service counts it among those with leftovers, until it is closed.
+    is_counted: bool,
     /// Why there is no connection.
     error: Option<ErrorKind>,
     /// A send failed that was the first of its exchange.
@@ -53,6 +55,7 @@ impl AppSession {
             token: None,
             exchange: Some(exchange),
             leftover: None,
+            is_counted: false,
             error: None,
             nothing_sent: false,
             line: Some(line),
@@ -77,10 +80,13 @@ impl AppSession {
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
         let Some(exchange) = &mut self.exchange else {
-            match &self.leftover {
+            match &mut self.leftover {
                 _ if bytes.is_empty() => {}
-                // Whatever it is, the process has done its work, and finds nobody who takes the rest.
-                Some(_) => self.is_through(io),
+                Some(leftover) => match leftover.hear(bytes) {
+                    Some(consumed) => return consumed,
+                    // The process has done its work, and finds nobody who takes the rest.
+                    None => self.is_through(io),
+                },
                 // Nobody has asked for it.
                 None => self.close(CloseReason::ProtocolError, io),
             }
@@ -157,8 +163,8 @@ impl AppSession {
     }
 
     pub(crate) fn draining(&mut self, io: &mut Io<'_, HttpService>) {
-        // Nobody waits for what is left over.
-        if self.exchange.is_none() {
+        // What is left over has its slot during the drain, too: others wait for it still.
+        if self.exchange.is_none() && self.leftover.is_none() {
             self.close(CloseReason::Drained, io);
         }
     }
@@ -175,6 +181,9 @@ impl AppSession {
     }
 
     pub(crate) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        if self.is_counted {
+            service.app_leftover_closed();
+        }
         let desk = desk(service);
         if let Some(token) = self.token {
             desk.forget(self.process, token);
@@ -215,13 +224,13 @@ impl AppSession {
     /// Nobody wants the answer any more.
     fn let_go(&mut self, io: &mut Io<'_, HttpService>) {
         let Some(exchange) = self.exchange.take() else { return };
-        if io.service.is_draining() || io.has_unsent() {
+        if io.has_unsent() {
             // It has not even got what was to be sent.
             drop(exchange);
             return self.close(CloseReason::Done, io);
         }
-        io.service.count_app_leftover();
         let leftover = exchange.give_up(io);
+        self.count_leftover(io);
         self.keep_slot(leftover, io);
     }
 
@@ -233,11 +242,16 @@ impl AppSession {
         };
         desk(io.service).say_late(&exchange);
         let now = io.now();
-        if exchange.pass.be_late(now) || io.service.is_draining() {
+        if exchange.pass.be_late(now) {
             return self.close(CloseReason::Done, io);
         }
-        io.service.count_app_leftover();
-        self.keep_slot(Leftover::overdue(exchange.pass, now), io);
+        self.count_leftover(io);
+        self.keep_slot(exchange.be_overdue(now), io);
+    }
+
+    fn count_leftover(&mut self, io: &mut Io<'_, HttpService>) {
+        self.is_counted = true;
+        io.service.app_leftover_opened();
     }
 
     /// Waits for the process to be through with what nobody waits for.

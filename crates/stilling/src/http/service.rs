@@ -113,6 +113,8 @@ pub struct HttpService {
     pub(super) lane: Lane<JobOutcome>,
     /// The way to the worker processes, if there are any.
     pub(crate) app: Option<Box<Desk>>,
+    /// Connections to worker processes over which nobody waits for anything.
+    app_leftovers_open: u32,
     pub(super) counters: Arc<HttpCounters>,
     pub(super) overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
@@ -151,6 +153,7 @@ impl HttpService {
             config,
             lane,
             app: None,
+            app_leftovers_open: 0,
             counters,
             overview,
             lifecycle,
@@ -182,8 +185,14 @@ impl HttpService {
     }
 
     /// Nobody waits for the answer to a request that a process may work on still.
-    pub(crate) fn count_app_leftover(&self) {
+    pub(crate) fn app_leftover_opened(&mut self) {
         self.counters.app_leftovers.add(1);
+        self.app_leftovers_open += 1;
+    }
+
+    /// Its connection is closed.
+    pub(crate) fn app_leftover_closed(&mut self) {
+        self.app_leftovers_open -= 1;
     }
 
     /// Says something about its job to a client.
@@ -262,6 +271,13 @@ impl HttpService {
         let hub_is_done = self.hub.as_ref().is_none_or(|hub| hub.is_done());
         if control.is_empty() && (hub_is_done || phase == Phase::Stopping) {
             control.stop();
+            return None;
+        }
+        // Nobody waits for what is left over, so the end does not either.
+        if self.app_leftovers_open > 0 && control.has_at_most(self.app_leftovers_open) {
+            if !std::mem::replace(&mut self.cut_off, true) {
+                control.abort_all(CloseReason::Drained);
+            }
             return None;
         }
         if control.now >= deadline || phase == Phase::Stopping {

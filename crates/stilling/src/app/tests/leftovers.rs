@@ -17,12 +17,16 @@ on_both_drivers! {
     what_a_client_has_left_keeps_its_slot_while_the_process_works_on_it,
     /// Row 4.12: nor is an answer taken to its end that nobody wants.
     an_answer_to_nobody_frees_the_slot_when_it_begins,
+    /// Row 4.12: an interim answer is not the end of the work.
+    an_interim_answer_to_nobody_frees_no_slot,
     /// Row 1.24: what nobody waits for is late like anything else.
     a_process_that_never_comes_to_the_end_of_what_was_left_is_condemned,
     /// Row 1.24: the client hears of it at once, the next request gets the slot when the process is through.
     a_late_request_keeps_its_slot_while_the_process_works_on_it,
     /// Row 4.37: nobody waits for it, so a drain does not either.
     a_drain_does_not_wait_for_what_was_left,
+    /// Rows 1.24, 4.37: nor does a drain send who still waits into a process that is busy.
+    what_was_left_keeps_its_slot_in_a_drain_while_others_wait,
     /// Row 4.26: a connection that is never made is not waited for longer than an answer.
     a_connection_that_is_never_made_is_answered_in_time,
     /// Row 1.24: refusals are borne no longer than the time for an answer.
@@ -79,6 +83,37 @@ fn an_answer_to_nobody_frees_the_slot_when_it_begins(driver: DriverChoice) {
     asks_and_leaves(&world, &is_seen);
     let next = world.send(GET);
     eventually("it waits outside", || world.requests().queued == 1);
+    go.send(()).expect("the process waits");
+    assert_eq!(read(next), (200, b"ok".to_vec()));
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn an_interim_answer_to_nobody_frees_no_slot(driver: DriverChoice) {
+    let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
+    let patient: Script = Box::new(move |stream| {
+        take(stream);
+        seen.send(()).expect("somebody waits");
+        is_closed(stream);
+        for text in ["HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 10", "2 Processing\r\n\r\n"] {
+            say(stream, text);
+            seen.send(()).expect("somebody waits");
+            may_go.recv().expect("somebody says so");
+        }
+        say(stream, OK);
+    });
+    let world = World::new(driver, HANG * 10, vec![patient, serves()]);
+    asks_and_leaves(&world, &is_seen);
+    let next = world.send(GET);
+    eventually("it waits outside", || world.requests().queued == 1);
+    for round in 0..2 {
+        if round > 0 {
+            go.send(()).expect("the process waits");
+            is_seen.recv().expect("it is said");
+        }
+        // The shard has heard what was said before this was asked.
+        assert_eq!(world.ask("GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").0, 200);
+        assert_eq!((world.requests().busy, world.requests().queued), (1, 1));
+    }
     go.send(()).expect("the process waits");
     assert_eq!(read(next), (200, b"ok".to_vec()));
     assert_eq!(world.finish(), (0, 0));
@@ -158,6 +193,24 @@ fn a_drain_does_not_wait_for_what_was_left(driver: DriverChoice) {
     assert_eq!((overview.work().busy, cut_off), (0, 0));
     drop(go);
     listener.join().expect("the process was met as it expected");
+}
+
+fn what_was_left_keeps_its_slot_in_a_drain_while_others_wait(driver: DriverChoice) {
+    let ((seen, is_seen), (go, may_go)) = (mpsc::channel(), mpsc::channel());
+    let world = World::new(driver, HANG * 10, vec![works_on(seen, may_go), serves()]);
+    asks_and_leaves(&world, &is_seen);
+    let next = world.send(GET);
+    eventually("it waits outside", || world.requests().queued == 1);
+    let mut idle = world.connect();
+    idle.write_all(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").expect("it is taken");
+    let mut byte = [0];
+    idle.read_exact(&mut byte).expect("it is answered");
+    world.server.stopper().stop();
+    idle.read_to_end(&mut Vec::new()).expect("the drain sends it away");
+    assert_eq!((world.requests().busy, world.requests().queued), (1, 1));
+    go.send(()).expect("the process waits");
+    assert_eq!(read(next), (200, b"ok".to_vec()));
+    assert_eq!(world.finish(), (0, 0));
 }
 
 fn a_connection_that_is_never_made_is_answered_in_time(driver: DriverChoice) {

@@ -178,7 +178,7 @@ struct Limits {
     /// Bytes of a request's body; more are answered 413
     #[arg(long, value_name = "BYTES", default_value_t = 1_048_576, value_parser = bytes(0..))]
     max_body_size: u64,
-    /// Bytes of requests that wait for bodies or workers, for handlers, per accept thread; more are answered 503
+    /// Bytes of requests that wait for bodies, or for workers or worker processes, per accept thread; more are answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_requests_held: u64,
     /// Bytes of handlers' and worker processes' answers that wait for slow clients, per accept thread; who asks for more is answered 503

@@ -65,7 +65,12 @@ impl Collector for Everything {
         counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;
         self.encode_answers(to)?;
         let held = see.http.iter().map(|counters| counters.requests_held()).sum();
-        gauge(to, "http_requests_held_bytes", "Requests that wait for bodies or workers", held)?;
+        gauge(
+            to,
+            "http_requests_held_bytes",
+            "Requests that wait for bodies, workers or worker processes",
+            held,
+        )?;
         counter(
             to,
             "http_requests_shed",
@@ -73,7 +78,12 @@ impl Collector for Everything {
             see.http(|c| &c.requests_shed),
         )?;
         let held = see.http.iter().map(|counters| counters.answers_held()).sum();
-        gauge(to, "http_answers_held_bytes", "Answers of handlers that wait for slow clients", held)?;
+        gauge(
+            to,
+            "http_answers_held_bytes",
+            "Answers of handlers and worker processes that wait for slow clients",
+            held,
+        )?;
         let delegated = see.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
         let shed = see.http(|c| &c.answers_shed);

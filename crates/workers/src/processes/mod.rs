@@ -14,7 +14,7 @@
 //!
 //! A process has as many slots as it can do requests at once. A shard that has a request waits at its [`Entrance`] for
 //! the permission to ask a process ([`Pass`]), without ever blocking. What it says to the process is its own affair;
-//! how a process is started and whether one answers yet, the supervisor asks an [`Program`].
+//! how a process is started and whether one answers yet, the supervisor asks a [`Program`].
 //!
 //! - Each process leads a process group of its own. When it has died, or must, the whole group is killed.
 //! - One that dies is started again, the later the more often it dies ([`limits`]); one that lived for long, at once.

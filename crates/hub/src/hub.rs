@@ -14,7 +14,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, Kind, Record};
+use stilling_journal::{Answer, Batch, Kind, Record, Retention};
 use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
@@ -26,9 +26,11 @@ use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
-use crate::limits::{MARKER_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::limits::{
+    AGES_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX,
+};
 use crate::storage::Storage;
-use crate::stream::{Promise, PromisedTo, Promises, Stream, StreamConfig};
+use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
 
 mod api;
@@ -115,6 +117,9 @@ pub struct Hub<S: Storage, O: Outlets> {
     found_again: Vec<u32>,
     key: HashKey,
     started_ns: UnixNanos,
+    /// When the last round of retention was asked for, and for which stream.
+    retained_ns: UnixNanos,
+    retained: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -196,6 +201,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             found_again: Vec::new(),
             key,
             started_ns,
+            retained_ns: started_ns,
+            retained: 0,
         }
     }
 
@@ -276,6 +283,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 None => break,
             }
         }
+        self.retain(now_ns);
         while self.has_room()
             && let Some(chunk) = self.storage.next_chunk()
         {
@@ -292,7 +300,23 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn looks_again_in(&self) -> Option<Duration> {
         let consumers = (self.consumers.len() > 0).then_some(consumers::LOOK_EVERY_NS);
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
-        consumers.into_iter().chain(markers).min().map(Duration::from_nanos)
+        let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
+        let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
+        consumers.into_iter().chain(markers).chain(ages).min().map(Duration::from_nanos)
+    }
+
+    /// Has one stream after the other let go what need not be kept any more.
+    fn retain(&mut self, now_ns: UnixNanos) {
+        if self.streams.is_empty() || now_ns < self.retained_ns.saturating_add(RETAIN_EVERY_NS) {
+            return;
+        }
+        self.retained_ns = now_ns;
+        self.retained = (self.retained + 1) % self.streams.len();
+        let config = &self.streams[self.retained].config;
+        if config.durability == Durability::Disk && config.retention != Retention::default() {
+            // Without room it is asked for again when its turn comes.
+            self.storage.retain(self.retained as u32, config.retention, now_ns);
+        }
     }
 
     /// Ends a turn: hands batches to the storage and deliveries to their shards.
@@ -475,7 +499,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let (stream, watermark, frozen) = match answer {
             Answer::Durable { stream, watermark } => (stream as usize, watermark, None),
             Answer::Frozen { stream, watermark, frozen } => (stream as usize, watermark, Some(frozen)),
-            Answer::Retained { .. } => return None,
+            Answer::Retained { stream, first, .. } => {
+                let stream = &mut self.streams[stream as usize];
+                stream.first = stream.first.max(first);
+                return None;
+            }
         };
         let state = &mut self.streams[stream];
         let first = state.visible + 1;

@@ -30,5 +30,12 @@ pub const CONSUMERS_MAX: usize = 10_000;
 /// Bytes that a memory stream keeps unless told otherwise. Full: the oldest records go.
 pub const MEMORY_STREAM_SIZE: u64 = 64 * 1024 * 1024;
 
+/// Shortest time between two rounds of retention, in nanoseconds; each is for one stream. A stream is longer than it should be by
+/// what comes meanwhile, and by a segment.
+pub const RETAIN_EVERY_NS: u64 = 1_000_000_000;
+
+/// How often a hub that has nothing else to do looks at records that may have become too old, in nanoseconds.
+pub const AGES_EVERY_NS: u64 = 10_000_000_000;
+
 /// Shortest time between two marker records of losses in one stream, in nanoseconds. What is lost meanwhile is in the next.
 pub const MARKER_EVERY_NS: u64 = 1_000_000_000;

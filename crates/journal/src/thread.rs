@@ -64,6 +64,8 @@ pub enum Answer {
         stream: StreamIndex,
         /// How much, or why not.
         removed: io::Result<Removed>,
+        /// The first sequence that is kept now; the next one if there is none.
+        first: u64,
     },
 }
 
@@ -251,7 +253,7 @@ fn run<D: Disk>(
         // Asked first: what is there afterwards is all there will be.
         let is_last = to_do.is_closed();
         if round.gather(&mut to_do, &mut logs, &mut done) {
-            round.write(&mut logs, &mut done);
+            round.write(&mut logs, &mut done, consumer);
             done.publish();
             consumer.notify();
         } else if is_last {
@@ -312,7 +314,8 @@ impl Round {
                     let log = logs.get(stream as usize);
                     let removed = log.map(|log| log.retain(&retention, now_ns, keep_from));
                     let removed = removed.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-                    reply(done, Answer::Retained { stream, removed }, None);
+                    let first = log.map_or(0, |log| log.source().first().unwrap_or_else(|| log.next()));
+                    reply(done, Answer::Retained { stream, removed, first }, None);
                 }
             }
         }
@@ -320,7 +323,7 @@ impl Round {
     }
 
     /// Writes stream after stream, each in as few writes as it can be.
-    fn write<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>) {
+    fn write<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>, consumer: &Wake) {
         for stream in self.dirty.drain(..) {
             let (Some(log), Some(batches)) =
                 (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
@@ -338,7 +341,9 @@ impl Round {
                 };
                 reply(done, answer, Some(batch));
             }
+            // The others' syncs are not waited for.
             done.publish();
+            consumer.notify();
         }
     }
 }

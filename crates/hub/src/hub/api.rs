@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stilling_journal::{Chunk, From, ReadOrder, Record};
-use stilling_wire::nats::BadHeaders;
+use stilling_wire::nats::{BadHeaders, Subject, SubjectLimits};
 
 use super::consumers::{Pull, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
@@ -26,6 +26,9 @@ const READS_MAX: usize = 256;
 
 /// The highest bit of a ticket tells single reads from consumers.
 const SINGLE: u64 = 1 << 63;
+
+/// Bytes of a consumer's name.
+const NAME_SIZE_MAX: usize = 64;
 
 /// How long a consumer stays that nobody listens to, unless told otherwise.
 const INACTIVE_NS: u64 = 5_000_000_000;
@@ -192,12 +195,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn send_json(&mut self, to: &[u8], body: &Value) {
         let text = body.to_string();
-        let mut found = std::mem::take(&mut self.found_again);
-        found.clear();
-        self.interest.find(to, &mut found);
-        let message = Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() };
-        self.send(&found, None, &message);
-        self.found_again = found;
+        self.send_by_subject(&Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() });
     }
 
     fn stream_named(&self, name: &str) -> Option<usize> {
@@ -393,12 +391,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.send_json(&read.reply, &body);
         }
         let headers = direct_headers(&name, sequence, time_ns, &record).unwrap_or_default();
-        let mut found = std::mem::take(&mut self.found_again);
-        found.clear();
-        self.interest.find(&read.reply, &mut found);
         let payload = record.payload;
-        self.send(&found, None, &Message { subject: &read.reply, reply: b"", headers: &headers, payload });
-        self.found_again = found;
+        self.send_by_subject(&Message { subject: &read.reply, reply: b"", headers: &headers, payload });
     }
 
     fn consumer_create(
@@ -454,6 +448,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             format!("{:016x}", wide as u64)
         };
         let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
+        // Both stand in lines that others get.
+        if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
+            return Err(bad_request("the name is no token of at most 64 bytes"));
+        }
+        let deliver = config.deliver_subject.filter(|to| !to.is_empty());
+        if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
+            return Err(bad_request("deliver_subject is no subject"));
+        }
         self.reads_asked += 1;
         if self.consumers.find(number, &name).is_some() {
             return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
@@ -463,7 +465,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let wanted = Wanted {
             name,
             stream: number,
-            deliver: config.deliver_subject.filter(|to| !to.is_empty()).map(String::into_bytes),
+            deliver: deliver.map(String::into_bytes),
             filters: filters.into_iter().map(|filter| filter.into_bytes().into()).collect(),
             from,
             heartbeat_ns: Some(config.idle_heartbeat).filter(|every| *every > 0),
@@ -520,6 +522,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now_ns: UnixNanos,
     ) -> Result<(), Wrong> {
         let (_, number) = self.consumer(stream, name)?;
+        if reply.is_empty() {
+            // Nobody could be told, not even that.
+            return Err(bad_request("Bad Request"));
+        }
         // An empty question, a number, or an object.
         let next = match payload {
             b"" => Next::default(),
@@ -544,6 +550,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Err(Wrong(409, 10000, "Exceeded MaxWaiting".to_owned()))
         }
     }
+}
+
+/// Whether a text from JSON may stand where a subject stands.
+fn is_subject(text: &str) -> bool {
+    Subject::parse(text.as_bytes(), &SubjectLimits::default()).is_ok()
 }
 
 fn durable() -> Wrong {

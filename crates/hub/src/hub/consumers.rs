@@ -77,10 +77,10 @@ enum State {
     /// Nobody listens, or asks.
     #[default]
     Asleep,
-    /// Records have been ordered.
-    Reading,
-    /// So many records of the chunk have been looked at.
-    Sending(Box<Chunk>, usize),
+    /// Records have been ordered; this sequence was the last visible one then.
+    Reading(u64),
+    /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
+    Sending(Box<Chunk>, usize, u64),
     /// What was sent has not left the server.
     Ahead,
     /// It has everything that is visible.
@@ -215,7 +215,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         match consumer.state {
             State::Asleep | State::Following => {}
             State::Sending(..) => return self.send_chunk(number, now_ns),
-            State::Reading | State::Ahead => return,
+            State::Reading(_) | State::Ahead => return,
         }
         let stream = consumer.wanted.stream;
         let has_target = match consumer.target() {
@@ -254,12 +254,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 RECORDS_PER_READ
             },
         };
+        let visible = state.visible;
         let chunk = match state.config.durability {
             Durability::Disk => {
                 if self.storage.read(order)
                     && let Some(consumer) = self.consumers.get_mut(number)
                 {
-                    consumer.state = State::Reading;
+                    consumer.state = State::Reading(visible);
                 }
                 return;
             }
@@ -277,21 +278,26 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn take_chunk(&mut self, chunk: Chunk, now_ns: UnixNanos) {
         let Some(number) = self.consumers.by_ticket(chunk.ticket) else { return self.answer_read(chunk) };
         if let Some(consumer) = self.consumers.get_mut(number) {
-            consumer.state = State::Sending(Box::new(chunk), 0);
+            let visible = match consumer.state {
+                State::Reading(visible) => visible,
+                // It was read from memory, just now.
+                _ => self.streams[consumer.wanted.stream].visible,
+            };
+            consumer.state = State::Sending(Box::new(chunk), 0, visible);
         }
         self.send_chunk(number, now_ns);
     }
 
     fn send_chunk(&mut self, number: u32, now_ns: UnixNanos) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
-        let State::Sending(chunk, from) = std::mem::take(&mut consumer.state) else { return };
+        let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
         let mut last_client = None;
         for at in from..chunk.len() {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
             let has_room = self.has_room();
             let Some(consumer) = self.consumers.get_mut(number) else { return };
             if !has_room {
-                consumer.state = State::Sending(chunk, at);
+                consumer.state = State::Sending(chunk, at, visible);
                 return;
             }
             if consumer.wants(&record) {
@@ -311,7 +317,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         consumer.next = Some(durable_end);
         if chunk.is_end {
             // What lies between the last record and what comes next belongs to nobody.
-            let visible = self.streams[consumer.wanted.stream].visible;
+            // Not what has become visible since: nobody has read that.
             consumer.next = Some(durable_end.max(visible + 1));
         }
         consumer.state = State::Asleep;
@@ -494,10 +500,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Sends a message without payload that says something about the consumer itself.
     pub(super) fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
+        self.send_by_subject(&Message { subject: to, reply, headers, payload: b"" });
+    }
+
+    /// Sends a message of the hub's own to whoever listens to its subject; to nobody, if it has none.
+    pub(super) fn send_by_subject(&mut self, message: &Message<'_>) {
+        if message.subject.is_empty() {
+            return;
+        }
         let mut found = std::mem::take(&mut self.found_again);
         found.clear();
-        self.interest.find(to, &mut found);
-        self.send(&found, None, &Message { subject: to, reply, headers, payload: b"" });
+        self.interest.find(message.subject, &mut found);
+        self.send(&found, None, message);
         self.found_again = found;
     }
 
@@ -529,7 +543,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let is_unwanted = matches!(consumer.state, State::Asleep | State::Following)
             && consumer.pulls.is_empty()
-            && now_ns > consumer.active_ns + consumer.wanted.inactive_ns;
+            && now_ns > consumer.active_ns.saturating_add(consumer.wanted.inactive_ns);
         let is_heard = consumer.wanted.deliver.clone().is_some_and(|deliver| self.is_heard(&deliver));
         if is_unwanted && !is_heard {
             self.consumers.remove(number);
@@ -541,7 +555,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
         if let (Some(every), Some(deliver)) = (consumer.wanted.heartbeat_ns, &consumer.wanted.deliver)
-            && now_ns >= consumer.spoke_ns + every
+            && now_ns >= consumer.spoke_ns.saturating_add(every)
         {
             consumer.spoke_ns = now_ns;
             let mut headers = b"NATS/1.0 100 Idle Heartbeat\r\n".to_vec();
@@ -561,7 +575,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             beats.push((deliver.as_slice().into(), headers));
         }
         if let Some(pull) = consumer.pulls.front_mut()
-            && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.spoke_ns + every)
+            && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.spoke_ns.saturating_add(every))
         {
             pull.spoke_ns = now_ns;
             beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));

@@ -22,19 +22,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<(), Stalled> {
         let &Publication { door, subject, reply, headers, payload, ticket } = publication;
         let stream = &mut self.streams[number];
-        let mut id = None;
+        let (mut id, mut refusal) = (None, None);
         if stream.frozen.is_some() {
             self.refuse(client, publication, Refusal::Frozen { stream: number as u32 });
             return Ok(());
         }
         if !headers.is_empty() {
-            match conditions(stream, number as u32, headers) {
-                Ok(found) => id = found,
-                Err(refusal) => {
-                    self.refuse(client, publication, refusal);
-                    return Ok(());
-                }
-            }
+            (id, refusal) = conditions(stream, number as u32, headers);
         }
         let promise = |sequence, is_duplicate| Promise {
             client,
@@ -55,6 +49,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let stored = Verdict::Stored { stream: number as u32, sequence: original, duplicate: true };
                 self.answer(client, ticket, reply, stored);
             }
+            return Ok(());
+        }
+        // Behind the duplicates: who sends again what was taken names what was the last one then.
+        if let Some(refusal) = refusal {
+            self.refuse(client, publication, refusal);
             return Ok(());
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
@@ -124,10 +123,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
-/// What the headers of a message demand; the name of its id.
-fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> Result<Option<u128>, Refusal> {
-    let Ok(headers) = Headers::parse(headers) else { return Ok(None) };
-    let mut id = None;
+/// What the headers of a message demand: the name of its id, and what does not hold.
+fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Option<Refusal>) {
+    let Ok(headers) = Headers::parse(headers) else { return (None, None) };
+    let (mut id, mut refusal) = (None, None);
     for (name, value) in headers {
         let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
         if name == MESSAGE_ID.as_bytes() {
@@ -136,15 +135,15 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> Result<Option<u12
             let last = stream.next - 1;
             let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());
             if expected != Some(last) {
-                return Err(Refusal::WrongLastSequence { stream: number, last });
+                refusal = Some(Refusal::WrongLastSequence { stream: number, last });
             }
         } else if rest == b"Expected-Stream" {
             if value != stream.config.name.as_bytes() {
-                return Err(Refusal::WrongStream { stream: number });
+                refusal = Some(Refusal::WrongStream { stream: number });
             }
         } else if rest.starts_with(b"Expected-") || rest == b"Rollup" || rest == b"TTL" {
-            return Err(Refusal::UnknownCondition { stream: number });
+            refusal = Some(Refusal::UnknownCondition { stream: number });
         }
     }
-    Ok(id)
+    (id, refusal)
 }

@@ -97,10 +97,15 @@ fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {
         for number in 40..400 {
             rig.ask_all(WRITER, &[publish("disk.n", &number.to_string())]);
             // The disk, the reader and the hub each have their own pace.
+            let reads = number % (stride + 3) == 0;
+            let reads_first = number % 2 == 0;
+            if reads && reads_first {
+                rig.hub.storage_mut().look_up();
+            }
             if number % stride == 0 {
                 rig.hub.storage_mut().write();
             }
-            if number % (stride + 3) == 0 {
+            if reads && !reads_first {
                 rig.hub.storage_mut().look_up();
             }
             rig.turn();
@@ -217,6 +222,21 @@ fn single_records_are_read_by_their_sequence() {
     assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
 }
 
+/// A line with an empty subject would be no line.
+#[test]
+fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
+    let mut rig = rig();
+    rig.subscribe(READER, ">", "2");
+    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
+    fill(&mut rig, "disk", 1..3);
+    rig.heard(READER);
+    for subject in ["INFO", "NOTHING", "DIRECT.GET.disk", "STREAM.MSG.GET.disk", "CONSUMER.MSG.NEXT.disk.p"] {
+        rig.ask_all(READER, &[publish(&format!("$JS.API.{subject}"), r#"{"seq":1}"#)]);
+        rig.settle();
+        assert_eq!(rig.heard(READER), "", "{subject}");
+    }
+}
+
 /// Whatever is asked is answered.
 #[test]
 fn every_question_has_an_answer() {
@@ -239,6 +259,17 @@ fn every_question_has_an_answer() {
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","durable_name":"d"}}"#, "durable"),
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","deliver_policy":"odd"}}"#, "odd"),
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","filter_subject":"a..b"}}"#, "no filter"),
+        (
+            "CONSUMER.CREATE.disk",
+            r#"{"config":{"ack_policy":"none","deliver_subject":"a\r\nPING"}}"#,
+            "deliver_subject is no subject",
+        ),
+        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","name":"a.b"}}"#, "the name is no token"),
+        (
+            "CONSUMER.CREATE.disk",
+            r#"{"config":{"ack_policy":"none","name":"a\r\nb"}}"#,
+            "the name is no token",
+        ),
         ("CONSUMER.DURABLE.CREATE.disk.d", "{}", "durable"),
         ("CONSUMER.NAMES.disk", "", r#""total":0"#),
         ("CONSUMER.LIST.disk", "", r#""total":0"#),

@@ -27,3 +27,15 @@ fn a_thousand_lives_keep_every_promise() {
         assert!(count > 100, "only {count} {what}");
     }
 }
+
+impl Story {
+    fn add(&mut self, other: &Story) {
+        self.acknowledged += other.acknowledged;
+        self.seen += other.seen;
+        self.duplicates += other.duplicates;
+        self.refused += other.refused;
+        self.crashes += other.crashes;
+        self.frozen += other.frozen;
+        self.unanswered += other.unanswered;
+    }
+}

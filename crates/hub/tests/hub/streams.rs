@@ -63,6 +63,31 @@ fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable(
     assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
 }
 
+/// Who sends again what was taken names the sequence that was the last one then.
+#[test]
+fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let headers = "NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\nNats-Msg-Id: q\r\n\r\n";
+    for _ in 0..2 {
+        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "inbox.1", headers)]);
+        rig.settle();
+    }
+    let heard = rig.heard(ALICE);
+    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":1,\"duplicate\":true}\r\n"), "{heard}");
+}
+
+/// What need not be kept is let go while the stream is in use.
+#[test]
+fn a_stream_on_disk_is_asked_to_let_old_records_go() {
+    let mut rig = Rig::new();
+    for _ in 0..3 {
+        rig.pass(1_000_000_000);
+        rig.turn();
+    }
+    assert_eq!(rig.hub.storage_mut().retained, [0], "once in a round of the three streams");
+}
+
 #[test]
 fn a_condition_that_does_not_hold_is_refused_with_what_holds() {
     let mut rig = Rig::new();

@@ -30,6 +30,8 @@ pub(crate) struct SteppedStorage {
     chunks: VecDeque<Chunk>,
     /// The last sequence of each stream whose batch has been answered for.
     pub(crate) told: Vec<u64>,
+    /// The streams for which a round of retention was asked.
+    pub(crate) retained: Vec<StreamIndex>,
 }
 
 impl SteppedStorage {
@@ -43,6 +45,7 @@ impl SteppedStorage {
             answers: VecDeque::new(),
             orders: VecDeque::new(),
             chunks: VecDeque::new(),
+            retained: Vec::new(),
         }
     }
 
@@ -82,8 +85,9 @@ impl Storage for SteppedStorage {
         self.waiting.push_back((stream, batch));
     }
 
-    fn retain(&mut self, _: StreamIndex, _: Retention, _: u64) -> bool {
-        false
+    fn retain(&mut self, stream: StreamIndex, _: Retention, _: u64) -> bool {
+        self.retained.push(stream);
+        true
     }
 
     fn read(&mut self, order: ReadOrder) -> bool {
@@ -168,7 +172,10 @@ impl Rig {
     pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (Rig, Recovery) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
         let streams = vec![
-            stream("disk", &["disk.>"], Durability::Disk),
+            StreamConfig {
+                retention: Retention { bytes_max: Some(1 << 30), ..Retention::default() },
+                ..stream("disk", &["disk.>"], Durability::Disk)
+            },
             stream("memory", &["memory.>"], Durability::Memory),
             stream("none", &["none.>"], Durability::None),
         ];

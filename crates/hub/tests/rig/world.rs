@@ -30,18 +30,6 @@ pub(crate) struct Story {
     pub(crate) unanswered: u64,
 }
 
-impl Story {
-    pub(crate) fn add(&mut self, other: &Story) {
-        self.acknowledged += other.acknowledged;
-        self.seen += other.seen;
-        self.duplicates += other.duplicates;
-        self.refused += other.refused;
-        self.crashes += other.crashes;
-        self.frozen += other.frozen;
-        self.unanswered += other.unanswered;
-    }
-}
-
 struct Random(u64);
 
 impl Random {

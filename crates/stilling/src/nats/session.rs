@@ -306,7 +306,9 @@ impl NatsSession {
         match mail {
             HubMail::Room => {
                 self.waits = false;
-                io.resume();
+                if self.leaves.is_none() {
+                    io.resume();
+                }
             }
             HubMail::Delivery => {
                 let Some(deliveries) = io.service.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
@@ -362,7 +364,10 @@ impl NatsSession {
         }
         if self.assembly.as_ref().is_some_and(|assembly| assembly.body.capacity() == 0) {
             io.set_deadline(Some(now.after(PING_EVERY)));
-            return io.resume();
+            if self.leaves.is_none() {
+                io.resume();
+            }
+            return;
         }
         let due = self.heard.after(PING_EVERY);
         if now < due {

@@ -218,7 +218,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
     pub fn is_quiet(&self) -> bool {
-        self.storage.is_quiet()
+        // What the storage says cannot be taken while a shard has no room.
+        let is_stuck = self.release.is_some() || self.outs.iter().any(Deliveries::is_full);
+        !self.consumers.go_on && (is_stuck || self.storage.is_quiet())
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -399,6 +401,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Request::Farewell => self.bid_farewell(client),
             Request::Leave => {
                 self.farewells.remove(&client);
+                self.stop_waiting_for(client);
                 for id in self.subscriptions.of(client) {
                     self.forget(id);
                 }

@@ -15,6 +15,10 @@ pub const DELIVERIES: usize = 8;
 /// Bytes of a batch from which on it is written although the one before is not durable yet.
 pub const SEAL_SIZE: usize = 256 * 1024;
 
+/// Answers that may wait for one batch, where each record has one, before duplicates of what is not durable wait in front of
+/// the hub, with all that is behind them.
+pub const PROMISES_MAX: usize = 100_000;
+
 /// Subscriptions in all. More are refused with `-ERR 'maximum subscriptions exceeded'`.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
 

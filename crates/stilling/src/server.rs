@@ -538,7 +538,12 @@ impl HubPlan {
         }
         let Some(mut runner) = runner else { return Ok(None) };
         let lifecycle = Arc::clone(lifecycle);
-        let run = move || runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
+        let run = move || {
+            // Without the hub all who publish would wait: the server ends, also when it panics.
+            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
+            runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
+            guard.served = true;
+        };
         let thread =
             std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
         let _ = sleeper.set(thread.thread().clone());

@@ -70,6 +70,8 @@ pub(super) struct Consumer {
     /// Bytes sent since the last flow control request, and whether it is unanswered.
     flow: usize,
     stalled: bool,
+    /// It wants the next chunk, as soon as the others have had their turn.
+    goes_on: bool,
 }
 
 #[derive(Debug, Default)]
@@ -81,8 +83,8 @@ enum State {
     Reading(u64),
     /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
     Sending(Box<Chunk>, usize, u64),
-    /// What was sent has not left the server.
-    Ahead,
+    /// What was sent has not left the server by this connection.
+    Ahead(Client),
     /// It has everything that is visible.
     Following,
 }
@@ -106,6 +108,8 @@ pub(super) struct Consumers {
     free: Vec<u32>,
     /// Those with a chunk to be sent, as soon as there is room.
     pub(super) looked_ns: UnixNanos,
+    /// One of them wants its next chunk.
+    pub(super) go_on: bool,
 }
 
 /// A consumer's number in a mark or ticket.
@@ -171,6 +175,7 @@ impl Consumers {
             spoke_ns: now_ns,
             flow: 0,
             stalled: false,
+            goes_on: false,
         };
         let number = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
@@ -215,7 +220,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         match consumer.state {
             State::Asleep | State::Following => {}
             State::Sending(..) => return self.send_chunk(number, now_ns),
-            State::Reading(_) | State::Ahead => return,
+            State::Reading(_) | State::Ahead(_) => return,
         }
         let stream = consumer.wanted.stream;
         let has_target = match consumer.target() {
@@ -328,7 +333,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             // Asked for again when the next look comes.
             return;
         }
-        self.advance(number, now_ns);
+        consumer.goes_on = true;
+        self.consumers.go_on = true;
     }
 
     /// Has whoever got the last message say when it has left.
@@ -336,7 +342,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let ticket = self.consumers.ticket(number);
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         if let Some(client) = client {
-            consumer.state = State::Ahead;
+            consumer.state = State::Ahead(client);
             self.outs[client.shard as usize].mark(client.token, ticket);
         }
     }
@@ -345,10 +351,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn reached(&mut self, ticket: Ticket, now_ns: UnixNanos) {
         let Some(number) = self.consumers.by_ticket(ticket) else { return };
         if let Some(consumer) = self.consumers.get_mut(number)
-            && matches!(consumer.state, State::Ahead)
+            && matches!(consumer.state, State::Ahead(_))
         {
             consumer.state = State::Asleep;
             self.advance(number, now_ns);
+        }
+    }
+
+    /// A connection is gone: nobody will say that what it was sent has left.
+    pub(super) fn stop_waiting_for(&mut self, client: Client) {
+        for number in self.consumers.numbers() {
+            if let Some(consumer) = self.consumers.get_mut(number)
+                && matches!(consumer.state, State::Ahead(ahead) if ahead == client)
+            {
+                consumer.state = State::Asleep;
+            }
         }
     }
 
@@ -521,13 +538,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_time {
             self.consumers.looked_ns = now_ns;
         }
+        self.consumers.go_on = false;
         for number in self.consumers.numbers() {
-            let Some(consumer) = self.consumers.get(number) else { continue };
+            let Some(consumer) = self.consumers.get_mut(number) else { continue };
+            let goes_on = std::mem::take(&mut consumer.goes_on);
             let lags = consumer.next.is_none_or(|next| next <= self.streams[consumer.wanted.stream].visible);
             match consumer.state {
                 State::Sending(..) => self.send_chunk(number, now_ns),
                 State::Following if lags => self.advance(number, now_ns),
-                State::Asleep if is_time => self.advance(number, now_ns),
+                State::Asleep if is_time || goes_on => self.advance(number, now_ns),
                 _ => {}
             }
             if is_time {

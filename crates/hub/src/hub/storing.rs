@@ -7,6 +7,7 @@ use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 use super::{Hub, Message, Outlets, Stalled, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
+use crate::limits::PROMISES_MAX;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Stream};
 
@@ -40,6 +41,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(id) = id
             && let Some(original) = stream.recent.find(id, stream.next)
         {
+            if original > stream.visible && stream.promises.entries.len() >= PROMISES_MAX {
+                return Err(Stalled);
+            }
             self.totals.duplicates += 1;
             if original > stream.visible {
                 if wants_answer {

@@ -222,6 +222,55 @@ fn single_records_are_read_by_their_sequence() {
     assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
 }
 
+/// Nobody will say that what it was sent has left: the consumer waits for whoever listens next, or goes.
+#[test]
+fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..100);
+    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
+    let other = Client { shard: 1, token: 7 };
+    rig.subscribe(other, "push", "2");
+    rig.pass(100_000_000);
+    rig.settle();
+    assert!(rig.told(other).iter().any(|told| matches!(told, Told::Mark(_))));
+    rig.ask_all(other, &[Request::Leave]);
+    rig.subscribe(READER, "push", "2");
+    fill(&mut rig, "disk", 100..103);
+    rig.pass(100_000_000);
+    let expected: Vec<_> = (100..103).map(|number| (number, number.to_string())).collect();
+    assert_eq!(take(&mut rig), expected);
+    rig.ask_all(READER, &[Request::Unsubscribe { sid: b"2", after: None }]);
+    for _ in 0..2 {
+        rig.pass(6_000_000_000);
+        rig.settle();
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 0);
+}
+
+/// A long stream that has nothing for it is gone through piece by piece, with the others in between.
+#[test]
+fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
+    let mut rig = rig();
+    let payload = "x".repeat(4000);
+    for _ in 0..10_000 {
+        rig.ask_all(WRITER, &[publish("memory.other", &payload)]);
+    }
+    create(&mut rig, "memory", r#""deliver_subject":"push","filter_subject":"memory.this""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    let mut turns = 0;
+    while {
+        rig.turn();
+        !rig.hub.is_quiet()
+    } {
+        turns += 1;
+    }
+    assert!(turns > 100, "40 MB in {turns} turns");
+    rig.ask_all(WRITER, &[publish("memory.this", "y")]);
+    let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!(payloads, ["y"]);
+}
+
 /// A line with an empty subject would be no line.
 #[test]
 fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {

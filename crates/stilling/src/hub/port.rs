@@ -121,9 +121,10 @@ impl Port {
         self.errands.push_back((token, Errand::Reached(mark)));
     }
 
-    /// Whether everything has been handed over.
+    /// Whether everything has been handed over, or there is nobody to hand it to.
     pub(crate) fn is_settled(&self) -> bool {
-        self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
+        self.intakes.is_closed()
+            || self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
     }
 
     /// The next connection that hears something.

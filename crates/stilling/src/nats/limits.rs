@@ -18,5 +18,8 @@ pub(crate) const PINGS_MAX: u8 = 2;
 /// Bytes of long messages, per shard, that may wait for their ends. Full: the connections with further ones are not read.
 pub(crate) const ASSEMBLY_MAX: usize = 64 * 1024 * 1024;
 
+/// How long a message that comes in pieces may take. Then its connection is closed.
+pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// How long a connection rests that found no room for a long message.
 pub(crate) const ASSEMBLY_RETRY: Duration = Duration::from_millis(20);

@@ -15,7 +15,8 @@ use stilling_wire::nats::{
 };
 
 use super::limits::{
-    ASSEMBLY_MAX, ASSEMBLY_RETRY, AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY, PINGS_MAX,
+    ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY,
+    PINGS_MAX,
 };
 use super::users::Access;
 use crate::http::HttpService;
@@ -39,7 +40,7 @@ pub(crate) struct NatsSession {
     /// A long message whose end has not come.
     assembly: Option<Box<Assembly>>,
     /// Marks to be told when the output has gone.
-    mark: Option<u64>,
+    marks: Vec<u64>,
     token: Token,
 }
 
@@ -53,6 +54,8 @@ struct Assembly {
     body: Vec<u8>,
     /// It is not wanted; what comes of it is forgotten.
     is_refused: bool,
+    /// It has to be complete by then.
+    until: Time,
 }
 
 type HouseIo<'a> = Io<'a, HttpService>;
@@ -69,7 +72,7 @@ impl NatsSession {
             pings: 0,
             heard: Time::ZERO,
             assembly: None,
-            mark: None,
+            marks: Vec::new(),
             token: Token::new(0, 0),
         }
     }
@@ -242,7 +245,9 @@ impl NatsSession {
             size: head.size as usize,
             body: Vec::new(),
             is_refused,
+            until: io.now().after(ASSEMBLY_TIMEOUT),
         }));
+        io.set_deadline(Some(io.now().after(ASSEMBLY_TIMEOUT)));
     }
 
     fn piece(&mut self, piece: &[u8], io: &mut HouseIo<'_>) {
@@ -260,6 +265,7 @@ impl NatsSession {
 
     fn end_assembly(&mut self, io: &mut HouseIo<'_>) {
         let Some(assembly) = self.assembly.take() else { return };
+        io.set_deadline(Some(io.now().after(PING_EVERY)));
         if !assembly.is_refused {
             let (headers, payload) = assembly.body.split_at(assembly.headers_size.min(assembly.body.len()));
             let publication = Publication {
@@ -290,7 +296,7 @@ impl NatsSession {
     }
 
     pub(crate) fn flushed(&mut self, io: &mut HouseIo<'_>) {
-        if let Some(mark) = self.mark.take() {
+        for mark in std::mem::take(&mut self.marks) {
             self.reach(mark, io);
         }
     }
@@ -337,7 +343,7 @@ impl NatsSession {
                     out.extend_from_slice(second);
                 });
             }
-            Delivery::Mark(mark) if io.is_held_up() => self.mark = Some(mark),
+            Delivery::Mark(mark) if io.is_held_up() => self.marks.push(mark),
             Delivery::Mark(mark) => self.reach(mark, io),
             Delivery::Close => match self.leaves {
                 Some(reason) => io.finish(reason),
@@ -362,8 +368,12 @@ impl NatsSession {
             self.say_error("Authentication Timeout", io);
             return io.finish_lingering(CloseReason::FirstByteTimeout);
         }
-        if self.assembly.as_ref().is_some_and(|assembly| assembly.body.capacity() == 0) {
-            io.set_deadline(Some(now.after(PING_EVERY)));
+        if let Some(assembly) = &self.assembly {
+            if now >= assembly.until {
+                self.say_error("Message Timeout", io);
+                return io.finish_lingering(CloseReason::BodyTimeout);
+            }
+            io.set_deadline(Some(assembly.until));
             if self.leaves.is_none() {
                 io.resume();
             }

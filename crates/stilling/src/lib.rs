@@ -31,6 +31,7 @@ mod config;
 pub mod hand_over;
 pub mod http;
 mod hub;
+mod hub_plan;
 mod lifecycle;
 mod listeners;
 mod metrics;

@@ -180,6 +180,20 @@ impl Lifecycle {
     }
 }
 
+/// Asks for the end when a thread that the server needs is left without having served to its end.
+pub(crate) struct EndUnless {
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) served: bool,
+}
+
+impl Drop for EndUnless {
+    fn drop(&mut self) {
+        if !self.served {
+            self.lifecycle.fail();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

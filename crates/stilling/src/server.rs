@@ -26,19 +26,18 @@ use stilling_workers::processes::QueueLimits;
 use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Desk};
-use crate::config::{Admin, HubThread, ServeConfig, ServeError};
+use crate::config::{Admin, ServeConfig, ServeError};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
-use crate::hub::{self, DeskCounters, HubDesk, Opened, Runner};
-use crate::lifecycle::{Calendar, Lifecycle, Phase, Stage};
+use crate::hub::{DeskCounters, HubDesk};
+use crate::hub_plan::HubPlan;
+use crate::lifecycle::{Calendar, EndUnless, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, Protocol, When};
-use crate::nats::Users;
 use crate::overview::Overview;
 use crate::room::Room;
 use crate::running::RunningServer;
 use crate::socket_file::SocketFile;
-use crate::syslog::Rules;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -321,7 +320,9 @@ impl Server {
         }
         staff.pool.start().map_err(ServeError::Threads)?;
         if let Some(plan) = plan {
-            staff.hub = plan.start(&mut seats, &shard_wakes, &overview, &staff.lifecycle)?;
+            let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle)?;
+            seats.iter_mut().zip(desks).for_each(|(seat, desk)| seat.hub = Some(desk));
+            staff.hub = thread;
         }
         staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
@@ -462,95 +463,6 @@ fn crew(app: &Arc<App>) -> Crew {
     Crew { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
 }
 
-/// The hub, its streams opened.
-struct HubPlan {
-    opened: Opened,
-    users: Arc<Users>,
-    syslog: Arc<Rules>,
-    payload_size_max: u32,
-    has_thread: bool,
-    streams: usize,
-}
-
-impl HubPlan {
-    /// Opens the streams, if anybody can come to them.
-    fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
-        if !config.hub.has_listeners() {
-            return Ok(None);
-        }
-        let payload_size_max =
-            config.hub.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
-        let streams: Vec<_> = config.hub.streams.iter().map(hub::stream_config).collect();
-        let count = streams.len();
-        let hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
-        let opened =
-            Opened::open(hub, &config.hub.data, payload_size_max as usize).map_err(ServeError::Streams)?;
-        let has_thread = match config.hub_thread {
-            HubThread::Auto => cores::usable_cores().len() > 2,
-            HubThread::Shard => false,
-            HubThread::Own => true,
-        };
-        let users = Arc::new(Users::new(config.hub.users.clone()));
-        let rules =
-            Rules { sources: config.hub.syslog_sources.clone(), subject: config.hub.syslog_subject.clone() };
-        let syslog = Arc::new(rules);
-        Ok(Some(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count }))
-    }
-
-    /// What there is to say before it runs.
-    fn banner(&self) -> Vec<String> {
-        let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
-        let mut lines: Vec<String> = self.opened.findings().collect();
-        lines.push(format!("streams {}, hub {place}", self.streams));
-        lines
-    }
-
-    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
-    fn start(
-        self,
-        seats: &mut [Seat],
-        shards: &[Arc<Wake>],
-        overview: &Overview,
-        lifecycle: &Arc<Lifecycle>,
-    ) -> Result<Option<std::thread::JoinHandle<()>>, ServeError> {
-        let HubPlan { opened, users, syslog, payload_size_max, has_thread, .. } = self;
-        let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
-        let wake = if has_thread {
-            let sleeper = Arc::clone(&sleeper);
-            Arc::new(Wake::new(move || sleeper.get().into_iter().for_each(std::thread::Thread::unpark)))
-        } else {
-            Arc::clone(&shards[0])
-        };
-        let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
-        let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
-        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
-        let hub =
-            opened.start(mailboxes, shards.len(), (key, started_ns), &wake).map_err(ServeError::Threads)?;
-        // Nobody else sets it.
-        let _ = overview.hub.set(hub.counters());
-        let mut runner = Some(Runner::new(hub, inlets));
-        let info = hub::info(users.are_any(), payload_size_max);
-        for (number, (seat, port)) in seats.iter_mut().zip(ports).enumerate() {
-            let runner = if has_thread { None } else { runner.take() };
-            let counters = Arc::clone(&overview.desks[number]);
-            let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
-            seat.hub = Some(desk.with_syslog(&syslog));
-        }
-        let Some(mut runner) = runner else { return Ok(None) };
-        let lifecycle = Arc::clone(lifecycle);
-        let run = move || {
-            // Without the hub all who publish would wait: the server ends, also when it panics.
-            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
-            runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
-            guard.served = true;
-        };
-        let thread =
-            std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
-        let _ = sleeper.set(thread.thread().clone());
-        Ok(Some(thread))
-    }
-}
-
 /// Starts the porter on a thread of its own. If it fails the server must not go on.
 fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, PorterThread), ServeError> {
     let (bell, lifecycle) = (porter.bell(), Arc::clone(lifecycle));
@@ -606,20 +518,6 @@ struct Seat {
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
     hub: Option<HubDesk>,
-}
-
-/// Asks for the end when a shard's thread is left without having served to its end.
-struct EndUnless {
-    lifecycle: Arc<Lifecycle>,
-    served: bool,
-}
-
-impl Drop for EndUnless {
-    fn drop(&mut self) {
-        if !self.served {
-            self.lifecycle.fail();
-        }
-    }
 }
 
 impl Seat {

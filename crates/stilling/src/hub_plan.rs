@@ -1,0 +1,102 @@
+//! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
+
+use std::sync::{Arc, OnceLock};
+
+use stilling_engine::cores;
+use stilling_ring::Wake;
+
+use crate::config::{HubThread, ServeConfig, ServeError};
+use crate::hub::{self, HubDesk, Opened, Runner};
+use crate::lifecycle::{EndUnless, Lifecycle};
+use crate::nats::Users;
+use crate::overview::Overview;
+use crate::syslog::Rules;
+
+/// The hub, its streams opened.
+pub(crate) struct HubPlan {
+    opened: Opened,
+    users: Arc<Users>,
+    syslog: Arc<Rules>,
+    payload_size_max: u32,
+    has_thread: bool,
+    streams: usize,
+}
+
+impl HubPlan {
+    /// Opens the streams, if anybody can come to them.
+    pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
+        if !config.hub.has_listeners() {
+            return Ok(None);
+        }
+        let payload_size_max =
+            config.hub.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
+        let streams: Vec<_> = config.hub.streams.iter().map(hub::stream_config).collect();
+        let count = streams.len();
+        let hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
+        let opened =
+            Opened::open(hub, &config.hub.data, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let has_thread = match config.hub_thread {
+            HubThread::Auto => cores::usable_cores().len() > 2,
+            HubThread::Shard => false,
+            HubThread::Own => true,
+        };
+        let users = Arc::new(Users::new(config.hub.users.clone()));
+        let rules =
+            Rules { sources: config.hub.syslog_sources.clone(), subject: config.hub.syslog_subject.clone() };
+        let syslog = Arc::new(rules);
+        Ok(Some(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count }))
+    }
+
+    /// What there is to say before it runs.
+    pub(crate) fn banner(&self) -> Vec<String> {
+        let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
+        let mut lines: Vec<String> = self.opened.findings().collect();
+        lines.push(format!("streams {}, hub {place}", self.streams));
+        lines
+    }
+
+    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
+    pub(crate) fn start(
+        self,
+        shards: &[Arc<Wake>],
+        overview: &Overview,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+        let HubPlan { opened, users, syslog, payload_size_max, has_thread, .. } = self;
+        let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
+        let wake = if has_thread {
+            let sleeper = Arc::clone(&sleeper);
+            Arc::new(Wake::new(move || sleeper.get().into_iter().for_each(std::thread::Thread::unpark)))
+        } else {
+            Arc::clone(&shards[0])
+        };
+        let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
+        let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
+        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
+        let hub =
+            opened.start(mailboxes, shards.len(), (key, started_ns), &wake).map_err(ServeError::Threads)?;
+        // Nobody else sets it.
+        let _ = overview.hub.set(hub.counters());
+        let mut runner = Some(Runner::new(hub, inlets));
+        let info = hub::info(users.are_any(), payload_size_max);
+        let mut desks = Vec::new();
+        for (number, port) in ports.into_iter().enumerate() {
+            let runner = if has_thread { None } else { runner.take() };
+            let counters = Arc::clone(&overview.desks[number]);
+            let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
+            desks.push(desk.with_syslog(&syslog));
+        }
+        let Some(mut runner) = runner else { return Ok((desks, None)) };
+        let lifecycle = Arc::clone(lifecycle);
+        let run = move || {
+            // Without the hub all who publish would wait: the server ends, also when it panics.
+            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
+            runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
+            guard.served = true;
+        };
+        let thread =
+            std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let _ = sleeper.set(thread.thread().clone());
+        Ok((desks, Some(thread)))
+    }
+}

@@ -5,8 +5,12 @@ use std::time::Duration;
 /// Receive buffers per shard. All lent out: receives wait (counted as starved) until one returns.
 pub const RECEIVE_BUFFERS: u16 = 512;
 
-/// Bytes per receive buffer. A longer message takes several receives.
+/// Bytes per receive buffer. Full: a long read follows it.
 pub const RECEIVE_BUFFER_SIZE: usize = 4096;
+
+/// Bytes that a long read shows at once, with what was held before. More waits for the next receive. What is left of it
+/// has to fit into a stash of input.
+pub const LONG_READ: usize = 64 * 1024;
 
 /// Bytes of the longest datagram that is received whole; the rest of the buffer holds its address.
 /// A longer one is cut and marked.

@@ -6,7 +6,7 @@
 //! ```text
 //!  send this turn's output, wait ──► driver.turn
 //!  what was not taken            ──► stash, wait for writability     (turn.rs)
-//!  events                        ──► sessions                        (turn.rs)
+//!  events                        ──► sessions               (turn.rs, input.rs)
 //!  mail from other threads       ──► sessions
 //!  deadlines                     ──► sessions                        (ends.rs)
 //!  the service's own turn        ──► connects, drain, …              (orders.rs)
@@ -20,6 +20,7 @@ mod datagrams;
 mod detach;
 mod ends;
 mod gate;
+mod input;
 mod io;
 mod orders;
 mod output;
@@ -44,7 +45,7 @@ use self::slots::Slots;
 use crate::close_reason::CloseReason;
 use crate::counters::Counters;
 use crate::driver::{Driver, Event, SendStop};
-use crate::limits::{LISTENERS_MAX, TURN_LIST};
+use crate::limits::{LISTENERS_MAX, LONG_READ, TURN_LIST};
 use crate::session::{Order, Service};
 use crate::store::Store;
 use crate::token::Token;
@@ -101,6 +102,8 @@ pub struct Shard<D: Driver, V: Service> {
     slots: Slots<V::Session>,
     wheel: Wheel,
     held_input: Store,
+    /// Where a long read puts what it finds, behind what was held of it.
+    long_input: Box<[u8]>,
     held_output: Store,
     output: Output,
     stops: Vec<SendStop>,
@@ -160,6 +163,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             slots: Slots::new(config.capacity, config.connects_kept),
             wheel: Wheel::new(now, sources),
             held_input: Store::new(config.input_bytes_max),
+            long_input: vec![0; LONG_READ].into_boxed_slice(),
             held_output: Store::of_output(config.output_bytes_max),
             config,
             clock,

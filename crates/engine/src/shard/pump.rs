@@ -7,16 +7,9 @@ use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Rea
 use super::io::Io;
 use super::output::{After, Item, Place};
 use crate::close_reason::CloseReason;
-use crate::driver::{BufferId, Driver};
+use crate::driver::Driver;
 use crate::session::{Service, Session};
 use crate::token::Token;
-
-/// Where input to be shown lies.
-#[derive(Clone, Copy)]
-enum Input {
-    Buffer(BufferId, usize),
-    Stash,
-}
 
 impl Connection {
     /// Whether something will happen to this connection: an armed operation, output, a deadline or
@@ -91,62 +84,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         method(session, &mut io);
     }
 
-    /// Shows bytes that came in a receive buffer, or keeps them for whoever may see them, then does what
-    /// the session asks for.
-    pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
-        let Some(slot) = self.slots.get(token) else { return };
-        let connection = &mut slot.connection;
-        let held_up = connection.paused || connection.blocked || connection.finish != Finish::No;
-        if connection.input.is_empty() && !held_up {
-            self.show(token, Input::Buffer(buffer, len));
-        } else {
-            let bytes = &self.driver.buffer(buffer)[..len];
-            if connection.input.append(&mut self.held_input, bytes) {
-                connection.owe_received();
-            } else {
-                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
-            }
-        }
-        self.pump(token);
-    }
-
-    /// Shows unconsumed input to the session and keeps what it leaves.
-    fn show(&mut self, token: Token, from: Input) {
-        let Some(slot) = self.slots.get(token) else { return };
-        let connection = &mut slot.connection;
-        if connection.owed == Owed::Received {
-            connection.owed = Owed::Nothing;
-        }
-        let mut stash = std::mem::take(&mut connection.input);
-        let bytes = match from {
-            Input::Buffer(buffer, len) => &self.driver.buffer(buffer)[..len],
-            Input::Stash => stash.bytes(&self.held_input),
-        };
-        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, service, connection, output, store);
-        let session = slot.session.as_mut().expect("a tenant has a session");
-        let consumed = session.received(bytes, &mut io);
-        let connection = &mut slot.connection;
-        let kept = match from {
-            Input::Stash => {
-                stash.consume(&mut self.held_input, consumed);
-                true
-            }
-            // Nobody will read what comes after the last answer.
-            Input::Buffer(..) if !matches!(connection.finish, Finish::No | Finish::Detach) => {
-                connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
-                true
-            }
-            Input::Buffer(buffer, len) => {
-                stash.append(&mut self.held_input, &self.driver.buffer(buffer)[consumed..len])
-            }
-        };
-        connection.input = stash;
-        if !kept {
-            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
-        }
-    }
-
     /// Does whatever is next for the connection, until it has to wait.
     pub(super) fn pump(&mut self, token: Token) {
         while self.step(token) {}
@@ -167,7 +104,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     /// One step; false when there is nothing to do now.
-    fn step(&mut self, token: Token) -> bool {
+    pub(super) fn step(&mut self, token: Token) -> bool {
         let Some(slot) = self.slots.get(token) else { return false };
         let connection = &mut slot.connection;
         if connection.state != State::Open {
@@ -212,7 +149,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return false;
         }
         if connection.owed == Owed::Received {
-            self.show(token, Input::Stash);
+            self.show_held(token);
             return true;
         }
         match connection.peer {

@@ -1,0 +1,141 @@
+//! Input on its way to the sessions: out of a receive buffer, out of the store, or out of the long buffer.
+//!
+//! ```text
+//!  a receive ─▶ buffer, 4 KiB ─▶ session ─▶ what it leaves: store ─┐
+//!  the buffer was full: read on ─▶ long buffer, 64 KiB ◀───────────┘
+//!                                  └─▶ session, once, with all there is
+//! ```
+
+use std::io;
+
+use super::Shard;
+use super::connection::{Connection, Finish, Owed, Peer, Reading, State};
+use super::io::Io;
+use crate::close_reason::CloseReason;
+use crate::driver::{BufferId, Driver};
+use crate::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
+use crate::session::{Service, Session};
+use crate::token::Token;
+
+/// Where input to be shown lies, and how long it is.
+#[derive(Clone, Copy)]
+enum Input {
+    Buffer(BufferId, usize),
+    Long(usize),
+    Stash,
+}
+
+impl Connection {
+    /// Whether the session would be shown more at once.
+    fn wants_more(&self) -> bool {
+        self.state == State::Open
+            && self.finish == Finish::No
+            && matches!(self.owed, Owed::Nothing | Owed::Received)
+            && self.peer == Peer::Sending
+            && self.reading == Reading::Nothing
+            && !self.paused
+            && !self.blocked
+            && self.input.len() <= LONG_READ / 2
+    }
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Shows bytes that came in a receive buffer, or keeps them for whoever may see them, then does what
+    /// the session asks for.
+    pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        let held_up = connection.paused || connection.blocked || connection.finish != Finish::No;
+        if connection.input.is_empty() && !held_up {
+            self.show(token, Input::Buffer(buffer, len));
+        } else {
+            let bytes = &self.driver.buffer(buffer)[..len];
+            if connection.input.append(&mut self.held_input, bytes) {
+                connection.owe_received();
+            } else {
+                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+            }
+        }
+        if len == RECEIVE_BUFFER_SIZE {
+            self.read_on(token);
+        }
+        self.pump(token);
+    }
+
+    /// Shows the input that is held.
+    pub(super) fn show_held(&mut self, token: Token) {
+        self.show(token, Input::Stash);
+    }
+
+    /// Reads at once what a receive has left behind, since there was more than its buffer holds: one long look instead of
+    /// many short ones, with a turn, a wait and a message in two pieces between each two. Once for each receive, so that
+    /// nobody else waits for long; and only while the store could keep what a session leaves of it.
+    fn read_on(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if !connection.wants_more() || self.held_input.used() > self.held_input.budget() / 2 {
+            return;
+        }
+        let held = connection.input.len();
+        self.long_input[..held].copy_from_slice(connection.input.bytes(&self.held_input));
+        match self.driver.recv_now(token, &mut self.long_input[held..]) {
+            Ok(0) => connection.peer = Peer::Ended,
+            Ok(count) => {
+                let len = held + count;
+                connection.input.clear(&mut self.held_input);
+                connection.quiet_turn = (len < LONG_READ).then_some(self.turn_number);
+                self.counters.received_bytes.add(count as u64);
+                self.show(token, Input::Long(len));
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                connection.quiet_turn = Some(self.turn_number);
+            }
+            Err(error) => {
+                // What came before the failure is shown before it.
+                while self.step(token) && self.is_in(token, State::Open) {}
+                self.on_failed(token, &error);
+            }
+        }
+    }
+
+    /// Shows unconsumed input to the session and keeps what it leaves.
+    fn show(&mut self, token: Token, from: Input) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        if connection.owed == Owed::Received {
+            connection.owed = Owed::Nothing;
+        }
+        let mut stash = std::mem::take(&mut connection.input);
+        let bytes = match from {
+            Input::Buffer(buffer, len) => &self.driver.buffer(buffer)[..len],
+            Input::Long(len) => &self.long_input[..len],
+            Input::Stash => stash.bytes(&self.held_input),
+        };
+        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
+        let mut io = Io::lend(token, self.now, service, connection, output, store);
+        let session = slot.session.as_mut().expect("a tenant has a session");
+        let consumed = session.received(bytes, &mut io);
+        let connection = &mut slot.connection;
+        let kept = match from {
+            Input::Stash => {
+                stash.consume(&mut self.held_input, consumed);
+                true
+            }
+            // Nobody will read what comes after the last answer.
+            Input::Buffer(..) | Input::Long(_)
+                if !matches!(connection.finish, Finish::No | Finish::Detach) =>
+            {
+                connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
+                true
+            }
+            Input::Buffer(buffer, len) => {
+                stash.append(&mut self.held_input, &self.driver.buffer(buffer)[consumed..len])
+            }
+            Input::Long(len) => stash.append(&mut self.held_input, &self.long_input[consumed..len]),
+        };
+        connection.input = stash;
+        if !kept {
+            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
+        }
+    }
+}

@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// The same, whatever it answers.
-    pub(super) fn announced(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
+    pub(crate) fn announced(name: &'static str, words: String, mut command: Command) -> Outcome<Server> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let mut stdout = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
@@ -231,7 +231,7 @@ pub(crate) enum Driver {
 }
 
 impl Driver {
-    pub(super) fn option(self) -> &'static str {
+    pub(crate) fn option(self) -> &'static str {
         match self {
             Driver::Uring => "uring",
             Driver::Poll => "poll",

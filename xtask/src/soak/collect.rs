@@ -1,0 +1,364 @@
+//! `cargo xtask soak collect`: publishers that are faster than the server, for a long time (rows 0.17 and 0.33).
+//!
+//! ```text
+//!  nominal   ██                              ██    confirmed messages alone: the rate before and after
+//!  flood       ████████████████████████████        nobody waits for an answer; TCP is what holds them back
+//!  waiting     ████████████████████████████        a connection per message, confirmed: what a client waits meanwhile
+//!  compared         ├─warm─┤         ├─end─┤       memory, descriptors, threads, and how long those clients wait
+//! ```
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::Deserialize;
+
+use super::watch::Look;
+use super::{
+    Choice, LOOK_EVERY, Verdict, conclude, everybody_gone, joined, level, look_on, looks_table, schedule,
+    verdict_table,
+};
+use crate::Outcome;
+use crate::bench::figures::{self, median};
+use crate::bench::server::Server;
+use crate::bench::{isolation, taken};
+use crate::steps::shown;
+use crate::tree;
+
+/// Seconds of one run of a generator.
+const SEGMENT_S: u32 = 10;
+
+/// Messages that are sent before and after the flood, to see what the server takes when it is not flooded.
+const NOMINAL: [&str; 4] = ["--clients=4", "--size=1024", "--window=64", "--seconds=8"];
+
+const FLOOD: [&str; 5] = ["--clients=8", "--size=1024", "--window=256", "--threads=1", "--unconfirmed"];
+
+const WAITING: [&str; 4] = ["--clients=4", "--size=1024", "--window=1", "--per-message"];
+
+/// How soon everything that was sent has to be durable after the flood (row 0.17).
+const CALM_WITHIN: Duration = Duration::from_secs(5);
+
+/// How much of the rate before the flood there has to be after it: as much as runs differ here.
+const RATE_PART: f64 = 0.8;
+
+/// How much longer clients may wait at the end than after the warm-up: a part, as much as runs differ here.
+const WAIT_PART: f64 = 1.5;
+
+#[derive(Args)]
+pub(super) struct Collect {
+    /// How long the flood lasts
+    #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    minutes: u32,
+    /// How the server talks to the kernel
+    #[arg(long, value_enum, default_value_t = Choice::Uring)]
+    driver: Choice,
+}
+
+/// One run of a generator.
+struct Segment {
+    at_s: f64,
+    report: Report,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    accounting: Accounting,
+    rate_per_s: f64,
+    failures_total: u64,
+    send_time: Spread,
+}
+
+#[derive(Deserialize)]
+struct Accounting {
+    sends: u64,
+    unexplained: u64,
+    invented: u64,
+}
+
+#[derive(Deserialize)]
+struct Spread {
+    mean_us: f64,
+    p99_us: f64,
+    max_us: f64,
+}
+
+/// All that was seen.
+struct Seen {
+    before: Look,
+    looks: Vec<Look>,
+    after: Option<Look>,
+    flood: Vec<Segment>,
+    waiting: Vec<Segment>,
+    nominal: [Report; 2],
+    /// How long after the flood until nothing was pending, if it came to that.
+    calm_after: Option<Duration>,
+    ended_well: bool,
+}
+
+/// Where everything is.
+struct Stage {
+    binary: PathBuf,
+    nats: SocketAddr,
+    metrics: String,
+}
+
+impl Collect {
+    pub(super) fn soak(&self) -> Outcome {
+        // Not where the system keeps its temporary files: that may be memory.
+        let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
+        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let (server, stage) = self.start(&binary, &folder.path().join("data"))?;
+        let total_s = f64::from(self.minutes) * 60.0;
+        println!(
+            "`{}` for {} min; TCP congestion control {}",
+            server.command,
+            self.minutes,
+            isolation::congestion()
+        );
+        let seen = watched(server, &stage, total_s)?;
+        let verdicts = verdicts(&seen, total_s);
+        print!("{}", tables(&seen, &verdicts, total_s));
+        conclude(&verdicts)
+    }
+
+    fn start(&self, binary: &Path, data: &Path) -> Outcome<(Server, Stage)> {
+        let free = || TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let nats = free()?;
+        let streams = ["flood", "waiting", "nominal"]
+            .map(|name| format!("--stream={name}={name}.>:disk:retention-bytes=1GiB"));
+        let mut command = Command::new(binary);
+        command.args(["serve", "--driver", self.driver.driver().option(), "--listen", "127.0.0.1:0"]);
+        command.args(["--nats", &nats.to_string(), "--data", &data.display().to_string()]).args(streams);
+        let words = format!(
+            "stilling serve --driver {} --nats … --data … --stream …:disk:retention-bytes=1GiB",
+            self.driver.driver().option()
+        );
+        let server = Server::announced("stilling", words, command)?;
+        let metrics = server.url("/metrics");
+        Ok((server, Stage { binary: binary.to_owned(), nats, metrics }))
+    }
+}
+
+impl Stage {
+    /// Runs the generator on one stream.
+    fn run(&self, stream: &str, options: &[&str]) -> Outcome<Report> {
+        let mut command = Command::new(&self.binary);
+        command.args(["bench", "collect", &self.nats.to_string(), "--json", "--stream", stream]);
+        command.args(["--subject", stream]).args(options).stderr(Stdio::inherit());
+        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("`{}` printed no report: {error}", shown(&command)).into())
+    }
+
+    /// Runs it again and again until `over`.
+    fn keep_running(
+        &self,
+        stream: &str,
+        options: &[&str],
+        start: Instant,
+        over: &AtomicBool,
+    ) -> Result<Vec<Segment>, String> {
+        let seconds = format!("--seconds={SEGMENT_S}");
+        let options: Vec<&str> = options.iter().copied().chain([seconds.as_str()]).collect();
+        let mut segments = Vec::new();
+        while !over.load(Relaxed) {
+            let at_s = start.elapsed().as_secs_f64();
+            let report = self.run(stream, &options).map_err(|error| error.to_string())?;
+            segments.push(Segment { at_s, report });
+        }
+        Ok(segments)
+    }
+
+    /// Messages that the server has and that are not durable yet.
+    fn pending(&self) -> Outcome<u64> {
+        let output = Command::new("curl").args(["-sS", "--max-time", "5", &self.metrics]).output()?;
+        pending(&String::from_utf8_lossy(&output.stdout))
+            .ok_or_else(|| format!("{} does not say what is pending", self.metrics).into())
+    }
+
+    /// Waits until nothing is pending, for a bounded time.
+    fn calm(&self) -> Outcome<Option<Duration>> {
+        let start = Instant::now();
+        while start.elapsed() < 2 * CALM_WITHIN {
+            if self.pending()? == 0 {
+                return Ok(Some(start.elapsed()));
+            }
+            std::thread::sleep(LOOK_EVERY / 10);
+        }
+        Ok(None)
+    }
+}
+
+/// The sum over all streams.
+fn pending(metrics: &str) -> Option<u64> {
+    let values = metrics.lines().filter(|line| line.starts_with("stilling_hub_stream_pending{"));
+    let values: Vec<u64> = values.filter_map(|line| line.split_whitespace().last()?.parse().ok()).collect();
+    (!values.is_empty()).then(|| values.iter().sum())
+}
+
+fn watched(server: Server, stage: &Stage, total_s: f64) -> Outcome<Seen> {
+    let process = server.first_process();
+    let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let nominal_before = stage.run("nominal", &NOMINAL)?;
+    let over = AtomicBool::new(false);
+    let start = Instant::now();
+    let (looks, flood, waiting) = std::thread::scope(|threads| {
+        let flood = threads.spawn(|| stage.keep_running("flood", &FLOOD, start, &over));
+        let waiting = threads.spawn(|| stage.keep_running("waiting", &WAITING, start, &over));
+        let looks = look_on(process, start, total_s, true);
+        over.store(true, Relaxed);
+        (looks, joined(flood), joined(waiting))
+    });
+    let (flood, waiting) = (flood?, waiting?);
+    let calm_after = stage.calm()?;
+    let nominal_after = stage.run("nominal", &NOMINAL)?;
+    let after = everybody_gone(process, start, &before);
+    let ended_well = server.end();
+    let nominal = [nominal_before, nominal_after];
+    Ok(Seen { before, looks, after, flood, waiting, nominal, calm_after, ended_well })
+}
+
+/// How long clients waited in a stretch of the time, in milliseconds: the middle of the runs' means.
+fn waited_ms(segments: &[Segment], stretch: schedule::Stretch) -> f64 {
+    let within = segments.iter().filter(|segment| stretch.contains(segment.at_s));
+    median(within.map(|segment| segment.report.send_time.mean_us / 1e3).collect())
+}
+
+fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
+    let mut verdicts = Vec::new();
+    let mut judge = |what: String, holds: bool, found: String| verdicts.push(Verdict { what, holds, found });
+    for (name, segments) in [("flood", &seen.flood), ("waiting", &seen.waiting)] {
+        let sum = |of: fn(&Report) -> u64| segments.iter().map(|segment| of(&segment.report)).sum::<u64>();
+        let (sends, failures) = (sum(|report| report.accounting.sends), sum(|report| report.failures_total));
+        let [unexplained, invented] =
+            [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
+        judge(
+            format!("nothing fails or is lost: {name}"),
+            sends > 0 && failures + unexplained + invented == 0,
+            format!("{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"),
+        );
+    }
+    let (warm, end) =
+        (waited_ms(&seen.waiting, schedule::warm(total_s)), waited_ms(&seen.waiting, schedule::end(total_s)));
+    judge(
+        format!("clients wait no longer at the end (at most × {WAIT_PART})"),
+        end <= warm * WAIT_PART,
+        format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
+    );
+    judge(
+        format!("nothing is pending within {} s of the flood's end", CALM_WITHIN.as_secs()),
+        seen.calm_after.is_some_and(|span| span < CALM_WITHIN),
+        seen.calm_after.map_or_else(figures::unknown, |span| format!("{:.2} s", span.as_secs_f64())),
+    );
+    let [rate_before, rate_after] = seen.nominal.each_ref().map(|report| report.rate_per_s);
+    judge(
+        format!("the rate after the flood (at least × {RATE_PART} of before)"),
+        rate_after >= rate_before * RATE_PART,
+        format!("{} of {} messages/s", figures::thousands(rate_after), figures::thousands(rate_before)),
+    );
+    let (before, after) = (seen.before.descriptors, seen.after);
+    judge(
+        "all descriptors are given back, but those of three streams' segments".to_owned(),
+        after.is_some_and(|after| after.descriptors <= before + 3.0 * DESCRIPTORS_PER_STREAM),
+        after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
+    );
+    let found = if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned();
+    judge("the server ends when asked to".to_owned(), seen.ended_well, found);
+    verdicts.extend(level("", &seen.looks, total_s));
+    verdicts
+}
+
+/// Files that a stream has open once something was written to it.
+const DESCRIPTORS_PER_STREAM: f64 = 6.0;
+
+fn tables(seen: &Seen, verdicts: &[Verdict], total_s: f64) -> String {
+    let mut text = String::from(
+        "\n| minute | flood, messages/s | confirmed, a connection each, messages/s | mean ms | p99 ms | max ms |\n|---|---|---|---|---|---|\n",
+    );
+    for minute in 0..(total_s / 60.0).ceil() as u32 {
+        let from_s = f64::from(minute) * 60.0;
+        let stretch = schedule::Stretch { from_s, to_s: from_s + 60.0 };
+        let middle = |segments: &[Segment], of: fn(&Report) -> f64| {
+            let within = segments.iter().filter(|segment| stretch.contains(segment.at_s));
+            median(within.map(|segment| of(&segment.report)).collect())
+        };
+        text += &format!(
+            "| {minute} | {} | {} | {} | {} | {} |\n",
+            figures::thousands(middle(&seen.flood, |report| report.rate_per_s)),
+            figures::thousands(middle(&seen.waiting, |report| report.rate_per_s)),
+            figures::two_places(middle(&seen.waiting, |report| report.send_time.mean_us / 1e3)),
+            figures::two_places(middle(&seen.waiting, |report| report.send_time.p99_us / 1e3)),
+            figures::two_places(middle(&seen.waiting, |report| report.send_time.max_us / 1e3)),
+        );
+    }
+    text += &looks_table(&seen.before, &seen.looks, seen.after.as_ref(), total_s);
+    text += &verdict_table(verdicts);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rate_per_s: f64, mean_us: f64) -> Report {
+        Report {
+            accounting: Accounting { sends: 5, unexplained: 0, invented: 0 },
+            rate_per_s,
+            failures_total: 0,
+            send_time: Spread { mean_us, p99_us: mean_us, max_us: mean_us },
+        }
+    }
+
+    fn seen() -> Seen {
+        let segments = || {
+            (0..10).map(|at| Segment { at_s: f64::from(at) * 10.0, report: report(10.0, 100.0) }).collect()
+        };
+        let look = Look { at_s: 0.0, resident: 1e8, descriptors: 20.0, threads: 9.0 };
+        Seen {
+            before: look,
+            looks: (0..100).map(|at| Look { at_s: f64::from(at), ..look }).collect(),
+            after: Some(look),
+            flood: segments(),
+            waiting: segments(),
+            nominal: [report(100.0, 1.0), report(90.0, 1.0)],
+            calm_after: Some(Duration::from_millis(20)),
+            ended_well: true,
+        }
+    }
+
+    fn broken(seen: &Seen) -> Vec<String> {
+        let broken = verdicts(seen, 100.0).into_iter().filter(|verdict| !verdict.holds);
+        broken.map(|verdict| verdict.what.split(['(', ':']).next().unwrap_or("").trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn what_does_not_hold_is_named() {
+        assert!(broken(&seen()).is_empty());
+        let mut slower = seen();
+        slower.waiting[9].report.send_time.mean_us = 1000.0;
+        slower.waiting[8].report.send_time.mean_us = 1000.0;
+        slower.nominal[1].rate_per_s = 10.0;
+        slower.calm_after = None;
+        slower.flood[3].report.accounting.unexplained = 1;
+        assert_eq!(
+            broken(&slower),
+            [
+                "nothing fails or is lost",
+                "clients wait no longer at the end",
+                "nothing is pending within 5 s of the flood's end",
+                "the rate after the flood"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_is_pending_is_the_sum_of_all_streams() {
+        let text = "# TYPE x gauge\nstilling_hub_stream_pending{stream=\"a\"} 2\nstilling_hub_stream_pending{stream=\"b\"} 3\n\
+                    stilling_hub_stream_pending_max{stream=\"a\"} 9\n";
+        assert_eq!(pending(text), Some(5));
+        assert_eq!(pending("stilling_turns_total 3\n"), None);
+    }
+}

@@ -57,8 +57,9 @@ pub(crate) const FOR_BENCH_COLLECT: [Program; 3] =
     [program("ip", "iproute2"), program("redis-server", "redis-server"), program("rsyslogd", "rsyslog")];
 
 /// What `cargo xtask soak http` needs.
-pub(crate) const FOR_SOAK: [Program; 5] = [
+pub(crate) const FOR_SOAK: [Program; 6] = [
     program("ab", "apache2-utils"),
+    program("curl", "curl"),
     program("ip", "iproute2"),
     program("node", "nodejs"),
     program("prlimit", "util-linux"),

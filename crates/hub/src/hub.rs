@@ -139,6 +139,8 @@ struct Release {
     promises: Promises,
     next_record: u64,
     next_promise: usize,
+    /// The promise of the next record that has one.
+    next_sender: usize,
     /// Nothing beyond it was written.
     watermark: u64,
 }
@@ -525,6 +527,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             batch,
             promises,
             next_promise: 0,
+            next_sender: 0,
             watermark,
         })
     }
@@ -533,6 +536,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn go_on(&mut self, mut release: Release, now_ns: UnixNanos) -> Option<Release> {
         let number = release.stream;
         let last = release.batch.as_ref().map_or(0, |batch| batch.next() - 1).min(release.watermark);
+        // From here on: what is sent says how much comes behind it.
+        self.streams[number].visible = self.streams[number].visible.max(release.watermark);
         if let Some(batch) = &release.batch
             && (self.streams[number].listeners > 0 || self.consumers.len() > 0)
             && release.next_record <= last
@@ -549,7 +554,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     found.clear();
                     self.interest.find(record.subject, &mut found);
                     let Record { subject, headers, payload, .. } = record;
-                    self.send(&found, None, &Message { subject, reply: b"", headers, payload });
+                    let sender = release.promises.sender(sequence, &mut release.next_sender).copied();
+                    let reply = match sender.map(|sender| sender.to) {
+                        Some(PromisedTo::Reply(start, size)) => release.promises.reply(start, size),
+                        _ => b"",
+                    };
+                    let from = sender.map(|Promise { client, no_echo, .. }| {
+                        (client, Traits { no_echo, ..Traits::default() })
+                    });
+                    self.send(&found, from, &Message { subject, reply, headers, payload });
                     if self.consumers.len() > 0 {
                         self.follow(number, sequence, batch.time_ns(), &record, now_ns);
                     }
@@ -561,8 +574,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return Some(release);
             }
         }
-        let stream = &mut self.streams[number];
-        stream.visible = stream.visible.max(release.watermark);
         while let Some(&promise) = release.promises.entries.get(release.next_promise) {
             if !self.has_room() {
                 return Some(release);
@@ -602,7 +613,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut waits_for = 0;
         for stream in self.streams.iter_mut().filter(|stream| !stream.is_settled()) {
             let to = PromisedTo::Farewell;
-            stream.promise(Promise { client, sequence: 0, is_duplicate: false, to }, b"");
+            stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
             waits_for += 1;
         }
         if waits_for == 0 {

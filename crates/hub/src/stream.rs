@@ -73,12 +73,14 @@ pub(crate) struct Promise {
     pub(crate) client: Client,
     pub(crate) sequence: u64,
     pub(crate) is_duplicate: bool,
+    /// It does not want to get back what it published itself.
+    pub(crate) no_echo: bool,
     pub(crate) to: PromisedTo,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PromisedTo {
-    /// Its place among the replies.
+    /// Its place among the replies; of no bytes where no answer is wanted, and only the sender is to be known.
     Reply(u32, u16),
     Ticket(u32),
     /// Its connection may be closed, as far as this stream is concerned.
@@ -94,6 +96,17 @@ impl Promises {
 
     pub(crate) fn reply(&self, start: u32, size: u16) -> &[u8] {
         &self.replies[start as usize..][..usize::from(size)]
+    }
+
+    /// Who sent the record `sequence`, if that was noted. Records are asked for in order: `from` is moved on behind those
+    /// before it.
+    pub(crate) fn sender(&self, sequence: u64, from: &mut usize) -> Option<&Promise> {
+        // Duplicates and farewells stand between them, and are no records of the batch.
+        let is_before = |entry: &&Promise| {
+            entry.is_duplicate || entry.to == PromisedTo::Farewell || entry.sequence < sequence
+        };
+        *from += self.entries.get(*from..)?.iter().take_while(is_before).count();
+        self.entries.get(*from).filter(|entry| entry.sequence == sequence)
     }
 }
 

@@ -35,6 +35,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             client,
             sequence,
             is_duplicate,
+            no_echo: traits.no_echo,
             to: ticket.map_or(PromisedTo::Reply(0, 0), PromisedTo::Ticket),
         };
         let wants_answer = ticket.is_some() || !reply.is_empty();
@@ -82,7 +83,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.send(found, None, &Message { subject, reply: b"", headers, payload });
                 return Ok(());
             }
-            if wants_answer {
+            // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
+            if wants_answer || traits.no_echo && stream.listeners > 0 {
                 stream.promise(promise(sequence, false), reply);
             }
             return Ok(());

@@ -84,6 +84,28 @@ fn what_was_kept_comes_from_the_place_asked_for_and_then_what_is_new() {
     }
 }
 
+/// What is behind a message of a batch counts, although it comes at the same moment.
+#[test]
+fn each_message_says_how_many_come_behind_it() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        rig.subscribe(READER, "push", "2");
+        create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
+        rig.pass(100_000_000);
+        rig.settle();
+        let subject = format!("{stream}.n");
+        let all: Vec<_> = (0..5).map(|_| publish(&subject, "x")).collect();
+        rig.ask_all(WRITER, &all);
+        rig.settle();
+        let heard = rig.heard(READER);
+        let acks = heard.split([' ', '\r']).filter(|word| word.starts_with("$JS.ACK."));
+        let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
+        // In memory each is sent before the next one has come.
+        let expected = if stream == "disk" { ["4", "3", "2", "1", "0"] } else { ["0"; 5] };
+        assert_eq!(pending, expected, "{stream}");
+    }
+}
+
 /// However reading and writing fall into each other: each record once, in order.
 #[test]
 fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {

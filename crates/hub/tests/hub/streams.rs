@@ -1,6 +1,6 @@
 //! Streams: what is kept, when it is seen, and what publishers are told.
 
-use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Verdict};
+use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 
 use crate::asking::{publication, publish, publish_for};
@@ -26,7 +26,7 @@ fn nothing_is_seen_or_acknowledged_before_it_is_durable() {
     assert_eq!((rig.heard(ALICE).as_str(), rig.heard(BOB).as_str()), ("", ""));
     rig.turn();
     assert_eq!(rig.heard(ALICE), ack("inbox.1", r#"{"stream":"disk","seq":1}"#));
-    assert_eq!(rig.heard(BOB), "MSG disk.a 2 1\r\nx\r\n");
+    assert_eq!(rig.heard(BOB), "MSG disk.a 2 inbox.1 1\r\nx\r\n");
 }
 
 #[test]
@@ -42,6 +42,34 @@ fn memory_and_nothing_are_acknowledged_at_once() {
     let heard = rig.heard(BOB);
     assert!(heard.contains("MSG memory.a 2 inbox.1 1\r\nx\r\n"), "{heard}");
     assert!(heard.contains("MSG none.a 2 inbox.2 1\r\ny\r\n"), "{heard}");
+}
+
+/// The way over the disk takes nothing away: listeners are sent the reply subject, and who wants no echo gets none.
+#[test]
+fn what_comes_from_the_disk_has_its_reply_subject_and_no_echo() {
+    const SILENT: Traits = Traits { no_echo: true, ..ABLE };
+    for subject in ["disk.a", "memory.a"] {
+        let mut rig = Rig::new();
+        rig.subscribe(ALICE, "*.a", "1");
+        rig.subscribe(BOB, "*.a", "2");
+        // Duplicates have a promise of their own, between those of records.
+        let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
+        let own = [
+            publish_with(subject, "1", "", id),
+            publish_with(subject, "again", "inbox.1", id),
+            publish_for(subject, "2", "inbox.2"),
+            publish(subject, "3"),
+        ];
+        assert_eq!(rig.ask(ALICE, SILENT, &own), own.len());
+        rig.ask_all(BOB, &[publish_for(subject, "4", "inbox.4"), publish(subject, "5")]);
+        rig.settle();
+        let expected = format!("MSG {subject} 1 inbox.4 1\r\n4\r\nMSG {subject} 1 1\r\n5\r\n");
+        assert_eq!(rig.heard(ALICE), expected);
+        let heard = rig.heard(BOB);
+        let replies: Vec<_> = heard.lines().filter(|line| line.contains("inbox")).collect();
+        assert_eq!(replies, [format!("MSG {subject} 2 inbox.2 1"), format!("MSG {subject} 2 inbox.4 1")]);
+        assert_eq!(heard.matches(subject).count(), 5, "{heard}");
+    }
 }
 
 #[test]
@@ -141,7 +169,7 @@ fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
         assert!(heard[at..].lines().nth(1).is_some_and(|json| json.contains(r#""code":503"#)), "{heard}");
     }
     assert!(heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
-    assert_eq!(rig.heard(BOB), "MSG disk.a 2 6\r\nbefore\r\n");
+    assert_eq!(rig.heard(BOB), "MSG disk.a 2 inbox.0 6\r\nbefore\r\n");
     let counters = rig.hub.counters();
     assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
 }

@@ -19,7 +19,7 @@ use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
 use self::api::PendingRead;
-use self::consumers::Consumers;
+use self::roster::Consumers;
 use crate::counters::Counters;
 use crate::deliveries::{Deliveries, Refusal, Verdict};
 use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
@@ -36,6 +36,7 @@ use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
 mod api;
 mod consumers;
 mod losses;
+mod roster;
 mod sending;
 mod storing;
 
@@ -179,13 +180,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let Resumed { first, next } = resumed.get(number).copied().unwrap_or_default();
             Stream::new(stream, key, first, next)
         });
+        let streams: Vec<Stream> = streams.collect();
         Hub {
             storage,
             outlets,
             outs: (0..shards).map(|_| Deliveries::new()).collect(),
             interest,
             subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
-            streams: streams.collect(),
+            
             memory_batch_size: config.memory_batch_size,
             release: None,
             ledger: Ledger::default(),
@@ -197,7 +199,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             scratch: Vec::new(),
             ended: Vec::new(),
             farewells: HashMap::with_hasher(key),
-            consumers: Consumers::default(),
+            consumers: Consumers::new(key, streams.len()),
+            streams,
             reads: Vec::new(),
             reads_asked: 0,
             found_again: Vec::new(),
@@ -403,10 +406,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Request::Farewell => self.bid_farewell(client),
             Request::Leave => {
                 self.farewells.remove(&client);
-                self.stop_waiting_for(client);
                 for id in self.subscriptions.of(client) {
                     self.forget(id);
                 }
+                self.stop_waiting_for(client);
             }
         }
         Ok(())
@@ -539,7 +542,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         // From here on: what is sent says how much comes behind it.
         self.streams[number].visible = self.streams[number].visible.max(release.watermark);
         if let Some(batch) = &release.batch
-            && (self.streams[number].listeners > 0 || self.consumers.len() > 0)
+            && (self.streams[number].listeners > 0 || self.consumers.has_following(number))
             && release.next_record <= last
         {
             let mut found = std::mem::take(&mut self.found);
@@ -563,10 +566,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         (client, Traits { no_echo, ..Traits::default() })
                     });
                     self.send(&found, from, &Message { subject, reply, headers, payload });
-                    if self.consumers.len() > 0 {
-                        self.follow(number, sequence, batch.time_ns(), &record, now_ns);
-                    }
                 }
+                // Consumers pass over what is not for them.
+                self.follow(number, sequence, batch.time_ns(), &record, now_ns);
                 release.next_record = sequence + 1;
             }
             self.found = found;

@@ -28,8 +28,40 @@ pub const SUBSCRIPTIONS_PER_CLIENT_MAX: usize = 10_000;
 /// Records behind the newest in which a stream recognises a message id unless told otherwise. Older ones are forgotten.
 pub const DEDUPLICATION_WINDOW: u64 = 100_000;
 
-/// Consumers in all. More are refused with an error object.
+/// Consumers in all. More are refused with an error object (`err_code` 10026).
 pub const CONSUMERS_MAX: usize = 10_000;
+
+/// Consumers that one connection has made and that are still there. More are refused with an error object (`err_code`
+/// 10026), until others have gone.
+pub const CONSUMERS_PER_CLIENT_MAX: usize = 1000;
+
+/// Bytes of the question that makes a consumer. A longer one is refused with an error object (`err_code` 10003).
+pub const CONSUMER_CONFIG_SIZE_MAX: usize = 16 * 1024;
+
+/// Bytes of the configurations of all consumers. Full: further consumers are refused with an error object (`err_code` 10023).
+pub const CONSUMER_CONFIGS_SIZE_MAX: usize = 64 * 1024 * 1024;
+
+/// Filters of one consumer. One with more is refused with an error object (`err_code` 10003).
+pub const FILTERS_PER_CONSUMER_MAX: usize = 64;
+
+/// Longest time that a consumer stays which nobody listens to, in nanoseconds. Who asks for longer gets this, and is told.
+pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
+
+/// Consumers of which it is looked, every 50 milliseconds, whether their time has come. With more of them each waits for its
+/// turn.
+pub const CONSUMERS_LOOKED_AT: usize = 1024;
+
+/// Consumers that read or send a chunk in one turn of the hub. The others are the first of the next turn.
+pub const CHUNKS_PER_TURN: usize = 64;
+
+/// Requests for messages that may wait at one consumer. More are answered `409 Exceeded MaxWaiting`, as all below.
+pub const PULLS_PER_CONSUMER_MAX: usize = 512;
+
+/// Requests for messages of one connection that may wait.
+pub const PULLS_PER_CLIENT_MAX: usize = 8192;
+
+/// Requests for messages that may wait in all.
+pub const PULLS_MAX: usize = 65_536;
 
 /// Bytes that a memory stream keeps unless told otherwise. Full: the oldest records go.
 pub const MEMORY_STREAM_SIZE: u64 = 64 * 1024 * 1024;

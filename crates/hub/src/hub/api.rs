@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 use stilling_journal::{Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{BadHeaders, Subject, SubjectLimits};
 
-use super::consumers::{Pull, Wanted};
+use super::roster::{Pull, Unwelcome, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::{Client, Publication};
+use crate::limits::{CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::{checked, overlap};
@@ -124,7 +125,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             // Acknowledgements of messages: there is nothing to be acknowledged.
             return;
         };
-        let _ = client;
         let words: Vec<&str> = question.split('.').collect();
         let (kind, answer) = match words.as_slice() {
             ["INFO"] => ("account_info", Ok(self.account())),
@@ -155,7 +155,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
             }
             ["CONSUMER", "CREATE", stream, ..] => {
-                ("consumer_create", self.consumer_create(stream, words.get(3).copied(), payload, now_ns))
+                ("consumer_create", self.consumer_create(client, (stream, words.get(3).copied()), payload, now_ns))
             }
             ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
             ["CONSUMER", "INFO", stream, name] => (
@@ -164,7 +164,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ),
             ["CONSUMER", "DELETE", stream, name] => {
                 let deleted = self.consumer(stream, name).map(|(_, number)| {
-                    self.consumers.remove(number);
+                    self.delete_consumer(number);
                     json!({ "success": true })
                 });
                 ("consumer_delete", deleted)
@@ -175,7 +175,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 (kind, self.consumer_list(stream, is_list))
             }
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
-                match self.consumer_next(stream, name, reply, payload, now_ns) {
+                match self.consumer_next(client, (stream, name), reply, payload, now_ns) {
                     Ok(()) => return,
                     Err(Wrong(code, _, words)) => {
                         let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
@@ -298,7 +298,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 "messages": messages, "bytes": 0,
                 "first_seq": stream.first, "first_ts": time(self.started_ns),
                 "last_seq": stream.visible, "last_ts": time(now_ns),
-                "consumer_count": self.consumers.of_stream(number).count(),
+                "consumer_count": self.consumers.count_of_stream(number),
             },
         })
     }
@@ -328,6 +328,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = if get.next_by_subj.is_some() { get.seq.max(state.first) } else { get.seq };
         if first < state.first || first > state.visible || first == 0 {
             return Err(no_message());
+        }
+        if get.next_by_subj.as_ref().is_some_and(|filter| checked(filter.as_bytes()).is_none()) {
+            return Err(bad_request("next_by_subj is no filter"));
         }
         if self.reads.len() >= READS_MAX {
             return Err(Wrong(503, 10008, "too many questions wait for the disk".to_owned()));
@@ -397,12 +400,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn consumer_create(
         &mut self,
-        stream: &str,
-        name: Option<&str>,
+        client: Client,
+        (stream, name): (&str, Option<&str>),
         payload: &[u8],
         now_ns: UnixNanos,
     ) -> Result<Value, Wrong> {
         let number = self.stream_named(stream).ok_or_else(no_stream)?;
+        if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
+            let size = payload.len();
+            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
+        }
         let raw: Value = serde_json::from_slice(payload).map_err(|_| bad_request("expected JSON"))?;
         let Create { stream_name, config } =
             serde_json::from_value(raw.clone()).map_err(|error| bad_request(&error.to_string()))?;
@@ -443,6 +450,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
             return Err(bad_request(&format!("`{wrong}` is no filter")));
         }
+        if filters.len() > FILTERS_PER_CONSUMER_MAX {
+            let count = filters.len();
+            return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
+        }
         let own_name = || {
             let wide = self.key.wide(format!("{stream} {now_ns} {}", self.reads_asked).as_bytes());
             format!("{:016x}", wide as u64)
@@ -462,6 +473,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let mut told = raw.get("config").cloned().unwrap_or_default();
         told["name"] = name.clone().into();
+        let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
+        let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
+        if inactive.is_some() {
+            told["inactive_threshold"] = inactive_ns.into();
+        }
         let wanted = Wanted {
             name,
             stream: number,
@@ -471,11 +487,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             heartbeat_ns: Some(config.idle_heartbeat).filter(|every| *every > 0),
             has_flow_control: config.flow_control,
             headers_only: config.headers_only,
-            inactive_ns: Some(config.inactive_threshold).filter(|span| *span > 0).unwrap_or(INACTIVE_NS),
-            config: told,
+            inactive_ns,
+            config: told.to_string().into(),
         };
-        let added = self.consumers.add(wanted, now_ns);
-        let added = added.ok_or_else(|| Wrong(400, 10026, "maximum consumers limit reached".to_owned()))?;
+        let added = self.consumers.add(client, wanted, now_ns).map_err(|unwelcome| match unwelcome {
+            Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
+            Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
+        })?;
         let info = self.consumer_info(number, added);
         self.advance(added, now_ns);
         Ok(info)
@@ -489,22 +507,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             "stream_name": stream.config.name,
             "name": consumer.wanted.name,
             "created": time(consumer.created_ns),
-            "config": consumer.wanted.config,
+            "config": serde_json::from_str(&consumer.wanted.config).unwrap_or(Value::Null),
             "delivered": { "consumer_seq": consumer.delivered, "stream_seq": consumer.last },
             "ack_floor": { "consumer_seq": 0, "stream_seq": 0 },
             "num_ack_pending": 0, "num_redelivered": 0,
-            "num_waiting": consumer.pulls.len(),
+            "num_waiting": consumer.pulls().len(),
             "num_pending": (stream.visible + 1).saturating_sub(next),
         })
     }
 
     fn consumer_list(&self, stream: &str, is_list: bool) -> Result<Value, Wrong> {
         let number = self.stream_named(stream).ok_or_else(no_stream)?;
-        let of_stream = |at: &u32| self.consumers.get(*at).is_some_and(|c| c.wanted.stream == number);
         let all: Vec<Value> = self
             .consumers
-            .numbers()
-            .filter(of_stream)
+            .of_stream(number)
+            .into_iter()
             .map(|at| match is_list {
                 true => self.consumer_info(number, at),
                 false => self.consumers.get(at).map(|c| c.wanted.name.clone()).into(),
@@ -515,8 +532,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn consumer_next(
         &mut self,
-        stream: &str,
-        name: &str,
+        client: Client,
+        (stream, name): (&str, &str),
         reply: &[u8],
         payload: &[u8],
         now_ns: UnixNanos,
@@ -536,6 +553,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             object => serde_json::from_slice(object).map_err(|_| bad_request("Bad Request"))?,
         };
         let pull = Pull {
+            client,
             reply: reply.to_vec(),
             left: next.batch.unwrap_or(1).max(1),
             bytes_left: Some(next.max_bytes).filter(|bytes| *bytes > 0),

@@ -11,18 +11,17 @@
 //! so a consumer that reads slowly costs a chunk, however far it is behind. One that has caught up gets each record as it
 //! becomes visible.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_journal::{Chunk, From, Kind, ReadOrder, Record};
+use stilling_journal::{Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
+use super::roster::{Pull, State, Ticket};
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::Client;
-use crate::limits::CONSUMERS_MAX;
+use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
 use crate::storage::Storage;
 use crate::stream::Durability;
-use crate::subscriptions::checked;
 
 /// Records of one read.
 const RECORDS_PER_READ: u32 = 4096;
@@ -30,188 +29,8 @@ const RECORDS_PER_READ: u32 = 4096;
 /// Bytes that a consumer with flow control may have ahead of its last answer.
 const FLOW_WINDOW: usize = 1024 * 1024;
 
-/// Requests for messages that one consumer may have waiting.
-const PULLS_MAX: usize = 512;
-
-/// Bytes of the longest such table: consumers are looked at one by one when a time has come, at most so often.
+/// How often it is looked which consumers' time has come, in nanoseconds.
 pub(super) const LOOK_EVERY_NS: u64 = 50_000_000;
-
-/// What somebody wants of a stream.
-#[derive(Clone, Debug)]
-pub(super) struct Wanted {
-    pub(super) name: String,
-    pub(super) stream: usize,
-    /// The subject that messages are pushed to; without one they are asked for.
-    pub(super) deliver: Option<Vec<u8>>,
-    pub(super) filters: Vec<Box<[u8]>>,
-    pub(super) from: From,
-    pub(super) heartbeat_ns: Option<u64>,
-    pub(super) has_flow_control: bool,
-    pub(super) headers_only: bool,
-    /// It goes when nobody has listened or asked for so long.
-    pub(super) inactive_ns: u64,
-    /// Its configuration, to be told when asked.
-    pub(super) config: serde_json::Value,
-}
-
-#[derive(Debug)]
-pub(super) struct Consumer {
-    pub(super) wanted: Wanted,
-    pub(super) created_ns: UnixNanos,
-    state: State,
-    /// The sequence that it looks at next, once it is known.
-    pub(super) next: Option<u64>,
-    /// How many it has got, and the sequence of the last.
-    pub(super) delivered: u64,
-    pub(super) last: u64,
-    pub(super) pulls: VecDeque<Pull>,
-    active_ns: UnixNanos,
-    spoke_ns: UnixNanos,
-    /// Bytes sent since the last flow control request, and whether it is unanswered.
-    flow: usize,
-    stalled: bool,
-    /// It wants the next chunk, as soon as the others have had their turn.
-    goes_on: bool,
-}
-
-#[derive(Debug, Default)]
-enum State {
-    /// Nobody listens, or asks.
-    #[default]
-    Asleep,
-    /// Records have been ordered; this sequence was the last visible one then.
-    Reading(u64),
-    /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
-    Sending(Box<Chunk>, usize, u64),
-    /// What was sent has not left the server by this connection.
-    Ahead(Client),
-    /// It has everything that is visible.
-    Following,
-}
-
-/// Somebody asks for messages.
-#[derive(Debug)]
-pub(super) struct Pull {
-    pub(super) reply: Vec<u8>,
-    pub(super) left: u32,
-    pub(super) bytes_left: Option<usize>,
-    pub(super) no_wait: bool,
-    pub(super) expires_ns: Option<UnixNanos>,
-    pub(super) heartbeat_ns: Option<u64>,
-    pub(super) spoke_ns: UnixNanos,
-}
-
-/// All consumers; a number is used again with another generation.
-#[derive(Debug, Default)]
-pub(super) struct Consumers {
-    places: Vec<(u32, Option<Consumer>)>,
-    free: Vec<u32>,
-    /// Those with a chunk to be sent, as soon as there is room.
-    pub(super) looked_ns: UnixNanos,
-    /// One of them wants its next chunk.
-    pub(super) go_on: bool,
-}
-
-/// A consumer's number in a mark or ticket.
-type Ticket = u64;
-
-impl Consumers {
-    pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-
-    fn ticket(&self, number: u32) -> Ticket {
-        u64::from(self.places[number as usize].0) << 32 | u64::from(number)
-    }
-
-    fn by_ticket(&self, ticket: Ticket) -> Option<u32> {
-        let (number, generation) = (ticket as u32, (ticket >> 32) as u32);
-        let (now, consumer) = self.places.get(number as usize)?;
-        (*now == generation && consumer.is_some()).then_some(number)
-    }
-
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Consumer> {
-        self.places.get_mut(number as usize)?.1.as_mut()
-    }
-
-    pub(super) fn get(&self, number: u32) -> Option<&Consumer> {
-        self.places.get(number as usize)?.1.as_ref()
-    }
-
-    pub(super) fn find(&self, stream: usize, name: &str) -> Option<u32> {
-        let is_it = |consumer: &Consumer| consumer.wanted.stream == stream && consumer.wanted.name == name;
-        self.numbers().find(|&number| self.get(number).is_some_and(is_it))
-    }
-
-    pub(super) fn of_stream(&self, stream: usize) -> impl Iterator<Item = &Consumer> {
-        self.places
-            .iter()
-            .filter_map(|(_, consumer)| consumer.as_ref())
-            .filter(move |consumer| consumer.wanted.stream == stream)
-    }
-
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + use<> {
-        0..self.places.len() as u32
-    }
-
-    /// Adds one, if there is room.
-    pub(super) fn add(&mut self, wanted: Wanted, now_ns: UnixNanos) -> Option<u32> {
-        if self.len() >= CONSUMERS_MAX {
-            return None;
-        }
-        let next = match wanted.from {
-            From::Sequence(sequence) => Some(sequence),
-            From::Time(_) => None,
-        };
-        let consumer = Consumer {
-            wanted,
-            created_ns: now_ns,
-            state: State::Asleep,
-            next,
-            delivered: 0,
-            last: 0,
-            pulls: VecDeque::new(),
-            active_ns: now_ns,
-            spoke_ns: now_ns,
-            flow: 0,
-            stalled: false,
-            goes_on: false,
-        };
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.places.push((0, None));
-            (self.places.len() - 1) as u32
-        });
-        self.places[number as usize].1 = Some(consumer);
-        Some(number)
-    }
-
-    pub(super) fn remove(&mut self, number: u32) -> Option<Consumer> {
-        let (generation, place) = self.places.get_mut(number as usize)?;
-        let consumer = place.take()?;
-        *generation = generation.wrapping_add(1);
-        self.free.push(number);
-        Some(consumer)
-    }
-}
-
-impl Consumer {
-    fn wants(&self, record: &Record<'_>) -> bool {
-        record.kind == Kind::Ordinary
-            && (self.wanted.filters.is_empty()
-                || self.wanted.filters.iter().any(|filter| {
-                    let subject = checked(record.subject).and_then(|subject| subject.literal());
-                    checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))
-                }))
-    }
-
-    /// Where its next message goes; nobody may want one.
-    fn target(&self) -> Option<&[u8]> {
-        match &self.wanted.deliver {
-            Some(deliver) => (!self.stalled).then_some(deliver),
-            None => self.pulls.front().map(|pull| pull.reply.as_slice()),
-        }
-    }
-}
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a consumer go on, if it can.
@@ -239,7 +58,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         consumer.active_ns = now_ns;
         let order = match consumer.next {
             Some(next) if next > state.visible => {
-                consumer.state = State::Following;
+                self.consumers.follow_on(number);
                 return self.end_pulls(number, now_ns);
             }
             Some(next) => From::Sequence(next.max(state.first)),
@@ -247,7 +66,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         let records_max = match &consumer.wanted.deliver {
             Some(_) => RECORDS_PER_READ,
-            None => consumer.pulls.front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
+            None => consumer.pulls().front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
         };
         let order = ReadOrder {
             ticket: self.consumers.ticket(number),
@@ -303,10 +122,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let Some(consumer) = self.consumers.get_mut(number) else { return };
             if !has_room {
                 consumer.state = State::Sending(chunk, at, visible);
-                return;
+                return self.consumers.call(number, false);
             }
             if consumer.wants(&record) {
-                if consumer.target().is_none() {
+                if self.has_no_target(number) {
+                    let Some(consumer) = self.consumers.get_mut(number) else { return };
                     // The pulls are satisfied, or the flow is to be answered first.
                     consumer.next = Some(sequence);
                     consumer.state = State::Asleep;
@@ -333,16 +153,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             // Asked for again when the next look comes.
             return;
         }
-        consumer.goes_on = true;
-        self.consumers.go_on = true;
+        self.consumers.call(number, true);
     }
 
     /// Has whoever got the last message say when it has left.
     fn mark(&mut self, number: u32, client: Option<Client>) {
         let ticket = self.consumers.ticket(number);
-        let Some(consumer) = self.consumers.get_mut(number) else { return };
         if let Some(client) = client {
-            consumer.state = State::Ahead(client);
+            self.consumers.wait_for(number, client);
             self.outs[client.shard as usize].mark(client.token, ticket);
         }
     }
@@ -350,22 +168,29 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// What stood before a mark has left.
     pub(super) fn reached(&mut self, ticket: Ticket, now_ns: UnixNanos) {
         let Some(number) = self.consumers.by_ticket(ticket) else { return };
-        if let Some(consumer) = self.consumers.get_mut(number)
-            && matches!(consumer.state, State::Ahead(_))
-        {
-            consumer.state = State::Asleep;
+        if self.consumers.has_left(number) {
             self.advance(number, now_ns);
         }
     }
 
-    /// A connection is gone: nobody will say that what it was sent has left.
+    /// A connection is gone: nobody will say that what it was sent has left, and what it has asked for is not wanted.
     pub(super) fn stop_waiting_for(&mut self, client: Client) {
-        for number in self.consumers.numbers() {
+        for number in self.consumers.concerned(client) {
             if let Some(consumer) = self.consumers.get_mut(number)
                 && matches!(consumer.state, State::Ahead(ahead) if ahead == client)
             {
-                consumer.state = State::Asleep;
+                self.consumers.has_left(number);
             }
+            // The answers of one may go to another, who listens.
+            let asked = self.consumers.get(number).map(|consumer| {
+                let of_client = consumer.pulls().iter().filter(|pull| pull.client == client);
+                of_client.map(|pull| pull.reply.clone()).collect::<Vec<_>>()
+            });
+            let mut asked = asked.unwrap_or_default();
+            asked.retain(|reply| !self.is_heard(reply));
+            self.consumers.take_pulls(number, |pull| {
+                (pull.client == client && asked.contains(&pull.reply)).then_some(())
+            });
         }
     }
 
@@ -378,29 +203,54 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         record: &Record<'_>,
         now_ns: UnixNanos,
     ) {
-        for number in self.consumers.numbers() {
+        let mut at = 0;
+        while let Some(number) = self.consumers.next_following(stream, at) {
+            at += 1;
             let Some(consumer) = self.consumers.get_mut(number) else { continue };
-            if consumer.wanted.stream != stream || !matches!(consumer.state, State::Following) {
-                continue;
-            }
             match consumer.next {
                 Some(next) if next == sequence => {}
                 Some(next) if next > sequence => continue,
                 _ => {
                     consumer.state = State::Asleep;
+                    self.consumers.call(number, true);
                     continue;
                 }
             }
             if !consumer.wants(record) {
                 consumer.next = Some(sequence + 1);
-            } else if consumer.target().is_none() {
-                consumer.state = State::Asleep;
-            } else if self.send_record(number, sequence, time_ns, record, now_ns).is_none()
-                && let Some(consumer) = self.consumers.get_mut(number)
-            {
+            } else if self.has_no_target(number) {
+                self.sleep(number, sequence);
+            } else if self.send_record(number, sequence, time_ns, record, now_ns).is_none() {
                 // Nobody listens any more.
-                (consumer.state, consumer.next) = (State::Asleep, Some(sequence));
+                self.sleep(number, sequence);
             }
+        }
+    }
+
+    /// Has a consumer wait for somebody who wants the record `next`.
+    fn sleep(&mut self, number: u32, next: u64) {
+        if let Some(consumer) = self.consumers.get_mut(number) {
+            (consumer.state, consumer.next) = (State::Asleep, Some(next));
+        }
+    }
+
+    /// Whether a consumer's next message has nowhere to go. Pulls whose senders listen no more are forgotten.
+    fn has_no_target(&mut self, number: u32) -> bool {
+        loop {
+            let Some(consumer) = self.consumers.get(number) else { return true };
+            let Some(target) = consumer.target() else { return true };
+            if consumer.wanted.deliver.is_some() {
+                return false;
+            }
+            let mut found = std::mem::take(&mut self.found_again);
+            found.clear();
+            self.interest.find(target, &mut found);
+            let is_heard = found.iter().any(|&id| self.subscriptions.get(id).is_some());
+            self.found_again = found;
+            if is_heard {
+                return false;
+            }
+            self.consumers.take_pull(number);
         }
     }
 
@@ -445,17 +295,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         consumer.delivered += 1;
         consumer.last = sequence;
         (consumer.spoke_ns, consumer.active_ns) = (now_ns, now_ns);
-        if let Some(pull) = consumer.pulls.front_mut() {
+        let mut is_satisfied = false;
+        if let Some(pull) = consumer.first_pull() {
             pull.left = pull.left.saturating_sub(1);
             pull.spoke_ns = now_ns;
             let is_full = pull.bytes_left.as_mut().is_some_and(|left| {
                 *left = left.saturating_sub(size);
                 *left == 0
             });
-            if pull.left == 0 || is_full {
-                consumer.pulls.pop_front();
-            }
+            is_satisfied = pull.left == 0 || is_full;
         }
+        if is_satisfied {
+            self.consumers.take_pull(number);
+        }
+        let consumer = self.consumers.get_mut(number)?;
         consumer.flow += size + reply.len();
         if consumer.wanted.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
             (consumer.flow, consumer.stalled) = (0, true);
@@ -478,13 +331,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Somebody asks for messages. Returns whether there is room to ask.
     pub(super) fn pull(&mut self, number: u32, pull: Pull, now_ns: UnixNanos) -> bool {
         let Some(consumer) = self.consumers.get_mut(number) else { return false };
-        if consumer.pulls.len() >= PULLS_MAX {
-            return false;
-        }
         consumer.active_ns = now_ns;
-        consumer.pulls.push_back(pull);
-        self.advance(number, now_ns);
-        true
+        let has_room = self.consumers.add_pull(number, pull);
+        if has_room {
+            self.advance(number, now_ns);
+        }
+        has_room
+    }
+
+    /// Removes a consumer, and tells those who have asked for its messages.
+    pub(super) fn delete_consumer(&mut self, number: u32) {
+        let Some(consumer) = self.consumers.remove(number) else { return };
+        for pull in consumer.into_pulls() {
+            self.send_status(&pull.reply, b"", CONSUMER_DELETED);
+        }
     }
 
     /// Ends the pulls that do not wait, when there is nothing more for them.
@@ -500,18 +360,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
-        let mut ended = Vec::new();
-        if let Some(consumer) = self.consumers.get_mut(number) {
-            consumer.pulls.retain_mut(|pull| match why(pull) {
-                Some(status) => {
-                    ended.push((std::mem::take(&mut pull.reply), status));
-                    false
-                }
-                None => true,
-            });
-        }
-        for (reply, status) in ended {
-            self.send_status(&reply, b"", status);
+        for (pull, status) in self.consumers.take_pulls(number, why) {
+            self.send_status(&pull.reply, b"", status);
         }
     }
 
@@ -532,26 +382,27 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.found_again = found;
     }
 
-    /// Looks after all consumers: those who can go on, whose time has come, or whom nobody wants.
+    /// Looks after consumers: those who can go on, and some of those whose time may have come.
     pub(super) fn look_after_consumers(&mut self, now_ns: UnixNanos) {
-        let is_time = now_ns >= self.consumers.looked_ns + LOOK_EVERY_NS;
-        if is_time {
-            self.consumers.looked_ns = now_ns;
+        for _ in 0..self.consumers.due().min(CHUNKS_PER_TURN) {
+            if !self.has_room() {
+                break;
+            }
+            let Some(number) = self.consumers.next_due() else { break };
+            self.advance(number, now_ns);
         }
-        self.consumers.go_on = false;
-        for number in self.consumers.numbers() {
-            let Some(consumer) = self.consumers.get_mut(number) else { continue };
-            let goes_on = std::mem::take(&mut consumer.goes_on);
-            let lags = consumer.next.is_none_or(|next| next <= self.streams[consumer.wanted.stream].visible);
-            match consumer.state {
-                State::Sending(..) => self.send_chunk(number, now_ns),
-                State::Following if lags => self.advance(number, now_ns),
-                State::Asleep if is_time || goes_on => self.advance(number, now_ns),
-                _ => {}
+        // Without room there is nothing to do until a shard gives deliveries back, which is told.
+        self.consumers.go_on = self.consumers.due() > 0 && self.has_room();
+        if now_ns < self.consumers.looked_ns.saturating_add(LOOK_EVERY_NS) {
+            return;
+        }
+        self.consumers.looked_ns = now_ns;
+        for _ in 0..self.consumers.places().min(CONSUMERS_LOOKED_AT) {
+            let Some(number) = self.consumers.next_looked_at() else { continue };
+            if self.consumers.get(number).is_some_and(|consumer| matches!(consumer.state, State::Asleep)) {
+                self.advance(number, now_ns);
             }
-            if is_time {
-                self.keep_time(number, now_ns);
-            }
+            self.keep_time(number, now_ns);
         }
     }
 
@@ -561,7 +412,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         });
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let is_unwanted = matches!(consumer.state, State::Asleep | State::Following)
-            && consumer.pulls.is_empty()
+            && consumer.pulls().is_empty()
             && now_ns > consumer.active_ns.saturating_add(consumer.wanted.inactive_ns);
         let is_heard = consumer.wanted.deliver.clone().is_some_and(|deliver| self.is_heard(&deliver));
         if is_unwanted && !is_heard {
@@ -593,7 +444,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             headers.extend_from_slice(b"\r\n");
             beats.push((deliver.as_slice().into(), headers));
         }
-        if let Some(pull) = consumer.pulls.front_mut()
+        if let Some(pull) = consumer.first_pull()
             && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.spoke_ns.saturating_add(every))
         {
             pull.spoke_ns = now_ns;
@@ -616,6 +467,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 }
 
 const NO_MESSAGES: &[u8] = b"NATS/1.0 404 No Messages\r\n\r\n";
+const CONSUMER_DELETED: &[u8] = b"NATS/1.0 409 Consumer Deleted\r\n\r\n";
 const REQUEST_TIMEOUT: &[u8] = b"NATS/1.0 408 Request Timeout\r\n\r\n";
 
 /// Where a flow control request is answered to.

@@ -87,10 +87,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Ok(Err(_)) => {}
             Ok(Ok(())) => {
                 stream.marked_ns = now_ns;
-                if !is_on_disk {
-                    stream.visible = stream.next;
-                }
+                let sequence = stream.next;
                 stream.next += 1;
+                if !is_on_disk {
+                    stream.visible = sequence;
+                    self.follow(number, sequence, now_ns, &record, now_ns);
+                }
             }
         }
     }

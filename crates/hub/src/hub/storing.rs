@@ -90,9 +90,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Ok(());
         }
         stream.visible = sequence;
-        if self.consumers.len() > 0 {
-            self.follow(number, sequence, now_ns, &record, now_ns);
-        }
+        self.follow(number, sequence, now_ns, &record, now_ns);
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);

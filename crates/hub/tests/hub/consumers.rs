@@ -1,5 +1,8 @@
 //! Following a stream from a place in it.
 
+use stilling_hub::limits::{
+    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
+};
 use stilling_hub::{Client, Request};
 
 use crate::asking::{publish, publish_for};
@@ -267,6 +270,82 @@ fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
         rig.settle();
     }
     assert_eq!(rig.hub.counters().consumers.get(), 0);
+}
+
+/// Who waits for messages of a consumer that is deleted is told so, as nats-server does, and does not wait for nothing.
+#[test]
+fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
+    let mut rig = rig();
+    rig.subscribe(READER, "pulled.*", "2");
+    create(&mut rig, "disk", r#""name":"p""#);
+    for reply in ["pulled.1", "pulled.2"] {
+        let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
+        rig.ask_all(READER, &[publish_for(subject, r#"{"batch":5,"expires":9000000000}"#, reply)]);
+    }
+    rig.settle();
+    assert_eq!(rig.heard(READER), "");
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "answers.1")]);
+    let heard = rig.heard(READER);
+    assert_eq!(heard.matches("NATS/1.0 409 Consumer Deleted\r\n\r\n").count(), 2, "{heard}");
+    assert!(heard.contains("pulled.1") && heard.contains("pulled.2"), "{heard}");
+    assert!(heard.contains(r#""success":true"#), "{heard}");
+}
+
+/// Row 0.14: what a client may make others keep for it is bounded, and it is told when that is reached.
+#[test]
+fn what_consumers_cost_is_bounded_for_each_client() {
+    let mut rig = rig();
+    let many: Vec<_> = (0..65).map(|number| format!("\"disk.{number}\"")).collect();
+    let answer = create(&mut rig, "disk", &format!(r#""filter_subjects":[{}]"#, many.join(",")));
+    assert!(answer.contains(r#""err_code":10003"#) && answer.contains("65 filters"), "{answer}");
+    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX);
+    let answer = create(&mut rig, "disk", &format!(r#""description":"{long}""#));
+    assert!(answer.contains(r#""err_code":10003"#), "{answer}");
+    let answer = create(&mut rig, "disk", r#""name":"long","inactive_threshold":18446744073709551615"#);
+    assert!(answer.contains(&format!(r#""inactive_threshold":{INACTIVE_NS_MAX}"#)), "{answer}");
+    for number in 1..CONSUMERS_PER_CLIENT_MAX {
+        let answer = create(&mut rig, "disk", &format!(r#""name":"c{number}","inactive_threshold":1"#));
+        assert!(!answer.contains("err_code"), "{number}: {answer}");
+    }
+    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
+    assert!(answer.contains(r#""err_code":10026"#), "{answer}");
+    // Others may have some still, and those of the first make room when they go.
+    let question = r#"{"config":{"ack_policy":"none","name":"other"}}"#;
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", question, "answers.2")]);
+    let heard = rig.heard(READER);
+    assert!(heard.contains(r#""name":"other""#) && !heard.contains("err_code"), "{heard}");
+    for _ in 0..3 {
+        rig.pass(100_000_000);
+        rig.settle();
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 2);
+    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
+    assert!(!answer.contains("err_code"), "{answer}");
+}
+
+/// Row 0.14: the same for those who ask for messages; and what nobody would hear is not kept.
+#[test]
+fn requests_for_messages_are_bounded_and_go_with_their_client() {
+    let mut rig = rig();
+    create(&mut rig, "disk", r#""name":"p","inactive_threshold":9000000000"#);
+    let other = Client { shard: 1, token: 7 };
+    rig.subscribe(other, "pulled", "2");
+    let pull = publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", r#"{"batch":1}"#, "pulled");
+    for _ in 0..PULLS_PER_CONSUMER_MAX {
+        rig.ask_all(other, &[pull]);
+    }
+    assert_eq!(rig.heard(other), "");
+    rig.ask_all(other, &[pull]);
+    assert!(rig.heard(other).contains("NATS/1.0 409 Exceeded MaxWaiting"));
+    rig.ask_all(other, &[Request::Leave]);
+    let answer = question(&mut rig, "CONSUMER.INFO.disk.p", "");
+    assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
+    // One whose sender does not listen any more takes no message away from the next.
+    rig.subscribe(READER, "pulled", "2");
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", "", "nobody")]);
+    rig.ask_all(READER, &[pull]);
+    fill(&mut rig, "disk", 1..2);
+    assert_eq!(take(&mut rig), [(1, "1".to_owned())]);
 }
 
 /// A long stream that has nothing for it is gone through piece by piece, with the others in between.

@@ -1,0 +1,532 @@
+//! All consumers: what each wants and how far it is, whose they are, and which of them have something to do.
+//!
+//! There may be many that do nothing, so nobody walks over all of them: those that follow are listed by stream, those that
+//! can go on stand in a queue, and those for whom only time passes are looked at in turn, some at a time.
+//!
+//! What they cost is bounded for each client that makes them or asks for messages, and for all together.
+
+use std::collections::{HashMap, VecDeque};
+
+use stilling_journal::{Chunk, From, Kind, Record};
+
+use super::UnixNanos;
+use crate::intake::Client;
+use crate::key::HashKey;
+use crate::limits::{
+    CONSUMER_CONFIGS_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
+    PULLS_PER_CONSUMER_MAX,
+};
+use crate::subscriptions::checked;
+
+/// What somebody wants of a stream.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) stream: usize,
+    /// The subject that messages are pushed to; without one they are asked for.
+    pub(super) deliver: Option<Vec<u8>>,
+    pub(super) filters: Vec<Box<[u8]>>,
+    pub(super) from: From,
+    pub(super) heartbeat_ns: Option<u64>,
+    pub(super) has_flow_control: bool,
+    pub(super) headers_only: bool,
+    /// It goes when nobody has listened or asked for so long.
+    pub(super) inactive_ns: u64,
+    /// Its configuration in JSON, to be told when asked.
+    pub(super) config: Box<str>,
+}
+
+#[derive(Debug)]
+pub(super) struct Consumer {
+    pub(super) wanted: Wanted,
+    /// Who made it.
+    owner: Client,
+    pub(super) created_ns: UnixNanos,
+    pub(super) state: State,
+    /// The sequence that it looks at next, once it is known.
+    pub(super) next: Option<u64>,
+    /// How many it has got, and the sequence of the last.
+    pub(super) delivered: u64,
+    pub(super) last: u64,
+    pulls: VecDeque<Pull>,
+    pub(super) active_ns: UnixNanos,
+    pub(super) spoke_ns: UnixNanos,
+    /// Bytes sent since the last flow control request, and whether it is unanswered.
+    pub(super) flow: usize,
+    pub(super) stalled: bool,
+    /// It stands in the queue of those that can go on.
+    is_due: bool,
+    /// It stands in the list of those that follow its stream; it may have stopped meanwhile.
+    is_listed: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) enum State {
+    /// Nobody listens, or asks.
+    #[default]
+    Asleep,
+    /// Records have been ordered; this sequence was the last visible one then.
+    Reading(u64),
+    /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
+    Sending(Box<Chunk>, usize, u64),
+    /// What was sent has not left the server by this connection.
+    Ahead(Client),
+    /// It has everything that is visible.
+    Following,
+}
+
+/// Somebody asks for messages.
+#[derive(Debug)]
+pub(super) struct Pull {
+    pub(super) client: Client,
+    pub(super) reply: Vec<u8>,
+    pub(super) left: u32,
+    pub(super) bytes_left: Option<usize>,
+    pub(super) no_wait: bool,
+    pub(super) expires_ns: Option<UnixNanos>,
+    pub(super) heartbeat_ns: Option<u64>,
+    pub(super) spoke_ns: UnixNanos,
+}
+
+/// Why a consumer was not added.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Unwelcome {
+    TooMany,
+    NoMemory,
+}
+
+/// All consumers; a number is used again with another generation.
+#[derive(Debug)]
+pub(super) struct Consumers {
+    places: Vec<(u32, Option<Consumer>)>,
+    free: Vec<u32>,
+    streams: Vec<OfStream>,
+    clients: HashMap<Client, OfClient, HashKey>,
+    /// Those that can go on, as soon as there is room.
+    due: VecDeque<u32>,
+    /// One of them can go on at once.
+    pub(super) go_on: bool,
+    pulls: usize,
+    configs_size: usize,
+    pub(super) looked_ns: UnixNanos,
+    /// The first to be looked at next.
+    look_from: u32,
+}
+
+#[derive(Debug)]
+struct OfStream {
+    names: HashMap<String, u32, HashKey>,
+    following: Vec<u32>,
+}
+
+/// What there is because of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct OfClient {
+    /// Consumers that it made.
+    made: usize,
+    pulls: usize,
+    /// Consumers that wait until what they sent has left by its connection.
+    awaited: usize,
+}
+
+/// A consumer's number in a mark or ticket.
+pub(super) type Ticket = u64;
+
+impl Consumers {
+    pub(super) fn new(key: HashKey, streams: usize) -> Consumers {
+        let of_stream = || OfStream { names: HashMap::with_hasher(key), following: Vec::new() };
+        Consumers {
+            places: Vec::new(),
+            free: Vec::new(),
+            streams: (0..streams).map(|_| of_stream()).collect(),
+            clients: HashMap::with_hasher(key),
+            due: VecDeque::new(),
+            go_on: false,
+            pulls: 0,
+            configs_size: 0,
+            looked_ns: 0,
+            look_from: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn ticket(&self, number: u32) -> Ticket {
+        u64::from(self.places[number as usize].0) << 32 | u64::from(number)
+    }
+
+    pub(super) fn by_ticket(&self, ticket: Ticket) -> Option<u32> {
+        let (number, generation) = (ticket as u32, (ticket >> 32) as u32);
+        let (now, consumer) = self.places.get(number as usize)?;
+        (*now == generation && consumer.is_some()).then_some(number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut Consumer> {
+        self.places.get_mut(number as usize)?.1.as_mut()
+    }
+
+    pub(super) fn get(&self, number: u32) -> Option<&Consumer> {
+        self.places.get(number as usize)?.1.as_ref()
+    }
+
+    pub(super) fn find(&self, stream: usize, name: &str) -> Option<u32> {
+        self.streams.get(stream)?.names.get(name).copied()
+    }
+
+    /// The numbers of a stream's consumers, in their order.
+    pub(super) fn of_stream(&self, stream: usize) -> Vec<u32> {
+        let names = self.streams.get(stream).map(|of| of.names.values().copied().collect());
+        let mut numbers: Vec<u32> = names.unwrap_or_default();
+        // The table's order depends on its key.
+        numbers.sort_unstable();
+        numbers
+    }
+
+    pub(super) fn count_of_stream(&self, stream: usize) -> usize {
+        self.streams.get(stream).map_or(0, |of| of.names.len())
+    }
+
+    /// Adds one of a client, under a name that its stream does not have yet, if there is room.
+    pub(super) fn add(
+        &mut self,
+        owner: Client,
+        wanted: Wanted,
+        now_ns: UnixNanos,
+    ) -> Result<u32, Unwelcome> {
+        let made = self.clients.get(&owner).map_or(0, |of| of.made);
+        if self.len() >= CONSUMERS_MAX || made >= CONSUMERS_PER_CLIENT_MAX {
+            return Err(Unwelcome::TooMany);
+        }
+        if self.configs_size + wanted.config.len() > CONSUMER_CONFIGS_SIZE_MAX {
+            return Err(Unwelcome::NoMemory);
+        }
+        let next = match wanted.from {
+            From::Sequence(sequence) => Some(sequence),
+            From::Time(_) => None,
+        };
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            (self.places.len() - 1) as u32
+        });
+        if let Some(of) = self.streams.get_mut(wanted.stream) {
+            of.names.insert(wanted.name.clone(), number);
+        }
+        self.clients.entry(owner).or_default().made += 1;
+        self.configs_size += wanted.config.len();
+        self.places[number as usize].1 = Some(Consumer {
+            wanted,
+            owner,
+            created_ns: now_ns,
+            state: State::Asleep,
+            next,
+            delivered: 0,
+            last: 0,
+            pulls: VecDeque::new(),
+            active_ns: now_ns,
+            spoke_ns: now_ns,
+            flow: 0,
+            stalled: false,
+            is_due: false,
+            is_listed: false,
+        });
+        Ok(number)
+    }
+
+    /// Removes one. Its pulls are with it, and are to be answered.
+    pub(super) fn remove(&mut self, number: u32) -> Option<Consumer> {
+        let (generation, place) = self.places.get_mut(number as usize)?;
+        let consumer = place.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(number);
+        if let Some(of) = self.streams.get_mut(consumer.wanted.stream) {
+            of.names.remove(&consumer.wanted.name);
+            if consumer.is_listed {
+                of.following.retain(|&other| other != number);
+            }
+        }
+        self.configs_size -= consumer.wanted.config.len();
+        self.count(consumer.owner, |of| of.made -= 1);
+        if let State::Ahead(client) = consumer.state {
+            self.count(client, |of| of.awaited -= 1);
+        }
+        for pull in &consumer.pulls {
+            self.pulls -= 1;
+            self.count(pull.client, |of| of.pulls -= 1);
+        }
+        Some(consumer)
+    }
+
+    fn count(&mut self, client: Client, change: impl FnOnce(&mut OfClient)) {
+        let of = self.clients.entry(client).or_default();
+        change(of);
+        if *of == OfClient::default() {
+            self.clients.remove(&client);
+        }
+    }
+
+    /// Has a consumer get each record as it becomes visible.
+    pub(super) fn follow_on(&mut self, number: u32) {
+        let Some(consumer) = self.places.get_mut(number as usize).and_then(|place| place.1.as_mut()) else {
+            return;
+        };
+        consumer.state = State::Following;
+        if !std::mem::replace(&mut consumer.is_listed, true)
+            && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
+        {
+            of.following.push(number);
+        }
+    }
+
+    /// The next consumer that follows a stream, from the place `at` of its list on. Those that have stopped are taken
+    /// out of it.
+    pub(super) fn next_following(&mut self, stream: usize, at: usize) -> Option<u32> {
+        loop {
+            let &number = self.streams.get(stream)?.following.get(at)?;
+            let consumer = self.get_mut(number);
+            if let Some(consumer) = consumer {
+                if matches!(consumer.state, State::Following) {
+                    return Some(number);
+                }
+                consumer.is_listed = false;
+            }
+            self.streams[stream].following.swap_remove(at);
+        }
+    }
+
+    /// Whether a consumer follows a stream, or did a moment ago.
+    pub(super) fn has_following(&self, stream: usize) -> bool {
+        self.streams.get(stream).is_some_and(|of| !of.following.is_empty())
+    }
+
+    /// Has a consumer wait until what it sent has left by a connection.
+    pub(super) fn wait_for(&mut self, number: u32, client: Client) {
+        if let Some(consumer) = self.get_mut(number) {
+            consumer.state = State::Ahead(client);
+            self.count(client, |of| of.awaited += 1);
+        }
+    }
+
+    /// What it sent has left. Returns whether it waited for that.
+    pub(super) fn has_left(&mut self, number: u32) -> bool {
+        let Some(consumer) = self.get_mut(number) else { return false };
+        let State::Ahead(client) = consumer.state else { return false };
+        consumer.state = State::Asleep;
+        self.count(client, |of| of.awaited -= 1);
+        true
+    }
+
+    /// The consumers that have something to do with a connection that is gone.
+    pub(super) fn concerned(&self, client: Client) -> Vec<u32> {
+        let concerns = |(number, (_, place)): (usize, &(u32, Option<Consumer>))| {
+            let consumer = place.as_ref()?;
+            let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client);
+            let has_asked = consumer.pulls.iter().any(|pull| pull.client == client);
+            (is_awaited || has_asked).then_some(number as u32)
+        };
+        match self.clients.get(&client) {
+            Some(of) if of.awaited + of.pulls > 0 => {
+                self.places.iter().enumerate().filter_map(concerns).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Has a consumer called as soon as there is room; `at_once`: it does not wait for any.
+    pub(super) fn call(&mut self, number: u32, at_once: bool) {
+        let Some(consumer) = self.get_mut(number) else { return };
+        if !std::mem::replace(&mut consumer.is_due, true) {
+            self.due.push_back(number);
+        }
+        self.go_on |= at_once;
+    }
+
+    /// How many can go on.
+    pub(super) fn due(&self) -> usize {
+        self.due.len()
+    }
+
+    /// The next one that can go on.
+    pub(super) fn next_due(&mut self) -> Option<u32> {
+        loop {
+            let number = self.due.pop_front()?;
+            // It may be gone, and the number another's.
+            if let Some(consumer) = self.get_mut(number)
+                && std::mem::take(&mut consumer.is_due)
+            {
+                return Some(number);
+            }
+        }
+    }
+
+    /// The next one to be looked at because of the time. All have their turn.
+    pub(super) fn next_looked_at(&mut self) -> Option<u32> {
+        let number = self.look_from;
+        self.look_from = (number + 1) % (self.places.len() as u32).max(1);
+        self.get(number).map(|_| number)
+    }
+
+    /// How many places there are to be looked at.
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Adds a pull, if there is room.
+    pub(super) fn add_pull(&mut self, number: u32, pull: Pull) -> bool {
+        let of_client = self.clients.get(&pull.client).map_or(0, |of| of.pulls);
+        let is_full = self.pulls >= PULLS_MAX || of_client >= PULLS_PER_CLIENT_MAX;
+        let Some(consumer) = self.get_mut(number) else { return false };
+        if is_full || consumer.pulls.len() >= PULLS_PER_CONSUMER_MAX {
+            return false;
+        }
+        let client = pull.client;
+        consumer.pulls.push_back(pull);
+        self.pulls += 1;
+        self.count(client, |of| of.pulls += 1);
+        true
+    }
+
+    /// Takes the pulls that `ends` says something of, in their order.
+    pub(super) fn take_pulls<T>(
+        &mut self,
+        number: u32,
+        ends: impl Fn(&Pull) -> Option<T>,
+    ) -> Vec<(Pull, T)> {
+        let mut taken = Vec::new();
+        let Some(consumer) = self.get_mut(number) else { return taken };
+        let mut at = 0;
+        while let Some(pull) = consumer.pulls.get(at) {
+            match ends(pull) {
+                Some(why) => taken.extend(consumer.pulls.remove(at).map(|pull| (pull, why))),
+                None => at += 1,
+            }
+        }
+        for (pull, _) in &taken {
+            self.pulls -= 1;
+            self.count(pull.client, |of| of.pulls -= 1);
+        }
+        taken
+    }
+
+    /// Takes the oldest pull.
+    pub(super) fn take_pull(&mut self, number: u32) -> Option<Pull> {
+        let pull = self.get_mut(number)?.pulls.pop_front()?;
+        self.pulls -= 1;
+        self.count(pull.client, |of| of.pulls -= 1);
+        Some(pull)
+    }
+
+    /// Whether nothing is kept for anybody.
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.len() == 0 && self.clients.is_empty() && self.pulls == 0 && self.configs_size == 0
+    }
+}
+
+impl Consumer {
+    pub(super) fn wants(&self, record: &Record<'_>) -> bool {
+        record.kind == Kind::Ordinary
+            && (self.wanted.filters.is_empty()
+                || self.wanted.filters.iter().any(|filter| {
+                    let subject = checked(record.subject).and_then(|subject| subject.literal());
+                    checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))
+                }))
+    }
+
+    /// Where its next message goes; nobody may want one.
+    pub(super) fn target(&self) -> Option<&[u8]> {
+        match &self.wanted.deliver {
+            Some(deliver) => (!self.stalled).then_some(deliver),
+            None => self.pulls.front().map(|pull| pull.reply.as_slice()),
+        }
+    }
+
+    /// Those who ask for messages, in the order in which they came.
+    pub(super) fn pulls(&self) -> &VecDeque<Pull> {
+        &self.pulls
+    }
+
+    pub(super) fn first_pull(&mut self) -> Option<&mut Pull> {
+        self.pulls.front_mut()
+    }
+
+    pub(super) fn into_pulls(self) -> VecDeque<Pull> {
+        self.pulls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Client = Client { shard: 0, token: 1 };
+    const BOB: Client = Client { shard: 1, token: 2 };
+
+    fn wanted(stream: usize, name: usize) -> Wanted {
+        Wanted {
+            name: name.to_string(),
+            stream,
+            deliver: None,
+            filters: Vec::new(),
+            from: From::Sequence(1),
+            heartbeat_ns: None,
+            has_flow_control: false,
+            headers_only: false,
+            inactive_ns: 1,
+            config: "{}".into(),
+        }
+    }
+
+    fn pull(client: Client) -> Pull {
+        Pull {
+            client,
+            reply: b"r".to_vec(),
+            left: 1,
+            bytes_left: None,
+            no_wait: false,
+            expires_ns: None,
+            heartbeat_ns: None,
+            spoke_ns: 0,
+        }
+    }
+
+    #[test]
+    fn a_client_has_as_many_consumers_and_pulls_as_it_may_and_leaves_none_behind() {
+        let mut all = Consumers::new(HashKey(1, 2), 1);
+        for name in 0..CONSUMERS_PER_CLIENT_MAX {
+            assert!(all.add(ALICE, wanted(0, name), 0).is_ok());
+        }
+        assert_eq!(all.add(ALICE, wanted(0, 9999), 0), Err(Unwelcome::TooMany));
+        let of_bob = all.add(BOB, wanted(0, 9999), 0).expect("another client's share");
+        let (mut number, mut asked) = (0, 0);
+        while all.add_pull(number, pull(ALICE)) {
+            asked += 1;
+            number = (asked / PULLS_PER_CONSUMER_MAX) as u32;
+        }
+        assert_eq!(asked, PULLS_PER_CLIENT_MAX);
+        assert!(all.add_pull(of_bob, pull(BOB)));
+        assert!(all.take_pull(0).is_some());
+        assert!(all.add_pull(of_bob, pull(ALICE)), "one that was satisfied makes room");
+        assert_eq!(all.take_pulls(of_bob, |pull| (pull.client == BOB).then_some(())).len(), 1);
+        for number in all.of_stream(0) {
+            assert!(all.remove(number).is_some());
+        }
+        assert!(all.is_empty(), "{:?}", all.clients);
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_inherits_nothing() {
+        let mut all = Consumers::new(HashKey(1, 2), 2);
+        let first = all.add(ALICE, wanted(0, 0), 0).expect("there is room");
+        all.follow_on(first);
+        all.call(first, false);
+        all.remove(first);
+        let second = all.add(ALICE, wanted(1, 0), 0).expect("there is room");
+        assert_eq!(second, first);
+        assert_eq!((all.next_due(), all.next_following(0, 0), all.has_following(0)), (None, None, false));
+        all.follow_on(second);
+        assert_eq!((all.next_following(0, 0), all.next_following(1, 0)), (None, Some(second)));
+        assert_eq!((all.find(0, "0"), all.find(1, "0")), (None, Some(second)));
+    }
+}

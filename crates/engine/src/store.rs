@@ -9,11 +9,21 @@
 //!  4 KiB   [□…]
 //!  16 KiB  [□…]
 //!  64 KiB  [□…]     input ends here
-//! 256 KiB  [□…]     output goes on: 1 MiB, 4 MiB
+//! 256 KiB  [□…]     output goes on: 1 MiB, 4 MiB, 16 MiB
 //! ```
 
 /// The sizes of blocks in bytes.
-const SIZES: [usize; 8] = [256, 1024, 4096, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024, 4 * 1024 * 1024];
+const SIZES: [usize; 9] = [
+    256,
+    1024,
+    4096,
+    16 * 1024,
+    64 * 1024,
+    256 * 1024,
+    1024 * 1024,
+    4 * 1024 * 1024,
+    16 * 1024 * 1024,
+];
 
 /// How many times its bytes' length a block may take of the budget. (A block for less than 64 bytes takes
 /// more than that, and little.)
@@ -26,7 +36,7 @@ pub const STASH_MAX: usize = 64 * 1024;
 pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
 const NONE: u32 = u32::MAX;
-const CLASS_BITS: u32 = 3;
+const CLASS_BITS: u32 = 4;
 
 #[derive(Debug)]
 struct Arena {

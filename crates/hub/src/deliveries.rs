@@ -7,6 +7,9 @@
 //!
 //! A message that goes to several connections of a shard has its payload in there once. What goes to one connection in a
 //! row is one entry. Pieces go round like intakes.
+//!
+//! A shard looks at a piece connection by connection, since it sends what one gets in a row from one place; what alternates
+//! it would have to copy together. Only the order for each connection means something.
 
 use crate::limits::DELIVERIES_SIZE;
 
@@ -104,6 +107,8 @@ pub struct Deliveries {
     /// Where the payload of the message `body_of` lies.
     body: Span,
     body_of: u64,
+    /// The entries of some connection may not stand in a row.
+    is_mixed: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +126,8 @@ impl Span {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     to: u64,
+    /// Its place when it was added.
+    number: u32,
     what: What,
 }
 
@@ -187,7 +194,7 @@ impl Deliveries {
     #[inline]
     fn add_bytes(&mut self, to: u64, first: Span, second: Span) {
         let is_untold = self.next < self.entries.len();
-        if let Some(Entry { to: last, what: What::Bytes(span, Span { start: 0, end: 0 }) }) =
+        if let Some(Entry { to: last, what: What::Bytes(span, Span { start: 0, end: 0 }), .. }) =
             self.entries.last_mut()
             && *last == to
             && span.end == first.start
@@ -216,7 +223,18 @@ impl Deliveries {
     }
 
     fn add(&mut self, to: u64, what: What) {
-        self.entries.push(Entry { to, what });
+        self.is_mixed |= self.entries.last().is_some_and(|last| last.to > to);
+        let number = self.entries.len() as u32;
+        self.entries.push(Entry { to, number, what });
+    }
+
+    /// Puts what goes to one connection in a row, in its order. To be called before the first entry is looked at, by who
+    /// adds no more.
+    pub fn group(&mut self) {
+        if std::mem::take(&mut self.is_mixed) && self.next == 0 {
+            // In place: a stable sort would need memory.
+            self.entries.sort_unstable_by_key(|entry| (entry.to, entry.number));
+        }
     }
 
     /// Moves on to the next entry, and says which connection it is for; it is then looked at by
@@ -247,7 +265,7 @@ impl Deliveries {
         if self.bytes.capacity() > 4 * DELIVERIES_SIZE {
             self.bytes = Vec::new();
         }
-        (self.next, self.body, self.body_of) = (0, Span::default(), 0);
+        (self.next, self.body, self.body_of, self.is_mixed) = (0, Span::default(), 0, false);
     }
 }
 
@@ -265,6 +283,36 @@ mod tests {
             all.push((to, text));
         }
         all
+    }
+
+    #[test]
+    fn what_alternates_is_put_in_a_row_for_each_connection() {
+        let mut deliveries = Deliveries::new();
+        for number in 0..100_u64 {
+            let to = 7 - number % 3;
+            match number % 10 {
+                9 => deliveries.mark(to, number),
+                _ => deliveries.message(
+                    to,
+                    number / 3,
+                    |out| out.extend_from_slice(format!("{number} ").as_bytes()),
+                    |out| out.extend_from_slice(b"body "),
+                ),
+            }
+        }
+        deliveries.group();
+        let all = all(&mut deliveries);
+        assert!(all.is_sorted_by_key(|(to, _)| *to), "each in a row");
+        let numbers = |(_, text): &(u64, String)| -> u64 {
+            let digits = text.trim_start_matches("Mark(").chars().take_while(char::is_ascii_digit);
+            digits.collect::<String>().parse().expect("a number")
+        };
+        for to in 5..8 {
+            let got: Vec<u64> = all.iter().filter(|(other, _)| *other == to).map(numbers).collect();
+            let expected: Vec<u64> = (0..100).filter(|number| 7 - number % 3 == to).collect();
+            assert_eq!(got, expected, "in its order");
+        }
+        assert!(all.iter().all(|(_, text)| text.starts_with("Mark") || text.ends_with("body ")));
     }
 
     #[test]

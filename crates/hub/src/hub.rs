@@ -446,12 +446,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// A filter has come or gone that streams may have subjects for.
     fn count_listener(&mut self, filter: &[u8], change: i32) {
-        let Some(filter) = checked(filter) else { return };
         for stream in &mut self.streams {
-            let concerns =
-                stream.config.subjects.iter().any(|subject| {
-                    checked(subject.as_bytes()).is_some_and(|subject| overlap(subject, filter))
-                });
+            let subjects = &stream.config.subjects;
+            let concerns = subjects.iter().any(|subject| overlap(subject.as_bytes(), filter));
             if concerns {
                 stream.listeners = stream.listeners.saturating_add_signed(change);
             }

@@ -152,6 +152,8 @@ pub(super) struct Connection {
     pub(super) outgoing: bool,
     /// The session wants to know whether the peer is still there.
     pub(super) looks: bool,
+    /// It is shown input also while output is held up.
+    pub(super) reads_on: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 88, "a connection's slot has grown");
@@ -185,6 +187,7 @@ impl Connection {
             flushed: false,
             outgoing: false,
             looks: false,
+            reads_on: false,
         }
     }
 
@@ -193,6 +196,11 @@ impl Connection {
         if self.owed == Owed::Nothing {
             self.owed = Owed::Received;
         }
+    }
+
+    /// Whether input has to wait until held-up output has gone, or some of it.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.blocked && !(self.reads_on && self.output.len() < self.send_max as usize / 2)
     }
 
     /// Whether it is known how much of an offer was taken.

@@ -34,7 +34,7 @@ impl Connection {
             && self.peer == Peer::Sending
             && self.reading == Reading::Nothing
             && !self.paused
-            && !self.blocked
+            && !self.is_held_back()
             && self.input.len() <= LONG_READ / 2
     }
 }
@@ -45,7 +45,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        let held_up = connection.paused || connection.blocked || connection.finish != Finish::No;
+        let held_up = connection.paused || connection.is_held_back() || connection.finish != Finish::No;
         if connection.input.is_empty() && !held_up {
             self.show(token, Input::Buffer(buffer, len));
         } else {

@@ -241,6 +241,13 @@ impl<V: Service> Io<'_, V> {
         self.connection.send_max = bytes.min(OUTPUT_STASH_MAX) as u32;
     }
 
+    /// Shows input also while output is held up, as long as that is less than half of what the connection may have unsent
+    /// ([`set_send_max`](Self::set_send_max)): for peers that say all they have to say before they read the first answer.
+    /// The write timeout goes on; a session that answers without looking for [`room`](Self::room) is closed.
+    pub fn read_on(&mut self) {
+        self.connection.reads_on = true;
+    }
+
     /// Whether earlier output waits for the peer to read.
     pub fn is_held_up(&self) -> bool {
         self.connection.blocked

@@ -145,7 +145,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
         }
         let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
-        if connection.paused || connection.blocked || waits {
+        if connection.paused || connection.is_held_back() || waits {
             return false;
         }
         if connection.owed == Owed::Received {
@@ -163,7 +163,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         if connection.reading == Reading::Nothing {
             connection.reading = Reading::Receive;
-            connection.due = Due::Park(self.now.after(self.config.park_after));
+            if !connection.blocked {
+                connection.due = Due::Park(self.now.after(self.config.park_after));
+            }
             self.driver.receive(token);
         }
         false

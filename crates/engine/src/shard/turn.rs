@@ -134,6 +134,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return self.to_revisit.push(token);
         }
         let sent = stop.sent as usize;
+        let was_held_back = connection.is_held_back();
         let kept = match place {
             Place::Stash => {
                 connection.output.consume(&mut self.held_output, sent);
@@ -160,6 +161,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if let Some(reason) = self.aborting.or(late.then_some(CloseReason::WriteTimeout)) {
             (connection.finish, connection.reason) = (Finish::Abort, reason);
             return self.to_revisit.push(token);
+        }
+        if connection.reads_on && was_held_back && !connection.is_held_back() {
+            // Enough of it has gone for input to be shown again.
+            self.to_revisit.push(token);
         }
         self.driver.writable(token);
         self.wheel.set(token.index(), connection.due.at());

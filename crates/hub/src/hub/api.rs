@@ -227,8 +227,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             .and_then(|question| Some(question.get("subject")?.as_str()?.to_owned()));
         let takes = |subjects: &[String]| {
             let Some(wanted) = &wanted else { return true };
-            let Some(wanted) = checked(wanted.as_bytes()) else { return false };
-            subjects.iter().any(|one| checked(one.as_bytes()).is_some_and(|one| overlap(one, wanted)))
+            checked(wanted.as_bytes()).is_some()
+                && subjects.iter().any(|one| overlap(one.as_bytes(), wanted.as_bytes()))
         };
         let names: Vec<&str> = self
             .streams

@@ -141,8 +141,9 @@ impl Port {
                 }
             }
             self.current = self.deliveries.pop();
-            if self.current.is_none() {
-                break;
+            match &mut self.current {
+                Some(current) => current.group(),
+                None => break,
             }
         }
         if self.waiting.is_empty() || !self.has_room() {

@@ -188,7 +188,7 @@ struct Limits {
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
     max_input_held: u64,
     /// Bytes of unsent output held per accept thread
-    #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
+    #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_output_held: u64,
     /// Bytes of the kernel's send buffer per connection [default: the system's tuning]
     #[arg(long, value_name = "BYTES", value_parser = bytes(1..=1_073_741_824))]

@@ -13,17 +13,8 @@
 //! ```
 
 /// The sizes of blocks in bytes.
-const SIZES: [usize; 9] = [
-    256,
-    1024,
-    4096,
-    16 * 1024,
-    64 * 1024,
-    256 * 1024,
-    1024 * 1024,
-    4 * 1024 * 1024,
-    16 * 1024 * 1024,
-];
+const SIZES: [usize; 9] =
+    [256, 1024, 4096, 16 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024, 4 * 1024 * 1024, 16 * 1024 * 1024];
 
 /// How many times its bytes' length a block may take of the budget. (A block for less than 64 bytes takes
 /// more than that, and little.)

@@ -187,7 +187,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             outs: (0..shards).map(|_| Deliveries::new()).collect(),
             interest,
             subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
-            
+
             memory_batch_size: config.memory_batch_size,
             release: None,
             ledger: Ledger::default(),

@@ -82,7 +82,7 @@ impl Default for Config {
             capacity: 100_000,
             connects_kept: 0,
             input_bytes_max: 32 * 1024 * 1024,
-            output_bytes_max: 32 * 1024 * 1024,
+            output_bytes_max: 64 * 1024 * 1024,
             park_after: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
             linger_timeout: Duration::from_secs(2),

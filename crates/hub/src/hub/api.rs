@@ -154,9 +154,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     }
                 }
             }
-            ["CONSUMER", "CREATE", stream, ..] => {
-                ("consumer_create", self.consumer_create(client, (stream, words.get(3).copied()), payload, now_ns))
-            }
+            ["CONSUMER", "CREATE", stream, ..] => (
+                "consumer_create",
+                self.consumer_create(client, (stream, words.get(3).copied()), payload, now_ns),
+            ),
             ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
             ["CONSUMER", "INFO", stream, name] => (
                 "consumer_info",

@@ -189,12 +189,7 @@ impl Consumers {
     }
 
     /// Adds one of a client, under a name that its stream does not have yet, if there is room.
-    pub(super) fn add(
-        &mut self,
-        owner: Client,
-        wanted: Wanted,
-        now_ns: UnixNanos,
-    ) -> Result<u32, Unwelcome> {
+    pub(super) fn add(&mut self, owner: Client, wanted: Wanted, now_ns: UnixNanos) -> Result<u32, Unwelcome> {
         let made = self.clients.get(&owner).map_or(0, |of| of.made);
         if self.len() >= CONSUMERS_MAX || made >= CONSUMERS_PER_CLIENT_MAX {
             return Err(Unwelcome::TooMany);
@@ -388,11 +383,7 @@ impl Consumers {
     }
 
     /// Takes the pulls that `ends` says something of, in their order.
-    pub(super) fn take_pulls<T>(
-        &mut self,
-        number: u32,
-        ends: impl Fn(&Pull) -> Option<T>,
-    ) -> Vec<(Pull, T)> {
+    pub(super) fn take_pulls<T>(&mut self, number: u32, ends: impl Fn(&Pull) -> Option<T>) -> Vec<(Pull, T)> {
         let mut taken = Vec::new();
         let Some(consumer) = self.get_mut(number) else { return taken };
         let mut at = 0;

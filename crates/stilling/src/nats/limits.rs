@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-/// Bytes that may wait for a subscriber to read them, as long as half of `--max-output-held` is free; else as many as for
-/// anybody. More: it is a slow consumer, and its connection is closed.
-pub(crate) const PENDING_MAX: usize = 4 * 1024 * 1024;
+/// Bytes that may wait for a client to read them, as long as half of `--max-output-held` is free; else as many as for
+/// anybody. More: it is a slow consumer, and its connection is closed. A client that publishes is read on while less than
+/// half of it waits, so that one may publish some 100,000 messages before it reads the first acknowledgement; beyond, it is
+/// not read until it reads. One that reads nothing for the whole write timeout is closed.
+pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 
 /// How long a connection may take to say who it is, where that has to be said. Then it is closed.
 pub(crate) const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);

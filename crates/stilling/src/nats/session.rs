@@ -81,6 +81,8 @@ impl NatsSession {
         let (now, token) = (io.now(), io.token());
         (self.heard, self.token) = (now, token);
         io.set_send_max(PENDING_MAX);
+        // It may say all it has to say before it reads the first answer.
+        io.read_on();
         let Some(hub) = io.service.hub.as_deref_mut() else {
             return io.abort(CloseReason::SystemError);
         };
@@ -356,15 +358,13 @@ impl NatsSession {
 
     /// A slow consumer: it does not get what it is too slow for, and has to find out by itself what it has missed.
     fn give_up(&mut self, io: &mut HouseIo<'_>) {
-        if let Some(hub) = io.service.hub.as_deref_mut() {
-            hub.counters.slow_consumers.add(1);
-        }
         io.abort(CloseReason::OutputFull);
     }
 
     pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
         let now = io.now();
         if self.access == Access::Unknown {
+            self.count_shut_out(io);
             self.say_error("Authentication Timeout", io);
             return io.finish_lingering(CloseReason::FirstByteTimeout);
         }
@@ -407,7 +407,12 @@ impl NatsSession {
         self.leave(CloseReason::Drained, io);
     }
 
-    pub(crate) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
+    pub(crate) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        if let Some(hub) = service.hub.as_deref()
+            && matches!(reason, CloseReason::OutputFull | CloseReason::WriteTimeout)
+        {
+            hub.counters.slow_consumers.add(1);
+        }
         if let Some(assembly) = self.assembly.take() {
             forget(&assembly, service);
         }
@@ -440,8 +445,15 @@ impl NatsSession {
         io.finish_lingering(CloseReason::ProtocolError);
     }
 
+    fn count_shut_out(&self, io: &mut HouseIo<'_>) {
+        if let Some(hub) = io.service.hub.as_deref() {
+            hub.counters.shut_out.add(1);
+        }
+    }
+
     fn shut_out(&mut self, io: &mut HouseIo<'_>) -> bool {
         self.access = Access::Unknown;
+        self.count_shut_out(io);
         self.say_error("Authorization Violation", io);
         io.finish_lingering(CloseReason::Forbidden);
         false

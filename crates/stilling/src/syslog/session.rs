@@ -45,6 +45,7 @@ impl SyslogSession {
         };
         if !hub.syslog.admits(self.source) {
             hub.syslog.count(Loss::Forbidden);
+            hub.counters.shut_out.add(1);
             return io.abort(CloseReason::Forbidden);
         }
         io.set_deadline(Some(now.after(IDLE_TIMEOUT)));

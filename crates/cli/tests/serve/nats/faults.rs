@@ -10,6 +10,7 @@ on_both_drivers! {
     a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
     a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
     a_subscriber_that_reads_late_gets_everything,
+    a_client_that_says_everything_before_it_reads_gets_every_answer,
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
     more_subscriptions_than_a_connection_may_have_are_refused,
@@ -131,6 +132,38 @@ fn a_subscriber_that_reads_late_gets_everything(driver: Driver) {
         assert_eq!(late.lines(2), ["MSG a 1 100000", &payload]);
     }
     drop((late, busy));
+    hub.server.finish();
+}
+
+/// Row 0.3: who only sends does not read, and who wants answers may read them when it has sent all. Neither it nor the server
+/// waits for the other to read first.
+fn a_client_that_says_everything_before_it_reads_gets_every_answer(driver: Driver) {
+    const COUNT: usize = 100_000;
+    let hub = Hub::start(driver, "--send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>");
+    let mut client = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
+    client.line();
+    // An answer of its own for each line, and another one for each message.
+    client.say("CONNECT {\"verbose\":true}\r\nSUB _INBOX.bRM2GmyGbnxTlWsrYJUAoN 1\r\n");
+    assert_eq!(client.lines(2), ["+OK"; 2]);
+    let line = |subject| format!("PUB {subject} _INBOX.bRM2GmyGbnxTlWsrYJUAoN 1\r\nx\r\n");
+    client.say(line("keep.a").repeat(COUNT / 2) + &line("events.a").repeat(COUNT / 2));
+    client.say("PING\r\n");
+    let (mut acknowledged, mut accepted, mut ponged) = ([0; 2], 0, false);
+    while acknowledged != [COUNT / 2; 2] || accepted < COUNT || !ponged {
+        match client.line() {
+            line if line == "+OK" => accepted += 1,
+            line if line == "PONG" => ponged = true,
+            line => {
+                assert!(line.starts_with("MSG _INBOX."), "{line}");
+                let json = client.line();
+                let stream = usize::from(json.contains("\"stream\":\"events\""));
+                acknowledged[stream] += 1;
+                let sequence = format!("\"seq\":{}}}", acknowledged[stream]);
+                assert!(json.ends_with(&sequence), "{json} is not the next one");
+            }
+        }
+    }
+    drop(client);
     hub.server.finish();
 }
 

@@ -512,11 +512,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         let state = &mut self.streams[stream];
         let first = state.visible + 1;
+        // A batch that does not come back has gone with whoever had it.
+        let is_lost = batch.as_ref().map_or(frozen.is_some(), |batch| batch.next() - 1 > watermark);
         if let Some(frozen) = frozen {
             state.frozen = Some(frozen.reason);
         }
         let promises = state.next_promises();
-        if batch.as_ref().is_some_and(|batch| batch.next() - 1 > watermark) {
+        if is_lost {
             for door in Door::ALL {
                 self.ledger.add(door, Loss::Frozen, promises.records[door as usize]);
             }

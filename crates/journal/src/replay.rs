@@ -9,6 +9,7 @@
 //! [`CHUNK_SIZE`] bytes unless a single record is longer.
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
 
@@ -241,7 +242,12 @@ fn run<D: Disk>(
         let is_last = to_do.is_closed();
         if let Some(order) = to_do.pop() {
             // There is room: never are more orders unanswered than the mailbox has places.
-            let _ = done.push(kept.read(sources, &order));
+            // A panic costs this order and the readers that were kept, not everybody who is behind.
+            let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
+            let _ = done.push(outcome.unwrap_or_else(|_| {
+                kept.readers.clear();
+                Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
+            }));
             done.publish();
             consumer.notify();
         } else if is_last {

@@ -79,6 +79,32 @@ struct Reply {
     batch: Option<Batch>,
 }
 
+/// What the writer's end knows of a stream, so that it can say what became of it when the thread is no more.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    /// The last sequence that is durable, as far as has been told.
+    watermark: u64,
+    /// Batches that are with the thread.
+    unanswered: usize,
+    /// It has been told that the stream is frozen, since the thread died.
+    is_given_up: bool,
+}
+
+impl Known {
+    fn is_owed(&self) -> bool {
+        self.unanswered > 0 || !self.is_given_up
+    }
+}
+
+/// Wakes the writer when the thread ends, in whichever way. To be made before everything whose end is to be seen then.
+struct LastWord(Arc<Wake>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.force();
+    }
+}
+
 /// The writer's end. Dropping it ends the thread, which first writes what it was given and closes all streams.
 pub struct Journal {
     requests: Sender<Request>,
@@ -90,6 +116,7 @@ pub struct Journal {
     outstanding_max: usize,
     /// A round of retention has not been answered.
     is_retaining: bool,
+    streams: Vec<Known>,
     thread: Option<JoinHandle<Vec<Frozen>>>,
 }
 
@@ -113,7 +140,13 @@ impl Journal {
             move || sleeper.get().into_iter().for_each(Thread::unpark)
         }));
         let own = Arc::clone(&wake);
-        let work = move || run(logs, batches, to_do, done, &own, &consumer);
+        let streams =
+            logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
+        let streams = streams.collect();
+        let work = move || {
+            let _last_word = LastWord(Arc::clone(&consumer));
+            run(logs, batches, to_do, done, &own, &consumer)
+        };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
         // Before anybody can wake it: only the journal that is returned here does.
         let _ = sleeper.set(thread.thread().clone());
@@ -126,6 +159,7 @@ impl Journal {
             outstanding: 0,
             outstanding_max: batches,
             is_retaining: false,
+            streams,
             thread: Some(thread),
         })
     }
@@ -161,9 +195,21 @@ impl Journal {
         if self.outstanding == self.outstanding_max {
             return Err(batch);
         }
+        if self.replies.is_closed() {
+            // Nobody takes it any more; it is answered as if it had gone with the thread.
+            self.idle.push(batch);
+            self.outstanding += 1;
+            if let Some(known) = self.streams.get_mut(stream as usize) {
+                known.unanswered += 1;
+            }
+            return Ok(());
+        }
         match self.requests.push(Request::Append { stream, batch, deduplicate_from: from }) {
             Ok(()) => {
                 self.outstanding += 1;
+                if let Some(known) = self.streams.get_mut(stream as usize) {
+                    known.unanswered += 1;
+                }
                 Ok(())
             }
             Err(full) => match full.0 {
@@ -197,17 +243,44 @@ impl Journal {
 
     /// The next answer with the batch it is about, for a writer that looks at its records once more before it
     /// [gives it back](Journal::give_back). Never blocks.
+    ///
+    /// If the thread has died of a panic, all streams are frozen: there is an answer for every batch that was with it, and
+    /// has gone with it, and at least one for each stream.
     pub fn next_answer_and_batch(&mut self) -> Option<(Answer, Option<Batch>)> {
-        let Reply { answer, batch } = self.replies.pop()?;
+        // Asked first: what is there afterwards is all there will be.
+        let is_dead = self.replies.is_closed();
+        let Some(Reply { answer, batch }) = self.replies.pop() else {
+            return if is_dead { self.give_up().map(|answer| (answer, None)) } else { None };
+        };
+        if let Answer::Durable { stream, watermark } | Answer::Frozen { stream, watermark, .. } = answer
+            && let Some(known) = self.streams.get_mut(stream as usize)
+        {
+            known.watermark = known.watermark.max(watermark);
+            known.unanswered = known.unanswered.saturating_sub(usize::from(batch.is_some()));
+        }
         self.outstanding -= usize::from(batch.is_some());
         self.is_retaining &= !matches!(answer, Answer::Retained { .. });
         Some((answer, batch))
     }
 
+    /// What the thread would have said, had it not died: whether its last batches are durable nobody knows.
+    fn give_up(&mut self) -> Option<Answer> {
+        let at = self.streams.iter().position(Known::is_owed)?;
+        let known = &mut self.streams[at];
+        known.is_given_up = true;
+        if known.unanswered > 0 {
+            known.unanswered -= 1;
+            self.outstanding -= 1;
+        }
+        let frozen = Frozen { reason: DIED.into(), kind: io::ErrorKind::Other };
+        Some(Answer::Frozen { stream: at as StreamIndex, watermark: known.watermark, frozen })
+    }
+
     /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.replies.is_empty()
+        let is_dead = self.replies.is_closed();
+        self.replies.is_empty() && !(is_dead && self.streams.iter().any(Known::is_owed))
     }
 
     /// How many batches have not come back.
@@ -238,6 +311,9 @@ impl Drop for Journal {
         }
     }
 }
+
+/// Why streams are frozen whose thread is no more.
+const DIED: &str = "the thread that writes the journal has died of a panic";
 
 /// The thread's life.
 fn run<D: Disk>(

@@ -372,13 +372,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
         let Some((sequence, time_ns, record)) = found else {
             // A filter that nothing takes in a whole chunk: the answer is that nothing was found so far.
-            let Wrong(code, _, words) = no_message();
+            let wrong = match &chunk.failure {
+                Some(failure) => Wrong(503, 10008, format!("the stream could not be read: {failure}")),
+                None => no_message(),
+            };
             if read.is_direct {
+                let Wrong(code, _, words) = wrong;
                 let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
                 return self.send_status(&read.reply, b"", status.as_bytes());
             }
             let body = json!({
-                "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "error": no_message().json(),
+                "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "error": wrong.json(),
             });
             return self.send_json(&read.reply, &body);
         };

@@ -174,6 +174,31 @@ fn a_stream_whose_disk_fails_is_frozen_and_says_so() {
     assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (3, 1));
 }
 
+/// Invariant 5: who writes is no more: what it had is refused, and so is what comes later.
+#[test]
+fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
+    let mut rig = Rig::new();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, "disk.>", "2");
+    rig.ask_all(ALICE, &[publish_for("disk.a", "with it", "inbox.1")]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "open still", "inbox.2"), publish("disk.a", "unasked")]);
+    rig.hub.storage_mut().die();
+    rig.turn();
+    rig.hub.storage_mut().die();
+    rig.turn();
+    rig.ask_all(ALICE, &[publish_for("disk.a", "after", "inbox.3")]);
+    let heard = rig.heard(ALICE);
+    for inbox in ["inbox.1", "inbox.2", "inbox.3"] {
+        let at = heard.find(inbox).unwrap_or_else(|| panic!("{inbox}: {heard}"));
+        assert!(heard[at..].lines().nth(1).is_some_and(|json| json.contains("it has died")), "{heard}");
+    }
+    assert_eq!(rig.heard(BOB), "");
+    let counters = rig.hub.counters();
+    assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
+    assert!(counters.streams[0].frozen_reason.get().is_some());
+    assert!(rig.hub.is_settled(), "a drain need not wait for it");
+}
+
 #[test]
 fn a_record_that_no_batch_takes_is_refused() {
     let mut rig = Rig::new();

@@ -96,6 +96,8 @@ pub struct Faults {
 pub const NO_SPACE: i32 = 28;
 /// The error number of a disk that does not answer.
 pub const INPUT_OUTPUT: i32 = 5;
+/// No error number of a disk, but a mistake of the program: the write panics.
+pub const PANIC: i32 = -1;
 
 /// A directory in memory. Clones are the same directory.
 #[derive(Clone, Default)]
@@ -324,6 +326,10 @@ impl DiskFile for SimulatedFile {
             }
             None => None,
         };
+        if fault == Some(PANIC) {
+            drop(world);
+            panic!("a write panics, as it was told to");
+        }
         let content = Arc::make_mut(&mut world.contents[self.file]);
         let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         let Some(place) = content.get_mut(offset..offset + taken) else {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::support::{content, open, time_of};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, PANIC, SimulatedDisk};
 use stilling_journal::{Answer, Journal, Limits, Log, Record, Retention};
 use stilling_ring::Wake;
 
@@ -151,4 +151,39 @@ fn a_frozen_stream_leaves_the_others_alone() {
     assert_eq!(writer.frozen, [true, false, false, false, false, false, false, true]);
     let frozen = writer.journal.close();
     assert!(frozen.len() == 1 && frozen[0].reason.contains("segment"), "{frozen:?}");
+}
+
+/// Invariant 5: nothing is acknowledged by a thread that is no more, and nobody waits for it: whatever was with it is
+/// answered, and whatever comes later.
+#[test]
+fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
+    for others in 0..3 {
+        let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
+        let logs = disks.iter().map(|disk| open(disk, 200_000).0).collect();
+        let mut writer = Writer::start(logs, Limits { batches: 4, batch_size: 4096 });
+        let mut next = [1; 2];
+        writer.append(0, &mut next[0], 3);
+        writer.drain();
+        disks[1].fail(Faults { writes: Some((0, PANIC)), ..Faults::default() });
+        writer.append(1, &mut next[1], 1);
+        for _ in 0..others {
+            writer.append(0, &mut next[0], 1);
+        }
+        while writer.frozen != [true; 2] || writer.journal.outstanding() > 0 {
+            writer.answer();
+        }
+        assert!(writer.journal.is_quiet() && writer.journal.next_answer().is_none());
+        let watermarks = writer.watermarks.clone();
+        assert!(watermarks[0] >= 3 && watermarks[1] == 0, "{watermarks:?}");
+        // More than there are places in the mailbox, which nobody empties.
+        for _ in 0..10 {
+            writer.frozen = vec![false; 2];
+            writer.append(0, &mut next[0], 1);
+            writer.drain();
+            assert_eq!(writer.frozen, [true, false]);
+        }
+        assert_eq!(writer.watermarks, watermarks);
+        let there = content(&open(&disks[0], 200_000).0.source()).records.len() as u64;
+        assert!(there >= watermarks[0], "what was told is there");
+    }
 }

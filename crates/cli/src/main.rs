@@ -5,6 +5,7 @@
 mod bench;
 mod check;
 mod hub;
+mod journal;
 mod publish;
 mod serve;
 mod settings;
@@ -44,6 +45,8 @@ enum Command {
     Pub(Box<publish::Arguments>),
     /// Print messages of such a server, as they come or from a stream
     Sub(Box<subscribe::Arguments>),
+    /// Look at what a server has written: list, print, verify; only reads
+    Journal(journal::Arguments),
 }
 
 /// Options that are each fine and contradict each other; the explanation has been printed.
@@ -85,11 +88,19 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => arguments.run(),
         Command::Pub(arguments) => arguments.run(),
         Command::Sub(arguments) => arguments.run(),
+        Command::Journal(arguments) => arguments.run(),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // It has been explained already.
         Err(error) if error.is::<WrongUsage>() => ExitCode::from(EXIT_USAGE),
+        Err(error) if error.is::<journal::Stop>() => {
+            let stop = error.downcast_ref::<journal::Stop>();
+            if let Some(stop) = stop.filter(|stop| stop.has_words()) {
+                let _ = writeln!(std::io::stderr(), "stilling: {stop}");
+            }
+            ExitCode::from(stop.map_or(1, journal::Stop::status))
+        }
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "stilling: {error}");
             if error.is::<publish::Waiting>() { ExitCode::from(EXIT_WAITING) } else { ExitCode::FAILURE }

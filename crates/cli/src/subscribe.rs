@@ -131,7 +131,7 @@ impl Arguments {
 }
 
 /// Text as it is, but for what would move a terminal's cursor.
-fn on_one_line(text: &str) -> String {
+pub(crate) fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for letter in text.chars() {
         if letter.is_control() {
@@ -154,12 +154,17 @@ fn as_json(message: &Message) -> serde_json::Value {
     if let Some(reply) = &message.reply {
         object["reply"] = json!(reply);
     }
-    match std::str::from_utf8(&message.payload) {
+    put_payload(&mut object, &message.payload);
+    object
+}
+
+/// Puts a payload into its object: as data if it is JSON, else as text, else as base64.
+pub(crate) fn put_payload(object: &mut serde_json::Value, payload: &[u8]) {
+    match std::str::from_utf8(payload) {
         Ok(text) => match serde_json::from_str::<serde_json::Value>(text) {
             Ok(data) => object["data"] = data,
             Err(_) => object["text"] = json!(text),
         },
-        Err(_) => object["base64"] = json!(BASE64_STANDARD.encode(&message.payload)),
+        Err(_) => object["base64"] = json!(BASE64_STANDARD.encode(payload)),
     }
-    object
 }

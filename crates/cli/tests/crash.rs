@@ -1,6 +1,7 @@
 //! SIGKILL of the server at random moments under load, two hundred times in each test run: what it acknowledged is there,
 //! once, in order, at the place it told, and nothing that nobody sent. `cargo xtask crash` does it more often.
 #![cfg(target_os = "linux")]
+#![allow(clippy::print_stdout)]
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;

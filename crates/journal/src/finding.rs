@@ -70,6 +70,48 @@ impl Finding {
     }
 }
 
+impl Finding {
+    /// Whether bytes are not what was written; if not, it is something that stands beside the stream.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Finding::Damage { .. }
+            | Finding::Torn { .. }
+            | Finding::Header { .. }
+            | Finding::Missing { .. } => true,
+            Finding::Foreign { .. } | Finding::Unfinished { .. } => false,
+        }
+    }
+
+    /// How many acknowledged records are gone.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        match self {
+            Finding::Damage { lost: Some((first, last)), .. }
+            | Finding::Missing { lost: (first, last), .. } => (last + 1).saturating_sub(*first),
+            Finding::Damage { lost: None, .. }
+            | Finding::Torn { .. }
+            | Finding::Header { .. }
+            | Finding::Foreign { .. }
+            | Finding::Unfinished { .. } => 0,
+        }
+    }
+
+    /// Whether another look found the same thing at the same place, however far it reached then.
+    fn is_again(&self, other: &Finding) -> bool {
+        let place = |finding: &Finding| match finding {
+            Finding::Damage { file, offset, .. } | Finding::Torn { file, offset, .. } => {
+                (file.clone(), Some(*offset))
+            }
+            Finding::Header { file }
+            | Finding::Missing { before: file, .. }
+            | Finding::Foreign { file, .. }
+            | Finding::Unfinished { file } => (file.clone(), None),
+        };
+        std::mem::discriminant(self) == std::mem::discriminant(other) && place(self) == place(other)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -116,6 +158,12 @@ impl Findings {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.kept.is_empty()
+    }
+
+    /// Keeps what a second look found again. What was only there the first time belonged to a write that was under way.
+    pub fn confirm(&mut self, second: &Findings) {
+        self.kept.retain(|finding| second.kept.iter().any(|other| finding.is_again(other)));
+        self.more = self.more.min(second.more);
     }
 
     pub(crate) fn add(&mut self, finding: Finding) {

@@ -1,16 +1,19 @@
 //! What a directory holds, for people: which segments there are, what is in them, and whether all of it is as it was
-//! written. Reads only and takes no lock, so it may look at a stream that is in use; the last write may be under way
-//! then and look torn.
+//! written. Reads only and takes no lock, so it may look at a stream that is in use.
+//!
+//! Then it sees what was written when it looked. A write that is under way may look torn, or, where one look came by
+//! before the write and the next one behind it, like damage; a second look later does not find the same there:
+//! [`Findings::confirm`].
 
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::finding::{Finding, Findings, OpenError};
-use crate::reader::{From, GapCause, Read, Reader, Source};
+use crate::reader::{From, Reader, Source};
 use crate::recovery::survey;
-use crate::segments::Shared;
+use crate::scan::{Expected, Stretch, judge, scan};
+use crate::segments::{Segment, Shared};
 
 /// One segment, as `ls` shows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,14 +28,9 @@ pub struct Listed {
     pub size: u64,
     /// When it was made, Unix time in nanoseconds; 0 if its header cannot be read.
     pub created_ns: u64,
-}
-
-impl fmt::Display for Listed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Listed { file, first, last, size, created_ns } = self;
-        let (seconds, millis) = (created_ns / 1_000_000_000, created_ns / 1_000_000 % 1000);
-        write!(f, "{file}  {size:>12}  {first}..{last}  {seconds}.{millis:03}")
-    }
+    /// The time of its newest record as far as it is known without reading it: of an older segment, when the next one was
+    /// made.
+    pub newest_ns: u64,
 }
 
 /// A directory that is only looked at.
@@ -41,6 +39,7 @@ pub struct Inspection<D: Disk> {
     source: Source<D>,
     findings: Findings,
     shared: Arc<Shared>,
+    is_ended: bool,
 }
 
 /// What `verify` found.
@@ -50,19 +49,39 @@ pub struct Verdict {
     pub findings: Findings,
     /// Records that are there.
     pub records: u64,
-    /// Bytes of their subjects, headers and payloads.
+    /// Bytes that were looked at.
     pub bytes: u64,
+    /// Files that were looked at.
+    pub segments: usize,
+}
+
+impl Verdict {
+    /// Whether every byte that counts is what was written.
+    #[must_use]
+    pub fn is_intact(&self) -> bool {
+        !self.findings.kept.iter().any(Finding::is_damage)
+    }
+
+    /// Acknowledged records that are gone.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.findings.kept.iter().map(Finding::lost).sum()
+    }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lost = self.findings.kept.iter().any(Finding::is_loss);
-        let verdict = match (self.findings.is_empty(), lost) {
+        let verdict = match (self.is_intact(), self.lost()) {
             (true, _) => "all of it is what was written",
-            (false, false) => "nothing is lost that had been synced",
-            (false, true) => "records are lost",
+            (false, 0) => "it is damaged; nothing is lost that had been acknowledged for certain",
+            (false, _) => "it is damaged",
         };
-        writeln!(f, "{} records, {} bytes: {verdict}", self.records, self.bytes)?;
+        let Verdict { records, bytes, segments, .. } = self;
+        write!(f, "{records} records, {bytes} bytes in {segments} segments: {verdict}")?;
+        match self.lost() {
+            0 => writeln!(f)?,
+            lost => writeln!(f, "; {lost} acknowledged records are lost")?,
+        }
         self.findings.fmt(f)
     }
 }
@@ -74,9 +93,10 @@ impl<D: Disk> Inspection<D> {
     /// If the directory or a file cannot be read, or has another format.
     pub fn of(disk: D) -> Result<Inspection<D>, OpenError> {
         let survey = survey(&disk, None)?;
+        let is_ended = survey.is_ended || survey.segments.is_empty();
         let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last));
         let source = Source::new(disk, Arc::clone(&shared));
-        Ok(Inspection { source, findings: survey.recovery.findings, shared })
+        Ok(Inspection { source, findings: survey.recovery.findings, shared, is_ended })
     }
 
     /// The segments, the oldest first.
@@ -89,8 +109,16 @@ impl<D: Disk> Inspection<D> {
             last: segment.last(),
             size: segment.size(),
             created_ns: segment.created_ns,
+            newest_ns: segment.newest_ns(),
         });
         listed.collect()
+    }
+
+    /// Whether whoever wrote last ended the stream, so that nothing can be missing at its end. It is not while it is
+    /// written, nor after a crash; that costs nothing.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
     }
 
     /// What the first look found; damage inside older segments only [`verify`](Inspection::verify) finds.
@@ -105,40 +133,57 @@ impl<D: Disk> Inspection<D> {
         self.source.read_from(from)
     }
 
-    /// Reads everything.
+    /// Reads every byte, with the memory of one read and 64 bytes for each batch of a segment.
     ///
     /// # Errors
-    /// The system's, if a file cannot be opened.
-    pub fn verify(&self) -> io::Result<Verdict> {
+    /// [`OpenError::Disk`] if a file cannot be opened. Bytes that cannot be read are a finding.
+    pub fn verify(&self) -> Result<Verdict, OpenError> {
         let mut verdict = Verdict { findings: self.findings.clone(), ..Verdict::default() };
-        let mut reader = self.source.read_from(From::Sequence(self.source.first().unwrap_or(1)));
-        loop {
-            match reader.read()? {
-                Read::End => return Ok(verdict),
-                Read::Batch(batch) => {
-                    for (_, record) in batch.records {
-                        verdict.records += 1;
-                        let parts = [record.subject, record.headers, record.payload];
-                        verdict.bytes += parts.iter().map(|part| part.len() as u64).sum::<u64>();
-                    }
-                }
-                Read::Gap { first, last, cause: GapCause::Damaged } if !self.is_told(first) => {
-                    let file = reader.file().unwrap_or_default();
-                    let lost = Some((first, last));
-                    verdict.findings.add(Finding::Damage { file, offset: 0, length: 0, lost });
-                }
-                Read::Gap { .. } => {}
-            }
+        let list = self.shared.list().clone();
+        for (at, segment) in list.iter().enumerate() {
+            self.verify_segment(segment, list.get(at + 1), &mut verdict)?;
         }
+        Ok(verdict)
     }
 
-    /// Whether the first look has told of the loss of `sequence`.
-    fn is_told(&self, sequence: u64) -> bool {
-        self.findings.kept.iter().any(|finding| match finding {
-            Finding::Damage { lost: Some(lost), .. } | Finding::Missing { lost, .. } => {
-                (lost.0..=lost.1).contains(&sequence)
+    fn verify_segment(
+        &self,
+        segment: &Segment,
+        next: Option<&Arc<Segment>>,
+        verdict: &mut Verdict,
+    ) -> Result<(), OpenError> {
+        let disk = self.source.disk();
+        let place = || format!("{}/{}", disk.place(), segment.name);
+        let file = disk.open(&segment.name).map_err(|source| OpenError::Disk { place: place(), source })?;
+        // Only the last one has to be as long as it was made.
+        let size = segment.expected.size.filter(|_| next.is_none());
+        let mut expected = Expected { size, ..segment.expected };
+        let mut stretches = scan(&file, segment.size(), &mut expected);
+        let said = next.and_then(|next| next.previous).filter(|said| said.first == segment.first);
+        if let Some(said) = said {
+            // What a crash had cut off was not written over; it is no part of the stream.
+            stretches.retain(|stretch| match stretch {
+                Stretch::Batch { header, .. } => header.last() <= said.last,
+                Stretch::Other { .. } => true,
+            });
+        }
+        let judged = judge(&stretches, segment.size(), &expected, said.map_or(0, |said| said.last));
+        let mut add = |finding| {
+            if !verdict.findings.kept.contains(&finding) {
+                verdict.findings.add(finding);
             }
-            _ => false,
-        })
+        };
+        for (offset, length, first, last) in judged.damages {
+            let lost = (first <= last).then_some((first, last));
+            add(Finding::Damage { file: segment.name.clone(), offset, length, lost });
+        }
+        if let Some((offset, highest)) = judged.torn.filter(|_| next.is_none()) {
+            let sequences = (judged.last + 1, highest);
+            add(Finding::Torn { file: segment.name.clone(), offset, sequences });
+        }
+        verdict.records += judged.records;
+        verdict.bytes += segment.size();
+        verdict.segments += 1;
+        Ok(())
     }
 }

@@ -50,6 +50,10 @@ impl<D: Disk> Source<D> {
         Source { disk, shared }
     }
 
+    pub(crate) fn disk(&self) -> &D {
+        &self.disk
+    }
+
     /// The last sequence that can be read.
     #[must_use]
     pub fn durable(&self) -> u64 {
@@ -148,12 +152,6 @@ impl<D: Disk> Reader<D> {
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.next
-    }
-
-    /// The file that it is in.
-    #[must_use]
-    pub fn file(&self) -> Option<String> {
-        self.place.as_ref().map(|place| place.segment.name.clone())
     }
 
     /// The next batch, gap, or the end so far.

@@ -45,6 +45,8 @@ pub(crate) struct Survey {
     pub(crate) stream_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) chain: u32,
+    /// Whether the last segment was ended, so that nothing can be missing behind it.
+    pub(crate) is_ended: bool,
 }
 
 /// A file with the name of a segment, and its header if that could be read.
@@ -75,6 +77,7 @@ pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, 
     let mut survey = Survey::default();
     let files = find(disk, stream, &mut survey.recovery.findings)?;
     let stream_id = files.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id);
+    let all: Vec<u64> = files.iter().map(|found| found.first).collect();
     let (files, without_batch) = survey.sort_out(disk, files, stream_id)?;
     let mut last: Option<(Expected, Judged)> = None;
     if let Some(found) = files.last() {
@@ -88,6 +91,7 @@ pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, 
         survey.take(disk, &files, at, &mut last)?;
     }
     survey.finish(files.last());
+    survey.miss_first(files.first(), &all);
     for (found, written) in without_batch {
         survey.pass_over(&found, written);
     }
@@ -190,6 +194,7 @@ impl Survey {
         self.epoch = self.epoch.max(judged.epoch).max(expected.epoch.unwrap_or(0));
         if next.is_none() {
             self.chain = judged.chain;
+            self.is_ended = judged.is_ended;
             let torn = judged.torn.map_or(0, |(_, highest)| highest);
             self.recovery.last = judged.last;
             self.recovery.next = judged.last.max(torn).min(SEQUENCE_MAX - 1) + 1;
@@ -204,6 +209,16 @@ impl Survey {
         segment.grow(judged.end, judged.last, judged.newest_ns.max(segment.created_ns));
         self.segments.push(Arc::new(segment));
         Ok(())
+    }
+
+    /// The oldest segment says what came before it. If that is not there, retention has removed it; if a file with its name
+    /// is there and nothing in it, its records are lost.
+    fn miss_first(&mut self, oldest: Option<&Found>, all: &[u64]) {
+        let Some(Found { entry, header: Some(header), .. }) = oldest else { return };
+        let lost = (header.previous_first, header.previous_last);
+        if all.contains(&lost.0) && lost.0 <= lost.1 {
+            self.recovery.findings.add(Finding::Missing { before: entry.name.clone(), lost });
+        }
     }
 
     fn report(&mut self, file: &str, judged: &Judged, is_last: bool) {

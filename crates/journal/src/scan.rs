@@ -178,6 +178,8 @@ pub(crate) struct Judged {
     pub(crate) epoch: u64,
     /// Records that are there.
     pub(crate) records: u64,
+    /// Whether the last thing is the empty batch that a clean end leaves.
+    pub(crate) is_ended: bool,
     /// Where bytes are bad that were good once: offset, length, and the sequences that are gone (none if the last is
     /// below the first).
     pub(crate) damages: Vec<(u64, u64, u64, u64)>,
@@ -231,6 +233,7 @@ pub(crate) fn judge(stretches: &[Stretch], size: u64, expected: &Expected, known
         Some(Stretch::Batch { header, .. }) => hole.is_none() && header.count == 0,
         _ => false,
     };
+    judged.is_ended = ends_cleanly;
     if let Some(whole) = expected.size.filter(|whole| *whole > size && !ends_cleanly) {
         hole.get_or_insert_with(|| Hole::at(size)).take(whole, whole - size, 0);
     }

@@ -16,7 +16,7 @@
 mod choices;
 mod environment;
 mod file;
-mod nearest;
+pub(crate) mod nearest;
 mod origin;
 mod page;
 pub(crate) mod tables;

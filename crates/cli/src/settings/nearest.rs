@@ -1,7 +1,7 @@
 //! What somebody may have meant: the known name that takes the fewest slips of the finger.
 
 /// The nearest of the known names, if it is near enough to be meant.
-pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let slips = |known: &&str| strsim::osa_distance(name, known);
     let most = (name.len() / 3).max(1);
     known.into_iter().min_by_key(slips).filter(|known| slips(known) <= most)

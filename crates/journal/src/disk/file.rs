@@ -13,7 +13,7 @@ use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -22,6 +22,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
 use super::{Disk, DiskFile, Entry, LockError};
 use crate::batch::Aligned;
+use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
 
 /// The file whose lock keeps others away; it holds the process id of who has it.
@@ -79,6 +80,20 @@ impl FileDisk {
         Ok(FileDisk { path: path.into(), method, fresh: Fresh::AsItIs })
     }
 
+    /// Whether somebody has opened the directory at `path` as a stream.
+    ///
+    /// # Errors
+    /// The system's, if it cannot be listed.
+    pub fn holds_stream(path: &Path) -> io::Result<bool> {
+        for entry in fs::read_dir(path)? {
+            let name = entry?.file_name();
+            if name == LOCK_FILE || name.to_str().is_some_and(|name| first_of(name).is_some()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The directory `name` in this one, made if it is not there. It may be on another file system.
     ///
     /// # Errors
@@ -91,6 +106,21 @@ impl FileDisk {
     #[must_use]
     pub fn with(self, method: Method, fresh: Fresh) -> FileDisk {
         FileDisk { method, fresh, ..self }
+    }
+
+    /// The process that keeps the directory for itself, as far as can be told without taking part: the lock's file names
+    /// it, and the system's list of locks says whether it still has it.
+    #[must_use]
+    pub fn holder(&self) -> Option<u32> {
+        let path = self.of(LOCK_FILE);
+        let process = fs::read_to_string(&path).ok()?.trim().parse().ok()?;
+        let inode = fs::metadata(&path).ok()?.ino();
+        let locks = fs::read_to_string("/proc/locks").ok()?;
+        let is_it = |line: &str| {
+            let place = line.split_whitespace().nth(5);
+            line.contains(" FLOCK ") && place.is_some_and(|place| place.ends_with(&format!(":{inode}")))
+        };
+        locks.lines().any(is_it).then_some(process)
     }
 
     /// How durable writes are made here.

@@ -1,0 +1,251 @@
+//! `stilling journal`: what a server has written, looked at without it.
+//!
+//! All of it only reads, takes no lock and leaves nothing behind, so it may be used beside a server that writes. What it
+//! sees then is what had been written when it looked; that the last write is still under way is not taken for damage.
+//!
+//! Exit status: 0; 1 if records cannot be shown or bytes are not what was written; 2 if something cannot be read at all.
+
+mod cat;
+mod ls;
+mod verify;
+
+use std::error::Error;
+use std::fmt;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::inspect::Inspection;
+use stilling_journal::{Disk, OpenError};
+
+use crate::settings::nearest::nearest;
+
+/// Bytes that are not what was written.
+pub(crate) const EXIT_DAMAGED: u8 = 1;
+/// What was asked about cannot be read.
+pub(crate) const EXIT_UNREADABLE: u8 = 2;
+
+/// Looks at a directory that changes while it is looked at. More: it is told as an error.
+const LOOKS_MAX: usize = 10;
+
+/// The options of `journal`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// List the streams of a data directory, or the segments of one stream
+    Ls(ls::Arguments),
+    /// Print the records of a stream
+    Cat(cat::Arguments),
+    /// Read every byte and say what is not as it was written: exit status 0 intact, 1 damaged, 2 cannot be read
+    Verify(verify::Arguments),
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> Result<(), Box<dyn Error>> {
+        let outcome = match self.what {
+            What::Ls(arguments) => arguments.run(),
+            What::Cat(arguments) => arguments.run(),
+            What::Verify(arguments) => arguments.run(),
+        };
+        match outcome {
+            // Whoever read it has enough.
+            Err(Stop::Output(error)) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err(stop) => Err(stop.into()),
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// Why there is nothing more to be said.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Something is damaged; what, has been printed, unless words are left.
+    Damaged(Option<String>),
+    /// Something cannot be read, and what may help.
+    Unreadable(String),
+    /// The output takes nothing more.
+    Output(io::Error),
+}
+
+impl Stop {
+    /// The exit status that says so.
+    pub(crate) fn status(&self) -> u8 {
+        match self {
+            Stop::Damaged(_) => EXIT_DAMAGED,
+            Stop::Unreadable(_) | Stop::Output(_) => EXIT_UNREADABLE,
+        }
+    }
+
+    /// Whether there is something to be printed.
+    pub(crate) fn has_words(&self) -> bool {
+        !matches!(self, Stop::Damaged(None))
+    }
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stop::Damaged(words) => f.write_str(words.as_deref().unwrap_or("the journal is damaged")),
+            Stop::Unreadable(words) => f.write_str(words),
+            Stop::Output(error) => write!(f, "the output cannot be written: {error}"),
+        }
+    }
+}
+
+impl Error for Stop {}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        Stop::Output(error)
+    }
+}
+
+/// A stream's directory.
+struct Stream {
+    name: String,
+    disk: FileDisk,
+}
+
+impl Stream {
+    fn at(path: &Path) -> Result<Stream, Stop> {
+        let name = match path.file_name() {
+            Some(name) => name.to_string_lossy().into_owned(),
+            None => path.display().to_string(),
+        };
+        let disk = FileDisk::existing(path).map_err(|error| Stop::Unreadable(error.to_string()))?;
+        Ok(Stream { name, disk })
+    }
+
+    /// Looks at it; again, if a server has removed a file in between.
+    fn look(&self) -> Result<Inspection<FileDisk>, Stop> {
+        let mut looks = 0;
+        loop {
+            looks += 1;
+            match Inspection::of(self.disk.clone()) {
+                Ok(inspection) => return Ok(inspection),
+                Err(error) if looks < LOOKS_MAX && is_gone(&error) => {}
+                Err(error) => return Err(Stop::Unreadable(error.to_string())),
+            }
+        }
+    }
+
+    /// In whose hands it is, in words.
+    fn holder(&self) -> Option<String> {
+        self.disk.holder().map(|process| format!("in use by process {process}"))
+    }
+
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+}
+
+fn is_gone(error: &OpenError) -> bool {
+    matches!(error, OpenError::Disk { source, .. } if source.kind() == ErrorKind::NotFound)
+}
+
+/// What a path names.
+enum Named {
+    /// A stream's directory.
+    Stream(Stream),
+    /// A directory with streams, by their names.
+    Streams(Vec<Stream>),
+}
+
+/// Says what a path names, or what is wrong with it.
+fn named(path: &Path) -> Result<Named, Stop> {
+    let refused = |error: io::Error| Stop::Unreadable(said_of(path, &error));
+    let is_directory = fs::metadata(path).map_err(refused)?.is_dir();
+    if !is_directory {
+        return Err(Stop::Unreadable(format!(
+            "{} is a file: name the stream's folder that it is in, or the folder of all streams",
+            path.display()
+        )));
+    }
+    if FileDisk::holds_stream(path).map_err(refused)? {
+        return Ok(Named::Stream(Stream::at(path)?));
+    }
+    let streams = streams_in(path).map_err(refused)?;
+    if streams.is_empty() {
+        return Err(Stop::Unreadable(format!(
+            "{} holds no stream: a server keeps its streams where its --data says (by default ./stilling-data), from the first durable message on",
+            path.display()
+        )));
+    }
+    let streams = streams.iter().map(|stream| Stream::at(stream)).collect::<Result<_, _>>()?;
+    Ok(Named::Streams(streams))
+}
+
+/// The one stream that a path names.
+fn stream(path: &Path) -> Result<Stream, Stop> {
+    match named(path)? {
+        Named::Stream(stream) => Ok(stream),
+        Named::Streams(streams) => {
+            let first = path.join(&streams[0].name);
+            let names: Vec<_> = streams.iter().map(|stream| stream.name.as_str()).collect();
+            let (path, names) = (path.display(), names.join(", "));
+            Err(Stop::Unreadable(format!(
+                "{path} is a folder of streams: {names}; name one, such as {}",
+                first.display()
+            )))
+        }
+    }
+}
+
+/// The directories of streams in a directory, by their names.
+fn streams_in(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut streams = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let inside = entry?.path();
+        // One that cannot be read is told when it is asked about.
+        if inside.is_dir() && FileDisk::holds_stream(&inside).unwrap_or(true) {
+            streams.push(inside);
+        }
+    }
+    streams.sort();
+    Ok(streams)
+}
+
+/// Why a path cannot be read, and what may have been meant.
+fn said_of(path: &Path, error: &io::Error) -> String {
+    let shown = path.display();
+    match error.kind() {
+        ErrorKind::NotFound => {}
+        ErrorKind::PermissionDenied => {
+            return format!("{shown} cannot be read by this user: use the one that the server runs as");
+        }
+        _ => return format!("{shown} cannot be read: {error}"),
+    }
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let streams = streams_in(above).unwrap_or_default();
+    let names: Vec<_> = streams
+        .iter()
+        .filter_map(|stream| Some(stream.file_name()?.to_string_lossy().into_owned()))
+        .collect();
+    if names.is_empty() {
+        return format!(
+            "{shown} is not there: name the folder that a server was given as --data (by default ./stilling-data), or a stream in it"
+        );
+    }
+    let wanted = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (above, all) = (above.display(), names.join(", "));
+    match nearest(&wanted, names.iter().map(String::as_str)) {
+        Some(meant) => format!("there is no stream {wanted} in {above}: did you mean {meant}? It has: {all}"),
+        None => format!("there is no stream {wanted} in {above}; it has: {all}"),
+    }
+}
+
+/// A time as people read it; nothing is known of zero.
+fn time(time_ns: u64) -> String {
+    if time_ns == 0 {
+        return "-".to_owned();
+    }
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(time_ns);
+    humantime::format_rfc3339_millis(time).to_string()
+}

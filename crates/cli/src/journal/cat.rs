@@ -1,0 +1,241 @@
+//! `stilling journal cat`: a stream's records on standard output, in the memory of one read.
+//!
+//! It ends with what had been written when it began. Sequences that are not there are told where they would stand, and
+//! why; markers of losses are records of a stream and are shown as what they are.
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use clap::builder::{StringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+use stilling_journal::{From, GapCause, Kind, Read, Record};
+use stilling_wire::nats::{Filter, Headers, Subject, SubjectLimits};
+
+use super::{LOOKS_MAX, Stop, Stream, stream, time};
+use crate::subscribe::{on_one_line, put_payload};
+
+/// The options of `cat`.
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// The stream's folder: DIRECTORY/STREAM
+    #[arg(value_name = "STREAM")]
+    path: PathBuf,
+    /// Begin with this sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m [default: the first that is
+    /// kept]
+    #[arg(long, value_name = "PLACE", value_parser = place())]
+    from: Option<From>,
+    /// End with this sequence, or before the first record that is later than a time [default: the last]
+    #[arg(long, value_name = "PLACE", value_parser = place())]
+    to: Option<From>,
+    /// How records are printed
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// Only records of these subjects: * stands for one token, > for all that follow
+    #[arg(long, value_name = "FILTER", value_parser = filter())]
+    subject: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line each: sequence, time, subject, payload; other lines begin with #
+    Text,
+    /// A JSON object each: the payload is data if it is JSON, else text, else base64
+    Json,
+    /// Payloads alone, each with a line end; all else goes to standard error
+    Raw,
+}
+
+/// Records were taken from clients that kept to tighter bounds.
+const LIMITS: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
+
+fn place() -> impl TypedValueParser<Value = From> {
+    StringValueParser::new().try_map(|text| {
+        if let Ok(sequence) = text.parse() {
+            return Ok(From::Sequence(sequence));
+        }
+        let time = match (humantime::parse_rfc3339_weak(&text), humantime::parse_duration(&text)) {
+            (Ok(time), _) => time,
+            (_, Ok(span)) => SystemTime::now().checked_sub(span).unwrap_or(UNIX_EPOCH),
+            _ => {
+                return Err(
+                    "it is a sequence, a time such as 2026-01-31T12:00:00Z, or a span back such as 10m",
+                );
+            }
+        };
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Ok(From::Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)))
+    })
+}
+
+fn filter() -> impl TypedValueParser<Value = String> {
+    StringValueParser::new().try_map(|text| match Filter::parse(text.as_bytes(), &LIMITS) {
+        Ok(_) => Ok(text),
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<(), Stop> {
+        let stream = stream(&self.path)?;
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        let missing = self.print_all(&stream, &mut out)?;
+        out.flush()?;
+        match missing {
+            0 => Ok(()),
+            missing => Err(Stop::Damaged(Some(format!(
+                "{missing} records cannot be shown because they are damaged: `stilling journal verify {}` says where",
+                stream.place()
+            )))),
+        }
+    }
+
+    /// Prints what was asked for; returns how many records are damaged.
+    fn print_all(&self, stream: &Stream, out: &mut impl Write) -> Result<u64, Stop> {
+        let filter = self.subject.as_ref().map(|text| Filter::parse(text.as_bytes(), &LIMITS));
+        let filter = filter.transpose().map_err(|error| Stop::Unreadable(error.to_string()))?;
+        let inspection = stream.look()?;
+        let first = inspection.list().first().map_or(1, |segment| segment.first);
+        let mut reader = inspection.read_from(self.from.unwrap_or(From::Sequence(first)));
+        let not_before_ns = match self.from {
+            Some(From::Time(time_ns)) => time_ns,
+            Some(From::Sequence(_)) | None => 0,
+        };
+        let (mut missing, mut looks, mut has_begun) = (0, 0, false);
+        loop {
+            let is_removed = match reader.read() {
+                Ok(Read::End) => return Ok(missing),
+                Ok(Read::Gap { first, .. }) if self.is_behind(first, 0) => return Ok(missing),
+                Ok(Read::Gap { first, last, cause }) => {
+                    let last = match self.to {
+                        Some(From::Sequence(to)) => last.min(to),
+                        Some(From::Time(_)) | None => last,
+                    };
+                    if cause == GapCause::Damaged {
+                        missing += last + 1 - first;
+                    }
+                    self.print_gap(out, (first, last), cause)?;
+                    false
+                }
+                Ok(Read::Batch(batch)) => {
+                    has_begun |= batch.time_ns >= not_before_ns;
+                    for (sequence, record) in batch.records.filter(|_| has_begun) {
+                        if self.is_behind(sequence, batch.time_ns) {
+                            return Ok(missing);
+                        }
+                        let is_wanted = filter.is_none_or(|filter| {
+                            Subject::parse(record.subject, &LIMITS).is_ok_and(|subject| filter.takes(subject))
+                        });
+                        if is_wanted {
+                            self.print(out, sequence, batch.time_ns, &record)?;
+                        }
+                    }
+                    false
+                }
+                // A server has removed the segment in between.
+                Err(error) if error.kind() == ErrorKind::NotFound && looks < LOOKS_MAX => true,
+                Err(error) => {
+                    return Err(Stop::Unreadable(format!("{} cannot be read: {error}", stream.place())));
+                }
+            };
+            if is_removed {
+                looks += 1;
+                reader = stream.look()?.read_from(From::Sequence(reader.next_sequence()));
+            }
+        }
+    }
+
+    /// Whether what was asked for has ended before it.
+    fn is_behind(&self, sequence: u64, time_ns: u64) -> bool {
+        match self.to {
+            Some(From::Sequence(to)) => sequence > to,
+            Some(From::Time(to_ns)) => time_ns > to_ns,
+            None => false,
+        }
+    }
+
+    fn print(
+        &self,
+        out: &mut impl Write,
+        sequence: u64,
+        time_ns: u64,
+        record: &Record<'_>,
+    ) -> Result<(), Stop> {
+        let Record { kind, subject, headers, payload } = record;
+        match (self.format, kind) {
+            (Format::Raw, Kind::Ordinary) => {
+                out.write_all(payload)?;
+                out.write_all(b"\n")?;
+            }
+            (Format::Raw, Kind::Loss) => {
+                writeln!(std::io::stderr(), "# {sequence} messages were lost here: {}", shown(payload))?;
+            }
+            (Format::Text, kind) => {
+                let mark = if *kind == Kind::Loss { " # messages were lost here" } else { "" };
+                writeln!(out, "{sequence} {} {}:{mark} {}", time(time_ns), shown(subject), shown(payload))?;
+            }
+            (Format::Json, kind) => {
+                let mut object = json!({
+                    "seq": sequence,
+                    "time": time(time_ns),
+                    "subject": String::from_utf8_lossy(subject),
+                });
+                if *kind == Kind::Loss {
+                    object["kind"] = json!("loss");
+                }
+                if !headers.is_empty() {
+                    object["headers"] = fields(headers);
+                }
+                put_payload(&mut object, payload);
+                writeln!(out, "{object}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn print_gap(
+        &self,
+        out: &mut impl Write,
+        (first, last): (u64, u64),
+        cause: GapCause,
+    ) -> Result<(), Stop> {
+        let (name, words) = match cause {
+            GapCause::Removed => ("removed", "are not kept any more"),
+            GapCause::Damaged => ("damaged", "are damaged"),
+            GapCause::Torn => ("torn", "were never given: a crash has cut off a write"),
+        };
+        match self.format {
+            Format::Text => writeln!(out, "# {first} to {last} {words}")?,
+            Format::Json => {
+                let gap = json!({ "first": first, "last": last, "cause": name });
+                writeln!(out, "{}", json!({ "gap": gap }))?;
+            }
+            Format::Raw => writeln!(std::io::stderr(), "# {first} to {last} {words}")?,
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as one line that moves no cursor.
+fn shown(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => on_one_line(text),
+        Err(_) => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// Headers by their names, each with all its values.
+fn fields(headers: &[u8]) -> Value {
+    let mut object = Map::new();
+    let Ok(parsed) = Headers::parse(headers) else {
+        return json!(shown(headers));
+    };
+    for (name, value) in parsed {
+        let values = object.entry(shown(name)).or_insert_with(|| json!([]));
+        if let Value::Array(values) = values {
+            values.push(json!(String::from_utf8_lossy(value)));
+        }
+    }
+    Value::Object(object)
+}

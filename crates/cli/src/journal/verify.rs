@@ -1,0 +1,86 @@
+//! `stilling journal verify`: every byte is read and judged.
+//!
+//! What was found is looked for a second time before it is told, because a server may be writing: a write that was under
+//! way has come to its end then, or stands at another place.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use stilling_journal::inspect::Verdict;
+
+use super::{LOOKS_MAX, Named, Stop, Stream, is_gone, named};
+
+/// How long a write may take to come to its end before it is looked at again.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The options of `verify`.
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// A server's data directory, or a stream in it
+    #[arg(default_value = "stilling-data")]
+    path: PathBuf,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Result<(), Stop> {
+        let streams = match named(&self.path)? {
+            Named::Stream(stream) => vec![stream],
+            Named::Streams(streams) => streams,
+        };
+        let mut stop = None;
+        let mut out = std::io::stdout().lock();
+        for stream in streams {
+            let holder = stream.holder();
+            match verdict(&stream) {
+                Ok(verdict) => {
+                    write!(out, "{}: {verdict}", stream.name)?;
+                    if let Some(holder) = holder {
+                        writeln!(out, "{} is {holder}: what was written since is not judged", stream.name)?;
+                    }
+                    if !verdict.is_intact() && stop.is_none() {
+                        stop = Some(Stop::Damaged(None));
+                    }
+                }
+                Err(Stop::Unreadable(words)) => {
+                    // The others are judged all the same.
+                    writeln!(std::io::stderr(), "stilling: {}: {words}", stream.name)?;
+                    stop = Some(Stop::Unreadable("not everything could be read".to_owned()));
+                }
+                Err(other) => return Err(other),
+            }
+        }
+        out.flush()?;
+        stop.map_or(Ok(()), Err)
+    }
+}
+
+fn verdict(stream: &Stream) -> Result<Verdict, Stop> {
+    let mut verdict = look(stream)?;
+    for _ in 0..2 {
+        if verdict.is_intact() {
+            break;
+        }
+        if stream.holder().is_some() {
+            thread::sleep(PAUSE);
+        }
+        let again = look(stream)?;
+        verdict.findings.confirm(&again.findings);
+    }
+    Ok(verdict)
+}
+
+/// Reads everything; again, if a server has removed a file in between.
+fn look(stream: &Stream) -> Result<Verdict, Stop> {
+    let mut looks = 0;
+    loop {
+        looks += 1;
+        match stream.look()?.verify() {
+            Ok(verdict) => return Ok(verdict),
+            Err(error) if looks < LOOKS_MAX && is_gone(&error) => {}
+            Err(error) => return Err(Stop::Unreadable(error.to_string())),
+        }
+    }
+}

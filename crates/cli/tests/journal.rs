@@ -1,0 +1,368 @@
+//! `stilling journal` as an operator meets it: with what a real server wrote, beside one that is writing, and with
+//! bytes that went bad.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Batch, Config, Kind, Log, Record, Retention};
+
+fn stilling(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Exit status, output, errors.
+fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = stilling(arguments).output().expect("the binary runs");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it prints text");
+    (output.status.code(), text(output.stdout), text(output.stderr))
+}
+
+/// `stilling journal WHAT PATH …`.
+fn journal(what: &str, path: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let path = path.to_str().expect("text");
+    run(&[&["journal", what, path], more].concat())
+}
+
+/// A server with its streams in a folder.
+struct Server {
+    child: Child,
+    _out: BufReader<ChildStdout>,
+    url: String,
+}
+
+impl Server {
+    fn start(driver: &str, data: &Path) -> Server {
+        let data = data.to_str().expect("text");
+        let arguments = ["serve", "--verbose", "--driver", driver, "--nats", "127.0.0.1:0", "--data", data];
+        let mut child = stilling(&arguments).spawn().expect("the binary starts");
+        let mut out = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut line = String::new();
+        while !line.starts_with("listening nats://") {
+            line.clear();
+            assert!(out.read_line(&mut line).expect("a line") > 0, "it ended before it listened");
+        }
+        let url = line.trim_end().replace("listening ", "");
+        Server { child, _out: out, url }
+    }
+
+    fn publish(&self, arguments: &[&str]) {
+        let (status, _, errors) = run(&[&["pub", "-s", &self.url, "-t", "60"], arguments].concat());
+        assert_eq!(status, Some(0), "{errors}");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed()).expect("a child has a number")
+    }
+
+    fn finish(mut self) {
+        kill_process(self.pid(), Signal::TERM).expect("it runs");
+        assert!(self.child.wait().expect("it is ours").success());
+    }
+
+    fn kill(mut self) {
+        self.child.kill().and_then(|()| self.child.wait()).expect("it runs");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The stream's files, in order.
+fn segments(stream: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(stream)
+        .expect("a folder")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "segment"))
+        .collect();
+    files.sort();
+    files
+}
+
+/// Rows 0.32 and 2.15: what a server has written can be listed, read and judged without it and beside it.
+fn check_listed_printed_and_judged(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    server.publish(&["-H", "Nats-Msg-Id:a", "events.door", "open"]);
+    server.publish(&["events.light", "{\"on\":true}"]);
+    server.publish(&["-n", "10", "events.door", "closed"]);
+    let stream = data.join("events");
+
+    let (status, out, errors) = journal("ls", &data, &[]);
+    assert_eq!((status, errors.as_str()), (Some(0), ""));
+    let holder = format!("in use by process {}", server.child.id());
+    let words: Vec<&str> = out.lines().nth(1).expect("a line").split_whitespace().collect();
+    assert_eq!(words[..4], ["events", "12", "1", "12"], "{out}");
+    assert!(out.contains(&holder), "{out}");
+    let (status, out, _) = journal("verify", &data, &[]);
+    assert_eq!(status, Some(0), "{out}");
+    assert!(out.starts_with("events: 12 records, ") && out.contains(&holder), "{out}");
+    let (_, out, _) = journal("cat", &stream, &["--subject", "events.door", "--format", "raw"]);
+    assert_eq!(out, format!("open\n{}", "closed\n".repeat(10)));
+    server.finish();
+
+    let (_, out, _) = journal("ls", &data, &[]);
+    assert!(out.trim_end().ends_with("clean"), "{out}");
+    let (status, out, _) = journal("verify", &stream, &[]);
+    assert_eq!(status, Some(0), "{out}");
+    assert!(out.contains("in 1 segments: all of it is what was written"), "{out}");
+    let (status, out, _) = journal("cat", &stream, &["--from", "1", "--to", "2"]);
+    assert_eq!(status, Some(0));
+    let lines: Vec<&str> = out.lines().collect();
+    assert!(lines[0].starts_with("1 20") && lines[0].ends_with("Z events.door: open"), "{out}");
+    assert!(lines[1].ends_with("Z events.light: {\"on\":true}") && lines.len() == 2, "{out}");
+    let (_, out, _) = journal("cat", &stream, &["--format", "json", "--to", "2"]);
+    let records: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!(records[0]["headers"]["Nats-Msg-Id"][0], "a");
+    assert_eq!((&records[0]["text"], &records[1]["data"]["on"]), (&"open".into(), &true.into()));
+    let (_, out, _) = journal("cat", &stream, &["--from", "1h", "--format", "raw"]);
+    assert_eq!(out.lines().count(), 12);
+    let (_, out, _) = journal("cat", &stream, &["--from", "2100-01-01T00:00:00Z"]);
+    assert_eq!(out, "");
+    let (_, out, _) = journal("cat", &stream, &["--to", "2000-01-01T00:00:00Z"]);
+    assert_eq!(out, "");
+}
+
+#[test]
+fn what_a_server_on_uring_wrote_is_listed_printed_and_judged() {
+    check_listed_printed_and_judged("uring");
+}
+
+#[test]
+fn what_a_server_on_poll_wrote_is_listed_printed_and_judged() {
+    check_listed_printed_and_judged("poll");
+}
+
+/// While a server writes, every look ends well: nothing of it is taken for damage, and order holds.
+fn check_beside_a_writer(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    server.publish(&["events.a", "0"]);
+    let mut publisher =
+        stilling(&["pub", "-s", &server.url, "-t", "60", "-n", "20000", "events.a", "--size", "700"])
+            .spawn()
+            .expect("the binary starts");
+    let stream = data.join("events");
+    let mut before = 0;
+    loop {
+        let is_over = publisher.try_wait().expect("it is ours").is_some();
+        let (status, out, errors) = journal("verify", &data, &[]);
+        assert_eq!(status, Some(0), "{out}{errors}");
+        assert!(out.contains("all of it is what was written"), "{out}");
+        let (status, out, errors) = journal("cat", &stream, &[]);
+        assert_eq!((status, errors.as_str()), (Some(0), ""));
+        for (at, line) in out.lines().enumerate() {
+            assert!(line.starts_with(&format!("{} ", at + 1)), "{line}");
+        }
+        let count = out.lines().count();
+        assert!(count >= before, "{count} after {before}");
+        before = count;
+        if is_over {
+            break;
+        }
+    }
+    assert_eq!(before, 20_001);
+    server.finish();
+}
+
+#[test]
+fn a_server_on_uring_that_writes_is_never_taken_for_damage() {
+    check_beside_a_writer("uring");
+}
+
+#[test]
+fn a_server_on_poll_that_writes_is_never_taken_for_damage() {
+    check_beside_a_writer("poll");
+}
+
+/// Flipped bits and cut files of a server's journal of two lives, the first of which was killed.
+fn check_damage(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    for _ in 0..3 {
+        server.publish(&["-n", "40", "events.a", "--size", "1000"]);
+    }
+    server.kill();
+    let server = Server::start(driver, &data);
+    for _ in 0..3 {
+        server.publish(&["-n", "40", "events.a", "--size", "1000"]);
+    }
+    server.finish();
+    let stream = data.join("events");
+    let files = segments(&stream);
+    assert_eq!(files.len(), 2);
+    let (status, out, _) = journal("verify", &stream, &[]);
+    assert_eq!(status, Some(0), "{out}");
+    assert!(out.contains("events: 240 records"), "{out}");
+    let mut lost = 0;
+    for file in &files {
+        let name = file.file_name().expect("a name").to_str().expect("text");
+        let whole = fs::read(file).expect("a file");
+        // What counts ends with the last byte that is not zero; of the older one the rest was cut off.
+        let end = whole.iter().rposition(|byte| *byte != 0).expect("there is something");
+        for bit in (0..30).map(|step| step * (end * 8 / 30) + step % 8) {
+            let mut bytes = whole.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            fs::write(file, bytes).expect("it can be written");
+            let (status, out, errors) = journal("verify", &data, &[]);
+            assert_eq!((status, errors.as_str()), (Some(1), ""), "{name}, bit {bit}: {out}");
+            // The place that is told is that of the batch with the bit; a header's is the whole file.
+            let told = out.lines().find(|line| line.starts_with(&format!("{name}: ")));
+            let told = told.unwrap_or_else(|| panic!("{name}, bit {bit}: {out}"));
+            if bit / 8 >= 4096 {
+                let numbers: Vec<usize> =
+                    told[name.len()..].split_whitespace().filter_map(|word| word.parse().ok()).collect();
+                assert!((numbers[1]..numbers[1] + numbers[0]).contains(&(bit / 8)), "bit {bit}: {out}");
+                lost += usize::from(out.contains("acknowledged records are lost"));
+            }
+        }
+        for size in (0..12).map(|step| step * (end / 12)) {
+            fs::write(file, &whole[..size]).expect("it can be written");
+            let (status, out, _) = journal("verify", &data, &[]);
+            assert_eq!(status, Some(1), "{name} cut to {size}: {out}");
+        }
+        fs::write(file, &whole).expect("it can be written");
+    }
+    assert!(lost > 30, "{lost} flips cost records");
+    // A damaged record is told where it would stand, and at the end.
+    let mut bytes = fs::read(&files[0]).expect("a file");
+    bytes[4096 + 200] ^= 1;
+    fs::write(&files[0], bytes).expect("it can be written");
+    let (status, out, errors) = journal("cat", &stream, &[]);
+    assert_eq!(status, Some(1));
+    assert!(out.starts_with("# 1 to ") && out.contains(" are damaged\n"), "{out}");
+    assert!(
+        errors.contains("cannot be shown because they are damaged") && errors.contains("verify"),
+        "{errors}"
+    );
+    assert!(out.lines().last().expect("a line").starts_with("240 "), "{out}");
+}
+
+#[test]
+fn a_flipped_bit_of_a_server_on_uring_is_told_with_its_place() {
+    check_damage("uring");
+}
+
+#[test]
+fn a_flipped_bit_of_a_server_on_poll_is_told_with_its_place() {
+    check_damage("poll");
+}
+
+/// Markers of losses, sequences that retention has removed, and payloads that are not text.
+#[test]
+fn what_is_not_there_is_shown_where_it_would_stand() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("logs");
+    let disk = FileDisk::make(&path).expect("it can be made");
+    let (mut log, _) = Log::open(disk, "logs", Config { segment_size: 8192 }).expect("it opens");
+    let lost = br#"{"lost":120,"reason":"shed"}"#;
+    let records = [
+        Record::new(b"syslog.a", b"one"),
+        Record { kind: Kind::Loss, subject: b"syslog.a", headers: b"", payload: lost },
+        Record::new(b"syslog.b", b"\xff\x1b["),
+    ];
+    for record in &records {
+        let mut batch = Batch::new(4096);
+        batch.begin(log.next(), 1_700_000_000_000_000_000);
+        batch.push(record).expect("it fits");
+        log.append(&mut [batch]).expect("the disk takes it");
+    }
+    let (_, out, _) = journal("cat", &path, &[]);
+    let time = "2023-11-14T22:13:20.000Z";
+    let marked = format!("2 {time} syslog.a: # messages were lost here {{\"lost\":120,\"reason\":\"shed\"}}");
+    let expected = format!("1 {time} syslog.a: one\n{marked}\n3 {time} syslog.b: \\xff\\x1b[\n");
+    assert_eq!(out, expected);
+    let (_, out, errors) = journal("cat", &path, &["--format", "raw", "--to", "2"]);
+    assert_eq!((out.as_str(), errors.contains("messages were lost here")), ("one\n", true));
+    let (_, out, _) = journal("cat", &path, &["--format", "json", "--from", "2"]);
+    let told: Vec<serde_json::Value> =
+        out.lines().map(|line| serde_json::from_str(line).expect("it is JSON")).collect();
+    assert_eq!((&told[0]["kind"], &told[0]["data"]["lost"]), (&"loss".into(), &120.into()));
+    assert_eq!(told[1]["base64"], "/xtb");
+    log.retain(&Retention { records: Some(1), ..Retention::default() }, 0, u64::MAX).expect("it is removed");
+    let (status, out, _) = journal("cat", &path, &["--from", "1"]);
+    assert_eq!(status, Some(0));
+    assert!(out.starts_with("# 1 to 2 are not kept any more\n3 "), "{out}");
+    let (_, out, _) = journal("cat", &path, &[]);
+    assert!(out.starts_with("3 "), "{out}");
+}
+
+/// Whoever reads only the beginning has enough.
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("many");
+    let disk = FileDisk::make(&path).expect("it can be made");
+    let (mut log, _) = Log::open(disk, "many", Config::default()).expect("it opens");
+    for _ in 0..40 {
+        let mut batch = Batch::new(64 * 1024);
+        batch.begin(log.next(), 1);
+        while batch.push(&Record::new(b"a", &[b'x'; 1000])).is_ok() {}
+        log.append(&mut [batch]).expect("the disk takes it");
+    }
+    let mut child = stilling(&["journal", "cat", path.to_str().expect("text")]).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut out = BufReader::with_capacity(64, child.stdout.take().expect("it is piped"));
+    out.read_line(&mut line).expect("a line");
+    drop(out);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+}
+
+#[test]
+fn what_cannot_be_read_is_said_with_what_helps() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start("poll", &data);
+    server.publish(&["events.a", "x"]);
+    server.finish();
+    let empty = folder.path().join("empty");
+    fs::create_dir(&empty).expect("it can be made");
+    let check = |what: &str, path: &Path, words: &str| {
+        let (status, out, errors) = journal(what, path, &[]);
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.contains(words), "{errors}");
+    };
+    for what in ["ls", "cat", "verify"] {
+        check(
+            what,
+            &folder.path().join("other/data"),
+            "is not there: name the folder that a server was given as --data",
+        );
+        check(what, &empty, "holds no stream: a server keeps its streams where its --data says");
+        check(what, &data.join("evnets"), "did you mean events?");
+        check(what, &data.join("orders"), "there is no stream orders in ");
+        check(what, &segments(&data.join("events"))[0], "is a file: name the stream's folder");
+    }
+    check("cat", &data, "is a folder of streams: events; name one, such as ");
+    let (status, _, errors) = run(&["journal", "cat", "x", "--from", "yesterday"]);
+    assert_eq!(status, Some(64));
+    assert!(errors.contains("a span back such as 10m"), "{errors}");
+    // A whole header of a later version.
+    let file = segments(&data.join("events")).remove(0);
+    let mut bytes = fs::read(&file).expect("a file");
+    bytes[8] = 9;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&bytes[..12]), &bytes[16..4096]);
+    bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+    fs::write(&file, bytes).expect("it can be written");
+    let (status, _, errors) = journal("verify", &data, &[]);
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("has format 9 and this program reads format 1"), "{errors}");
+    let (status, _, errors) = journal("cat", &data.join("events"), &[]);
+    assert_eq!(status, Some(2));
+    assert!(errors.contains("open it with the version of stilling that wrote it"), "{errors}");
+}

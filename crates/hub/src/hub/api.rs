@@ -154,10 +154,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     }
                 }
             }
-            ["CONSUMER", "CREATE", stream, ..] => (
-                "consumer_create",
-                self.consumer_create(client, (stream, words.get(3).copied()), payload, now_ns),
-            ),
+            ["CONSUMER", "CREATE", stream, rest @ ..] => {
+                ("consumer_create", self.consumer_create(client, (stream, rest), payload, now_ns))
+            }
             ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
             ["CONSUMER", "INFO", stream, name] => (
                 "consumer_info",
@@ -406,10 +405,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn consumer_create(
         &mut self,
         client: Client,
-        (stream, name): (&str, Option<&str>),
+        (stream, rest): (&str, &[&str]),
         payload: &[u8],
         now_ns: UnixNanos,
     ) -> Result<Value, Wrong> {
+        let name = rest.first().copied();
         let number = self.stream_named(stream).ok_or_else(no_stream)?;
         if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
             let size = payload.len();
@@ -452,6 +452,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             .chain(config.filter_subjects)
             .filter(|f| !f.is_empty())
             .collect();
+        // What a user may follow is told by the subject that they may ask on.
+        if let [_, asked @ ..] = rest
+            && !asked.is_empty()
+            && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
+        {
+            return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
+        }
         if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
             return Err(bad_request(&format!("`{wrong}` is no filter")));
         }

@@ -414,6 +414,11 @@ fn every_question_has_an_answer() {
             r#"{"config":{"ack_policy":"none","deliver_subject":"a\r\nPING"}}"#,
             "deliver_subject is no subject",
         ),
+        (
+            "CONSUMER.CREATE.disk.n.disk.b",
+            r#"{"config":{"ack_policy":"none","filter_subject":"disk.>"}}"#,
+            "differs from that in the subject",
+        ),
         ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","name":"a.b"}}"#, "the name is no token"),
         (
             "CONSUMER.CREATE.disk",

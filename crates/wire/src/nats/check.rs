@@ -317,7 +317,8 @@ fn naive_line(
             if size > limits.payload_size_max as usize {
                 return Err(Fault::PayloadSize);
             }
-            let one = if !naive_is_valid(subject, &limits.subject, false) {
+            let ends_with_filter = subject.starts_with(b"$JS.API.CONSUMER.CREATE.");
+            let one = if !naive_is_valid(subject, &limits.subject, ends_with_filter) {
                 Err(Fault::PublishSubject)
             } else if !reply.iter().all(|reply| naive_is_valid(reply, &limits.subject, false)) {
                 Err(Fault::ReplySubject)

@@ -277,12 +277,14 @@ fn publish<'a, const HEADERS: bool>(
     if size > limits.payload_size_max {
         return Err(DecodeError::line(Fault::PayloadSize, arguments.start(last), None));
     }
-    let parse = |index: usize, fault| {
-        Subject::parse(arguments.get(index), &limits.subject)
-            .map_err(|bad| refusal(bad, fault, arguments.start(index), line))
+    let judge = |parsed: Result<Subject<'a>, BadSubject>, index, fault| {
+        parsed.map_err(|bad| refusal(bad, fault, arguments.start(index), line))
     };
-    let subjects = parse(0, Fault::PublishSubject).and_then(|subject| {
-        let reply = (arguments.count() > at_least).then(|| parse(1, Fault::ReplySubject)).transpose()?;
+    let subject = Subject::parse_published(arguments.get(0), &limits.subject);
+    let subjects = judge(subject, 0, Fault::PublishSubject).and_then(|subject| {
+        let has_reply = arguments.count() > at_least;
+        let reply = has_reply.then(|| Subject::parse(arguments.get(1), &limits.subject));
+        let reply = reply.map(|reply| judge(reply, 1, Fault::ReplySubject)).transpose()?;
         Ok((subject, reply))
     });
     Ok(match subjects {

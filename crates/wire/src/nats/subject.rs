@@ -8,7 +8,8 @@
 //!
 //! A `*` or `>` beside other bytes of its token is an ordinary byte. Stricter than nats-server, which lets any byte but
 //! blanks pass: a subject is UTF-8 without control bytes, because it also travels in JSON, in addresses and in logs; and
-//! what is published to, replies included, has no wildcards.
+//! what is published to, replies included, has no wildcards. The one exception is JetStream's question for a consumer, which
+//! ends with the filter that is wanted.
 
 use core::fmt;
 
@@ -17,6 +18,9 @@ use crate::lanes;
 
 /// What separates tokens.
 const DOT: u8 = b'.';
+
+/// `$JS.API.CONSUMER.CREATE.<stream>.<name>.<filter>`, as nats.go and others ask it.
+const QUESTION_WITH_FILTER: &[u8] = b"$JS.API.CONSUMER.CREATE.";
 
 /// What is wrong with a subject or filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +81,17 @@ impl<'a> Subject<'a> {
     #[inline]
     pub fn parse(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
         scan::<false>(bytes, limits).map(|()| Self(bytes))
+    }
+
+    /// Checks a subject that a client publishes to, which may end with a filter if it is JetStream's question for a consumer.
+    ///
+    /// # Errors
+    /// It cannot be published to.
+    pub(crate) fn parse_published(bytes: &'a [u8], limits: &SubjectLimits) -> Result<Self, BadSubject> {
+        if bytes.starts_with(QUESTION_WITH_FILTER) {
+            return scan::<true>(bytes, limits).map(|()| Self(bytes));
+        }
+        Self::parse(bytes, limits)
     }
 
     /// The subject that starts at `from` of `input` and ends before a blank, and where it ends, if it is as most are: ASCII

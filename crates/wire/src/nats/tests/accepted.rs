@@ -34,6 +34,19 @@ fn every_operation_is_told() {
     ]);
 }
 
+/// nats.go and async-nats ask so for what they follow.
+#[test]
+fn a_question_for_a_consumer_may_end_with_a_filter() {
+    check_all(&[
+        (
+            "PUB $JS.API.CONSUMER.CREATE.s.n.a.> r 0\r\n\r\n",
+            "[$JS.API.CONSUMER.CREATE.s.n.a.>  Some(\"r\") 0 0] ",
+        ),
+        ("PUB $JS.API.CONSUMER.CREATE.s.n.*.b 0\r\n\r\n", "[$JS.API.CONSUMER.CREATE.s.n.*.b  None 0 0] "),
+        ("PUB $JS.API.CONSUMER.CREATE.s.n.> 0\r\n\r\n", "[$JS.API.CONSUMER.CREATE.s.n.>  None 0 0] "),
+    ]);
+}
+
 #[test]
 fn operations_have_no_case_and_blanks_may_be_tabs() {
     check_all(&[

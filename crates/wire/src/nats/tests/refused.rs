@@ -169,6 +169,14 @@ fn a_bad_subject_costs_its_operation_alone() {
         ("PUB a.* 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @6; PING"),
         ("PUB a.*.b 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @6; PING"),
         ("PUB a.> 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @6; PING"),
+        (
+            "PUB $JS.API.CONSUMER.CREATE.s.>.a 0\r\n\r\nPING\r\n",
+            "stay Invalid Publish Subject PublishSubject @30; PING",
+        ),
+        (
+            "PUB $JS.API.CONSUMER.INFO.s.* 0\r\n\r\nPING\r\n",
+            "stay Invalid Publish Subject PublishSubject @28; PING",
+        ),
         ("PUB a\x01b 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),
         ("PUB a\rb 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),
         ("PUB a\x0cb 0\r\n\r\nPING\r\n", "stay Invalid Publish Subject PublishSubject @5; PING"),

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stilling_journal::{Chunk, From, ReadOrder, Record};
-use stilling_wire::nats::{BadHeaders, Subject, SubjectLimits};
+use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
 use super::roster::{Pull, Unwelcome, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
@@ -177,6 +177,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
                 match self.consumer_next(client, (stream, name), reply, payload, now_ns) {
                     Ok(()) => return,
+                    // As where nobody listens: clients then make their consumer anew, at its next message.
+                    Err(Wrong(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
                     Err(Wrong(code, _, words)) => {
                         let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
                         return self.send_status(reply, b"", status.as_bytes());

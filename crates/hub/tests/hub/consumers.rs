@@ -211,6 +211,11 @@ fn messages_that_are_asked_for_come_and_the_question_ends() {
     pull(&mut rig, r#"{"batch":1,"no_wait":true}"#);
     rig.settle();
     assert!(rig.heard(READER).contains("404 No Messages"));
+    // What clients take for the sign to make their consumer anew.
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.gone", "", "pulled")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("NATS/1.0 503\r\n"), "{heard}");
 }
 
 #[test]

@@ -2,15 +2,12 @@
 //! ends, resets or is paused in the middle, and that a shard short of room for input does without. Over the simulated
 //! network.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
-use stilling_engine::driver::Wait;
 use stilling_engine::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
-use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard};
-use stilling_ring::Wake;
-use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+use stilling_engine::{CloseReason, Config, Io, Service, Session};
+use stilling_simulation::Peer;
+use stilling_simulation::alone::Alone;
 
 /// Bytes that the network takes in one direction before somebody reads.
 const BUFFER: usize = 4 * LONG_READ;
@@ -71,47 +68,8 @@ impl Session for Reader {
     }
 }
 
-struct World {
-    network: Network,
-    shard: Shard<SimDriver, Stage>,
-    address: Address,
-}
-
-impl World {
-    fn new(stage: Stage, input_bytes_max: usize) -> World {
-        let network = Network::new(1, Options { buffer: BUFFER, ..Options::default() });
-        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 10, None);
-        let address = listener.listening_at().expect("it listens");
-        let config = Config { capacity: 10, input_bytes_max, ..Config::default() };
-        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
-        let mut shard = Shard::new(SimDriver::new(&network), stage, config, network.clock(), wake, counters);
-        shard.listen(listener, false).expect("the first listener");
-        World { network, shard, address }
-    }
-
-    fn client(&mut self) -> Peer {
-        let client = self.network.connect(self.address.clone(), None);
-        self.turns();
-        client
-    }
-
-    fn turns(&mut self) {
-        for _ in 0..20 {
-            self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
-            self.shard.turn(false).expect("turns");
-            let mut turns = 0;
-            while self.shard.prepare_to_wait() == Wait::No {
-                self.shard.turn(false).expect("turns");
-                turns += 1;
-                assert!(turns < 1000, "it spins");
-            }
-            self.shard.audit().unwrap_or_else(|why| panic!("{why}"));
-        }
-    }
-
-    fn stage(&mut self) -> &mut Stage {
-        self.shard.service()
-    }
+fn world(stage: Stage, input_bytes_max: usize) -> Alone<Stage> {
+    Alone::new(stage, Config { capacity: 10, input_bytes_max, ..Config::default() }, BUFFER)
 }
 
 fn pattern(len: usize) -> Vec<u8> {
@@ -125,30 +83,30 @@ fn write(peer: &mut Peer, bytes: &[u8]) {
 /// Row 0.5: a burst is looked at in few long pieces, not in one for each buffer.
 #[test]
 fn what_fills_a_buffer_is_followed_by_one_long_look() {
-    let mut world = World::new(Stage { piece: 1, ..Stage::default() }, 1 << 20);
+    let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
     let mut client = world.client();
     let bytes = pattern(RECEIVE_BUFFER_SIZE + LONG_READ + 100);
     write(&mut client, &bytes);
     world.turns();
-    assert_eq!(world.stage().looks, [RECEIVE_BUFFER_SIZE, LONG_READ, 100]);
-    assert_eq!(world.stage().taken, bytes);
+    assert_eq!(world.service().looks, [RECEIVE_BUFFER_SIZE, LONG_READ, 100]);
+    assert_eq!(world.service().taken, bytes);
     write(&mut client, &bytes[..RECEIVE_BUFFER_SIZE - 1]);
     world.turns();
-    assert_eq!(world.stage().looks[3..], [RECEIVE_BUFFER_SIZE - 1], "a buffer with room is all there was");
+    assert_eq!(world.service().looks[3..], [RECEIVE_BUFFER_SIZE - 1], "a buffer with room is all there was");
 }
 
 /// Row 0.5: what a session has left of one look stands before what follows.
 #[test]
 fn messages_that_lie_across_buffers_arrive_whole() {
     for piece in [3, 4095, 4096, 4097, 10_000, LONG_READ - RECEIVE_BUFFER_SIZE] {
-        let mut world = World::new(Stage { piece, ..Stage::default() }, 1 << 20);
+        let mut world = world(Stage { piece, ..Stage::default() }, 1 << 20);
         let mut client = world.client();
         let bytes = pattern(BUFFER / piece * piece);
         write(&mut client, &bytes);
         world.turns();
-        assert!(world.stage().taken == bytes, "pieces of {piece}");
+        assert!(world.service().taken == bytes, "pieces of {piece}");
         assert_eq!(world.shard.held(), (0, 0));
-        let looks = world.stage().looks.clone();
+        let looks = world.service().looks.clone();
         assert!(looks.len() <= 2 * BUFFER / (LONG_READ / 2), "pieces of {piece} took {looks:?}");
     }
 }
@@ -159,20 +117,20 @@ fn a_long_look_meets_the_end_or_a_reset() {
     for (ends, len) in [true, false].into_iter().flat_map(|ends| {
         [RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, RECEIVE_BUFFER_SIZE + LONG_READ].map(|len| (ends, len))
     }) {
-        let mut world = World::new(Stage { piece: 1, ..Stage::default() }, 1 << 20);
+        let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
         let mut client = world.client();
         let bytes = pattern(len);
         write(&mut client, &bytes);
         if ends {
             client.shutdown();
             world.turns();
-            let stage = world.stage();
+            let stage = world.service();
             assert!(stage.taken == bytes, "{len} bytes before the end");
             assert_eq!((stage.ended, &stage.closed[..]), (1, &[CloseReason::PeerClosed][..]));
         } else {
             client.reset();
             world.turns();
-            let stage = world.stage();
+            let stage = world.service();
             assert!(stage.taken == bytes, "{} of {len} bytes before a reset", stage.taken.len());
             assert_eq!((stage.ended, &stage.closed[..]), (0, &[CloseReason::PeerReset][..]));
         }
@@ -185,12 +143,12 @@ fn a_long_look_meets_the_end_or_a_reset() {
 fn a_session_that_pauses_in_the_middle_loses_nothing() {
     for pauses_at in [1, RECEIVE_BUFFER_SIZE, RECEIVE_BUFFER_SIZE + 1, LONG_READ] {
         let stage = Stage { piece: 1, pauses_at: Some(pauses_at), ..Stage::default() };
-        let mut world = World::new(stage, 1 << 20);
+        let mut world = world(stage, 1 << 20);
         let mut client = world.client();
         let bytes = pattern(BUFFER);
         write(&mut client, &bytes);
         world.turns();
-        assert!(world.stage().taken == bytes, "paused at {pauses_at}");
+        assert!(world.service().taken == bytes, "paused at {pauses_at}");
         assert_eq!(world.shard.held(), (0, 0));
     }
 }
@@ -200,14 +158,14 @@ fn a_session_that_pauses_in_the_middle_loses_nothing() {
 fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     let piece = RECEIVE_BUFFER_SIZE - 900;
     // The first client leaves enough for a block of the store that takes more than half of it.
-    let mut world = World::new(Stage { piece, ..Stage::default() }, 7 * 1024);
+    let mut world = world(Stage { piece, ..Stage::default() }, 7 * 1024);
     let mut first = world.client();
     write(&mut first, &pattern(piece - 1));
     world.turns();
     let mut second = world.client();
     write(&mut second, &pattern(RECEIVE_BUFFER_SIZE + 50));
     world.turns();
-    let stage = world.stage();
+    let stage = world.service();
     assert_eq!(stage.looks[1], RECEIVE_BUFFER_SIZE);
     assert!(stage.looks[2..].iter().all(|look| *look < RECEIVE_BUFFER_SIZE), "{:?}", stage.looks);
     assert_eq!(stage.taken.len(), piece);

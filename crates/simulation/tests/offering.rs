@@ -1,16 +1,12 @@
 //! Bytes that a session offers instead of sending: what the system does not take stays with the session, and the
 //! shard's store stays empty. Each case alone, over the simulated network.
 
-use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
-use stilling_engine::driver::Wait;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
-use stilling_engine::{CloseReason, Config, Full, Io, Service, Session, Shard};
-use stilling_ring::Wake;
-use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+use stilling_engine::{CloseReason, Config, Full, Io, Service, Session};
+use stilling_simulation::Peer;
+use stilling_simulation::alone::{Alone, read};
 
 /// Bytes that the network takes in one direction before somebody reads.
 const BUFFER: usize = 5000;
@@ -86,65 +82,10 @@ impl Session for Offering {
     }
 }
 
-struct World {
-    network: Network,
-    shard: Shard<SimDriver, Stage>,
-    address: Address,
-}
-
-impl World {
-    /// Sessions that send `head` bytes and offer `body` more, over a network that takes `buffer` at once.
-    fn new(head: usize, body: usize, buffer: usize) -> Self {
-        let network = Network::new(1, Options { buffer, ..Options::default() });
-        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 100, None);
-        let address = listener.listening_at().expect("it listens");
-        let config = Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() };
-        let service = Stage { body, head, piece: usize::MAX / 2, ..Stage::default() };
-        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
-        let mut shard =
-            Shard::new(SimDriver::new(&network), service, config, network.clock(), wake, counters);
-        shard.listen(listener, false).expect("the first listener");
-        World { network, shard, address }
-    }
-
-    fn client(&mut self) -> Peer {
-        let client = self.network.connect(self.address.clone(), None);
-        self.turns();
-        client
-    }
-
-    /// Lets everything happen that the network brings in a short time. The shard comes to rest each time: it does not
-    /// turn in vain.
-    fn turns(&mut self) {
-        for _ in 0..20 {
-            self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
-            self.shard.turn(false).expect("turns");
-            let mut turns = 0;
-            while self.shard.prepare_to_wait() == Wait::No {
-                self.shard.turn(false).expect("turns");
-                turns += 1;
-                assert!(turns < 100, "it spins");
-            }
-            self.shard.audit().unwrap_or_else(|why| panic!("{why}"));
-        }
-    }
-}
-
-/// What the peer can read now, at most `most` bytes; the flag says whether the end came behind it.
-fn read(peer: &mut Peer, most: usize) -> (Vec<u8>, bool) {
-    let (mut all, mut into) = (Vec::new(), [0; 1000]);
-    loop {
-        let room = into.len().min(most - all.len());
-        if room == 0 {
-            return (all, false);
-        }
-        match peer.read(&mut into[..room]) {
-            Ok(0) => return (all, true),
-            Ok(len) => all.extend(&into[..len]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return (all, false),
-            Err(error) => panic!("{error}"),
-        }
-    }
+/// Sessions that send `head` bytes and offer `body` more, over a network that takes `buffer` at once.
+fn world(head: usize, body: usize, buffer: usize) -> Alone<Stage> {
+    let service = Stage { body, head, piece: usize::MAX / 2, ..Stage::default() };
+    Alone::new(service, Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() }, buffer)
 }
 
 /// Row 4.36: a long answer to a slow reader: every byte in its order, and never one in the store but of the head.
@@ -160,7 +101,7 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
         (HEAD, 300_000, 1_000_000),
         (SEND_MAX, 100_000, BUFFER),
     ] {
-        let mut world = World::new(head, body, buffer);
+        let mut world = world(head, body, buffer);
         let mut client = world.client();
         // Not to a session that has ended already: it would be answered by a reset.
         if world.shard.service().ended.is_empty() {
@@ -195,7 +136,7 @@ fn what_is_offered_arrives_whole_and_is_never_held() {
 /// Row 4.36: when the rest of an offer has gone the session goes on in the same turn, however long the shard could wait.
 #[test]
 fn the_news_of_an_offer_is_not_waited_for() {
-    let mut world = World::new(0, 100_000, BUFFER);
+    let mut world = world(0, 100_000, BUFFER);
     world.shard.service().piece = 2000;
     let mut client = world.client();
     let mut seen = 0;
@@ -211,10 +152,10 @@ fn the_news_of_an_offer_is_not_waited_for() {
 fn fast_readers_of_long_answers_keep_nobody_waiting() {
     const READERS: usize = 3 * ARENA_SIZE / SEND_MAX;
     const BODY: usize = 40 * SEND_MAX;
-    let mut world = World::new(10, BODY, 2 * SEND_MAX);
+    let mut world = world(10, BODY, 2 * SEND_MAX);
     world.shard.service().piece = SEND_MAX;
     let mut readers: Vec<(Peer, usize)> = (0..READERS).map(|_| (world.client(), 0)).collect();
-    let turn = |world: &mut World, readers: &mut Vec<(Peer, usize)>| {
+    let turn = |world: &mut Alone<Stage>, readers: &mut Vec<(Peer, usize)>| {
         for (peer, seen) in readers {
             *seen += read(peer, usize::MAX).0.len();
         }
@@ -224,7 +165,7 @@ fn fast_readers_of_long_answers_keep_nobody_waiting() {
     for _ in 0..10 {
         turn(&mut world, &mut readers);
     }
-    let mut late = world.network.connect(world.address.clone(), None);
+    let mut late = world.knock();
     for _ in 0..5 {
         turn(&mut world, &mut readers);
     }
@@ -241,7 +182,7 @@ fn fast_readers_of_long_answers_keep_nobody_waiting() {
 /// Row 4.35: who takes nothing is given up in time, and who takes a little has its time anew.
 #[test]
 fn the_write_timeout_holds_for_offers() {
-    let mut world = World::new(0, 100_000, BUFFER);
+    let mut world = world(0, 100_000, BUFFER);
     let mut client = world.client();
     let mut seen = 0;
     for _ in 0..10 {
@@ -261,7 +202,7 @@ fn the_write_timeout_holds_for_offers() {
 /// Row 4.34: a peer that goes in the middle of an offer ends its connection once.
 #[test]
 fn who_leaves_in_the_middle_of_an_offer_is_gone() {
-    let mut world = World::new(HEAD, 100_000, BUFFER);
+    let mut world = world(HEAD, 100_000, BUFFER);
     let mut client = world.client();
     read(&mut client, 4000);
     world.turns();

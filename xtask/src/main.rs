@@ -10,6 +10,7 @@ mod ci;
 mod configuration;
 mod crash;
 mod fuzz;
+mod go;
 mod limits;
 mod packages;
 mod python;

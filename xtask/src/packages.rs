@@ -17,10 +17,11 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 13] = [
+pub(crate) const FOR_TESTS: [Program; 14] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
+    program("go", "golang-go"),
     program("ip", "iproute2"),
     program("logger", "bsdutils"),
     program("nginx", "nginx-light"),

@@ -5,6 +5,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::Outcome;
+use crate::go;
 use crate::limits;
 use crate::packages;
 use crate::python;
@@ -29,6 +30,7 @@ pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     steps.act("programs", || packages::install(&packages::FOR_TESTS))?;
     steps.act("gunicorn", || python::GUNICORN.install())?;
     steps.act("nats-py", || python::NATS_PY.install())?;
+    steps.act("nats.go", go::build_nats_go)?;
     steps.act("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Outcome;
+use crate::go::go;
 use crate::steps::run;
 use crate::tree;
 
@@ -34,9 +35,9 @@ pub(crate) fn install_nats_server() -> Outcome {
     }
     let tools = tree::target().join("tools");
     std::fs::create_dir_all(&tools)?;
-    let mut go = Command::new("go");
+    let mut go = go(["install", NATS_SERVER]);
     // An older Go fetches the toolchain that the module asks for.
-    go.args(["install", NATS_SERVER]).env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
+    go.env("GOBIN", tools.canonicalize()?).env("GOTOOLCHAIN", "auto");
     match run(&mut go) {
         Ok(()) => Ok(()),
         Err(error) if version(Path::new("nats-server")).is_some() => {

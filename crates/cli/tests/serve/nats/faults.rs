@@ -35,22 +35,9 @@ fn publish(client: &mut Client, subject: &str, range: std::ops::Range<u32>) -> V
     sequences
 }
 
-/// Everything that a stream has, as a consumer gets it.
+/// The payloads of a stream's first records.
 fn replay(hub: &Hub, stream: &str, count: usize) -> Vec<String> {
-    let mut client = hub.client();
-    let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
-    let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
-    client.say("SUB push 1\r\nSUB answer 2\r\n");
-    client.say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
-    let mut payloads = Vec::new();
-    while payloads.len() < count {
-        let line = client.line();
-        let payload = client.line();
-        if line.contains("$JS.ACK.") {
-            payloads.push(payload);
-        }
-    }
-    payloads
+    hub.records(stream, count).0.into_iter().map(|(_, payload)| payload).collect()
 }
 
 /// Row 0.4; the simulation tries what a test cannot: power, sectors, orders.

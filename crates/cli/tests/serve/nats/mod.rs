@@ -1,12 +1,13 @@
 //! NATS clients, streams, and what is there after the server has died.
 
 mod faults;
+mod foreign;
 mod lines;
-mod python;
 mod users;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use stilling_probe::Peer;
 use tempfile::TempDir;
@@ -22,8 +23,18 @@ pub(crate) struct Hub {
 impl Hub {
     /// With further options, separated by blanks.
     pub(crate) fn start(driver: Driver, options: &str) -> Hub {
+        Self::start_at(driver, "127.0.0.1:0", options)
+    }
+
+    /// One that can be started again in the same place: it has an address of its own, whose ports nobody else is given while
+    /// it is away.
+    pub(crate) fn start_alone(driver: Driver, options: &str) -> Hub {
+        Self::start_at(driver, &format!("{}:0", own_address()), options)
+    }
+
+    fn start_at(driver: Driver, place: &str, options: &str) -> Hub {
         let data = tempfile::tempdir().expect("a folder");
-        let server = serve(driver, data.path(), options);
+        let server = serve(driver, data.path(), place, options);
         Hub { server, data }
     }
 
@@ -42,8 +53,45 @@ impl Hub {
         let Hub { server, data } = self;
         // What is left of it dies without a word.
         drop(server);
-        let server = serve(driver, data.path(), options);
+        let server = serve(driver, data.path(), "127.0.0.1:0", options);
         Hub { server, data }
+    }
+
+    /// Kills the server, and starts another one in its place when `meanwhile` has returned.
+    pub(crate) fn crash_in_place(self, driver: Driver, options: &str, meanwhile: impl FnOnce()) -> Hub {
+        let place = self.nats().to_string();
+        let Hub { server, data } = self;
+        drop(server);
+        meanwhile();
+        let server = serve(driver, data.path(), &place, options);
+        Hub { server, data }
+    }
+
+    /// The first `count` records of a stream, with their sequences, as a consumer gets them; and how many are behind them.
+    pub(crate) fn records(&self, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
+        let mut client = self.client();
+        let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
+        let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
+        client.say("SUB push 1\r\nSUB answer 2\r\n");
+        client
+            .say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
+        let (mut records, mut behind) = (Vec::new(), 0);
+        while records.len() < count {
+            let line = client.line();
+            // A record with headers has its payload behind them.
+            let headers = line.starts_with("HMSG ").then(|| while !client.line().is_empty() {});
+            let payload = client.line();
+            let Some((_, place)) = line.split_once("$JS.ACK.") else {
+                assert!(headers.is_none(), "{line}");
+                continue;
+            };
+            // `<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>`, and sizes.
+            let mut tokens = place.split_whitespace().next().expect("a place").split('.').skip(3);
+            let mut number = |at| tokens.nth(at).and_then(|token| token.parse().ok()).expect("a number");
+            records.push((number(0), payload));
+            behind = number(2);
+        }
+        (records, behind)
     }
 }
 
@@ -52,9 +100,18 @@ pub(crate) fn address(server: &Server) -> SocketAddr {
     server.banner_line("listening nats://").parse().expect("an address")
 }
 
-fn serve(driver: Driver, data: &Path, options: &str) -> Server {
+/// An address of this machine that no other test uses.
+pub(crate) fn own_address() -> Ipv4Addr {
+    static USED: AtomicU8 = AtomicU8::new(0);
+    let number = USED.fetch_add(1, Relaxed);
+    assert!(number < 250, "there are no more");
+    let [.., high, low] = std::process::id().to_be_bytes();
+    Ipv4Addr::new(127, number + 1, high, low)
+}
+
+fn serve(driver: Driver, data: &Path, place: &str, options: &str) -> Server {
     let data = data.join("streams");
-    let options = format!("--nats 127.0.0.1:0 --data {} {options}", data.display());
+    let options = format!("--nats {place} --data {} {options}", data.display());
     Server::start(driver, &options)
 }
 

@@ -1,4 +1,8 @@
-"""What nats-py does with a server: everything is asserted here, the last line says that all of it was."""
+"""What nats-py does with a server: everything is asserted here, the last line says that all of it was.
+
+With "restart" it publishes until it has been disconnected and has come back, and tells line by line what happens to it; the test
+kills the server in the middle.
+"""
 
 import asyncio
 import sys
@@ -8,7 +12,14 @@ from nats.errors import NoRespondersError
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError
 
-PATIENCE = 20
+# When a wait is called a failure, in seconds.
+PATIENCE = 50
+
+# How long an acknowledgement is waited for before the message is sent again.
+ATTEMPT = 2
+
+# Messages that are published after the client has come back.
+AFTERWARDS = 100
 
 
 async def plain(client):
@@ -103,7 +114,74 @@ async def replay(client):
     assert (await memory.next_msg(timeout=PATIENCE)).data == b"m"
 
 
-async def main(address):
+def tell(*what):
+    print(*what, flush=True)
+
+
+async def restart(address):
+    back = asyncio.Event()
+
+    async def disconnected():
+        tell("disconnected")
+
+    async def reconnected():
+        tell("reconnected")
+        back.set()
+
+    async def error(what):
+        tell("error", repr(what))
+
+    client = await nats.connect(
+        address,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.05,
+        disconnected_cb=disconnected,
+        reconnected_cb=reconnected,
+        error_cb=error,
+    )
+    heard = asyncio.Event()
+
+    async def hear(message):
+        tell("heard", message.data.decode())
+        heard.set()
+
+    await client.subscribe("plain", cb=hear)
+    stream = client.jetstream(timeout=ATTEMPT)
+    delivered = set()
+
+    async def follow(message):
+        delivered.add(int(message.data))
+        tell("delivered", message.data.decode(), message.metadata.sequence.stream)
+
+    await stream.subscribe("events.n", cb=follow, ordered_consumer=True, idle_heartbeat=1)
+
+    number, left = 0, AFTERWARDS
+    while left > 0:
+        number += 1
+        while True:
+            try:
+                told = await stream.publish("events.n", b"%d" % number, headers={"Nats-Msg-Id": str(number)})
+                tell("acknowledged", number, told.seq)
+                break
+            except Exception as why:
+                tell("failed", number, repr(why))
+        if back.is_set():
+            left -= 1
+    await client.publish("plain", b"afterwards")
+    await asyncio.wait_for(heard.wait(), PATIENCE)
+
+    async def all_of_them():
+        while len(delivered) < number:
+            await asyncio.sleep(0.005)
+
+    await asyncio.wait_for(all_of_them(), PATIENCE)
+    await client.close()
+    tell("all of it")
+
+
+async def main(address, task):
+    if task == "restart":
+        return await restart(address)
     client = await nats.connect(address, connect_timeout=PATIENCE)
     assert client.connected_server_version.major == 2
     for step in (plain, requests, streams, replay):
@@ -113,4 +191,4 @@ async def main(address):
     print("all of it")
 
 
-asyncio.run(main(sys.argv[1]))
+asyncio.run(main(*sys.argv[1:]))

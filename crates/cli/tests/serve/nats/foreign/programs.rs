@@ -1,0 +1,83 @@
+//! Clients in other languages: programs that check for themselves and tell line by line what they see.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use crate::support::HANG;
+
+/// What a program says when it has done all that it should.
+pub(super) const ALL_OF_IT: &str = "all of it";
+
+/// A program that runs; it ends with its test.
+pub(super) struct Program {
+    child: Running,
+    lines: Receiver<String>,
+}
+
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Where `cargo xtask test` puts what tests need.
+fn installed(path: &str) -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(path);
+    assert!(place.exists(), "{} is missing; `cargo xtask test` installs it", place.display());
+    place
+}
+
+/// nats-py.
+pub(super) fn python(task: &str, address: SocketAddr) -> Program {
+    let mut command = Command::new(installed("nats-py/bin/python"));
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/client.py"));
+    Program::start(command, task, address)
+}
+
+/// nats.go.
+pub(super) fn go(task: &str, address: SocketAddr) -> Program {
+    Program::start(Command::new(installed("nats-go/client")), task, address)
+}
+
+impl Program {
+    fn start(mut command: Command, task: &str, address: SocketAddr) -> Program {
+        command.args([&format!("nats://{address}"), task]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = Running(command.spawn().expect("the program runs"));
+        let out = BufReader::new(child.0.stdout.take().expect("it is piped"));
+        let (told, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if told.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Program { child, lines }
+    }
+
+    /// Waits until it has done everything.
+    #[track_caller]
+    pub(super) fn does_all_of_it(mut self) {
+        let mut said = Vec::new();
+        while let Ok(line) = self.lines.recv_timeout(HANG) {
+            said.push(line);
+        }
+        assert_eq!(said.last().map(String::as_str), Some(ALL_OF_IT), "{said:?}");
+        let status = self.child.0.wait().expect("it is ours");
+        assert!(status.success(), "{status}: {said:?}");
+    }
+
+    /// The next line that it tells; `None` when it tells nothing more.
+    pub(super) fn tells(self) -> impl FnMut() -> Option<String> {
+        move || {
+            let Program { lines, .. } = &self;
+            lines.recv_timeout(HANG).ok()
+        }
+    }
+}

@@ -3,6 +3,7 @@
 mod faults;
 mod foreign;
 mod lines;
+mod promises;
 mod users;
 
 use std::net::{Ipv4Addr, SocketAddr};

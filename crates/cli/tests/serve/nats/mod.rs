@@ -3,6 +3,7 @@
 mod faults;
 mod foreign;
 mod lines;
+mod pages;
 mod promises;
 mod users;
 

@@ -1,0 +1,152 @@
+//! A web page of anybody's, in the browser of somebody who runs a server: what it has the browser send is no publication.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+
+use super::Hub;
+use crate::support::{Driver, HANG, Tool};
+
+on_both_drivers! {
+    a_page_of_another_origin_publishes_nothing,
+    what_a_browser_would_ask_first_is_not_allowed,
+}
+
+/// Tries each way in which a page can have something sent to another origin, and tells what it was allowed to see of it.
+const PAGE: &str = r#"<!doctype html><title>Anybody's</title><script>
+const target = "http://TARGET/publish/events.page";
+const ask = (what) => fetch(target, { method: "POST", ...what }).then((answer) => answer.type, () => "refused");
+const loaded = (frame) => new Promise((done) => { frame.onload = done; document.body.append(frame); });
+const sandboxed = (frame) => new Promise((done) => {
+  onmessage = (message) => done(message.data);
+  frame.sandbox = "allow-scripts";
+  frame.srcdoc = `<script>fetch("${target}", { method: "POST", mode: "no-cors", body: "sandboxed" })
+    .then((answer) => answer.type, () => "refused").then((told) => parent.postMessage(told, "*"));</` + "script>";
+  document.body.append(frame);
+});
+onload = async () => {
+  const told = [await ask({ mode: "no-cors", body: "simple" }), await ask({ body: "simple and read" })];
+  told.push(await ask({ headers: { "Nats-Msg-Id": "1" }, body: "asked first" }));
+  told.push(await ask({ headers: { "Content-Type": "application/x-ndjson" }, body: "asked first, too" }));
+  const sink = document.createElement("iframe");
+  sink.name = "sink";
+  await loaded(sink);
+  const form = document.createElement("form");
+  Object.assign(form, { method: "POST", enctype: "text/plain", target: "sink", action: target });
+  document.body.append(form);
+  const sent = new Promise((done) => { sink.onload = done; });
+  form.submit();
+  await sent;
+  told.push(await sandboxed(document.createElement("iframe")));
+  await fetch("/told?" + told.join("-"));
+};
+</script><body></body>"#;
+
+/// A browser that ends with its test.
+struct Browser(Child);
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Browser {
+    fn open(url: &str, profile: &Path) -> Browser {
+        let mut command = Command::new("chromium");
+        command
+            .args([
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--no-first-run",
+            ])
+            .args(["--disable-background-networking", "--disable-component-update", "--no-proxy-server"])
+            .arg(format!("--user-data-dir={}", profile.display()))
+            .arg(url)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Browser(command.spawn().expect("chromium runs; `cargo xtask test` installs it"))
+    }
+}
+
+/// Answers one connection: with the page, or, where it tells what it saw, with nothing. A browser also opens connections in
+/// advance, on which it may never say anything.
+fn answer(stream: &TcpStream, page: &str) -> Option<String> {
+    let mut head = String::new();
+    let mut lines = BufReader::new(stream);
+    while lines.read_line(&mut head).ok()? > 2 {}
+    let path = head.split(' ').nth(1)?;
+    let (status, body) = if path == "/" { ("200 OK", page) } else { ("404 Not Found", "") };
+    let size = body.len();
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n{body}"
+    );
+    { stream }.write_all(answer.as_bytes()).ok()?;
+    path.strip_prefix("/told?").map(ToOwned::to_owned)
+}
+
+/// Serves the page on a port of its own; what it tells comes out of the channel.
+fn shows(page: String) -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("http://{}/", listener.local_addr().expect("it has an address"));
+    let (tell, told) = channel();
+    let page = Arc::new(page);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let (tell, page) = (tell.clone(), Arc::clone(&page));
+            // It may be that the test has ended.
+            std::thread::spawn(move || answer(&stream, &page).map(|told| tell.send(told).ok()));
+        }
+    });
+    (url, told)
+}
+
+fn a_page_of_another_origin_publishes_nothing(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let target = hub.server.address();
+    let (url, told) = shows(PAGE.replace("TARGET", &target.to_string()));
+    let profile = tempfile::tempdir().expect("a folder");
+    let browser = Browser::open(&url, profile.path());
+    let told = told.recv_timeout(HANG).expect("the page tells what it saw");
+    // What is opaque was sent, and its answer hidden.
+    assert_eq!(told, "opaque-refused-refused-refused-opaque");
+    drop(browser);
+    let mut watcher = hub.server.watch();
+    let metrics = watcher.look();
+    // Sent without asking: twice by the page, once by its form, once from the sandbox. Twice it was asked first, in vain.
+    assert_eq!((metrics.answers(403), metrics.answers(405)), (4, 2), "{metrics:?}");
+    // A page of the server's own may publish, and what it publishes is the first.
+    let published = Tool::new("curl", "--silent --show-error --max-time 30 --data own")
+        .arg("--header")
+        .arg(format!("Origin: http://{target}"))
+        .arg(hub.server.url("/publish/events.page"));
+    assert_eq!(published.output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
+    drop(watcher);
+    hub.server.finish();
+}
+
+/// No answer has a field by which a browser would let a page go on.
+fn what_a_browser_would_ask_first_is_not_allowed(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    for origin in ["http://example.org", "null"] {
+        let head = Tool::new("curl", "--silent --show-error --max-time 30 --include --request OPTIONS")
+            .arg("--header")
+            .arg(format!("Origin: {origin}"))
+            .arg("--header")
+            .arg("Access-Control-Request-Method: POST")
+            .arg("--header")
+            .arg("Access-Control-Request-Headers: nats-msg-id")
+            .arg(hub.server.url("/publish/events.page"))
+            .output();
+        assert!(head.starts_with("HTTP/1.1 405 "), "{head}");
+        assert!(!head.to_ascii_lowercase().contains("access-control-"), "{head}");
+    }
+    hub.server.finish();
+}

@@ -17,20 +17,23 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 14] = [
+pub(crate) const FOR_TESTS: [Program; 17] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
     program("go", "golang-go"),
     program("ip", "iproute2"),
     program("logger", "bsdutils"),
+    program("mount", "mount"),
     program("nginx", "nginx-light"),
     program("node", "nodejs"),
+    program("nsenter", "util-linux"),
     program("prlimit", "util-linux"),
     program("python3", "python3"),
     program("rsyslogd", "rsyslog"),
     program("ss", "iproute2"),
     program("strace", "strace"),
+    program("unshare", "util-linux"),
     program("wrk", "wrk"),
 ];
 

@@ -17,7 +17,7 @@ on_both_drivers! {
 }
 
 /// Publishes `range` and waits for all acknowledgements; returns the sequences.
-fn publish(client: &mut Client, subject: &str, range: std::ops::Range<u32>) -> Vec<u64> {
+pub(super) fn publish(client: &mut Client, subject: &str, range: std::ops::Range<u32>) -> Vec<u64> {
     let mut text = String::new();
     for number in range.clone() {
         let payload = number.to_string();

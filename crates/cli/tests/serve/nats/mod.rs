@@ -1,5 +1,6 @@
 //! NATS clients, streams, and what is there after the server has died.
 
+mod disks;
 mod faults;
 mod foreign;
 mod lines;
@@ -69,31 +70,9 @@ impl Hub {
         Hub { server, data }
     }
 
-    /// The first `count` records of a stream, with their sequences, as a consumer gets them; and how many are behind them.
+    /// The first `count` records of a stream, with their sequences, and how many are behind them.
     pub(crate) fn records(&self, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
-        let mut client = self.client();
-        let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
-        let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
-        client.say("SUB push 1\r\nSUB answer 2\r\n");
-        client
-            .say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
-        let (mut records, mut behind) = (Vec::new(), 0);
-        while records.len() < count {
-            let line = client.line();
-            // A record with headers has its payload behind them.
-            let headers = line.starts_with("HMSG ").then(|| while !client.line().is_empty() {});
-            let payload = client.line();
-            let Some((_, place)) = line.split_once("$JS.ACK.") else {
-                assert!(headers.is_none(), "{line}");
-                continue;
-            };
-            // `<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>`, and sizes.
-            let mut tokens = place.split_whitespace().next().expect("a place").split('.').skip(3);
-            let mut number = |at| tokens.nth(at).and_then(|token| token.parse().ok()).expect("a number");
-            records.push((number(0), payload));
-            behind = number(2);
-        }
-        (records, behind)
+        records(self.nats(), stream, count)
     }
 }
 
@@ -115,6 +94,32 @@ fn serve(driver: Driver, data: &Path, place: &str, options: &str) -> Server {
     let data = data.join("streams");
     let options = format!("--nats {place} --data {} {options}", data.display());
     Server::start(driver, &options)
+}
+
+/// The first `count` records of a stream, with their sequences, as a consumer gets them; and how many are behind them.
+pub(crate) fn records(server: SocketAddr, stream: &str, count: usize) -> (Vec<(u64, String)>, u64) {
+    let mut client = Client::connect(server);
+    let config = r#"{"ack_policy":"none","deliver_policy":"all","deliver_subject":"push"}"#;
+    let question = format!(r#"{{"stream_name":"{stream}","config":{config}}}"#);
+    client.say("SUB push 1\r\nSUB answer 2\r\n");
+    client.say(format!("PUB $JS.API.CONSUMER.CREATE.{stream} answer {}\r\n{question}\r\n", question.len()));
+    let (mut records, mut behind) = (Vec::new(), 0);
+    while records.len() < count {
+        let line = client.line();
+        // A record with headers has its payload behind them.
+        let headers = line.starts_with("HMSG ").then(|| while !client.line().is_empty() {});
+        let payload = client.line();
+        let Some((_, place)) = line.split_once("$JS.ACK.") else {
+            assert!(headers.is_none(), "{line}");
+            continue;
+        };
+        // `<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>`, and sizes.
+        let mut tokens = place.split_whitespace().next().expect("a place").split('.').skip(3);
+        let mut number = |at| tokens.nth(at).and_then(|token| token.parse().ok()).expect("a number");
+        records.push((number(0), payload));
+        behind = number(2);
+    }
+    (records, behind)
 }
 
 /// A client that says what the test says.

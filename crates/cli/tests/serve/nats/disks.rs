@@ -1,0 +1,192 @@
+//! A disk that is full, a folder that cannot be written, a journal of another version: what was acknowledged stays, what
+//! cannot be kept is refused with the reason, and everything else goes on.
+//!
+//! The small disk is a tmpfs in a mount namespace of its own (`unshare`, `nsenter`), so that it is really full.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+use super::faults::publish;
+use super::{Client, address, records};
+use crate::support::{Driver, Server, Tool, binary};
+
+on_both_drivers! {
+    a_full_disk_freezes_its_streams_and_nothing_else,
+    a_folder_that_cannot_be_written_is_named_at_the_start,
+}
+
+/// A file system of its own, which nobody outside sees; it goes with its keeper.
+struct SmallDisk {
+    keeper: Child,
+    folder: TempDir,
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+impl SmallDisk {
+    fn new(size: &str) -> SmallDisk {
+        let folder = tempfile::tempdir().expect("a folder");
+        let script = r#"mount -t tmpfs -o "size=$1" none "$0" && echo mounted && exec cat"#;
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(folder.path()).arg(size);
+        // It lives until its input ends, with this process at the latest.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut keeper = command.spawn().expect("unshare runs");
+        let mut said = String::new();
+        BufReader::new(keeper.stdout.take().expect("it is piped")).read_line(&mut said).expect("it speaks");
+        assert_eq!(said, "mounted\n", "a user may mount in a namespace of their own");
+        SmallDisk { keeper, folder }
+    }
+
+    fn streams(&self) -> String {
+        self.folder.path().join("streams").display().to_string()
+    }
+
+    /// A command inside.
+    fn enter(&self) -> Tool {
+        let target = self.keeper.id();
+        Tool::new("nsenter", &format!("--user --mount --preserve-credentials --target {target}"))
+    }
+
+    fn remount(&self, options: &str) {
+        self.enter()
+            .arg("mount")
+            .arg("-o")
+            .arg(format!("remount,{options}"))
+            .arg(self.folder.path())
+            .output();
+    }
+
+    fn serve_command(&self, driver: Driver) -> Command {
+        let mut command = self.enter().into_command();
+        command.arg(binary().get_program()).args([
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--nats",
+            "127.0.0.1:0",
+        ]);
+        command.args(["--stream", "events=events.>", "--stream", "memory=memory.>:memory"]);
+        command.args(driver.options()).args(["--data", &self.streams()]);
+        command
+    }
+
+    fn serve(&self, driver: Driver) -> Server {
+        Server::spawn(self.serve_command(driver))
+    }
+}
+
+/// Publishes payloads of 400,000 bytes until one is refused: how many were acknowledged, and the refusal.
+fn fill(client: &mut Client, most: u32) -> (Vec<u64>, String) {
+    let mut sequences = Vec::new();
+    let payload = "x".repeat(400_000);
+    for _ in 0..most {
+        client.say(format!("PUB events.a inbox.1 400000\r\n{payload}\r\n"));
+        assert!(client.line().starts_with("MSG inbox.1 "));
+        let json = client.line();
+        match json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok()) {
+            Some(sequence) if sequence != 0 => sequences.push(sequence),
+            _ => return (sequences, json),
+        }
+    }
+    panic!("the disk is never full");
+}
+
+fn a_full_disk_freezes_its_streams_and_nothing_else(driver: Driver) {
+    let disk = SmallDisk::new("100m");
+    let server = disk.serve(driver);
+    let mut client = Client::connect(address(&server));
+    client.say("SUB inbox.* 1\r\nSUB other 2\r\n");
+    let (sequences, refusal) = fill(&mut client, 2000);
+    assert!(!sequences.is_empty() && refusal.contains("\"code\":503"), "{refusal}");
+    assert!(refusal.contains("No space left"), "{refusal}");
+    // The others go on, and so do plain subjects and those who read.
+    assert_eq!(publish(&mut client, "memory.a", 0..10), (1..=10).collect::<Vec<_>>());
+    client.say("PUB other 1\r\ny\r\n");
+    assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
+    let all = |server: &Server| -> Vec<u64> {
+        records(address(server), "events", sequences.len()).0.into_iter().map(|(at, _)| at).collect()
+    };
+    assert_eq!(all(&server), sequences);
+    assert_eq!(server.connect().ask("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    let ready = server.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(ready.status, 503);
+    assert!(ready.text().contains("the stream events is frozen") && ready.text().contains("No space left"));
+    drop(client);
+    server.finish();
+
+    // Full as it is, the next server has everything that was acknowledged.
+    let server = disk.serve(driver);
+    assert_eq!(all(&server), sequences);
+    server.finish();
+
+    // With room it goes on where the other one stopped, or behind what that one may have begun.
+    disk.remount("size=200m");
+    let server = disk.serve(driver);
+    let mut client = Client::connect(address(&server));
+    client.say("SUB inbox.* 1\r\n");
+    let next = publish(&mut client, "events.a", 0..1)[0];
+    assert!(sequences.last().is_some_and(|last| next > *last), "{next}");
+    let (there, behind) = records(address(&server), "events", sequences.len() + 1);
+    assert_eq!((there.last().map(|(at, _)| *at), behind), (Some(next), 0));
+    drop(client);
+    server.finish();
+}
+
+fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: Driver) {
+    let disk = SmallDisk::new("100m");
+    let server = disk.serve(driver);
+    let mut client = Client::connect(address(&server));
+    client.say("SUB inbox.* 1\r\n");
+    publish(&mut client, "events.a", 0..1);
+    drop(client);
+    server.finish();
+    disk.remount("ro");
+    let outcome = disk.serve_command(driver).stdin(Stdio::null()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success(), "{said}");
+    assert!(said.contains(&disk.streams()) && said.contains("Read-only file system"), "{said}");
+}
+
+/// Writes another format version into a segment's header, as a later program would have done.
+fn change_version(segment: &Path) {
+    let file = fs::File::options().read(true).write(true).open(segment).expect("it is ours");
+    let mut header = vec![0; 4096];
+    file.read_exact_at(&mut header, 0).expect("it has a header");
+    header[8] = 2;
+    let crc = crc32c::crc32c_append(crc32c::crc32c(&header[..12]), &header[16..]);
+    header[12..16].copy_from_slice(&crc.to_le_bytes());
+    file.write_all_at(&header, 0).expect("it is ours");
+}
+
+#[test]
+fn a_journal_of_another_version_is_left_alone() {
+    let hub = super::Hub::start(Driver::Poll, "");
+    let mut client = hub.client();
+    client.say("SUB inbox.* 1\r\n");
+    publish(&mut client, "events.a", 0..3);
+    drop(client);
+    let super::Hub { server, data } = hub;
+    server.finish();
+    let streams = data.path().join("streams");
+    let segment = streams.join("events").join("00000000000000000001.segment");
+    change_version(&segment);
+    let before = fs::read(&segment).expect("it is ours");
+    let mut command = binary();
+    command.args(["serve", "--listen", "127.0.0.1:0", "--nats", "127.0.0.1:0", "--data"]).arg(&streams);
+    let outcome = command.stdin(Stdio::null()).output().expect("it runs");
+    let said = String::from_utf8_lossy(&outcome.stderr);
+    assert!(!outcome.status.success(), "{said}");
+    assert!(said.contains("has format 2 and this program reads format 1"), "{said}");
+    assert!(fs::read(&segment).expect("it is ours") == before, "it is as it was");
+}

@@ -42,11 +42,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut json = std::mem::take(&mut self.scratch);
         json.clear();
         self.encode(verdict, &mut json);
-        let mut found = std::mem::take(&mut self.found);
+        // Who takes the message itself may stand in the other list still.
+        let mut found = std::mem::take(&mut self.found_again);
         found.clear();
         self.interest.find(reply, &mut found);
         self.send(&found, None, &Message { subject: reply, reply: b"", headers: b"", payload: &json });
-        (self.found, self.scratch) = (found, json);
+        (self.found_again, self.scratch) = (found, json);
     }
 
     fn encode(&self, verdict: Verdict, json: &mut Vec<u8>) {

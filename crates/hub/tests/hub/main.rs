@@ -2,6 +2,7 @@
 #![cfg(not(stilling_planted))]
 
 mod asking;
+mod clients;
 mod consumers;
 mod life;
 mod losses;

@@ -1,5 +1,6 @@
 //! A hub whose disk writes when it is told to, and whose shards are lists.
 
+pub(crate) mod clients;
 pub(crate) mod world;
 
 use std::collections::VecDeque;

@@ -1,0 +1,165 @@
+//! Whatever clients say, the hub answers in the protocol, and its accounts add up.
+
+use crate::rig::clients::{Said, play};
+
+/// What clients say.
+fn words() -> Vec<String> {
+    let id = |id: &str| format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
+    let after = |last: u64| format!("NATS/1.0\r\nNats-Expected-Last-Sequence: {last}\r\n\r\n");
+    let to_inbox = r#"{"config":{"deliver_subject":"inbox.c","deliver_policy":"all","ack_policy":"none"}}"#;
+    let with_flow = r#"{"config":{"deliver_subject":"inbox.m","ack_policy":"none","flow_control":true,"idle_heartbeat":1000000000}}"#;
+    let mut words: Vec<String> = [
+        "CONNECT {\"headers\":true,\"no_responders\":true}",
+        "CONNECT {\"echo\":false}",
+        "SUB inbox.* 2",
+        "SUB disk.> 3",
+        "SUB memory.a 4",
+        "SUB > q 5",
+        "SUB *.* q 6",
+        "SUB plain.> 7",
+        "SUB none.> 8",
+        "SUB $JS.> 9",
+        "SUB disk.a.b 10",
+        "UNSUB 1",
+        "UNSUB 3 2",
+        "UNSUB 5",
+        "PING",
+        "PING",
+        "PING",
+        "PONG",
+        "PUB a..b 0\r\n",
+        "PUB disk.a 20000",
+        "CONNECT ",
+    ]
+    .map(|line| format!("{line}\r\n"))
+    .to_vec();
+    for subject in ["disk.a", "disk.b", "disk.a.b", "memory.a", "none.a", "plain.a", "nobody"] {
+        words.push(published(subject, "inbox.1", "", "hello"));
+        words.push(published(subject, "", "", ""));
+        words.push(published(subject, "inbox.2.3", &id("x"), "x"));
+        words.push(published(subject, "inbox.2.3", &id("y"), ""));
+    }
+    words.push(published("disk.a", "inbox.1", &after(1), "once"));
+    words.push(published("memory.a", "inbox.1", &after(2), "once"));
+    for (question, payload) in [
+        ("INFO", ""),
+        ("STREAM.INFO.disk", ""),
+        ("STREAM.NAMES", ""),
+        ("CONSUMER.CREATE.disk.c", to_inbox),
+        ("CONSUMER.CREATE.memory.m", with_flow),
+        ("CONSUMER.CREATE.disk.p", r#"{"config":{"ack_policy":"none"}}"#),
+        ("CONSUMER.MSG.NEXT.disk.p", "3"),
+        ("CONSUMER.MSG.NEXT.disk.p", r#"{"batch":2,"expires":1000000000}"#),
+        ("CONSUMER.INFO.disk.c", ""),
+        ("CONSUMER.DELETE.disk.c", ""),
+        ("DIRECT.GET.disk", r#"{"seq":1}"#),
+        ("STREAM.MSG.GET.disk", r#"{"seq":2}"#),
+    ] {
+        words.push(published(&format!("$JS.API.{question}"), "inbox.1", "", payload));
+    }
+    words
+}
+
+fn published(subject: &str, reply: &str, headers: &str, payload: &str) -> String {
+    let size = headers.len() + payload.len();
+    match headers.len() {
+        0 => format!("PUB {subject} {reply} {size}\r\n{payload}\r\n"),
+        heads => format!("HPUB {subject} {reply} {heads} {size}\r\n{headers}{payload}\r\n"),
+    }
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (word ^ (word >> 31)) % end
+    }
+}
+
+/// A script that is mostly the protocol: words, some cut in two, some with a wrong bit, some noise.
+fn script(words: &[String], seed: u64) -> Vec<u8> {
+    let mut random = Random(seed);
+    let mut script = Vec::new();
+    let is_faulty = random.below(3) == 0;
+    let mut say = |step: u8, said: &[u8]| {
+        if said.is_empty() {
+            script.push(step);
+        }
+        for piece in said.chunks(255) {
+            script.push(step);
+            script.push(piece.len() as u8);
+            script.extend_from_slice(piece);
+        }
+    };
+    for peer in 0..4 {
+        say(peer, words[0].as_bytes());
+        say(peer, b"SUB inbox.> 1\r\n");
+    }
+    for _ in 0..40 + random.below(120) {
+        let step = random.below(252) as u8;
+        if step / 4 % 16 >= 9 {
+            // The disk, a shard, the time. Seldom a client that goes, or a disk that fails.
+            let step = if step / 4 % 16 >= 14 && random.below(8) != 0 { 48 + step % 4 } else { step };
+            say(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
+            continue;
+        }
+        let mut said = words[random.below(words.len() as u64) as usize].clone().into_bytes();
+        if is_faulty {
+            match random.below(40) {
+                0 => said = (0..random.below(60)).map(|_| random.below(256) as u8).collect(),
+                1 => said = vec![b'x'; 600],
+                2 => {
+                    let at = random.below(said.len() as u64) as usize;
+                    said[at] ^= 1 << random.below(8);
+                }
+                3 => said = format!("PUB disk.long inbox.1 600\r\n{}\r\n", "y".repeat(600)).into_bytes(),
+                _ => {}
+            }
+        }
+        let rest = said.split_off(if random.below(4) == 0 { said.len() / 2 } else { said.len() });
+        say(step, &said);
+        if !rest.is_empty() {
+            // Something comes between.
+            say(36 + random.below(16) as u8, b"");
+            say(step, &rest);
+        }
+    }
+    script
+}
+
+/// "No panic, the ledger equation, bounded memory", for whatever clients say: the short run of `cargo xtask fuzz
+/// nats_hub`.
+#[test]
+fn whatever_clients_say_the_accounts_add_up() {
+    let (words, mut all) = (words(), Said::default());
+    for seed in 0..3000 {
+        let script = script(&words, seed);
+        let said = std::panic::catch_unwind(|| play(&script));
+        let said = said.unwrap_or_else(|_| panic!("seed {seed}"));
+        all.stored += said.stored;
+        all.delivered += said.delivered;
+        all.pongs += said.pongs;
+        all.duplicates += said.duplicates;
+        all.refused += said.refused;
+        all.closed += said.closed;
+        all.consumers += said.consumers;
+    }
+    // What was never tried proves nothing.
+    let Said { stored, delivered, pongs, duplicates, refused, closed, consumers } = all;
+    for (what, count) in [
+        ("stored", stored),
+        ("delivered", delivered),
+        ("pongs", pongs),
+        ("duplicates", duplicates),
+        ("refused", refused),
+        ("closed", closed),
+        ("consumers", consumers),
+    ] {
+        assert!(count > 300, "only {count} {what}: {all:?}");
+    }
+}

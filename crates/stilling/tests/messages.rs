@@ -1,0 +1,137 @@
+//! A warm server allocates nothing for a message, from its publication over the journal to its acknowledgement and its
+//! subscriber: an allocator that counts proves it.
+//!
+//! It counts for all threads but those that say they are clients. One test for all, because two at once would count
+//! each other.
+#![cfg(target_os = "linux")]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use stilling::http::Routes;
+use stilling::settings::{Durability, HubConfig, Retention, StreamConfig};
+use stilling::{DriverChoice, HubThread, ServeConfig, Server};
+use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads};
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// After this, an answer that has not come will never come.
+const HANG: Duration = Duration::from_secs(60);
+/// Messages on their way at once.
+const WINDOW: usize = 64;
+/// Windows in one round.
+const WINDOWS: usize = 10;
+/// Rounds until everything that grows for good has grown.
+const WARM_UP: usize = 4;
+/// One of the pieces that go round may still have to grow to a size that only others had, and a segment may become full.
+/// What is allocated for each message is seen in every attempt.
+const ATTEMPTS: usize = 40;
+
+struct Client {
+    stream: TcpStream,
+}
+
+impl Client {
+    fn connect(address: SocketAddr, subscribe: &str) -> Client {
+        let mut stream = TcpStream::connect(address).expect("the server accepts");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes options");
+        stream.set_nodelay(true).expect("a socket takes options");
+        let hello = format!("CONNECT {{\"verbose\":false}}\r\nSUB {subscribe} 1\r\nPING\r\n");
+        stream.write_all(hello.as_bytes()).expect("the server reads");
+        let mut client = Client { stream };
+        // INFO and PONG.
+        client.lines(2);
+        client
+    }
+
+    /// Reads that many lines, and nothing may follow them. Payloads have no line ends of their own.
+    fn lines(&mut self, count: usize) {
+        let mut bytes = [0; 65_536];
+        let mut seen = 0;
+        while seen < count {
+            let read = self.stream.read(&mut bytes).expect("an answer");
+            assert!(read > 0, "closed after {seen} of {count} lines");
+            let text = String::from_utf8_lossy(&bytes[..read]);
+            assert!(!text.contains("-ERR") && !text.contains("error"), "{text}");
+            seen += bytes[..read].iter().filter(|byte| **byte == b'\n').count();
+        }
+        assert_eq!(seen, count);
+    }
+}
+
+/// Publishes, and waits for each window's acknowledgements and deliveries.
+fn round(publisher: &mut Client, subscriber: &mut Client, window: &[u8]) {
+    for _ in 0..WINDOWS {
+        publisher.stream.write_all(window).expect("the server reads");
+        publisher.lines(2 * WINDOW);
+        subscriber.lines(2 * WINDOW);
+    }
+}
+
+fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = StreamConfig {
+        durability: Durability::Memory,
+        retention: Retention { bytes: 4 << 20, ..Retention::of(Durability::Memory) },
+        ..StreamConfig::new("memory", ["memory.>"])
+    };
+    let config = ServeConfig {
+        listen: Vec::new(),
+        shards: 2,
+        worker_threads: 1,
+        hub: HubConfig {
+            nats: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+            data: folder.path().join("streams"),
+            streams: vec![StreamConfig::new("disk", ["disk.>"]), memory],
+            ..HubConfig::default()
+        },
+        hub_thread,
+        driver,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, Routes::new()).expect("a free port and the driver");
+    let line = server.banner().iter().find_map(|line| line.strip_prefix("listening nats://"));
+    let address: SocketAddr = line.expect("it listens").parse().expect("an address");
+    let running = server.start().expect("a thread");
+    let client = thread::spawn(move || {
+        leave_this_thread_out();
+        for (stream, size) in [("disk", 128), ("disk", 4096), ("memory", 128), ("memory", 4096)] {
+            let cold = of_all_threads();
+            let mut subscriber = Client::connect(address, &format!("{stream}.>"));
+            assert!(of_all_threads() > cold, "a subscription, which takes memory, was not counted");
+            let mut publisher = Client::connect(address, "_INBOX.a.*");
+            let payload = "x".repeat(size);
+            let window = format!("PUB {stream}.a _INBOX.a.1 {size}\r\n{payload}\r\n").repeat(WINDOW);
+            for _ in 0..WARM_UP {
+                round(&mut publisher, &mut subscriber, window.as_bytes());
+            }
+            let mut allocated = || {
+                let before = of_all_threads();
+                round(&mut publisher, &mut subscriber, window.as_bytes());
+                of_all_threads() - before
+            };
+            let attempts: Vec<u64> =
+                (0..ATTEMPTS).map(|_| allocated()).take_while(|count| *count > 0).collect();
+            assert!(
+                attempts.len() < ATTEMPTS,
+                "{driver:?}, {hub_thread:?}, {stream}, {size} bytes: {attempts:?} for {} messages each",
+                WINDOW * WINDOWS
+            );
+        }
+    });
+    client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    drop(running);
+}
+
+/// "Heap allocations per message after warm-up (publish → journal → ack): 0", with a subscriber.
+#[test]
+fn a_message_costs_a_warm_server_no_allocation() {
+    for driver in [DriverChoice::Uring, DriverChoice::Poll] {
+        for hub_thread in [HubThread::Own, HubThread::Shard] {
+            a_message_allocates_nothing_on(driver, hub_thread);
+        }
+    }
+}

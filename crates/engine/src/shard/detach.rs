@@ -12,7 +12,7 @@ use stilling_ring::planted;
 
 use super::Shard;
 use super::connection::{Due, Finish, NEVER, Owed, State};
-use super::output::After;
+use super::output::{After, Stage};
 use crate::close_reason::CloseReason;
 use crate::detached::{Detached, Refusal, Refused};
 use crate::driver::{Driver, Kind};
@@ -53,7 +53,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.slots.is_full() {
             return refused(Refusal::Slots, connection);
         }
-        if !self.output.has_room() {
+        if !self.output.has_room_for(Stage::Events) {
             return refused(Refusal::Output, connection);
         }
         let mut input = Stash::default();

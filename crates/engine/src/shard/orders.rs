@@ -1,6 +1,7 @@
 //! What the service orders at the end of a turn: connects, adoptions, the drain, the end.
 
 use super::connection::{Due, State};
+use super::output::Stage;
 use super::{Adopting, Shard};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver};
@@ -41,7 +42,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// it; and what the sessions say to that needs room like everything else.
     fn tell_of_drain(&mut self) {
         while let Some(at) = self.untold_from {
-            if self.dispatched < self.events.len() || !self.output.has_room() {
+            if self.dispatched < self.events.len() || !self.output.has_room_for(Stage::Events) {
                 return;
             }
             self.untold_from = (at + 1 < self.slots.touched()).then_some(at + 1);

@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use crate::limits::{ARENA_SIZE, SEND_MAX, TURN_LIST};
 use crate::token::Token;
 
+/// Bytes for which the arena has room from the start. They are touched when they are needed.
+const ARENA_CAPACITY: usize = ARENA_SIZE + 4 * SEND_MAX;
+
 /// Bytes of an arena that is kept as it is.
 const ARENA_LARGEST_KEPT: usize = 4 * ARENA_SIZE;
 
@@ -53,6 +56,15 @@ pub(super) struct DatagramItem {
     len: usize,
 }
 
+/// Who may say something in a turn, in this order. Whoever has much to say, turn after turn, must not keep those behind
+/// waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Events,
+    Mail,
+    Deadlines,
+}
+
 /// The output of one turn.
 pub(super) struct Output {
     pub(super) arena: Vec<u8>,
@@ -63,9 +75,9 @@ pub(super) struct Output {
 
 impl Output {
     pub(super) fn new() -> Self {
-        // Room beyond the nominal size, so that the last call of a turn still finds its maximum.
+        // Room beyond the nominal size, so that the last calls of a turn, one of each stage, still find their maximum.
         Output {
-            arena: Vec::with_capacity(ARENA_SIZE + SEND_MAX),
+            arena: Vec::with_capacity(ARENA_CAPACITY),
             items: Vec::with_capacity(TURN_LIST),
             datagrams: Vec::new(),
         }
@@ -87,9 +99,15 @@ impl Output {
         self.items.is_empty() && self.datagrams.is_empty()
     }
 
-    /// Whether one more call of a session finds room for its maximum, and so does what it moves.
-    pub(super) fn has_room(&self) -> bool {
-        self.arena.len() + 2 * SEND_MAX <= ARENA_SIZE
+    /// Whether one more call of a session finds room for its maximum, and so does what it moves. Each stage of a turn has
+    /// some room that those before it leave alone.
+    pub(super) fn has_room_for(&self, stage: Stage) -> bool {
+        let left_alone = match stage {
+            Stage::Events => SEND_MAX,
+            Stage::Mail => SEND_MAX / 2,
+            Stage::Deadlines => 0,
+        };
+        self.arena.len() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
     }
 
     /// The same within half of the arena: the other half is for news, however much those have to say who were promised
@@ -140,7 +158,7 @@ impl Output {
         self.arena.clear();
         // A turn with unusually long messages; the next one needs no such memory.
         if self.arena.capacity() > ARENA_LARGEST_KEPT {
-            self.arena.shrink_to(ARENA_SIZE + SEND_MAX);
+            self.arena.shrink_to(ARENA_CAPACITY);
         }
         self.items.clear();
         self.datagrams.clear();

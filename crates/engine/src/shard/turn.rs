@@ -4,7 +4,7 @@ use std::io;
 
 use super::Shard;
 use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State};
-use super::output::{After, Item, Place};
+use super::output::{After, Item, Place, Stage};
 use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver, Event, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
@@ -233,7 +233,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// Hands out events while the arena has room for what they may lead to.
     fn dispatch(&mut self) {
-        while self.dispatched < self.events.len() && self.output.has_room() {
+        while self.dispatched < self.events.len() && self.output.has_room_for(Stage::Events) {
             let event = std::mem::replace(&mut self.events[self.dispatched], Event::Woken);
             self.dispatched += 1;
             self.handle(event);
@@ -340,9 +340,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// Hands out mail while the arena has room for the answers.
+    /// Hands out mail while the arena has room for the answers. One piece goes out in any case: a single long answer may
+    /// have filled the arena before, in every turn.
     fn deliver(&mut self) {
-        while self.output.has_room() {
+        let mut is_first = true;
+        while std::mem::take(&mut is_first) || self.output.has_room_for(Stage::Mail) {
             let Some((token, mail)) = self.service.next_mail() else { break };
             self.acted = true;
             if self.is_in(token, State::Open) {
@@ -355,8 +357,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut expired = std::mem::take(&mut self.expired);
         self.wheel.expire(self.now, &mut expired);
         self.acted |= !expired.is_empty();
+        let mut is_first = true;
         for id in expired.drain(..) {
-            if !self.output.has_room() {
+            if !std::mem::take(&mut is_first) && !self.output.has_room_for(Stage::Deadlines) {
                 // These come with the wheel's next tick.
                 self.wheel.set(id, self.now);
             } else if id < LISTENERS_MAX {

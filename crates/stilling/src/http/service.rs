@@ -134,6 +134,8 @@ pub struct HttpService {
     spare: Vec<Vec<u8>>,
     /// The way to the hub, if there is one.
     pub(crate) hub: Option<Box<HubDesk>>,
+    /// Whose mail was handed out last.
+    sender: u8,
 }
 
 impl HttpService {
@@ -166,6 +168,7 @@ impl HttpService {
             scratch,
             spare: Vec::new(),
             hub: None,
+            sender: 0,
         }
     }
 
@@ -421,6 +424,26 @@ impl Session for ShardSession {
     }
 }
 
+impl HttpService {
+    fn next_of_app(&mut self) -> Option<(Token, Mail)> {
+        let (token, mail) = self.app.as_mut()?.next_mail()?;
+        Some((token, Mail::App(AppNews(mail))))
+    }
+
+    fn next_of_hub(&mut self) -> Option<(Token, Mail)> {
+        let (token, mail) = self.hub.as_mut()?.next_mail()?;
+        Some((token, Mail::Hub(HubNews(mail))))
+    }
+
+    fn next_of_workers(&mut self) -> Option<(Token, Mail)> {
+        let Completed { ticket, outcome } = self.lane.next_result()?;
+        Some((Token::from_bits(ticket), Mail::Job((ticket >> 56) as u8, outcome)))
+    }
+}
+
+/// Who has mail for the sessions of a shard: worker processes, the hub, worker threads.
+const SENDERS: u8 = 3;
+
 impl Service for HttpService {
     type Session = ShardSession;
     type Mail = Mail;
@@ -457,18 +480,19 @@ impl Service for HttpService {
     }
 
     fn next_mail(&mut self) -> Option<(Token, Mail)> {
-        if let Some(app) = &mut self.app
-            && let Some((token, mail)) = app.next_mail()
-        {
-            return Some((token, Mail::App(AppNews(mail))));
+        // One after the other: each may have more than a turn takes.
+        for _ in 0..SENDERS {
+            self.sender = (self.sender + 1) % SENDERS;
+            let mail = match self.sender {
+                0 => self.next_of_app(),
+                1 => self.next_of_hub(),
+                _ => self.next_of_workers(),
+            };
+            if mail.is_some() {
+                return mail;
+            }
         }
-        if let Some(hub) = &mut self.hub
-            && let Some((token, mail)) = hub.port.next_mail()
-        {
-            return Some((token, Mail::Hub(HubNews(mail))));
-        }
-        let Completed { ticket, outcome } = self.lane.next_result()?;
-        Some((Token::from_bits(ticket), Mail::Job((ticket >> 56) as u8, outcome)))
+        None
     }
 
     fn has_mail(&self) -> bool {

@@ -1,0 +1,152 @@
+//! Whoever has much to say, turn after turn, keeps nobody behind waiting: events before mail, mail before deadlines. Over
+//! the simulated network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::counters::Counters;
+use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
+use stilling_engine::{Config, Io, Service, Session, Shard, Token};
+use stilling_ring::Wake;
+use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+
+/// Those who are sent so much that it fills the arena more than once in each turn.
+const READERS: usize = 2 * ARENA_SIZE / SEND_MAX;
+
+#[derive(Default)]
+struct Stage {
+    open: Vec<Token>,
+    /// What is still to be handed out in this turn: to whom, by their places.
+    mail: Vec<usize>,
+    /// How often each has heard of mail, and of its deadline.
+    delivered: Vec<u32>,
+    late: Vec<u32>,
+}
+
+struct Talking {
+    at: usize,
+}
+
+impl Service for Stage {
+    type Session = Talking;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Talking {
+        self.delivered.push(0);
+        self.late.push(0);
+        Talking { at: self.delivered.len() - 1 }
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, ())> {
+        self.mail.pop().map(|at| (self.open[at], ()))
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+}
+
+impl Session for Talking {
+    type Service = Stage;
+
+    fn opened(&mut self, io: &mut Io<'_, Stage>) {
+        let token = io.token();
+        io.service.open.push(token);
+    }
+
+    /// Each byte is answered by as much as may be sent.
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
+        let room = io.room();
+        io.send(&vec![0; room]).expect("there is room");
+        bytes.len()
+    }
+
+    fn delivered(&mut self, (): (), io: &mut Io<'_, Stage>) {
+        io.service.delivered[self.at] += 1;
+        let room = io.room();
+        io.send(&vec![0; room]).expect("there is room");
+        io.set_deadline(Some(io.now().after(Duration::from_millis(1))));
+    }
+
+    fn deadline(&mut self, io: &mut Io<'_, Stage>) {
+        io.service.late[self.at] += 1;
+    }
+}
+
+struct World {
+    network: Network,
+    shard: Shard<SimDriver, Stage>,
+    peers: Vec<Peer>,
+}
+
+impl World {
+    /// The readers, and one more.
+    fn new() -> Self {
+        let network = Network::new(1, Options { buffer: 4 * SEND_MAX, ..Options::default() });
+        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 100, None);
+        let address = listener.listening_at().expect("it listens");
+        let config = Config { capacity: 100, ..Config::default() };
+        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
+        let mut shard =
+            Shard::new(SimDriver::new(&network), Stage::default(), config, network.clock(), wake, counters);
+        shard.listen(listener, false).expect("the first listener");
+        let mut world = World { network, shard, peers: Vec::new() };
+        for _ in 0..=READERS {
+            let peer = world.network.connect(address.clone(), None);
+            world.peers.push(peer);
+            while world.shard.service().open.len() < world.peers.len() {
+                world.turn();
+            }
+        }
+        world
+    }
+
+    /// One turn, and everybody reads all there is.
+    fn turn(&mut self) {
+        self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
+        self.shard.turn(false).expect("turns");
+        let mut into = vec![0; SEND_MAX];
+        for peer in &mut self.peers {
+            while peer.read(&mut into).is_ok_and(|count| count > 0) {}
+        }
+    }
+}
+
+/// Row 4.12: requests whose answers fill every turn leave room for the mail of those who wait for workers.
+#[test]
+fn events_do_not_keep_mail_waiting() {
+    let mut world = World::new();
+    for _ in 0..20 {
+        for peer in &mut world.peers[..READERS] {
+            peer.write(b"?").expect("there is room");
+        }
+        world.turn();
+    }
+    let mut turns = 0;
+    world.shard.service().mail.push(READERS);
+    while world.shard.service().delivered[READERS] == 0 {
+        for peer in &mut world.peers[..READERS] {
+            peer.write(b"?").expect("there is room");
+        }
+        world.turn();
+        turns += 1;
+        assert!(turns < 10, "it waits for those who ask");
+    }
+}
+
+/// Row 4.12: mail that fills every turn leaves room for deadlines.
+#[test]
+fn mail_does_not_keep_deadlines_waiting() {
+    let mut world = World::new();
+    world.shard.service().mail.push(READERS);
+    world.turn();
+    assert_eq!(world.shard.service().delivered[READERS], 1);
+    let mut turns = 0;
+    while world.shard.service().late[READERS] == 0 {
+        world.shard.service().mail = (0..READERS).collect();
+        world.turn();
+        turns += 1;
+        assert!(turns < 20, "it waits for those who are sent something");
+    }
+    assert!(world.shard.service().delivered[..READERS].iter().sum::<u32>() >= turns);
+}

@@ -43,7 +43,7 @@ impl Session for Answering {
     fn opened(&mut self, io: &mut Io<'_, Stage>) {
         io.set_send_max(SEND_MAX);
         if io.service.reads_on {
-            io.read_on();
+            io.keep_reading();
         }
     }
 

@@ -244,7 +244,7 @@ impl<V: Service> Io<'_, V> {
     /// Shows input also while output is held up, as long as that is less than half of what the connection may have unsent
     /// ([`set_send_max`](Self::set_send_max)): for peers that say all they have to say before they read the first answer.
     /// The write timeout goes on; a session that answers without looking for [`room`](Self::room) is closed.
-    pub fn read_on(&mut self) {
+    pub fn keep_reading(&mut self) {
         self.connection.reads_on = true;
     }
 

@@ -82,7 +82,7 @@ impl NatsSession {
         (self.heard, self.token) = (now, token);
         io.set_send_max(PENDING_MAX);
         // It may say all it has to say before it reads the first answer.
-        io.read_on();
+        io.keep_reading();
         let Some(hub) = io.service.hub.as_deref_mut() else {
             return io.abort(CloseReason::SystemError);
         };

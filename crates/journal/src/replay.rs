@@ -236,7 +236,7 @@ fn run<D: Disk>(
     wake: &Wake,
     consumer: &Wake,
 ) {
-    let mut kept = Kept { readers: Vec::new() };
+    let mut kept = Kept::new();
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = to_do.is_closed();
@@ -245,7 +245,7 @@ fn run<D: Disk>(
             // A panic costs this order and the readers that were kept, not everybody who is behind.
             let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
             let _ = done.push(outcome.unwrap_or_else(|_| {
-                kept.readers.clear();
+                kept = Kept::new();
                 Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
             }));
             done.publish();
@@ -262,12 +262,22 @@ fn run<D: Disk>(
     }
 }
 
-/// Readers that may go on where they are, the last used at the end.
+/// Readers that may go on where they are. New ones put out each other, and not those who follow a stream:
+///
+/// ```text
+///   ◀ put out │ asked once, or not for long │ asked again, the last used last, at most half of all │
+/// ```
 struct Kept<D: Disk> {
     readers: Vec<(u64, StreamIndex, Reader<D>)>,
+    /// How many at the end were asked again.
+    asked_again: usize,
 }
 
 impl<D: Disk> Kept<D> {
+    fn new() -> Kept<D> {
+        Kept { readers: Vec::new(), asked_again: 0 }
+    }
+
     fn read(&mut self, sources: &[Source<D>], order: &ReadOrder) -> Chunk {
         let Some(source) = sources.get(order.stream as usize) else {
             return Chunk { failure: Some(io::ErrorKind::NotFound.into()), ..Chunk::empty(order) };
@@ -275,14 +285,69 @@ impl<D: Disk> Kept<D> {
         let known = |(ticket, stream, _): &(u64, StreamIndex, Reader<D>)| {
             (*ticket, *stream) == (order.ticket, order.stream)
         };
-        let kept = self.readers.iter().position(known).map(|at| self.readers.remove(at).2);
+        let at = self.readers.iter().position(known);
+        let kept = at.map(|at| {
+            self.asked_again -= usize::from(at >= self.readers.len() - self.asked_again);
+            self.readers.remove(at).2
+        });
         let goes_on = |reader: &Reader<D>| From::Sequence(reader.next_sequence()) == order.from;
         let mut reader = kept.filter(goes_on).unwrap_or_else(|| source.read_from(order.from));
         let chunk = read_chunk(&mut reader, order);
         if self.readers.len() == READERS_KEPT {
             self.readers.remove(0);
         }
-        self.readers.push((order.ticket, order.stream, reader));
+        let reader = (order.ticket, order.stream, reader);
+        if at.is_some() {
+            self.readers.push(reader);
+            self.asked_again = (self.asked_again + 1).min(READERS_KEPT / 2);
+        } else {
+            self.readers.insert(self.readers.len() - self.asked_again, reader);
+        }
         chunk
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::simulated::SimulatedDisk;
+    use crate::{Batch, Config, Log};
+
+    /// Who follows a stream goes on without searching, however many ask for single records meanwhile.
+    #[test]
+    fn those_who_ask_once_put_out_nobody_who_asks_again() {
+        let (mut log, _) = Log::open(SimulatedDisk::new(), "s", Config::default()).expect("it opens");
+        let mut batch = Batch::new(65_536);
+        batch.begin(1, 0);
+        for _ in 0..500 {
+            batch.push(&Record::new(b"a", b"x")).expect("there is room");
+        }
+        log.append(&mut [batch]).expect("the disk refuses nothing");
+        let sources = [log.source()];
+        let mut kept = Kept::new();
+        let mut ask = |ticket, from| {
+            let order = ReadOrder { ticket, stream: 0, from: From::Sequence(from), records_max: 10 };
+            assert_eq!(kept.read(&sources, &order).len(), 10);
+            assert!(kept.readers.len() <= READERS_KEPT);
+            kept.readers.iter().map(|(ticket, ..)| *ticket).collect::<Vec<_>>()
+        };
+        let followers = 0..READERS_KEPT as u64 / 2;
+        for round in 0..10 {
+            for ticket in followers.clone() {
+                ask(ticket, 1 + 10 * round);
+            }
+        }
+        for single in 0..3 * READERS_KEPT as u64 {
+            let tickets = ask(1000 + single, 1);
+            assert!(followers.clone().all(|ticket| tickets.contains(&ticket)), "{tickets:?}");
+        }
+        // A new one that asks again comes to stay, and the oldest makes room.
+        ask(5000, 1);
+        ask(5000, 11);
+        let mut tickets = Vec::new();
+        for single in 0..3 * READERS_KEPT as u64 {
+            tickets = ask(9000 + single, 1);
+        }
+        assert!(tickets.contains(&5000) && !tickets.contains(&0), "{tickets:?}");
     }
 }

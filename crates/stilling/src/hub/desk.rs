@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stilling_engine::Token;
 use stilling_engine::counters::Counter;
 use stilling_hub::UnixNanos;
 use stilling_wire::nats::{Info, Limits};
 
 use super::opened::House;
-use super::port::Port;
+use super::port::{HubMail, Port};
 use super::runner::Runner;
 use crate::nats::Users;
-use crate::syslog::{Rules, SyslogDesk};
+use crate::syslog::{Rules, SETTLED_PER_TURN, SyslogDesk};
 
 /// One shard's desk.
 pub(crate) struct HubDesk {
@@ -29,6 +30,8 @@ pub(crate) struct HubDesk {
     /// The hub itself, on the shard that runs it.
     pub(crate) runner: Option<Runner<House>>,
     pub(crate) shard: usize,
+    /// What waits of syslog has had its part of this turn's room.
+    has_settled: bool,
 }
 
 /// What one shard's sessions have seen.
@@ -66,6 +69,7 @@ impl HubDesk {
             counters,
             runner,
             shard,
+            has_settled: false,
         }
     }
 
@@ -74,9 +78,19 @@ impl HubDesk {
         HubDesk { syslog: SyslogDesk::new(Arc::clone(rules), self.limits.payload_size_max), ..self }
     }
 
+    /// The next connection that hears something. What waits of syslog's datagrams gets its part of new room first: nobody
+    /// else would leave it any.
+    pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
+        if !self.has_settled && self.port.is_waited_for() && !self.syslog.is_settled() {
+            self.has_settled = self.syslog.settle(&mut self.port, SETTLED_PER_TURN);
+        }
+        self.port.next_mail()
+    }
+
     /// Ends a turn of the shard. Returns for how long it may sleep.
     pub(crate) fn turn(&mut self, now_ns: impl FnOnce() -> UnixNanos) -> Option<Duration> {
-        self.syslog.settle(&mut self.port);
+        self.syslog.settle(&mut self.port, usize::MAX);
+        self.has_settled = false;
         self.port.set_wanted(!self.syslog.is_settled());
         self.port.flush();
         let runner = self.runner.as_mut()?;
@@ -94,5 +108,69 @@ impl HubDesk {
         self.syslog.is_settled()
             && self.port.is_settled()
             && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use stilling_engine::driver::Datagram;
+    use stilling_hub::{Door, HashKey, Hub, HubConfig, Publication, Request, Threads, Traits};
+    use stilling_ring::Wake;
+
+    use super::super::runner::connect;
+    use super::*;
+
+    const GREEDY: u64 = 7;
+
+    /// Asks for as much as there is room for, as a connection does that has much to say.
+    fn fill(port: &mut Port) {
+        let publication = Publication {
+            door: Door::Nats,
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: &[b'x'; 10_000],
+            ticket: None,
+        };
+        while port.has_room() {
+            port.ask(Token::from_bits(GREEDY), Traits::default(), &Request::Publish(publication));
+        }
+        port.wait(Token::from_bits(GREEDY));
+    }
+
+    /// Row 0.14: datagrams that wait get their part of the room, however much connections have to say.
+    #[test]
+    fn datagrams_that_wait_come_before_those_who_always_have_more() {
+        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
+        let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
+        let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
+        let counters = hub.counters();
+        let mut runner = Runner::new(hub, inlets);
+        let port = ports.pop().expect("one for each shard");
+        let info = super::super::info(false, 1 << 20);
+        let mut desk = HubDesk::new(port, Arc::default(), (info, Arc::default()), None, 0);
+        fill(&mut desk.port);
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        for _ in 0..200 {
+            let payload = [b'y'; 1000];
+            let datagram = Datagram { from, payload: &payload, truncated: false };
+            desk.take_syslog_datagram(&datagram, None, || 0);
+        }
+        assert!(!desk.syslog.is_settled(), "there was no room");
+        let mut turns = 0;
+        while !desk.syslog.is_settled() {
+            desk.turn(|| 0);
+            runner.turn(0);
+            while let Some((token, mail)) = desk.next_mail() {
+                assert_eq!((token.bits(), mail), (GREEDY, HubMail::Room));
+                fill(&mut desk.port);
+            }
+            turns += 1;
+            assert!(turns < 20, "they wait still");
+        }
+        assert!(counters.messages.get() > 200);
     }
 }

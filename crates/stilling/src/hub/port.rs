@@ -79,6 +79,11 @@ impl Port {
         self.intake.is_some()
     }
 
+    /// Whether connections wait for room.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Has the connection told when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
         self.waiting.push_back(token);

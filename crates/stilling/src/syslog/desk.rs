@@ -99,15 +99,18 @@ impl SyslogDesk {
         (shed.count, shed.to_ns) = (shed.count + 1, now_ns);
     }
 
-    /// Hands to the hub what waits, as far as there is room; what was lost comes behind it.
-    pub(crate) fn settle(&mut self, port: &mut Port) {
-        while !self.held.is_empty() && port.has_room() {
+    /// Hands to the hub what waits, as far as there is room, and no more than about so many bytes; what was lost comes
+    /// behind it. Returns whether there was room for anything.
+    pub(crate) fn settle(&mut self, port: &mut Port, size_max: usize) -> bool {
+        let mut size = 0;
+        while !self.held.is_empty() && size < size_max && port.has_room() {
             if let Some(waiting) = self.held.pop() {
                 publish(port, nobody(), &waiting.subject, &waiting.message);
+                size += waiting.subject.len() + waiting.message.len() + 1;
             }
         }
         if !self.held.is_empty() {
-            return;
+            return size > 0;
         }
         while !self.shed.is_empty() && port.has_room() {
             let Shed { subject, count, from_ns, to_ns } = self.shed.remove(0);
@@ -118,6 +121,7 @@ impl SyslogDesk {
                 lose(port, Lost { count: std::mem::take(count), ..nothing(loss) });
             }
         }
+        true
     }
 }
 

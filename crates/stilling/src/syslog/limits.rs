@@ -19,3 +19,7 @@ pub(crate) const HELD_SOURCE_SIZE_MAX: usize = 256 * 1024;
 /// Subjects, per shard, whose shed messages are told apart until there is room again to say so. What is shed of further
 /// ones counts with the last.
 pub(crate) const SHED_SUBJECTS_MAX: usize = 16;
+
+/// Bytes of datagrams that wait, per shard and turn, that go to the hub before connections that wait for the same room do.
+/// The others go behind them, as far as there is room.
+pub(crate) const SETTLED_PER_TURN: usize = 64 * 1024;

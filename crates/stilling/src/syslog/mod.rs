@@ -9,4 +9,5 @@ pub(crate) mod limits;
 mod session;
 
 pub(crate) use desk::{Rules, SyslogDesk};
+pub(crate) use limits::SETTLED_PER_TURN;
 pub(crate) use session::SyslogSession;

@@ -106,11 +106,11 @@ fn metrics(body: &str) -> Figures {
     };
     Figures {
         accepts: sum("stilling_accepted_total"),
-        received: sum("stilling_hub_received_total"),
+        received: sum("stilling_hub_messages_total"),
         received_bytes: sum("stilling_hub_received_bytes_total"),
-        pending: sum("stilling_hub_pending"),
-        pending_max: sum("stilling_hub_pending_max"),
-        lost: sum("stilling_hub_lost_total"),
+        pending: sum("stilling_hub_stream_pending"),
+        pending_max: sum("stilling_hub_stream_pending_max"),
+        lost: sum("stilling_hub_losses_total"),
     }
 }
 
@@ -122,10 +122,20 @@ mod tests {
     fn families_are_summed_over_their_labels_and_absent_ones_stay_gaps() {
         let figures = metrics(
             "# TYPE stilling_accepted counter\nstilling_accepted_total{shard=\"0\"} 3\n\
-             stilling_accepted_total{shard=\"1\"} 4\nstilling_hub_pending 5\nstilling_hub_pending_max 9\n# EOF\n",
+             stilling_accepted_total{shard=\"1\"} 4\n\
+             stilling_hub_messages_total 70\nstilling_hub_received_bytes_total 700\n\
+             stilling_hub_stream_pending{stream=\"a\"} 2\nstilling_hub_stream_pending{stream=\"b\"} 3\n\
+             stilling_hub_stream_pending_max{stream=\"a\"} 9\n\
+             stilling_hub_losses_total{door=\"nats\",reason=\"frozen\"} 1\n# EOF\n",
         );
-        let expected =
-            Figures { accepts: Some(7), pending: Some(5), pending_max: Some(9), ..Figures::default() };
+        let expected = Figures {
+            accepts: Some(7),
+            received: Some(70),
+            received_bytes: Some(700),
+            pending: Some(5),
+            pending_max: Some(9),
+            lost: Some(1),
+        };
         assert_eq!(figures, expected);
         let figures = varz(r#"{"total_connections":2,"in_msgs":10,"in_bytes":100}"#).expect("it is JSON");
         assert_eq!((figures.accepts, figures.received, figures.pending_max), (Some(2), Some(10), None));

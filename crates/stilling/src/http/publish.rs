@@ -28,6 +28,10 @@ pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Messages in one body. More: 413, and nothing of it is published.
 pub(crate) const LINES_MAX: usize = 10_000;
 
+/// Bytes that the messages of one body may have, each with the subject and the headers that all of them get. More: 413, and
+/// nothing of it is published.
+pub(crate) const LINES_SIZE_MAX: usize = 16 * 1024 * 1024;
+
 /// What is known of the messages that the hub has.
 #[derive(Debug, Default)]
 pub(super) struct Published {
@@ -207,7 +211,17 @@ fn check(order: &Order<'_>, body: &[u8], hub: &HubDesk) -> Result<(), Objection>
     }
     match count {
         0 => Err(Objection::new(Status::BadRequest, "no line of this body holds a message")),
-        1..=LINES_MAX => Ok(()),
+        1..=LINES_MAX => {
+            let size = count * (order.subject.len() + order.headers.len()) + body.len();
+            if size <= LINES_SIZE_MAX {
+                return Ok(());
+            }
+            let why = format!(
+                "{count} messages with the same subject and headers each come to {size} bytes, more than {LINES_SIZE_MAX}. \
+                 Nothing was published"
+            );
+            Err(Objection::new(Status::ContentTooLarge, why))
+        }
         _ => {
             let why =
                 format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");

@@ -19,6 +19,7 @@ on_both_drivers!(
     a_message_sent_twice_is_stored_once,
     conditions_that_do_not_hold_are_refused,
     what_cannot_be_published_says_why,
+    many_lines_with_long_headers_are_refused,
     only_those_who_may_publish_do,
     pages_of_other_origins_are_refused,
     requests_in_a_row_are_answered_in_order,
@@ -187,6 +188,24 @@ fn what_cannot_be_published_says_why(driver: DriverChoice) {
         "the message has 2001 bytes; 2000 is the most",
     );
     assert!(peer.rest().is_empty(), "its body was not waited for");
+    house.finish();
+}
+
+/// Row 0.20: each line goes with the subject and the headers of all: what they come to together is bounded too.
+fn many_lines_with_long_headers_are_refused(driver: DriverChoice) {
+    let house = House::start(driver);
+    let body = "x\n".repeat(10_000);
+    let post = |condition: &str| {
+        format!(
+            "POST /publish/quick.a HTTP/1.1\r\nHost: a\r\nNats-Expected-Stream: {condition}\r\n\
+             Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let mut peer = house.connect();
+    says(&peer.ask(post(&"x".repeat(2000))), 413, "10000 messages with the same subject and headers");
+    is(&peer.ask(post("quick")), 200, "{\"stream\":\"quick\",\"first\":1,\"last\":10000}");
+    drop(peer);
     house.finish();
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 
 use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::file::FileDisk;
@@ -12,7 +13,7 @@ use stilling_journal::{
     Answer, Batch, Chunk, Config as LogConfig, Journal, Limits, Log, OpenError, Read, ReadOrder, Recovery,
     Replay, Retention, Source, StreamIndex,
 };
-use stilling_ring::Wake;
+use stilling_ring::{Receiver, Wake, mailbox};
 
 use super::runner::Mailboxes;
 
@@ -106,7 +107,7 @@ impl Opened {
 }
 
 /// What a record has beside its payload, at most: subject, headers, heads.
-const RECORD_EXTRA_MAX: usize = 128 * 1024;
+pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
 fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
@@ -146,6 +147,11 @@ enum Way {
         limits: Limits,
         wake: Arc<Wake>,
     },
+    /// It is being made, on a thread that may wait for the disk.
+    Opening {
+        opened: Receiver<Opening>,
+        batch_size: usize,
+    },
     /// It could not be made.
     Failed {
         reason: Arc<str>,
@@ -163,25 +169,76 @@ impl House {
         self.of_hub.get(stream as usize).map_or(0, |&number| number as StreamIndex)
     }
 
-    /// The threads, which are started for the first record.
+    /// The threads, which are started for the first record. None while they are, and when they could not be.
     fn threads(&mut self) -> Option<&mut Threads> {
-        if let Way::Unopened { names, data, limits, wake } = &self.threads {
-            let opened =
-                open_all(names, data).map_err(|error| (error.to_string(), io::ErrorKind::Other)).and_then(
-                    |(logs, _)| start(logs, *limits, wake).map_err(|error| (error.to_string(), error.kind())),
-                );
-            self.threads = match opened {
-                Ok(threads) => Way::Open(threads),
-                Err((reason, kind)) => {
-                    let batch = Some(Batch::new(limits.batch_size));
-                    Way::Failed { reason: reason.into(), kind, batch }
-                }
-            };
-        }
+        self.begin_opening();
+        self.look_for_opened();
         match &mut self.threads {
             Way::Open(threads) => Some(threads),
-            Way::Unopened { .. } | Way::Failed { .. } => None,
+            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => None,
         }
+    }
+
+    fn begin_opening(&mut self) {
+        if !matches!(self.threads, Way::Unopened { .. }) {
+            return;
+        }
+        let Way::Unopened { names, data, limits, wake } =
+            std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
+        else {
+            return;
+        };
+        let (done, opened) = mailbox(1);
+        let work = move || {
+            let last_word = LastWord(Arc::clone(&wake));
+            // Its end is seen before the wake.
+            let mut done = done;
+            let outcome =
+                open_all(&names, &data).map_err(|error| (error.to_string(), io::ErrorKind::Other)).and_then(
+                    |(logs, _)| start(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind())),
+                );
+            let _ = done.push(outcome);
+            done.publish();
+            drop(done);
+            drop(last_word);
+        };
+        let batch_size = limits.batch_size;
+        self.threads = match thread::Builder::new().name("opening".to_owned()).spawn(work) {
+            Ok(_) => Way::Opening { opened, batch_size },
+            Err(error) => Way::failed(error.to_string(), error.kind(), batch_size),
+        };
+    }
+
+    fn look_for_opened(&mut self) {
+        let Way::Opening { opened, batch_size } = &mut self.threads else { return };
+        // Asked first: what is there afterwards is all there will be.
+        let is_over = opened.is_closed();
+        self.threads = match opened.pop() {
+            Some(Ok(threads)) => Way::Open(threads),
+            Some(Err((reason, kind))) => Way::failed(reason, kind, *batch_size),
+            None if is_over => {
+                Way::failed("opening it panicked".to_owned(), io::ErrorKind::Other, *batch_size)
+            }
+            None => return,
+        };
+    }
+}
+
+/// What came of making the directory.
+type Opening = Result<Threads, (String, io::ErrorKind)>;
+
+impl Way {
+    fn failed(reason: String, kind: io::ErrorKind, batch_size: usize) -> Way {
+        Way::Failed { reason: reason.into(), kind, batch: Some(Batch::new(batch_size)) }
+    }
+}
+
+/// Wakes whoever runs the hub when it is dropped, in whichever way that comes.
+struct LastWord(Arc<Wake>);
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        self.0.force();
     }
 }
 
@@ -192,7 +249,7 @@ impl Storage for House {
         }
         match &mut self.threads {
             Way::Failed { batch, .. } => batch.take(),
-            Way::Open(_) | Way::Unopened { .. } => None,
+            Way::Open(_) | Way::Unopened { .. } | Way::Opening { .. } => None,
         }
     }
 
@@ -200,7 +257,7 @@ impl Storage for House {
         match &mut self.threads {
             Way::Open(threads) => threads.give_back(batch),
             Way::Failed { batch: place, .. } => *place = Some(batch),
-            Way::Unopened { .. } => {}
+            Way::Unopened { .. } | Way::Opening { .. } => {}
         }
     }
 
@@ -213,7 +270,7 @@ impl Storage for House {
                 let answer = Answer::Frozen { stream, watermark: batch.first() - 1, frozen };
                 self.refused.push((answer, Some(batch)));
             }
-            Way::Unopened { .. } => {}
+            Way::Unopened { .. } | Way::Opening { .. } => {}
         }
     }
 
@@ -221,7 +278,7 @@ impl Storage for House {
         let on_disk = self.number_on_disk(stream);
         match &mut self.threads {
             Way::Open(threads) => threads.retain(on_disk, retention, now_ns),
-            Way::Unopened { .. } | Way::Failed { .. } => false,
+            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => false,
         }
     }
 
@@ -229,7 +286,7 @@ impl Storage for House {
         let stream = self.number_on_disk(order.stream);
         match &mut self.threads {
             Way::Open(threads) => threads.read(ReadOrder { stream, ..order }),
-            Way::Unopened { .. } | Way::Failed { .. } => false,
+            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => false,
         }
     }
 
@@ -240,6 +297,7 @@ impl Storage for House {
     }
 
     fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+        self.look_for_opened();
         if let Some(refused) = self.refused.pop() {
             return Some(refused);
         }
@@ -264,6 +322,7 @@ impl Storage for House {
         self.refused.is_empty()
             && match &self.threads {
                 Way::Open(threads) => threads.is_quiet(),
+                Way::Opening { opened, .. } => opened.is_empty() && !opened.is_closed(),
                 Way::Unopened { .. } | Way::Failed { .. } => true,
             }
     }

@@ -42,7 +42,7 @@ pub enum Refusal {
         /// Which stream, by its number.
         stream: u32,
     },
-    /// It is longer than a batch.
+    /// It is longer than the stream takes.
     TooLarge {
         /// Which stream, by its number.
         stream: u32,

@@ -66,6 +66,9 @@ pub const PULLS_MAX: usize = 65_536;
 /// Bytes that a memory stream keeps unless told otherwise. Full: the oldest records go.
 pub const MEMORY_STREAM_SIZE: u64 = 64 * 1024 * 1024;
 
+/// Nanoseconds within which records of a memory stream have the same time.
+pub const MEMORY_TIME_STEP_NS: u64 = 1_000_000;
+
 /// Shortest time between two rounds of retention, in nanoseconds; each is for one stream. A stream is longer than it should be by
 /// what comes meanwhile, and by a segment.
 pub const RETAIN_EVERY_NS: u64 = 1_000_000_000;

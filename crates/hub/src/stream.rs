@@ -16,7 +16,7 @@ use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention
 use crate::intake::{Client, Door};
 use crate::key::HashKey;
 use crate::ledger::Loss;
-use crate::limits::{DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE};
+use crate::limits::{DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS};
 use crate::recent::Recent;
 
 /// When a message counts as kept.
@@ -44,6 +44,8 @@ pub struct StreamConfig {
     pub retention: Retention,
     /// Records behind the newest in which a message id is recognised.
     pub deduplication_window: u64,
+    /// Bytes of a message, headers and payload. Longer ones are refused.
+    pub message_size_max: usize,
 }
 
 impl Default for StreamConfig {
@@ -54,6 +56,7 @@ impl Default for StreamConfig {
             durability: Durability::Disk,
             retention: Retention::default(),
             deduplication_window: DEDUPLICATION_WINDOW,
+            message_size_max: usize::MAX,
         }
     }
 }
@@ -130,6 +133,9 @@ pub(crate) struct Stream {
     pub(crate) frozen: Option<Arc<str>>,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
+    /// When records in memory came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has
+    /// one time for all its records, and may be filled for hours.)
+    times: VecDeque<(u64, u64)>,
     /// Subscriptions whose filters may take a subject of the stream.
     pub(crate) listeners: u32,
     /// What was lost before it since the last marker.
@@ -163,6 +169,7 @@ impl Stream {
             spare: Vec::new(),
             frozen: None,
             memory: VecDeque::new(),
+            times: VecDeque::new(),
             listeners: 0,
             lost: None,
             marked_ns: 0,
@@ -215,13 +222,14 @@ impl Stream {
     /// Reads what is kept in memory.
     pub(crate) fn read_memory(&self, order: &ReadOrder) -> Chunk {
         let mut chunk = Chunk::empty(order);
-        let (first, not_before) = match order.from {
-            From::Sequence(sequence) => (sequence.max(self.first), 0),
-            From::Time(time_ns) => (self.first, time_ns),
+        let first = match order.from {
+            From::Sequence(sequence) => sequence.max(self.first),
+            From::Time(time_ns) => self.first_since(time_ns),
         };
         chunk.next = first;
+        let mut times = self.times.partition_point(|(from, _)| *from <= first).saturating_sub(1);
         let begin = self.memory.partition_point(|batch| batch.next() <= first);
-        for batch in self.memory.range(begin..).filter(|batch| batch.time_ns() >= not_before) {
+        for batch in self.memory.range(begin..) {
             for (sequence, record) in batch.records() {
                 if sequence < first {
                     continue;
@@ -229,12 +237,23 @@ impl Stream {
                 if chunk.is_full() || chunk.len() >= order.records_max as usize {
                     return chunk;
                 }
-                chunk.push(sequence, batch.time_ns(), &record);
+                while self.times.get(times + 1).is_some_and(|(from, _)| *from <= sequence) {
+                    times += 1;
+                }
+                let time_ns = self.times.get(times).map_or(batch.time_ns(), |(_, time_ns)| *time_ns);
+                chunk.push(sequence, time_ns, &record);
                 chunk.next = sequence + 1;
             }
         }
         (chunk.next, chunk.is_end) = (chunk.next.max(self.next), true);
         chunk
+    }
+
+    /// The first record in memory that may have come at a time or later.
+    fn first_since(&self, time_ns: u64) -> u64 {
+        // Those of a step have come after its beginning, and before its end.
+        let may_be = |(_, begin): &&(u64, u64)| begin.saturating_add(MEMORY_TIME_STEP_NS) > time_ns;
+        self.times.iter().find(may_be).map_or(self.next, |(from, _)| (*from).max(self.first))
     }
 
     /// Keeps a record in memory; the oldest go.
@@ -260,6 +279,13 @@ impl Stream {
             outcome = batch.push(record);
             self.memory.push_back(batch);
             self.first = self.memory.front().map_or(self.next, Batch::first);
+            while self.times.get(1).is_some_and(|(from, _)| *from <= self.first) {
+                self.times.pop_front();
+            }
+        }
+        let is_new = |(_, time_ns): &(u64, u64)| now_ns.abs_diff(*time_ns) >= MEMORY_TIME_STEP_NS;
+        if outcome.is_ok() && self.times.back().is_none_or(is_new) {
+            self.times.push_back((self.next, now_ns));
         }
         outcome.map(|_| ())
     }

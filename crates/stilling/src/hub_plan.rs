@@ -32,7 +32,9 @@ impl HubPlan {
             config.hub.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
         let streams: Vec<_> = config.hub.streams.iter().map(hub::stream_config).collect();
         let count = streams.len();
-        let hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
+        let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
+        let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
+        hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
         let opened =
             Opened::open(hub, &config.hub.data, payload_size_max as usize).map_err(ServeError::Streams)?;
         let has_thread = match config.hub_thread {

@@ -284,13 +284,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let retention = stream.config.retention;
         let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
         let storage = if stream.config.durability == Durability::Disk { "file" } else { "memory" };
+        let size_max = i32::try_from(stream.config.message_size_max).unwrap_or(-1);
         let messages = (stream.visible + 1).saturating_sub(stream.first);
         json!({
             "config": {
                 "name": stream.config.name, "subjects": stream.config.subjects,
                 "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
                 "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
-                "max_msgs_per_subject": -1, "max_msg_size": -1, "discard": "old", "storage": storage,
+                "max_msgs_per_subject": -1, "max_msg_size": size_max, "discard": "old", "storage": storage,
                 "num_replicas": 1, "duplicate_window": 0, "allow_direct": true, "sealed": false,
                 "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
             },

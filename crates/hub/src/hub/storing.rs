@@ -28,6 +28,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.refuse(client, publication, Refusal::Frozen { stream: number as u32 });
             return Ok(());
         }
+        if headers.len() + payload.len() > stream.config.message_size_max {
+            self.refuse(client, publication, Refusal::TooLarge { stream: number as u32 });
+            return Ok(());
+        }
         if !headers.is_empty() {
             (id, refusal) = conditions(stream, number as u32, headers);
         }

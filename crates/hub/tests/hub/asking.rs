@@ -1,6 +1,6 @@
 //! What tests ask of the rig step by step.
 
-use stilling_hub::{Client, Door, Publication, Request};
+use stilling_hub::{Client, Door, Publication, Request, StreamConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::rig::{ABLE, Rig, Told};
@@ -9,6 +9,11 @@ impl Rig {
     /// One with room enough, on an empty disk.
     pub(crate) fn new() -> Rig {
         Rig::on(&SimulatedDisk::new(), 8, 1 << 20).0
+    }
+
+    /// The same with something changed in its streams.
+    pub(crate) fn with(change: impl FnOnce(&mut Vec<StreamConfig>)) -> Rig {
+        Rig::changed(&SimulatedDisk::new(), (8, 1 << 20), change).0
     }
 
     /// Time passes.

@@ -1,7 +1,8 @@
 //! Following a stream from a place in it.
 
 use stilling_hub::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS,
+    PULLS_PER_CONSUMER_MAX,
 };
 use stilling_hub::{Client, Request};
 
@@ -107,6 +108,38 @@ fn each_message_says_how_many_come_behind_it() {
         let expected = if stream == "disk" { ["4", "3", "2", "1", "0"] } else { ["0"; 5] };
         assert_eq!(pending, expected, "{stream}");
     }
+}
+
+/// A stream in memory knows when each record came, not only when it began to fill a piece of memory.
+#[test]
+fn records_in_memory_are_found_by_their_time() {
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    rig.subscribe(READER, "answers.*", "1");
+    for number in 0..2000_u64 {
+        // Most of the oldest have gone in the end.
+        rig.ask_all(WRITER, &[publish("memory.n", &format!("{}", rig.now_ns))]);
+        rig.pass(if number % 10 == 0 { 7_000_000_000 } else { 1000 });
+    }
+    let start_ns = rig.now_ns - 5 * 7_000_000_000;
+    let start = jiff::Timestamp::from_nanosecond(i128::from(start_ns)).expect("a time");
+    let config =
+        format!(r#""deliver_subject":"push","deliver_policy":"by_start_time","opt_start_time":"{start}""#);
+    create(&mut rig, "memory", &config);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    rig.settle();
+    let heard = rig.heard(READER);
+    let mut count = 0;
+    let mut lines = heard.lines();
+    while let Some(line) = lines.next() {
+        let Some(ack) = line.split(' ').find(|word| word.starts_with("$JS.ACK.")) else { continue };
+        let told_ns: u64 = ack.split('.').nth(7).and_then(|word| word.parse().ok()).expect("a time");
+        let came_ns: u64 = lines.next().and_then(|payload| payload.parse().ok()).expect("a time");
+        assert!(came_ns.abs_diff(told_ns) < MEMORY_TIME_STEP_NS, "{line}");
+        assert!(came_ns >= start_ns - MEMORY_TIME_STEP_NS, "{line}");
+        count += 1;
+    }
+    assert!((40..60).contains(&count), "{count} records");
 }
 
 /// However reading and writing fall into each other: each record once, in order.

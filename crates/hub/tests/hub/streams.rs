@@ -199,6 +199,32 @@ fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
     assert!(rig.hub.is_settled(), "a drain need not wait for it");
 }
 
+/// A stream refuses what it is configured not to take, and says what that is.
+#[test]
+fn each_stream_has_its_own_longest_message() {
+    let mut rig = Rig::with(|streams| streams[1].message_size_max = 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let headers = "NATS/1.0\r\nA: b\r\n\r\n";
+    let size = 20 - headers.len();
+    for (inbox, headers, size) in
+        [("inbox.1", "", 20), ("inbox.2", "", 21), ("inbox.3", headers, size), ("inbox.4", headers, size + 1)]
+    {
+        rig.ask_all(ALICE, &[publish_with("memory.a", &"x".repeat(size), inbox, headers)]);
+    }
+    rig.ask_all(ALICE, &[publish_for("disk.a", "longer than twenty bytes", "inbox.5")]);
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    let refused: Vec<bool> = (1..6)
+        .map(|inbox| {
+            let at = heard.find(&format!("inbox.{inbox} ")).expect("an answer");
+            heard[at..].lines().nth(1).is_some_and(|json| json.contains(r#""err_code":10054"#))
+        })
+        .collect();
+    assert_eq!(refused, [false, true, false, true, false], "{heard}");
+    rig.ask_all(ALICE, &[publish_for("$JS.API.STREAM.INFO.memory", "", "inbox.6")]);
+    assert!(rig.heard(ALICE).contains(r#""max_msg_size":20"#));
+}
+
 #[test]
 fn a_record_that_no_batch_takes_is_refused() {
     let mut rig = Rig::new();

@@ -186,8 +186,17 @@ impl Rig {
     /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
     /// have something on it, so many batches, and shards that may have so many pieces.
     pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (Rig, Recovery) {
+        Rig::changed(disk, (batches, room), |_| ())
+    }
+
+    /// The same with something changed in its streams.
+    pub(crate) fn changed(
+        disk: &SimulatedDisk,
+        (batches, room): (usize, usize),
+        change: impl FnOnce(&mut Vec<StreamConfig>),
+    ) -> (Rig, Recovery) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
-        let streams = vec![
+        let mut streams = vec![
             StreamConfig {
                 retention: Retention { bytes_max: Some(1 << 30), ..Retention::default() },
                 ..stream("disk", &["disk.>"], Durability::Disk)
@@ -195,6 +204,7 @@ impl Rig {
             stream("memory", &["memory.>"], Durability::Memory),
             stream("none", &["none.>"], Durability::None),
         ];
+        change(&mut streams);
         let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max: 8 };

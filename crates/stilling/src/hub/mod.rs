@@ -24,7 +24,7 @@ mod port;
 mod runner;
 
 pub(crate) use desk::{DeskCounters, HubDesk};
-pub(crate) use opened::Opened;
+pub(crate) use opened::{Opened, RECORD_EXTRA_MAX};
 pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, connect};
 
@@ -68,5 +68,6 @@ pub(crate) fn stream_config(stream: &settings::StreamConfig) -> StreamConfig {
             age_ns: stream.retention.age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
         },
         deduplication_window: stream.dedup_window.into(),
+        message_size_max: stream.message_size_max as usize,
     }
 }

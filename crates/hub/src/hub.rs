@@ -296,7 +296,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         {
             self.take_chunk(chunk, now_ns);
         }
-        if self.consumers.len() > 0 {
+        if !self.consumers.is_empty() {
             self.look_after_consumers(now_ns);
         }
         self.mark_losses(now_ns);
@@ -305,7 +305,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// How long the hub may sleep: what depends on time is looked at so often.
     pub fn looks_again_in(&self) -> Option<Duration> {
-        let consumers = (self.consumers.len() > 0).then_some(consumers::LOOK_EVERY_NS);
+        let consumers = (!self.consumers.is_empty()).then_some(consumers::LOOK_EVERY_NS);
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);

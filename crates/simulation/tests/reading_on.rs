@@ -1,15 +1,10 @@
 //! Peers that say everything before they read the first answer: their input is shown also while output is held up, up to a
 //! bound. Over the simulated network.
 
-use std::io::ErrorKind;
-use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::counters::Counters;
-use stilling_engine::driver::Wait;
-use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard};
-use stilling_ring::Wake;
-use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
+use stilling_engine::{CloseReason, Config, Io, Service, Session};
+use stilling_simulation::alone::{Alone, read};
 
 /// Bytes that the network takes in one direction before somebody reads.
 const BUFFER: usize = 5000;
@@ -60,69 +55,15 @@ impl Session for Answering {
     }
 }
 
-struct World {
-    network: Network,
-    shard: Shard<SimDriver, Stage>,
-    address: Address,
-}
-
-impl World {
-    fn new(reads_on: bool) -> Self {
-        let network = Network::new(1, Options { buffer: BUFFER, ..Options::default() });
-        let listener = network.listen(Address::Tcp("10.0.0.1:80".parse().expect("an address")), 100, None);
-        let address = listener.listening_at().expect("it listens");
-        let config = Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() };
-        let service = Stage { reads_on, ..Stage::default() };
-        let (wake, counters) = (Arc::new(Wake::new(|| ())), Arc::new(Counters::default()));
-        let mut shard =
-            Shard::new(SimDriver::new(&network), service, config, network.clock(), wake, counters);
-        shard.listen(listener, false).expect("the first listener");
-        World { network, shard, address }
-    }
-
-    fn client(&mut self) -> Peer {
-        let client = self.network.connect(self.address.clone(), None);
-        self.turns();
-        client
-    }
-
-    /// Lets everything happen that the network brings in a short time; the shard does not turn in vain.
-    fn turns(&mut self) {
-        for _ in 0..10 {
-            self.network.advance_to(self.network.now().after(Duration::from_millis(1)));
-            self.shard.turn(false).expect("turns");
-            let mut turns = 0;
-            while self.shard.prepare_to_wait() == Wait::No {
-                self.shard.turn(false).expect("turns");
-                turns += 1;
-                assert!(turns < 100, "it spins");
-            }
-            self.shard.audit().unwrap_or_else(|why| panic!("{why}"));
-        }
-    }
-}
-
-/// What the peer can read now, at most `most` bytes.
-fn read(peer: &mut Peer, most: usize) -> Vec<u8> {
-    let (mut all, mut into) = (Vec::new(), [0; 1000]);
-    loop {
-        let room = into.len().min(most - all.len());
-        if room == 0 {
-            return all;
-        }
-        match peer.read(&mut into[..room]) {
-            Ok(0) => return all,
-            Ok(len) => all.extend(&into[..len]),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return all,
-            Err(error) => panic!("{error}"),
-        }
-    }
+fn world(reads_on: bool) -> Alone<Stage> {
+    let service = Stage { reads_on, ..Stage::default() };
+    Alone::new(service, Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() }, BUFFER)
 }
 
 /// Row 0.3: input is shown until half of what may wait does, and again as soon as some of it has gone.
 #[test]
 fn who_reads_late_is_read_on_up_to_the_bound() {
-    let mut world = World::new(true);
+    let mut world = world(true);
     let mut client = world.client();
     let mut said = Vec::new();
     for number in 0..100_u8 {
@@ -137,7 +78,7 @@ fn who_reads_late_is_read_on_up_to_the_bound() {
     assert!((SEND_MAX / 2 / ANSWER..SEND_MAX / 2 / ANSWER + 20).contains(&seen), "{seen} were shown");
     let mut heard = Vec::new();
     while heard.len() < said.len() * ANSWER {
-        let more = read(&mut client, 1700);
+        let more = read(&mut client, 1700).0;
         assert!(!more.is_empty(), "it goes on after {} bytes", heard.len());
         heard.extend(more);
         world.turns();
@@ -153,7 +94,7 @@ fn who_reads_late_is_read_on_up_to_the_bound() {
 #[test]
 fn who_never_reads_is_given_up() {
     for reads_on in [true, false] {
-        let mut world = World::new(reads_on);
+        let mut world = world(reads_on);
         let mut client = world.client();
         for number in 0..30_u8 {
             client.write(&[number]).expect("there is room");

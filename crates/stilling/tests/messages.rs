@@ -83,7 +83,7 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
         shards: 2,
         worker_threads: 1,
         hub: HubConfig {
-            nats: vec![SocketAddr::from(([127, 0, 0, 1], 0)).into()],
+            nats: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
             data: folder.path().join("streams"),
             streams: vec![StreamConfig::new("disk", ["disk.>"]), memory],
             ..HubConfig::default()

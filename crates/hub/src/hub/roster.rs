@@ -153,6 +153,10 @@ impl Consumers {
         self.places.len() - self.free.len()
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub(super) fn ticket(&self, number: u32) -> Ticket {
         u64::from(self.places[number as usize].0) << 32 | u64::from(number)
     }

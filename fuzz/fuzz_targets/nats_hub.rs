@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[expect(dead_code, reason = "its other plays are for the tests")]
 #[path = "../../crates/hub/tests/rig/mod.rs"]
 mod rig;
 

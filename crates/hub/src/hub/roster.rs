@@ -414,7 +414,7 @@ impl Consumers {
 
     /// Whether nothing is kept for anybody.
     #[cfg(test)]
-    fn is_empty(&self) -> bool {
+    fn holds_nothing(&self) -> bool {
         self.len() == 0 && self.clients.is_empty() && self.pulls == 0 && self.configs_size == 0
     }
 }
@@ -507,7 +507,7 @@ mod tests {
         for number in all.of_stream(0) {
             assert!(all.remove(number).is_some());
         }
-        assert!(all.is_empty(), "{:?}", all.clients);
+        assert!(all.holds_nothing(), "{:?}", all.clients);
     }
 
     #[test]

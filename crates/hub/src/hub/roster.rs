@@ -415,7 +415,7 @@ impl Consumers {
     /// Whether nothing is kept for anybody.
     #[cfg(test)]
     fn holds_nothing(&self) -> bool {
-        self.len() == 0 && self.clients.is_empty() && self.pulls == 0 && self.configs_size == 0
+        self.is_empty() && self.clients.is_empty() && self.pulls == 0 && self.configs_size == 0
     }
 }
 

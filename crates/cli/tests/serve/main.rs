@@ -50,6 +50,7 @@ mod last_words;
 mod life;
 mod nats;
 mod options;
+mod outages;
 mod pieces;
 mod refusals;
 mod support;

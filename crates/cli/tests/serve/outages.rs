@@ -1,0 +1,316 @@
+//! What programs that send messages meet when the server is killed and started again in the middle; those on libraries of NATS
+//! stand in `nats/foreign`. Each test is a row of the table in README.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use tempfile::TempDir;
+
+use crate::nats::{own_address, records};
+use crate::support::{Driver, Server, Tool, binary, eventually};
+
+on_both_drivers! {
+    curl_says_that_the_server_is_away_or_tries_until_it_is_back,
+    a_request_that_was_cut_off_is_sent_again_without_a_second_record,
+    logger_says_it_over_tcp_alone,
+    rsyslog_keeps_what_it_has_until_the_server_is_back,
+    stilling_pub_delivers_everything_once,
+}
+
+/// All doors of a server, in places that stay when it is killed.
+struct House {
+    driver: Driver,
+    data: TempDir,
+    /// HTTP, NATS, syslog over UDP, syslog over TCP.
+    places: [String; 4],
+    server: Option<Server>,
+}
+
+impl House {
+    fn start(driver: Driver) -> House {
+        // Nobody else is given a port of this address while the server is away.
+        let place = format!("{}:0", own_address());
+        let data = tempfile::tempdir().expect("a folder");
+        let mut house = House { driver, data, places: [(); 4].map(|()| place.clone()), server: None };
+        house.start_again();
+        let server = house.server.as_ref().expect("it runs");
+        let names =
+            ["listening http://", "listening nats://", "listening syslog-udp://", "listening syslog-tcp://"];
+        house.places = names.map(|name| server.banner_line(name).to_owned());
+        house
+    }
+
+    fn start_again(&mut self) {
+        let [http, nats, udp, tcp] = &self.places;
+        let options = format!(
+            "--nats {nats} --syslog-udp {udp} --syslog-tcp {tcp} --syslog-unix {} --data {}",
+            self.unix(),
+            self.data.path().join("streams").display()
+        );
+        self.server = Some(Server::listening(self.driver, http, &options));
+    }
+
+    fn kill(&mut self) {
+        // SIGKILL: it dies without a word. The system closes what an io_uring holds a little later.
+        self.server = None;
+        eventually("its doors are shut", || {
+            let is_shut =
+                [self.at(0), self.at(1), self.at(3)].iter().all(|at| TcpStream::connect(at).is_err());
+            let local = UnixDatagram::unbound().ok()?;
+            (is_shut && local.connect(self.unix()).is_err()).then_some(())
+        });
+    }
+
+    fn unix(&self) -> String {
+        self.data.path().join("log").display().to_string()
+    }
+
+    fn at(&self, place: usize) -> SocketAddr {
+        self.places[place].to_socket_addrs().expect("an address").next().expect("one")
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/publish/events.a", self.places[0])
+    }
+
+    /// Waits until the stream has so many records, and returns their payloads.
+    fn payloads(&self, count: usize) -> Vec<String> {
+        let (records, behind) = records(self.at(1), "events", count);
+        assert_eq!(behind, 0, "{records:?}");
+        records.into_iter().map(|(_, payload)| payload).collect()
+    }
+
+    fn finish(mut self) {
+        self.server.take().expect("it runs").finish();
+    }
+}
+
+/// A program that ends with its test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn started(command: &mut Command) -> Running {
+    Running(
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("`cargo xtask test` installs it"),
+    )
+}
+
+/// How a program ends that may fail.
+fn ends(tool: Tool) -> ExitStatus {
+    let mut command = tool.into_command();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().expect("it runs")
+}
+
+fn curl(house: &House, options: &str) -> Tool {
+    Tool::new("curl", &format!("--silent --show-error --max-time 60 {options}")).arg(house.url())
+}
+
+fn curl_says_that_the_server_is_away_or_tries_until_it_is_back(driver: Driver) {
+    let mut house = House::start(driver);
+    assert_eq!(curl(&house, "--data one").output(), "{\"stream\":\"events\",\"first\":1,\"last\":1}\n");
+    house.kill();
+    // Could not connect.
+    assert_eq!(ends(curl(&house, "--data lost")).code(), Some(7));
+    let tries = "--data two --retry 50 --retry-connrefused --retry-delay 1 --max-time 60";
+    let mut patient = started(Tool::new("curl", tries).arg(house.url()).into_command().stdin(Stdio::null()));
+    let mut said =
+        BufReader::new(patient.0.stderr.take().expect("it is piped")).lines().map_while(Result::ok);
+    // It has been refused once.
+    assert!(said.any(|line| line.contains("Will retry")), "it tries again");
+    house.start_again();
+    assert!(patient.0.wait().expect("it is ours").success());
+    assert_eq!(house.payloads(2), ["one", "two"]);
+    house.finish();
+}
+
+/// Whether it was stored before the server died is not known to who asked; with an id it need not be.
+fn a_request_that_was_cut_off_is_sent_again_without_a_second_record(driver: Driver) {
+    let mut house = House::start(driver);
+    let server = house.server.as_ref().expect("it runs");
+    server.signal(rustix::process::Signal::STOP);
+    server.stands_still();
+    let ask = |more: &str| curl(&house, &format!("--data once --header Nats-Msg-Id:7 {more}"));
+    let mut command = ask("--trace-ascii -").into_command();
+    let mut cut = started(command.stdin(Stdio::null()));
+    let mut said = BufReader::new(cut.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok);
+    assert!(said.any(|line| line.starts_with("=> Send data, 4 bytes")), "it sends");
+    house.kill();
+    // Nothing came back, or the connection was reset.
+    let status = cut.0.wait().expect("it is ours");
+    assert!(matches!(status.code(), Some(52 | 56)), "{status}");
+    house.start_again();
+    for _ in 0..2 {
+        let told = curl(&house, "--data once --header Nats-Msg-Id:7").output();
+        assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
+    }
+    house.kill();
+    house.start_again();
+    let told = curl(&house, "--data once --header Nats-Msg-Id:7").output();
+    assert!(told.starts_with("{\"stream\":\"events\",\"first\":1,\"last\":1"), "{told}");
+    assert_eq!(house.payloads(1), ["once"]);
+    house.finish();
+}
+
+fn logger_says_it_over_tcp_alone(driver: Driver) {
+    let mut house = House::start(driver);
+    let remote = |way: &str, place: SocketAddr, text: &str| {
+        Tool::new("logger", &format!("{way} -n {} -P {} -t door {text}", place.ip(), place.port()))
+    };
+    let local =
+        |unix: &str, more: &str, text: &str| Tool::new("logger", &format!("{more} -u {unix} -t door {text}"));
+    let all = |house: &House, text: &str| {
+        vec![
+            remote("-d", house.at(2), text),
+            remote("-T", house.at(3), text),
+            remote("-T --octet-count", house.at(3), text),
+            local(&house.unix(), "", text),
+            local(&house.unix(), "--socket-errors=on", text),
+        ]
+    };
+    for tool in all(&house, "before") {
+        assert!(ends(tool).success());
+    }
+    let before = house.payloads_of(5);
+    assert!(before.iter().all(|payload| payload.ends_with("before")), "{before:?}");
+    house.kill();
+    let told: Vec<bool> = all(&house, "meanwhile").into_iter().map(|tool| ends(tool).success()).collect();
+    // Datagrams are lost without a word, unless it is asked to say so.
+    assert_eq!(told, [true, false, false, true, false]);
+    house.start_again();
+    for tool in all(&house, "afterwards") {
+        assert!(ends(tool).success());
+    }
+    let payloads = house.payloads_of(10);
+    assert_eq!(payloads[..5], before);
+    assert!(payloads[5..].iter().all(|payload| payload.ends_with("afterwards")), "{payloads:?}");
+    house.finish();
+}
+
+impl House {
+    /// The payloads when there are so many: what is not acknowledged may still be on its way to the stream.
+    fn payloads_of(&self, count: usize) -> Vec<String> {
+        let mut server = self.server.as_ref().expect("it runs").watch();
+        server.until("all are stored", |metrics| {
+            metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= count as u64
+        });
+        self.payloads(count)
+    }
+}
+
+fn rsyslog(folder: &Path, input: &Path, to: SocketAddr) -> Running {
+    let file = folder.join("conf");
+    let text = format!(
+        "global(workDirectory=\"{}\")\nmodule(load=\"imuxsock\" SysSock.Use=\"off\")\n\
+         input(type=\"imuxsock\" Socket=\"{}\")\n\
+         action(type=\"omfwd\" target=\"{}\" port=\"{}\" protocol=\"tcp\"\n\
+         action.resumeRetryCount=\"-1\" action.resumeInterval=\"1\" queue.type=\"LinkedList\")\n",
+        folder.display(),
+        input.display(),
+        to.ip(),
+        to.port(),
+    );
+    fs::write(&file, text).expect("a file");
+    // Not in everybody's path.
+    let name = ["/usr/sbin/rsyslogd", "rsyslogd"].into_iter().find(|name| Path::new(name).exists());
+    let mut command = Command::new(name.unwrap_or("rsyslogd"));
+    command.arg("-n").arg("-f").arg(&file).arg("-i").arg(folder.join("pid")).stdin(Stdio::null());
+    let running = started(&mut command);
+    eventually("rsyslog listens", || UnixDatagram::unbound().ok()?.connect(input).ok());
+    running
+}
+
+/// Whether somebody here has a connection to `to`, alive or not.
+fn is_connected(to: SocketAddr) -> bool {
+    let IpAddr::V4(ip) = to.ip() else { panic!("it is IPv4") };
+    let wanted = format!("{:08X}:{:04X}", u32::from_ne_bytes(ip.octets()), to.port());
+    let table = fs::read_to_string("/proc/net/tcp").expect("the system tells");
+    table.lines().any(|line| line.split_whitespace().nth(2) == Some(&wanted))
+}
+
+/// With a queue and without an end of its tries. TCP acknowledges nothing: what it sends before it finds the connection dead
+/// is lost.
+fn rsyslog_keeps_what_it_has_until_the_server_is_back(driver: Driver) {
+    let mut house = House::start(driver);
+    let folder = tempfile::tempdir().expect("a folder");
+    let input = folder.path().join("in");
+    let rsyslog = rsyslog(folder.path(), &input, house.at(3));
+    let log = |text: &str| {
+        Tool::new("logger", "--socket-errors=on -t app -u").arg(&input).arg(text).output();
+    };
+    log("before");
+    assert!(house.payloads_of(1)[0].ends_with("before"));
+    house.kill();
+    eventually("it finds the connection dead", || {
+        log("perhaps");
+        (!is_connected(house.at(3))).then_some(())
+    });
+    for number in 0..20 {
+        log(&format!("meanwhile {number}"));
+    }
+    house.start_again();
+    log("afterwards");
+    // More of them than are certain.
+    let mut watcher = house.server.as_ref().expect("it runs").watch();
+    let mut there = Vec::new();
+    while !there.last().is_some_and(|last: &String| last.ends_with("afterwards")) {
+        let count = there.len() + 1;
+        watcher.until("more comes", |metrics| {
+            metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= count as u64
+        });
+        there = records(house.at(1), "events", count).0.into_iter().map(|(_, payload)| payload).collect();
+    }
+    let numbers: Vec<u32> =
+        there.iter().filter_map(|line| line.rsplit_once("meanwhile ")?.1.parse().ok()).collect();
+    assert_eq!(numbers, (0..20).collect::<Vec<_>>(), "{there:?}");
+    drop((rsyslog, watcher));
+    house.finish();
+}
+
+fn stilling_pub_delivers_everything_once(driver: Driver) {
+    const BEFORE: usize = 200;
+    const ALL: usize = 400;
+    let mut house = House::start(driver);
+    let mut command = binary();
+    command.args([
+        "pub",
+        "--server",
+        &format!("nats://{}", house.places[1]),
+        "--timeout",
+        "60",
+        "--lines",
+        "events.a",
+    ]);
+    let mut publisher = started(command.stdin(Stdio::piped()));
+    let mut input = publisher.0.stdin.take().expect("it is piped");
+    let mut feed = |range: std::ops::Range<usize>| {
+        for number in range {
+            writeln!(input, "{number}").expect("it reads");
+        }
+    };
+    feed(0..BEFORE);
+    assert_eq!(house.payloads_of(BEFORE).len(), BEFORE);
+    house.kill();
+    feed(BEFORE..ALL - 100);
+    house.start_again();
+    feed(ALL - 100..ALL);
+    drop(input);
+    let status = publisher.0.wait().expect("it is ours");
+    assert!(status.success(), "{status}");
+    let expected: Vec<String> = (0..ALL).map(|number| number.to_string()).collect();
+    assert_eq!(house.payloads(ALL), expected);
+    house.finish();
+}

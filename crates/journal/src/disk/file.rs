@@ -233,6 +233,8 @@ pub struct FileLock {
 impl Drop for FileLock {
     fn drop(&mut self) {
         let _ = self.file.set_len(0);
+        // Closing would leave it to a process that was forked with a copy of the descriptor and has not yet begun its program.
+        let _ = self.file.unlock();
     }
 }
 
@@ -362,4 +364,22 @@ fn probe(directory: &Path) -> io::Result<Method> {
 
 fn about(path: &Path, what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{} {what}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A child has one from its fork until its program begins.
+    #[test]
+    fn a_copy_of_the_descriptor_does_not_keep_a_directory_locked() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let disk = FileDisk::make(directory.path()).expect("it is ours");
+        let lock = disk.lock().expect("nobody has it");
+        let copy = lock.file.try_clone().expect("a descriptor");
+        assert!(matches!(disk.lock(), Err(LockError::Held { .. })));
+        drop(lock);
+        assert!(disk.lock().is_ok());
+        drop(copy);
+    }
 }

@@ -1,6 +1,7 @@
 //! What may go wrong: a server that dies, a subscriber that does not read, a folder that is not ours.
 
 use std::fs;
+use std::net::{SocketAddr, UdpSocket};
 
 use super::{Client, Hub};
 use crate::support::{Driver, binary, eventually};
@@ -14,6 +15,7 @@ on_both_drivers! {
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
     more_subscriptions_than_a_connection_may_have_are_refused,
+    syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody,
 }
 
 /// Publishes `range` and waits for all acknowledgements; returns the sequences.
@@ -189,6 +191,46 @@ fn more_subscriptions_than_a_connection_may_have_are_refused(driver: Driver) {
     let rest = client.rest();
     assert!(rest.starts_with("-ERR 'maximum subscriptions exceeded'\r\n"), "{rest:.200}");
     assert_eq!(hub.client().flush(), [""; 0]);
+    hub.server.finish();
+}
+
+/// What cannot be understood is counted, what is too long is cut and counted, and what comes behind it is stored.
+fn syslog_garbage_and_a_line_of_a_megabyte_disturb_nobody(driver: Driver) {
+    let hub = Hub::start(driver, "--syslog-udp 127.0.0.1:0 --syslog-tcp 127.0.0.1:0");
+    let at = |name: &str| -> SocketAddr { hub.server.banner_line(name).parse().expect("an address") };
+    let (udp, tcp) = (at("listening syslog-udp://"), at("listening syslog-tcp://"));
+    let mut listener = hub.client();
+    listener.say("SUB events.syslog.> 1\r\n");
+    listener.flush();
+    let mut busy = hub.client();
+    busy.say("SUB inbox.* 1\r\n");
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    for garbage in [&b"\0\x01\x7f"[..], b"", b"\n", b"<", b"<9999>x", "\u{feff}{\"".as_bytes(), &[b'['; 3000]]
+    {
+        sender.send_to(garbage, udp).expect("it is sent");
+        let mut peer = stilling_probe::Peer::connect(tcp);
+        peer.send(garbage);
+        peer.half_close();
+        assert!(peer.whatever_comes().is_empty(), "syslog answers nothing");
+    }
+    let mut long = stilling_probe::Peer::connect(tcp);
+    long.send("<13>".to_owned() + &"x".repeat(1 << 20) + "\n<13>behind it\n");
+    assert_eq!(publish(&mut busy, "events.a", 0..10).len(), 10);
+    // Lines of one connection keep their order.
+    let mut told = Vec::new();
+    while told.last().is_none_or(|payload| payload != "<13>behind it") {
+        let line = listener.line();
+        assert!(line.starts_with("MSG events.syslog."), "{line}");
+        told.push(listener.line());
+    }
+    let cut = told.iter().find(|payload| payload.starts_with("<13>xxx")).expect("its beginning is there");
+    assert!(cut.len() < 100_000, "{}", cut.len());
+    let mut watcher = hub.server.watch();
+    let losses = |reason: &str| format!("hub_losses_total{{door=\"syslog\",reason=\"{reason}\"}}");
+    watcher.until("it is counted", |metrics| {
+        metrics.value(&losses("too_large")) == 1 && metrics.value(&losses("malformed")) > 0
+    });
+    drop((busy, listener, long, watcher));
     hub.server.finish();
 }
 

@@ -4,6 +4,7 @@
 mod asking;
 mod clients;
 mod consumers;
+mod durable;
 mod life;
 mod losses;
 mod plain;

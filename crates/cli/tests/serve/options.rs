@@ -196,7 +196,7 @@ fn help_is_told_with_all_defaults() {
             ("--max-headers <N>", "[default: 100]"),
             ("--max-body-size <BYTES>", "[default: 1048576]"),
             ("--max-input-held <BYTES>", "[default: 33554432]"),
-            ("--max-output-held <BYTES>", "[default: 33554432]"),
+            ("--max-output-held <BYTES>", "[default: 67108864]"),
             ("--send-buffer <BYTES>", "[default: the system's tuning]"),
             ("--congestion <NAME>", "[default: the system's]"),
             ("--first-byte-timeout <S>", "[default: 10]"),

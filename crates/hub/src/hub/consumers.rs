@@ -274,6 +274,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream_sequence: sequence,
             consumer_sequence: consumer.delivered + 1,
             time_ns,
+            // With a filter it is at most so many: nobody has looked at what comes behind it.
             pending: stream.visible.saturating_sub(sequence),
         };
         ack.encode(&mut reply);

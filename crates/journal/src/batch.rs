@@ -42,6 +42,8 @@ pub struct Batch {
     first: u64,
     count: u32,
     time_ns: u64,
+    /// The CRC of all records that are in it, if somebody has taken it.
+    sum: Option<u32>,
 }
 
 impl Batch {
@@ -50,7 +52,14 @@ impl Batch {
     #[must_use]
     pub fn new(size: usize) -> Batch {
         let size = size.clamp(1, BATCH_SIZE_MAX).next_multiple_of(BLOCK_SIZE);
-        Batch { memory: Aligned::new(size), used: BATCH_HEADER_SIZE, first: 1, count: 0, time_ns: 0 }
+        Batch {
+            memory: Aligned::new(size),
+            used: BATCH_HEADER_SIZE,
+            first: 1,
+            count: 0,
+            time_ns: 0,
+            sum: None,
+        }
     }
 
     /// Forgets what is in it and begins with the record that will be `first`, at `time_ns` (Unix time in
@@ -60,6 +69,7 @@ impl Batch {
         self.first = first;
         self.count = 0;
         self.time_ns = time_ns;
+        self.sum = None;
     }
 
     /// Puts a record behind the others and says which sequence it has.
@@ -75,6 +85,7 @@ impl Batch {
         };
         record.write(place);
         self.used += size;
+        self.sum = None;
         let sequence = self.first + u64::from(self.count);
         self.count += 1;
         Ok(sequence)
@@ -122,11 +133,22 @@ impl Batch {
         Records::new(&self.memory.bytes()[BATCH_HEADER_SIZE..self.used], self.first, self.count)
     }
 
+    /// Takes the CRC of what is in it: for the thread that has filled it, which has it in its caches, so that the one that
+    /// writes need not look at it at all.
+    pub(crate) fn take_sum(&mut self) {
+        self.sum = Some(crc32c::crc32c(&self.memory.bytes()[BATCH_HEADER_SIZE..self.used]));
+    }
+
     /// Pads it and fills in its header. Returns its CRC, which the next batch carries.
     pub(crate) fn seal(&mut self, stream_id: u64, epoch: u64, watermark: u64, previous_crc: u32) -> u32 {
+        if self.sum.is_none() {
+            self.take_sum();
+        }
         let size = self.size();
         let batch = &mut self.memory.bytes_mut()[..size];
-        batch[self.used..].fill(0);
+        let padding = &mut batch[self.used..];
+        padding.fill(0);
+        let body_crc = crc32c::crc32c_append(self.sum.unwrap_or_default(), padding);
         put(batch, 0, &[0; BATCH_HEADER_SIZE]);
         let header = BatchHeader {
             stream_id,
@@ -138,7 +160,7 @@ impl Batch {
             time_ns: self.time_ns,
             watermark,
             previous_crc,
-            body_crc: crc32c::crc32c(&batch[BATCH_HEADER_SIZE..]),
+            body_crc,
             crc: 0,
         };
         header.write(batch)
@@ -192,9 +214,17 @@ mod tests {
             batch.begin(10 + round, 77);
             let record = Record { kind: Kind::Loss, subject: b"a.b", headers: b"h", payload: &[9; 100] };
             assert_eq!(batch.push(&record), Ok(10 + round));
+            if round == 1 {
+                batch.take_sum();
+            }
             assert_eq!(batch.push(&Record::new(b"", b"")), Ok(11 + round));
+            // Taken before, too early, and not at all.
+            if round == 0 {
+                batch.take_sum();
+            }
             let crc = batch.seal(1, 2, 3, 4);
             let header = BatchHeader::read(batch.bytes()).expect("it was sealed");
+            assert_eq!(header.body_crc, crc32c::crc32c(&batch.bytes()[BATCH_HEADER_SIZE..]));
             assert_eq!((header.crc, header.count, header.last()), (crc, 2, 11 + round));
             assert_eq!(batch.bytes().len(), BLOCK_SIZE);
             assert_eq!(batch.bytes().as_ptr().addr() % BLOCK_SIZE, 0);

@@ -191,7 +191,7 @@ impl Journal {
         self.hand_over(stream, batch, Some(from))
     }
 
-    fn hand_over(&mut self, stream: StreamIndex, batch: Batch, from: Option<u64>) -> Result<(), Batch> {
+    fn hand_over(&mut self, stream: StreamIndex, mut batch: Batch, from: Option<u64>) -> Result<(), Batch> {
         if self.outstanding == self.outstanding_max {
             return Err(batch);
         }
@@ -204,6 +204,7 @@ impl Journal {
             }
             return Ok(());
         }
+        batch.take_sum();
         match self.requests.push(Request::Append { stream, batch, deduplicate_from: from }) {
             Ok(()) => {
                 self.outstanding += 1;

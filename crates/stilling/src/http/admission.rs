@@ -4,6 +4,7 @@
 //! without a name (401) or without the permission (403), the one whose subject or conditions no stream can understand (400).
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -75,6 +76,11 @@ impl From<Objection> for Response {
 pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk) -> Result<(), Objection> {
     if !is_same_origin(head) {
         let why = "a page of another origin may not publish here: Origin is not the Host that was asked";
+        return Err(Objection::new(Status::Forbidden, why));
+    }
+    if is_rebindable(head) && hub.users.at_first() != Access::Unknown {
+        let why = "a page under a name may publish only where users are known ([[user]]): any page can have its own name lead to \
+                   this address; localhost and plain addresses are free of that";
         return Err(Objection::new(Status::Forbidden, why));
     }
     let access = recognise(head.header("Authorization"), &hub.users);
@@ -177,6 +183,21 @@ fn is_same_origin(head: &RequestHead<'_>) -> bool {
     }
 }
 
+/// Whether the request comes from a page whose host is a name that somebody else may give out: a page of `evil.example` is of
+/// the same origin as this server as soon as that name leads to its address ("DNS rebinding"). Nobody can do that with an
+/// address or with `localhost` (RFC 6761 §6.3).
+fn is_rebindable(head: &RequestHead<'_>) -> bool {
+    let (Some(_), Some(host)) = (head.header("Origin"), head.host) else { return false };
+    let is_port = |port: &[u8]| port.iter().all(u8::is_ascii_digit);
+    let name = match host.iter().rposition(|&byte| byte == b':') {
+        Some(at) if is_port(&host[at + 1..]) => &host[..at],
+        _ => host,
+    };
+    let address = name.strip_prefix(b"[").and_then(|name| name.strip_suffix(b"]")).unwrap_or(name);
+    let is_address = std::str::from_utf8(address).is_ok_and(|address| address.parse::<IpAddr>().is_ok());
+    !is_address && !name.eq_ignore_ascii_case(b"localhost")
+}
+
 /// Who it is by the field `Authorization`.
 fn recognise(field: Option<&[u8]>, users: &Users) -> Access {
     let Some((scheme, rest)) = field.and_then(|field| {
@@ -207,7 +228,11 @@ mod tests {
     use crate::settings::{Credential, Secret, UserConfig};
 
     fn with_head<T>(fields: &str, look: impl FnOnce(&RequestHead<'_>) -> T) -> T {
-        let text = format!("POST /publish/a HTTP/1.1\r\nHost: here:9000\r\n{fields}\r\n");
+        with_host("here:9000", fields, look)
+    }
+
+    fn with_host<T>(host: &str, fields: &str, look: impl FnOnce(&RequestHead<'_>) -> T) -> T {
+        let text = format!("POST /publish/a HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
         let mut decoder = RequestDecoder::default();
         let step = decoder.decode(&Limits::default(), text.as_bytes()).expect("a head");
         match step.event {
@@ -231,6 +256,25 @@ mod tests {
             ("Origin: \r\n", false),
         ] {
             assert_eq!(with_head(fields, is_same_origin), expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn a_page_under_a_name_is_told_from_one_at_an_address() {
+        for (host, expected) in [
+            ("localhost", false),
+            ("LocalHost:9000", false),
+            ("127.0.0.1:9000", false),
+            ("10.0.0.7", false),
+            ("[::1]:9000", false),
+            ("[::1]", false),
+            ("evil.example", true),
+            ("evil.example:9000", true),
+            ("127.0.0.1.evil.example:80", true),
+            ("localhost.evil.example", true),
+        ] {
+            assert_eq!(with_host(host, "Origin: http://x\r\n", is_rebindable), expected, "{host}");
+            assert!(!with_host(host, "", is_rebindable), "{host}: no page");
         }
     }
 

@@ -36,6 +36,7 @@ struct Report {
     rate_per_s: f64,
     accounting: Accounting,
     failures_total: u64,
+    connection_fails: u64,
     evidence: std::collections::BTreeMap<String, String>,
     send_time: Spread,
     delivery_time: Spread,
@@ -125,7 +126,10 @@ impl Load {
             p99_ms: ms(times.p99_us),
             p999_ms: ms(times.p999_us),
             max_ms: ms(times.max_us),
-            failures: report.failures_total + report.accounting.unexplained + report.accounting.invented,
+            failures: report.failures_total
+                + report.connection_fails
+                + report.accounting.unexplained
+                + report.accounting.invented,
             refused: 0,
             cpu_s: used * 1e6 / sends.max(1) as f64,
             instructions: None,

@@ -27,13 +27,10 @@ use super::{idle, isolation, machine};
 use crate::steps::{cargo, run};
 use crate::{Outcome, packages, tree};
 use load::Load;
-use scenarios::{SCENARIOS, Scenario};
+use scenarios::{SCENARIOS, Scenario, Wanted};
 
 /// The section of the page that this command writes.
 pub(super) const TITLE: &str = "Collect: one-way messages";
-
-/// What Stilling's server CPU per message may be, as a part of JetStream's.
-const CPU_FACTOR_MAX: f64 = 0.5;
 
 #[derive(Args)]
 pub(super) struct Arguments {
@@ -182,7 +179,8 @@ impl Bench {
         let load = Load { seconds: if self.quick { 1 } else { scenario.seconds }, ..scenario.load };
         let mut series: Vec<_> =
             peers.iter().map(|peer| Series { server: peer.name(), samples: Vec::new() }).collect();
-        for round in 0..self.rounds {
+        let rounds = if scenario.once { 1 } else { self.rounds };
+        for round in 0..rounds {
             for (peer, series) in peers.iter().zip(&mut series) {
                 let sample = load.measure(*peer, &self.place)?;
                 println!(
@@ -196,29 +194,41 @@ impl Bench {
                 series.samples.push(sample);
             }
         }
-        if scenario.is_judged {
-            self.judge(scenario.title, &series);
+        if !scenario.wanted.is_empty() {
+            self.judge(scenario, &series);
         }
         let words = format!("`{}`{}", load.shown(), scenario.words);
         Ok(Section { title: scenario.title.to_owned(), words, table: compared(&series, load.size) })
     }
 
-    /// Compares with what the project wants: less CPU than the server that syncs as often, and no failure at all.
-    fn judge(&self, title: &str, series: &[Series]) {
+    /// Compares with what the project wants, on each driver, and wants no failure at all.
+    fn judge(&self, scenario: &Scenario, series: &[Series]) {
         let mut targets = self.targets.borrow_mut();
+        let title = scenario.title;
         for name in [Peer::StillingUring.name(), Peer::StillingPoll.name()] {
-            let cpu = |sample: &Sample| Some(sample.cpu_s);
-            let ratio = figures::ratio(series, name, Peer::JetStream.name(), cpu);
-            let what = format!("server CPU, {name} ÷ {}: {title}", Peer::JetStream.name());
-            targets.push(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
-            let rate = |sample: &Sample| Some(sample.rate);
-            let ratio = figures::ratio(series, name, Peer::JetStream.name(), rate);
-            let what = format!("messages/s, {name} ÷ {}: {title}", Peer::JetStream.name());
-            targets.push(Target::at_least(what, 1.0, ratio, "×"));
-            let failures = series
-                .iter()
-                .find(|series| series.server == name)
-                .map(|series| series.samples.iter().map(|sample| sample.failures as f64).sum());
+            let own = series.iter().find(|series| series.server == name);
+            for wanted in scenario.wanted {
+                targets.push(match wanted {
+                    Wanted::CpuTimes(peer, most) => {
+                        let ratio =
+                            figures::ratio(series, name, peer.name(), |sample: &Sample| Some(sample.cpu_s));
+                        let what = format!("server CPU, {name} ÷ {}: {title}", peer.name());
+                        Target::at_most(what, *most, ratio, "×")
+                    }
+                    Wanted::RateTimes(peer, least) => {
+                        let ratio =
+                            figures::ratio(series, name, peer.name(), |sample: &Sample| Some(sample.rate));
+                        let what = format!("messages/s, {name} ÷ {}: {title}", peer.name());
+                        Target::at_least(what, *least, ratio, "×")
+                    }
+                    Wanted::Rate(least) => {
+                        let rates = own.map(|own| own.samples.iter().map(|sample| sample.rate).collect());
+                        let what = format!("messages/s, {name}: {title}");
+                        Target::at_least(what, *least, rates.map(figures::median), "")
+                    }
+                });
+            }
+            let failures = own.map(|own| own.samples.iter().map(|sample| sample.failures as f64).sum());
             targets.push(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
         }
     }

@@ -10,8 +10,20 @@ pub(super) struct Scenario {
     pub(super) load: Load,
     pub(super) seconds: u32,
     pub(super) peers: &'static [Peer],
-    /// Whether the project's targets are about it.
-    pub(super) is_judged: bool,
+    /// One round of it: what is looked for is failures in a long time.
+    pub(super) once: bool,
+    /// What the project wants of it, beside that nothing fails. Empty: it is only told.
+    pub(super) wanted: &'static [Wanted],
+}
+
+/// Something that is wanted of Stilling on each of its drivers.
+pub(super) enum Wanted {
+    /// At most so many times the server CPU per message that this one uses.
+    CpuTimes(Peer, f64),
+    /// At least so many times as many messages per second as this one takes.
+    RateTimes(Peer, f64),
+    /// At least so many messages per second.
+    Rate(f64),
 }
 
 /// Four publishers that wait for acknowledgements with 256 messages in flight each.
@@ -35,6 +47,11 @@ pub(super) const CURVE: &str = "Against the size of the messages";
 /// Bytes of the messages there.
 pub(super) const CURVE_SIZES: [u32; 6] = [128, 512, 1024, 4096, 16_384, 65_536];
 
+/// Messages per second that BBQ reported, on another machine.
+const BBQ_RATE: f64 = 1071.0;
+
+const STILLING: [Peer; 2] = [Peer::StillingUring, Peer::StillingPoll];
+
 const STILLING_AND_NATS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::NatsCore];
 
 const ON_DISK: [Peer; 6] = [
@@ -52,30 +69,38 @@ const BBQ: [Peer; 5] =
 /// Who takes messages without saying that they arrived.
 const UNCONFIRMED: [Peer; 4] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::Rsyslog];
 
-pub(super) const SCENARIOS: [Scenario; 10] = [
+pub(super) const SCENARIOS: [Scenario; 14] = [
     Scenario {
         title: "Acknowledged, 4 KB",
         words: "",
         load: ACKNOWLEDGED,
         seconds: 4,
+        once: false,
         peers: &ON_DISK,
-        is_judged: true,
+        wanted: &[
+            Wanted::RateTimes(Peer::JetStreamAlways, 10.0),
+            Wanted::RateTimes(Peer::RedisAlways, 8.0),
+            Wanted::RateTimes(Peer::JetStream, 2.5),
+            Wanted::CpuTimes(Peer::JetStream, 0.25),
+        ],
     },
     Scenario {
         title: "Acknowledged, 128 bytes",
         words: "",
         load: Load { size: 128, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &ON_DISK,
-        is_judged: true,
+        wanted: &[Wanted::RateTimes(Peer::JetStream, 1.0), Wanted::CpuTimes(Peer::JetStream, 0.5)],
     },
     Scenario {
         title: "Acknowledged, 128 bytes, a stream in memory",
         words: "",
         load: Load { size: 128, keeps: Keeps::Memory, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream],
-        is_judged: false,
+        wanted: &[Wanted::CpuTimes(Peer::JetStream, 0.45)],
     },
     Scenario {
         title: "Subjects alone with one subscriber, 128 bytes",
@@ -83,16 +108,18 @@ pub(super) const SCENARIOS: [Scenario; 10] = [
                 them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: Load { size: 128, ..CORE },
         seconds: 4,
+        once: false,
         peers: &STILLING_AND_NATS,
-        is_judged: false,
+        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
     },
     Scenario {
         title: "Subjects alone with one subscriber, 4 KB",
         words: "",
         load: CORE,
         seconds: 4,
+        once: false,
         peers: &STILLING_AND_NATS,
-        is_judged: false,
+        wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
     },
     Scenario {
         title: "BBQ's test, confirmed, a connection per message",
@@ -100,8 +127,9 @@ pub(super) const SCENARIOS: [Scenario; 10] = [
                 on another, older machine.",
         load: Load { window: 1, per_message: true, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &BBQ,
-        is_judged: false,
+        wanted: &[],
     },
     Scenario {
         title: "BBQ's test, without waiting, kept connections",
@@ -109,31 +137,71 @@ pub(super) const SCENARIOS: [Scenario; 10] = [
                 checked afterwards.",
         load: Load { confirmed: false, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &UNCONFIRMED,
-        is_judged: false,
+        wanted: &[Wanted::Rate(200_000.0)],
     },
     Scenario {
         title: "BBQ's test, without waiting, a connection per message",
         words: "",
         load: Load { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &UNCONFIRMED,
-        is_judged: false,
+        wanted: &[Wanted::Rate(15_000.0)],
+    },
+    Scenario {
+        title: "A minute of BBQ's test, confirmed, kept connections",
+        words: ": rows 0.24 to 0.33, one round.",
+        load: ACKNOWLEDGED,
+        seconds: 60,
+        once: true,
+        peers: &STILLING,
+        wanted: &[Wanted::Rate(200_000.0)],
+    },
+    Scenario {
+        title: "A minute of BBQ's test, without waiting, kept connections",
+        words: "",
+        load: Load { confirmed: false, ..ACKNOWLEDGED },
+        seconds: 60,
+        once: true,
+        peers: &STILLING,
+        wanted: &[Wanted::Rate(200_000.0)],
+    },
+    Scenario {
+        title: "A minute of BBQ's test, confirmed, a connection per message",
+        words: "",
+        load: Load { window: 1, per_message: true, ..ACKNOWLEDGED },
+        seconds: 60,
+        once: true,
+        peers: &STILLING,
+        wanted: &[Wanted::Rate(BBQ_RATE)],
+    },
+    Scenario {
+        title: "A minute of BBQ's test, without waiting, a connection per message",
+        words: "",
+        load: Load { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
+        seconds: 60,
+        once: true,
+        peers: &STILLING,
+        wanted: &[Wanted::Rate(15_000.0)],
     },
     Scenario {
         title: "Fan-in of 64 connections, 512 bytes",
         words: "",
         load: Load { clients: 64, size: 512, window: 16, ..ACKNOWLEDGED },
         seconds: 4,
+        once: false,
         peers: &ON_DISK,
-        is_judged: false,
+        wanted: &[],
     },
     Scenario {
         title: "One message at a time, 512 bytes",
         words: ": what a client waits that sends, waits and sends again.",
         load: Load { clients: 1, size: 512, window: 1, ..ACKNOWLEDGED },
         seconds: 2,
+        once: false,
         peers: &ON_DISK,
-        is_judged: false,
+        wanted: &[],
     },
 ];

@@ -14,17 +14,16 @@ pub(crate) struct Package {
     folder: &'static str,
     /// The version that tests and measurements speak of.
     pub(crate) version: &'static str,
-    /// A file in the folder that says that it is there.
-    proof: &'static str,
 }
 
+/// A file in the folder that says which version is there, written last.
+const PROOF: &str = ".installed";
+
 /// A worker process.
-pub(crate) const GUNICORN: Package =
-    Package { folder: "gunicorn", version: "gunicorn==27.0.1", proof: "bin/gunicorn" };
+pub(crate) const GUNICORN: Package = Package { folder: "gunicorn", version: "gunicorn==27.0.1" };
 
 /// A client of NATS.
-pub(crate) const NATS_PY: Package =
-    Package { folder: "nats-py", version: "nats-py==2.16.0", proof: ".installed" };
+pub(crate) const NATS_PY: Package = Package { folder: "nats-py", version: "nats-py==2.16.0" };
 
 impl Package {
     /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
@@ -32,14 +31,15 @@ impl Package {
         tree::target().join("tmp").join(self.folder)
     }
 
-    /// Installs it unless it is there.
+    /// Installs it unless this version is there.
     ///
     /// # Errors
     /// If Python cannot make an environment of its own, or PyPI does not answer; the message says what to do.
     pub(crate) fn install(&self) -> Outcome {
         let place = self.place();
-        if place.join(self.proof).is_file() {
-            println!("{} is there", self.folder);
+        let proof = place.join(PROOF);
+        if std::fs::read_to_string(&proof).is_ok_and(|version| version == self.version) {
+            println!("{} is there", self.version);
             return Ok(());
         }
         let by_hand = "it takes python3 with its venv module (Debian: python3-venv) and PyPI";
@@ -49,9 +49,7 @@ impl Package {
         let mut pip = Command::new(place.join("bin/pip"));
         steps::run(pip.args(["install", "--quiet", self.version]))
             .map_err(|error| format!("{error}\n{by_hand}"))?;
-        if !place.join(self.proof).is_file() {
-            std::fs::write(place.join(self.proof), self.version)?;
-        }
+        std::fs::write(proof, self.version)?;
         Ok(())
     }
 }

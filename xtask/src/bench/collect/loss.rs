@@ -107,7 +107,7 @@ impl Bench {
              kernel takes the io_uring of a killed process apart a moment after the process has gone.\n\n\
              A killed process loses nothing that it has handed to the system, synced or not, so this table cannot tell the \
              servers apart that acknowledge before they sync; only a power failure could. What a power failure takes \
-             cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/crash.rs` \
+             cannot be shown with a real disk here. For Stilling's journal it is computed: `crates/journal/tests/journal/crash.rs` \
              drops every set of unsynced sectors at every point."
         );
         Ok(Section { title: TITLE.to_owned(), words, table })

@@ -4,6 +4,7 @@ mod disks;
 mod faults;
 mod foreign;
 mod lines;
+mod links;
 mod pages;
 mod promises;
 mod users;

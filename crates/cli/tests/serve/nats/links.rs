@@ -97,8 +97,7 @@ fn pass(near: &TcpStream, far: &TcpStream, broken: &AtomicU32) {
 /// Carries bytes packet by packet. Returns whether it broke.
 fn crawl(mut from: &TcpStream, mut to: &TcpStream, lasts: Option<usize>) -> bool {
     let (mut packet, mut carried) = ([0; PACKET], 0);
-    loop {
-        let Ok(len @ 1..) = from.read(&mut packet) else { break };
+    while let Ok(len @ 1..) = from.read(&mut packet) {
         carried += len;
         if lasts.is_some_and(|lasts| carried > lasts) {
             return true;

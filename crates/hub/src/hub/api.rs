@@ -6,11 +6,11 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use stilling_journal::{Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
+use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
 use super::roster::{Pull, Unwelcome, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::{Client, Publication};
@@ -18,6 +18,8 @@ use crate::limits::{CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::{checked, overlap};
+
+mod questions;
 
 /// What everything of JetStream begins with.
 pub(super) const PREFIX: &[u8] = b"$JS.";
@@ -41,71 +43,6 @@ pub(super) struct PendingRead {
     reply: Vec<u8>,
     is_direct: bool,
     filter: Option<Box<[u8]>>,
-}
-
-/// What is wrong with a question: the code, the number that nats-server gives it, and words.
-struct Wrong(u16, u32, String);
-
-impl Wrong {
-    fn json(&self) -> Value {
-        json!({ "code": self.0, "err_code": self.1, "description": self.2 })
-    }
-}
-
-fn no_stream() -> Wrong {
-    Wrong(404, 10059, "stream not found".to_owned())
-}
-
-fn no_consumer() -> Wrong {
-    Wrong(404, 10014, "consumer not found".to_owned())
-}
-
-fn bad_request(what: &str) -> Wrong {
-    Wrong(400, 10003, what.to_owned())
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct MessageGet {
-    seq: u64,
-    last_by_subj: Option<String>,
-    next_by_subj: Option<String>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Next {
-    batch: Option<u32>,
-    expires: u64,
-    no_wait: bool,
-    max_bytes: usize,
-    idle_heartbeat: u64,
-}
-
-#[derive(Deserialize)]
-struct Create {
-    #[serde(default)]
-    stream_name: String,
-    config: ConsumerConfig,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct ConsumerConfig {
-    name: Option<String>,
-    durable_name: Option<String>,
-    deliver_subject: Option<String>,
-    deliver_group: Option<String>,
-    deliver_policy: String,
-    opt_start_seq: u64,
-    opt_start_time: Option<Timestamp>,
-    ack_policy: String,
-    filter_subject: Option<String>,
-    filter_subjects: Vec<String>,
-    idle_heartbeat: u64,
-    flow_control: bool,
-    headers_only: bool,
-    inactive_threshold: u64,
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -224,9 +161,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn stream_names(&self, payload: &[u8]) -> Value {
-        let wanted: Option<String> = serde_json::from_slice::<Value>(payload)
-            .ok()
-            .and_then(|question| Some(question.get("subject")?.as_str()?.to_owned()));
+        let wanted: Option<String> =
+            object(payload).ok().and_then(|question| Some(question.get("subject")?.as_str()?.to_owned()));
         let takes = |subjects: &[String]| {
             let Some(wanted) = &wanted else { return true };
             checked(wanted.as_bytes()).is_some()
@@ -253,7 +189,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// A stream that is there with the same subjects has been made, as far as the client is concerned.
     fn stream_create(&self, name: &str, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
-        let wanted: Value = serde_json::from_slice(payload).map_err(|_| bad_request("expected JSON"))?;
+        let wanted = object(payload)?;
         let wanted = wanted.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default();
         let number = self.stream_named(name);
         match number {
@@ -318,7 +254,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let get: MessageGet = if payload.is_empty() {
             MessageGet::default()
         } else {
-            serde_json::from_slice(payload).map_err(|_| bad_request("expected a sequence in JSON"))?
+            object(payload).and_then(fields).map_err(|_| bad_request("expected a sequence in JSON"))?
         };
         if get.last_by_subj.is_some() || last_of.is_some() {
             return Err(Wrong(
@@ -418,10 +354,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let size = payload.len();
             return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
         }
-        let raw: Value = serde_json::from_slice(payload).map_err(|_| bad_request("expected JSON"))?;
-        let Create { stream_name, config } =
-            serde_json::from_value(raw.clone()).map_err(|error| bad_request(&error.to_string()))?;
-        if !stream_name.is_empty() && stream_name != stream {
+        let question = object(payload)?;
+        let raw = field(&question, "config")?;
+        let config: ConsumerConfig = fields(raw.clone())?;
+        let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
+        if !question.get("stream_name").is_none_or(names_stream) {
             return Err(bad_request("the stream's name differs from that in the subject"));
         }
         if config.durable_name.is_some() {
@@ -486,12 +423,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if self.consumers.find(number, &name).is_some() {
             return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
         }
-        let mut told = raw.get("config").cloned().unwrap_or_default();
-        told["name"] = name.clone().into();
+        let mut told = raw.clone();
+        told.insert("name".to_owned(), name.clone().into());
         let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
         let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
         if inactive.is_some() {
-            told["inactive_threshold"] = inactive_ns.into();
+            told.insert("inactive_threshold".to_owned(), inactive_ns.into());
         }
         let wanted = Wanted {
             name,
@@ -503,7 +440,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             has_flow_control: config.flow_control,
             headers_only: config.headers_only,
             inactive_ns,
-            config: told.to_string().into(),
+            config: Value::Object(told).to_string().into(),
         };
         let added = self.consumers.add(client, wanted, now_ns).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
@@ -565,7 +502,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 let batch = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
                 Next { batch, ..Next::default() }
             }
-            object => serde_json::from_slice(object).map_err(|_| bad_request("Bad Request"))?,
+            _ => object(payload).and_then(fields).map_err(|_| bad_request("Bad Request"))?,
         };
         let pull = Pull {
             client,
@@ -588,6 +525,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 /// Whether a text from JSON may stand where a subject stands.
 fn is_subject(text: &str) -> bool {
     Subject::parse(text.as_bytes(), &SubjectLimits::default()).is_ok()
+}
+
+fn no_stream() -> Wrong {
+    Wrong(404, 10059, "stream not found".to_owned())
+}
+
+fn no_consumer() -> Wrong {
+    Wrong(404, 10014, "consumer not found".to_owned())
 }
 
 fn durable() -> Wrong {

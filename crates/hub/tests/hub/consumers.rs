@@ -425,6 +425,69 @@ fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
     }
 }
 
+/// "No peer input panics the process": serde takes an array for a struct, and whoever asks may nest what they like.
+#[test]
+fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..3);
+    let config = r#"[null,null,null,null,"all",0,null,"none"]"#;
+    let deep = "[".repeat(100) + &"]".repeat(100);
+    let huge = "1".repeat(400);
+    for payload in [
+        format!(r#"{{"config":{config}}}"#),
+        format!(r#"["disk",{config}]"#),
+        format!(r#"["disk",{{"ack_policy":"none"}}]"#),
+        r#"{"stream_name":["disk"],"config":{"ack_policy":"none"}}"#.to_owned(),
+        r#"{"config":{"ack_policy":"none","filter_subjects":[["disk.a"]]}}"#.to_owned(),
+        format!(r#"{{"config":{{"ack_policy":"none","opt_start_seq":{huge}}}}}"#),
+        format!(r#"{{"config":{{"ack_policy":"none","idle_heartbeat":{huge}e400}}}}"#),
+        format!(r#"{{"config":{{"ack_policy":"none","name":{deep}}}}}"#),
+        format!(r#"{{"config":{deep}}}"#),
+        deep.clone(),
+        "[".repeat(4000),
+        "{}".to_owned(),
+        "null".to_owned(),
+        "7".to_owned(),
+    ] {
+        let answer = question(&mut rig, "CONSUMER.CREATE.disk.c", &payload);
+        assert!(answer.contains(r#""code":400"#), "{payload}: {answer}");
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 0);
+    create(&mut rig, "disk", r#""name":"p""#);
+    rig.subscribe(READER, "pulled", "2");
+    for payload in ["[1]", "[2,0,true,0,0]", &deep, &huge, "null", "-1", r#"{"batch":[1]}"#] {
+        for subject in ["STREAM.MSG.GET.disk", "STREAM.CREATE.disk"] {
+            let answer = question(&mut rig, subject, payload);
+            assert!(
+                answer.contains(r#""error":"#) || payload.starts_with('{'),
+                "{subject} {payload}: {answer}"
+            );
+        }
+        assert!(question(&mut rig, "STREAM.NAMES", payload).contains(r#""total":3"#));
+        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", payload, "pulled")]);
+        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", payload, "pulled")]);
+        rig.settle();
+        let statuses = rig.heard(READER).matches("NATS/1.0 400").count();
+        // A number without a sign asks for so many messages.
+        let is_number = payload == huge;
+        assert_eq!(statuses, usize::from(!payload.starts_with('{')) + usize::from(!is_number), "{payload}");
+    }
+    // What is as large as it can be is taken as it is said.
+    let most = u64::MAX;
+    let answer = create(
+        &mut rig,
+        "disk",
+        &format!(
+            r#""name":"far","deliver_subject":"push","deliver_policy":"by_start_sequence","opt_start_seq":{most},"idle_heartbeat":{most}"#
+        ),
+    );
+    assert!(answer.contains(r#""num_pending":0"#), "{answer}");
+    rig.subscribe(READER, "push", "3");
+    rig.pass(100_000_000);
+    fill(&mut rig, "disk", 3..4);
+    assert_eq!(take(&mut rig), []);
+}
+
 /// Whatever is asked is answered.
 #[test]
 fn every_question_has_an_answer() {

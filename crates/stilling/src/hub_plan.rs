@@ -75,8 +75,7 @@ impl HubPlan {
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
         let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
         let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
-        let hub =
-            opened.start(mailboxes, shards.len(), (key, started_ns), &wake).map_err(ServeError::Threads)?;
+        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
         let mut runner = Some(Runner::new(hub, inlets));

@@ -16,6 +16,7 @@ use stilling_journal::{
 use stilling_ring::{Receiver, Wake, mailbox};
 
 use super::runner::Mailboxes;
+use crate::config::ServeError;
 
 /// Orders for records that may be unanswered.
 const READ_ORDERS_MAX: usize = 64;
@@ -68,7 +69,7 @@ impl Opened {
         shards: usize,
         (key, started_ns): (stilling_hub::HashKey, UnixNanos),
         wake: &Arc<Wake>,
-    ) -> io::Result<Hub<House, Mailboxes>> {
+    ) -> Result<Hub<House, Mailboxes>, ServeError> {
         let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
         let mut resumed = vec![Resumed::default(); self.config.streams.len()];
         for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
@@ -79,10 +80,11 @@ impl Opened {
         let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
         let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
         let names = self.names();
+        let on_disk = names.clone();
         let threads = match self.logs {
-            Some(logs) => Way::Open(start(logs, limits, wake)?),
+            Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened { names, data: self.data, limits, wake: Arc::clone(wake) },
+            None => Way::Unopened { names, data: self.data.clone(), limits, wake: Arc::clone(wake) },
         };
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
@@ -90,8 +92,13 @@ impl Opened {
             let (window, recovery) = (windows[at], &self.recoveries[at]);
             let from = recovery.deduplicate_from.max(recovery.next.saturating_sub(window)).max(1);
             let mut reader = source.read_from(stilling_journal::From::Sequence(from));
-            while let Ok(read) = reader.read() {
-                match read {
+            let unread = |source| {
+                let place = self.data.join(&on_disk[at]).display().to_string();
+                ServeError::Streams(OpenError::Disk { place, source })
+            };
+            loop {
+                // With half a window, what is sent again would be stored again, and nobody would know.
+                match reader.read().map_err(unread)? {
                     Read::Batch(batch) => {
                         for (sequence, record) in batch.records {
                             hub.remember(of_hub[at], sequence, record.headers);
@@ -120,6 +127,22 @@ fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Re
         recoveries.push(recovery);
     }
     Ok((logs, recoveries))
+}
+
+/// Whether streams that were opened late go on where the hub has begun them. There was no directory at the start; what
+/// is in it now may have been mounted, restored or written by another server meanwhile, and its sequences are not the
+/// hub's: what the hub has numbered must neither be written behind it nor be acknowledged because of it.
+fn as_begun(logs: &[Log<FileDisk>], data: &Path) -> Result<(), (String, io::ErrorKind)> {
+    let begun = Resumed::default().next;
+    let Some(other) = logs.iter().find(|log| log.next() != begun) else { return Ok(()) };
+    let (name, last) = (other.name(), other.next() - 1);
+    let place = data.join(name);
+    let reason = format!(
+        "stream {name}: {} was not there at the start and has appeared since, with records up to {last}: \
+         restart the server to go on behind them",
+        place.display()
+    );
+    Err((reason, io::ErrorKind::AlreadyExists))
 }
 
 fn start(logs: Vec<Log<FileDisk>>, limits: Limits, wake: &Arc<Wake>) -> io::Result<Threads> {
@@ -193,10 +216,12 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome =
-                open_all(&names, &data).map_err(|error| (error.to_string(), io::ErrorKind::Other)).and_then(
-                    |(logs, _)| start(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind())),
-                );
+            let outcome = open_all(&names, &data)
+                .map_err(|error| (error.to_string(), io::ErrorKind::Other))
+                .and_then(|(logs, _)| {
+                    as_begun(&logs, &data)?;
+                    start(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind()))
+                });
             let _ = done.push(outcome);
             done.publish();
             drop(done);
@@ -325,5 +350,92 @@ impl Storage for House {
                 Way::Opening { opened, .. } => opened.is_empty() && !opened.is_closed(),
                 Way::Unopened { .. } | Way::Failed { .. } => true,
             }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_hub::{Door, HashKey, Intake, Loss, Publication, Request, Traits};
+    use stilling_journal::Record;
+
+    use super::super::runner::connect;
+    use super::*;
+
+    const KEY: HashKey = HashKey(1, 2);
+
+    fn open(data: &Path) -> Opened {
+        Opened::open(HubConfig::default(), data, 1024).expect("it opens")
+    }
+
+    /// Somebody else's records of the stream `events`.
+    fn keep(data: &Path, count: u64) {
+        let disk = FileDisk::make(&data.join("events")).expect("a directory");
+        let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
+        let mut batch = Batch::new(64 * 1024);
+        batch.begin(log.next(), 1);
+        for _ in 0..count {
+            batch.push(&Record::new(b"events.a", b"x")).expect("there is room");
+        }
+        log.append(std::slice::from_mut(&mut batch)).expect("it is written");
+        log.close().expect("it is closed");
+    }
+
+    /// Row 2.15: nothing is acknowledged that is not on disk, whatever has come to lie where the records were to go.
+    #[test]
+    fn a_directory_that_appears_with_records_freezes_the_stream_and_stays_as_it_is() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let data = folder.path().join("data");
+        let own = thread::current();
+        let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
+        let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
+        let mut hub = open(&data).start(outlets, 1, (KEY, 0), &wakes[1]).expect("it starts");
+        keep(&data, 500);
+        let mut intake = Intake::new();
+        let publication = Publication {
+            door: Door::Nats,
+            subject: b"events.a",
+            reply: b"",
+            headers: b"",
+            payload: b"y",
+            ticket: Some(1),
+        };
+        for _ in 0..3 {
+            intake.push(1, Traits::default(), &Request::Publish(publication));
+        }
+        let (mut at, counters) = (0, hub.counters());
+        while at < intake.len() || !hub.is_settled() {
+            hub.absorb(1);
+            at = hub.take(0, &intake, at, 1);
+            hub.flush();
+            wakes[1].park();
+            if hub.is_quiet() && (at < intake.len() || !hub.is_settled()) {
+                thread::park();
+            }
+            wakes[1].unpark();
+        }
+        hub.flush();
+        let reason = counters.streams[0].frozen_reason.get().expect("it is frozen");
+        assert!(reason.contains("records up to 500") && reason.contains("restart"), "{reason}");
+        assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].visible.get()), (3, 0));
+        drop(hub);
+        assert_eq!(open(&data).recoveries[0].next, 501);
+    }
+
+    /// A window of which a part is missing would take again what was sent again.
+    #[test]
+    fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
+        let folder = tempfile::tempdir().expect("a directory");
+        keep(folder.path(), 3);
+        let opened = open(folder.path());
+        let files = fs::read_dir(folder.path().join("events")).expect("it is there");
+        for file in files.map(|file| file.expect("a file").path()) {
+            if file.extension().is_some_and(|extension| extension == "segment") {
+                fs::remove_file(file).expect("it can be removed");
+            }
+        }
+        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
+        let error = opened.start(outlets, 1, (KEY, 0), &wakes[1]).err().expect("it does not start");
+        assert!(error.to_string().contains("events cannot be read"), "{error}");
     }
 }

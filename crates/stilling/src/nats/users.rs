@@ -1,6 +1,6 @@
 //! Who may come in, and what they may do there.
 
-use stilling_wire::nats::{Connect, Filter, Subject, SubjectLimits};
+use stilling_wire::nats::{Connect, Filter, SubjectLimits};
 
 use crate::settings::{Credential, UserConfig};
 
@@ -69,20 +69,14 @@ impl Users {
         found
     }
 
+    /// Whether it may publish to a subject. A question for a consumer may end with a filter: then it has to be allowed
+    /// whatever that filter takes.
     pub(crate) fn may_publish(&self, access: Access, subject: &[u8]) -> bool {
-        self.may(
-            access,
-            |user| &user.publish,
-            |allowed| Subject::parse(subject, &WIDE).is_ok_and(|subject| allowed.takes(subject)),
-        )
+        self.may(access, |user| &user.publish, |allowed| is_allowed(subject, allowed))
     }
 
     pub(crate) fn may_subscribe(&self, access: Access, filter: &[u8]) -> bool {
-        self.may(
-            access,
-            |user| &user.subscribe,
-            |allowed| Filter::parse(filter, &WIDE).is_ok_and(|filter| is_within(filter, allowed)),
-        )
+        self.may(access, |user| &user.subscribe, |allowed| is_allowed(filter, allowed))
     }
 
     fn may(
@@ -103,6 +97,10 @@ impl Users {
 
 /// Everything that came through a codec is within these.
 const WIDE: SubjectLimits = SubjectLimits { size_max: u16::MAX, tokens_max: u16::MAX };
+
+fn is_allowed(filter: &[u8], allowed: Filter<'_>) -> bool {
+    Filter::parse(filter, &WIDE).is_ok_and(|filter| is_within(filter, allowed))
+}
 
 /// Whether every subject that `filter` takes is taken by `allowed`.
 fn is_within(filter: Filter<'_>, allowed: Filter<'_>) -> bool {
@@ -171,5 +169,33 @@ mod tests {
             assert_eq!(users.may_subscribe(access, filter.as_bytes()), expected, "{filter}");
         }
         assert!(!users.may_publish(Access::Unknown, b"sensors.a"));
+    }
+
+    /// The one subject with wildcards that is published to: a question for a consumer, with the filter that is wanted.
+    #[test]
+    fn a_user_may_ask_for_consumers_whose_filter_is_within_the_lists() {
+        let may = |allowed: &str, asked: &str| {
+            let user = UserConfig {
+                publish: vec![allowed.to_owned()],
+                ..UserConfig::new("reader", Credential::Password(Secret::new("s")))
+            };
+            let subject = format!("$JS.API.CONSUMER.CREATE.s.name.{asked}");
+            Users::new(vec![user]).may_publish(Access::User(0), subject.as_bytes())
+        };
+        for (allowed, asked, expected) in [
+            ("$JS.API.>", "events.>", true),
+            ("$JS.API.>", "events.*.a", true),
+            ("$JS.API.>", "events.a", true),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.>", "events.>", true),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.>", "events.*", true),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.*", "events.>", false),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.a", "events.*", false),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.a", "events.a", true),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.>", "orders.>", false),
+            ("$JS.API.CONSUMER.CREATE.s.*.events.>", ">", false),
+            ("events.>", "events.>", false),
+        ] {
+            assert_eq!(may(allowed, asked), expected, "{allowed} {asked}");
+        }
     }
 }

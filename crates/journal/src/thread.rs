@@ -195,6 +195,10 @@ impl Journal {
         if self.outstanding == self.outstanding_max {
             return Err(batch);
         }
+        if let Some(known) = self.streams.get_mut(stream as usize) {
+            // Nothing from here on is durable, whatever the directory had: it might have been numbered by another.
+            known.watermark = known.watermark.min(batch.first().saturating_sub(1));
+        }
         if self.replies.is_closed() {
             // Nobody takes it any more; it is answered as if it had gone with the thread.
             self.idle.push(batch);

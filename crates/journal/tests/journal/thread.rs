@@ -187,3 +187,31 @@ fn a_thread_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
         assert!(there >= watermarks[0], "what was told is there");
     }
 }
+
+/// Invariant 5: what lay in the directory acknowledges nothing of a writer that numbers otherwise.
+#[test]
+fn records_of_another_numbering_acknowledge_nothing() {
+    let disk = SimulatedDisk::new();
+    let mut next = 1;
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    writer.append(0, &mut next, 20);
+    writer.drain();
+    drop(writer);
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut batch = writer.journal.batch().expect("none is in use");
+    batch.begin(1, 1);
+    batch.push(&Record::new(b"a", b"x")).expect("there is room");
+    writer.journal.append(0, batch).expect("none is in use");
+    writer.journal.publish();
+    let answer = loop {
+        if let Some(answer) = writer.journal.next_answer() {
+            break answer;
+        }
+        writer.wake.park();
+        if writer.journal.is_quiet() {
+            thread::park();
+        }
+        writer.wake.unpark();
+    };
+    assert!(matches!(answer, Answer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
+}

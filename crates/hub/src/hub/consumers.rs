@@ -16,7 +16,7 @@ use std::sync::Arc;
 use stilling_journal::{Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
-use super::roster::{Pull, State, Ticket};
+use super::roster::{Pull, State, Ticket, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::Client;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
@@ -28,6 +28,15 @@ const RECORDS_PER_READ: u32 = 4096;
 
 /// Bytes that a consumer with flow control may have ahead of its last answer.
 const FLOW_WINDOW: usize = 1024 * 1024;
+
+/// What became of a record that a consumer wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sent {
+    /// It was sent, to this connection among others.
+    To(Client),
+    /// Nobody listens where it was to go. It is still the next one.
+    Unheard,
+}
 
 /// How often it is looked which consumers' time has come, in nanoseconds.
 pub(super) const LOOK_EVERY_NS: u64 = 50_000_000;
@@ -126,13 +135,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             if consumer.wants(&record) {
                 if self.has_no_target(number) {
-                    let Some(consumer) = self.consumers.get_mut(number) else { return };
                     // The pulls are satisfied, or the flow is to be answered first.
-                    consumer.next = Some(sequence);
-                    consumer.state = State::Asleep;
+                    self.sleep(number, sequence);
                     return self.mark(number, last_client);
                 }
-                last_client = self.send_record(number, sequence, time_ns, &record, now_ns).or(last_client);
+                match self.send_record(number, sequence, time_ns, &record, now_ns) {
+                    Sent::To(client) => last_client = Some(client),
+                    // Nobody listens any more: what is left of the chunk is for who listens next.
+                    Sent::Unheard => {
+                        self.sleep(number, sequence);
+                        return self.mark(number, last_client);
+                    }
+                }
             } else {
                 consumer.next = Some(sequence + 1);
             }
@@ -218,10 +232,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             if !consumer.wants(record) {
                 consumer.next = Some(sequence + 1);
-            } else if self.has_no_target(number) {
-                self.sleep(number, sequence);
-            } else if self.send_record(number, sequence, time_ns, record, now_ns).is_none() {
-                // Nobody listens any more.
+            } else if self.has_no_target(number)
+                || self.send_record(number, sequence, time_ns, record, now_ns) == Sent::Unheard
+            {
                 self.sleep(number, sequence);
             }
         }
@@ -254,7 +267,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Sends a record to where the consumer's messages go. Returns one of those who got it.
+    /// Sends a record to where the consumer's messages go, and moves the consumer on behind it if somebody listens there.
     fn send_record(
         &mut self,
         number: u32,
@@ -262,37 +275,42 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         time_ns: UnixNanos,
         record: &Record<'_>,
         now_ns: UnixNanos,
-    ) -> Option<Client> {
-        let consumer = self.consumers.get_mut(number)?;
-        let stream = &self.streams[consumer.wanted.stream];
-        let target = consumer.target()?.to_vec();
-        let mut reply = Vec::with_capacity(128);
-        let ack = AckSubject {
-            stream: &stream.config.name,
-            consumer: &consumer.wanted.name,
-            delivered: 1,
-            stream_sequence: sequence,
-            consumer_sequence: consumer.delivered + 1,
-            time_ns,
-            // With a filter it is at most so many: nobody has looked at what comes behind it.
-            pending: stream.visible.saturating_sub(sequence),
-        };
-        ack.encode(&mut reply);
-        let payload = if consumer.wanted.headers_only { b"" } else { record.payload };
-        let size = record.headers.len() + payload.len();
-        consumer.next = Some(sequence + 1);
+    ) -> Sent {
+        let Some(consumer) = self.consumers.get(number) else { return Sent::Unheard };
+        let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return Sent::Unheard };
         let mut found = std::mem::take(&mut self.found_again);
         found.clear();
         self.interest.find(&target, &mut found);
-        let client = found.iter().find_map(|&id| self.subscriptions.get(id)).map(|to| to.client);
-        let message = Message { subject: record.subject, reply: &reply, headers: record.headers, payload };
-        let count = self.send(&found, None, &message);
-        self.found_again = found;
-        let consumer = self.consumers.get_mut(number)?;
-        if count == 0 && consumer.wanted.deliver.is_some() {
-            consumer.next = Some(sequence);
-            return None;
+        let heard = found.iter().find_map(|&id| self.subscriptions.get(id)).map(|to| to.client);
+        if heard.is_some() {
+            let stream = &self.streams[consumer.wanted.stream];
+            let mut reply = Vec::with_capacity(128);
+            let ack = AckSubject {
+                stream: &stream.config.name,
+                consumer: &consumer.wanted.name,
+                delivered: 1,
+                stream_sequence: sequence,
+                consumer_sequence: consumer.delivered + 1,
+                time_ns,
+                // With a filter it is at most so many: nobody has looked at what comes behind it.
+                pending: stream.visible.saturating_sub(sequence),
+            };
+            ack.encode(&mut reply);
+            let payload = if consumer.wanted.headers_only { b"" } else { record.payload };
+            let size = record.headers.len() + payload.len();
+            let message =
+                Message { subject: record.subject, reply: &reply, headers: record.headers, payload };
+            self.send(&found, None, &message);
+            self.was_sent(number, sequence, (size, reply.len()), now_ns);
         }
+        self.found_again = found;
+        heard.map_or(Sent::Unheard, Sent::To)
+    }
+
+    /// Counts a record that a consumer's listeners got: its payload and headers, and what came on top.
+    fn was_sent(&mut self, number: u32, sequence: u64, (size, extra): (usize, usize), now_ns: UnixNanos) {
+        let Some(consumer) = self.consumers.get_mut(number) else { return };
+        consumer.next = Some(sequence + 1);
         consumer.delivered += 1;
         consumer.last = sequence;
         (consumer.spoke_ns, consumer.active_ns) = (now_ns, now_ns);
@@ -309,15 +327,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_satisfied {
             self.consumers.take_pull(number);
         }
-        let consumer = self.consumers.get_mut(number)?;
-        consumer.flow += size + reply.len();
+        let Some(consumer) = self.consumers.get_mut(number) else { return };
+        consumer.flow += size + extra;
         if consumer.wanted.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
             (consumer.flow, consumer.stalled) = (0, true);
-            let reply =
-                flow_subject(&self.streams[consumer.wanted.stream].config.name, &consumer.wanted.name);
+            let Wanted { stream, name, deliver, .. } = &consumer.wanted;
+            let reply = flow_subject(&self.streams[*stream].config.name, name);
+            let target = deliver.clone().unwrap_or_default();
             self.send_status(&target, &reply, FLOW_CONTROL);
         }
-        client
     }
 
     /// The answer to a flow control request.

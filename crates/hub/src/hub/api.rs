@@ -16,7 +16,7 @@ use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::{Client, Publication};
 use crate::limits::{CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX};
 use crate::storage::Storage;
-use crate::stream::Durability;
+use crate::stream::{Durability, Stream};
 use crate::subscriptions::{checked, overlap};
 
 mod questions;
@@ -374,12 +374,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if config.deliver_group.is_some() {
             return Err(bad_request("this server has no consumers with a deliver_group"));
         }
-        let visible = self.streams[number].visible;
+        let Stream { visible, first, .. } = self.streams[number];
         let from = match config.deliver_policy.as_str() {
-            "" | "all" => From::Sequence(1),
+            "" | "all" => From::Sequence(first),
             "new" => From::Sequence(visible + 1),
-            "last" => From::Sequence(visible.max(1)),
-            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(1)),
+            "last" => From::Sequence(visible.max(first)),
+            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
             "by_start_time" => {
                 let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
                 From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))

@@ -45,7 +45,7 @@ pub(super) struct Consumer {
     pub(super) state: State,
     /// The sequence that it looks at next, once it is known.
     pub(super) next: Option<u64>,
-    /// How many it has got, and the sequence of the last.
+    /// How many it has got, and the sequence of the last; before the first, the one before that which it begins with.
     pub(super) delivered: u64,
     pub(super) last: u64,
     pulls: VecDeque<Pull>,
@@ -205,6 +205,8 @@ impl Consumers {
             From::Sequence(sequence) => Some(sequence),
             From::Time(_) => None,
         };
+        // As nats-server has it: who follows again behind the last one they got begins at the same place.
+        let last = next.map_or(0, |next| next.saturating_sub(1));
         let number = self.free.pop().unwrap_or_else(|| {
             self.places.push((0, None));
             (self.places.len() - 1) as u32
@@ -221,7 +223,7 @@ impl Consumers {
             state: State::Asleep,
             next,
             delivered: 0,
-            last: 0,
+            last,
             pulls: VecDeque::new(),
             active_ns: now_ns,
             spoke_ns: now_ns,

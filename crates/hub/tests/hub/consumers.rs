@@ -5,6 +5,7 @@ use stilling_hub::limits::{
     PULLS_PER_CONSUMER_MAX,
 };
 use stilling_hub::{Client, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::asking::{publish, publish_for};
 use crate::rig::{Rig, Told};
@@ -308,6 +309,89 @@ fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
         rig.settle();
     }
     assert_eq!(rig.hub.counters().consumers.get(), 0);
+}
+
+/// As nats-server has it: who follows again behind the last one they were told of misses nothing and gets nothing twice.
+#[test]
+fn a_consumer_that_has_sent_nothing_tells_the_sequence_before_its_first() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        fill(&mut rig, stream, 1..8);
+        for (policy, expected) in [
+            (r#""deliver_policy":"new""#, 7),
+            (r#""deliver_policy":"last""#, 6),
+            (r#""deliver_policy":"all""#, 0),
+            (r#""deliver_policy":"by_start_sequence","opt_start_seq":5"#, 4),
+        ] {
+            let config = format!(r#""name":"c","deliver_subject":"push",{policy}"#);
+            let expected = format!(r#""stream_seq":{expected}"#);
+            let delivered = |answer: &str| {
+                let (_, rest) = answer.split_once(r#""delivered":{"#).expect("what was delivered");
+                rest.split('}').next().unwrap_or_default().to_owned()
+            };
+            let answer = create(&mut rig, stream, &config);
+            assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
+            let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+            assert!(delivered(&answer).contains(&expected), "{policy}: {answer}");
+            question(&mut rig, &format!("CONSUMER.DELETE.{stream}.c"), "");
+        }
+    }
+}
+
+/// "Each record once, in order": what was not heard by the one who left is for the one who comes. In the middle of a
+/// chunk, by a subscription that ends after so many, and by a connection that goes while there is no room for the rest.
+#[test]
+fn what_nobody_heard_of_a_chunk_is_there_for_who_listens_next() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        fill(&mut rig, stream, 1..101);
+        create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"all""#);
+        rig.subscribe(READER, "push", "2");
+        rig.ask_all(READER, &[Request::Unsubscribe { sid: b"2", after: Some(30) }]);
+        rig.pass(100_000_000);
+        let mut got = take(&mut rig);
+        assert_eq!(got.len(), 30, "{stream}");
+        rig.subscribe(READER, "push", "3");
+        rig.pass(100_000_000);
+        got.extend(take(&mut rig));
+        let expected: Vec<_> = (1..101).map(|number| (number, number.to_string())).collect();
+        assert_eq!(got, expected, "{stream}");
+    }
+}
+
+#[test]
+fn what_there_was_no_room_for_is_not_lost_with_the_connection_that_left() {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, 1);
+    rig.subscribe(READER, "answers.*", "1");
+    let payload = "x".repeat(1000);
+    for _ in 0..800 {
+        rig.ask_all(WRITER, &[publish("disk.n", &payload)]);
+        rig.settle();
+    }
+    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","deliver_policy":"all""#);
+    let other = Client { shard: 0, token: 7 };
+    rig.subscribe(other, "push", "2");
+    rig.pass(100_000_000);
+    rig.subscribe(other, "noise", "3");
+    rig.heard(READER);
+    // The shard does not look: one piece is with it, another is nearly full, and the rest of a chunk stays behind.
+    let noise = "z".repeat(200_000);
+    for _ in 0..2 {
+        rig.ask_all(WRITER, &[publish("noise", &noise)]);
+    }
+    rig.settle();
+    let mut heard = rig.heard(other);
+    rig.ask_all(other, &[Request::Leave]);
+    rig.settle();
+    heard.push_str(&rig.heard(other));
+    let last = heard.matches("$JS.ACK.").count() as u64;
+    assert!((10..200).contains(&last), "{last} of a chunk of about 250");
+    rig.subscribe(READER, "push", "3");
+    rig.pass(100_000_000);
+    let got = take(&mut rig);
+    let expected: Vec<_> = (last + 1..801).collect();
+    let sequences: Vec<_> = got.into_iter().map(|(sequence, _)| sequence).collect();
+    assert_eq!(sequences, expected, "{last} were sent before");
 }
 
 /// Who waits for messages of a consumer that is deleted is told so, as nats-server does, and does not wait for nothing.

@@ -252,8 +252,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Notes the message id of a record that was kept before the start, for the de-duplication window.
     pub fn remember(&mut self, stream: usize, sequence: u64, headers: &[u8]) {
         let stream = &mut self.streams[stream];
-        if let Some(id) = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID)) {
-            let name = stream.recent.name(id);
+        let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+        if let Some(name) = id.and_then(|id| stream.recent.name(id)) {
             stream.recent.note(name, sequence);
         }
     }

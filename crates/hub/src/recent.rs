@@ -25,9 +25,9 @@ impl Recent {
         Recent { key, window, sequences: HashMap::with_hasher(key), order: VecDeque::new() }
     }
 
-    /// The number that stands for an id.
-    pub(crate) fn name(&self, id: &[u8]) -> u128 {
-        self.key.wide(id)
+    /// The number that stands for an id. An empty one is none, and stands for nothing.
+    pub(crate) fn name(&self, id: &[u8]) -> Option<u128> {
+        (!id.is_empty()).then(|| self.key.wide(id))
     }
 
     /// The sequence of the record with this id, seen from the record `next` that would be the next one.
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn an_id_is_known_for_as_many_records_as_the_window_has() {
         let mut recent = Recent::new(HashKey(1, 2), 3);
-        let name = recent.name(b"a");
+        let name = recent.key.wide(b"a");
         assert_eq!(recent.find(name, 10), None);
         recent.note(name, 10);
         assert_eq!(recent.find(name, 11), Some(10));
@@ -83,16 +83,16 @@ mod tests {
         assert_eq!(recent.find(name, 14), None);
         assert!(recent.order.is_empty());
         recent.note(name, 14);
-        recent.note(recent.name(b"b"), 15);
+        recent.note(recent.key.wide(b"b"), 15);
         assert_eq!(recent.find(name, 17), Some(14));
-        recent.note(recent.name(b"c"), 17);
+        recent.note(recent.key.wide(b"c"), 17);
         assert_eq!((recent.order.len(), recent.sequences.len()), (2, 2), "noting forgets as well");
     }
 
     #[test]
     fn without_a_window_nothing_is_known() {
         let mut recent = Recent::new(HashKey(1, 2), 0);
-        let name = recent.name(b"a");
+        let name = recent.key.wide(b"a");
         recent.note(name, 1);
         assert_eq!(recent.find(name, 2), None);
     }

@@ -138,7 +138,8 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Op
     for (name, value) in headers {
         let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
         if name == MESSAGE_ID.as_bytes() {
-            id = Some(stream.recent.name(value));
+            // The first counts, as when the window is built again.
+            id.get_or_insert_with(|| stream.recent.name(value));
         } else if name == EXPECTED_LAST_SEQUENCE.as_bytes() {
             let last = stream.next - 1;
             let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());
@@ -153,5 +154,5 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Op
             refusal = Some(Refusal::UnknownCondition { stream: number });
         }
     }
-    (id, refusal)
+    (id.flatten(), refusal)
 }

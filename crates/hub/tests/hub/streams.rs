@@ -91,6 +91,37 @@ fn a_message_sent_twice_is_kept_once_and_acknowledged_when_the_first_is_durable(
     assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
 }
 
+/// As nats-server has it: an id without a byte is no id, neither now nor when the window is built again.
+#[test]
+fn an_empty_message_id_makes_no_duplicates() {
+    let disk = SimulatedDisk::new();
+    let id = "NATS/1.0\r\nNats-Msg-Id:\r\n\r\n";
+    for life in 0..2_u64 {
+        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        for subject in ["disk.a", "memory.a"] {
+            rig.ask_all(ALICE, &[publish_with(subject, "x", "", id), publish_with(subject, "y", "", id)]);
+        }
+        rig.settle();
+        let counters = rig.hub.counters();
+        assert_eq!(counters.duplicates.get(), 0);
+        assert_eq!((counters.streams[0].last.get(), counters.streams[1].last.get()), (2 * (life + 1), 2));
+    }
+}
+
+/// Of several ids the first counts, in both lives.
+#[test]
+fn the_first_of_several_ids_counts_before_and_after_a_restart() {
+    let disk = SimulatedDisk::new();
+    let both = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Msg-Id: r\r\n\r\n";
+    for _ in 0..2 {
+        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", both)]);
+        rig.ask_all(ALICE, &[publish_with("disk.a", "x", "", "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n")]);
+        rig.settle();
+        assert_eq!(rig.hub.counters().streams[0].last.get(), 1);
+    }
+}
+
 /// Who sends again what was taken names the sequence that was the last one then.
 #[test]
 fn a_message_sent_twice_is_known_although_its_condition_holds_no_more() {

@@ -225,7 +225,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn is_quiet(&self) -> bool {
         // What the storage says cannot be taken while a shard has no room.
         let is_stuck = self.release.is_some() || self.outs.iter().any(Deliveries::is_full);
-        !self.consumers.go_on && (is_stuck || self.storage.is_quiet())
+        let has_due = self.reads.iter().any(PendingRead::is_due);
+        !self.consumers.go_on && (is_stuck || !has_due && self.storage.is_quiet())
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -296,6 +297,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         {
             self.take_chunk(chunk, now_ns);
         }
+        self.look_further();
         if !self.consumers.is_empty() {
             self.look_after_consumers(now_ns);
         }

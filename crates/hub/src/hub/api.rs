@@ -14,7 +14,7 @@ use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, fiel
 use super::roster::{Pull, Unwelcome, Wanted};
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::{Client, Publication};
-use crate::limits::{CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX};
+use crate::limits::{CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX};
 use crate::storage::Storage;
 use crate::stream::{Durability, Stream};
 use crate::subscriptions::{checked, overlap};
@@ -40,9 +40,19 @@ const INACTIVE_NS: u64 = 5_000_000_000;
 #[derive(Debug)]
 pub(super) struct PendingRead {
     ticket: u64,
+    stream: usize,
+    /// It is to be looked for from here on; none while records are on their way.
+    due: Option<u64>,
     reply: Vec<u8>,
     is_direct: bool,
     filter: Option<Box<[u8]>>,
+}
+
+impl PendingRead {
+    /// Whether it can go on at once.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -272,29 +282,51 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(bad_request("next_by_subj is no filter"));
         }
         if self.reads.len() >= READS_MAX {
-            return Err(Wrong(503, 10008, "too many questions wait for the disk".to_owned()));
+            return Err(too_many_reads());
+        }
+        if state.config.durability == Durability::None {
+            return Err(no_message());
         }
         self.reads_asked += 1;
         let ticket = SINGLE | self.reads_asked;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
-        let records_max = if filter.is_some() { u32::MAX } else { 1 };
-        let order = ReadOrder { ticket, stream: stream as u32, from: From::Sequence(first), records_max };
-        let read = PendingRead { ticket, reply: reply.to_vec(), is_direct, filter };
-        match state.config.durability {
-            Durability::Disk => {
-                if !self.storage.read(order) {
-                    return Err(Wrong(503, 10008, "too many questions wait for the disk".to_owned()));
-                }
-                self.reads.push(read);
+        let read = PendingRead { ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
+        self.look_for(read, first).map_err(|_| too_many_reads())
+    }
+
+    /// Asks for records from `first` on. Gives the question back if there is no room to ask.
+    fn look_for(&mut self, read: PendingRead, first: u64) -> Result<(), PendingRead> {
+        let records_max = if read.filter.is_some() { u32::MAX } else { 1 };
+        let (ticket, stream, from) = (read.ticket, read.stream as u32, From::Sequence(first));
+        let order = ReadOrder { ticket, stream, from, records_max };
+        let state = &self.streams[read.stream];
+        if state.config.durability == Durability::Disk {
+            if !self.storage.read(order) {
+                return Err(read);
             }
-            Durability::Memory => {
-                let chunk = state.read_memory(&order);
-                self.reads.push(read);
-                self.answer_read(chunk);
-            }
-            Durability::None => return Err(no_message()),
+            self.reads.push(PendingRead { due: None, ..read });
+        } else {
+            let chunk = state.read_memory(&order);
+            self.reads.push(PendingRead { due: None, ..read });
+            self.answer_read(chunk);
         }
         Ok(())
+    }
+
+    /// Goes on for those whose record was not among the ones that they were read so far: some of them, so that the others
+    /// need not wait for the end of a long stream.
+    pub(super) fn look_further(&mut self) {
+        for _ in 0..CHUNKS_PER_TURN {
+            if !self.has_room() {
+                break;
+            }
+            let Some(at) = self.reads.iter().position(PendingRead::is_due) else { break };
+            let read = self.reads.remove(at);
+            let first = read.due.unwrap_or(1);
+            if let Err(read) = self.look_for(read, first) {
+                self.refuse_read(&read, &too_many_reads());
+            }
+        }
     }
 
     /// The record that somebody has asked for.
@@ -309,20 +341,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         let found = (0..chunk.len()).filter_map(|at| chunk.get(at)).find(|(_, _, record)| wants(record));
         let Some((sequence, time_ns, record)) = found else {
-            // A filter that nothing takes in a whole chunk: the answer is that nothing was found so far.
-            let wrong = match &chunk.failure {
-                Some(failure) => Wrong(503, 10008, format!("the stream could not be read: {failure}")),
-                None => no_message(),
-            };
-            if read.is_direct {
-                let Wrong(code, _, words) = wrong;
-                let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
-                return self.send_status(&read.reply, b"", status.as_bytes());
+            if let Some(failure) = &chunk.failure {
+                let words = format!("the stream could not be read: {failure}");
+                return self.refuse_read(&read, &Wrong(503, 10008, words));
             }
-            let body = json!({
-                "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "error": wrong.json(),
-            });
-            return self.send_json(&read.reply, &body);
+            if chunk.is_end || read.filter.is_none() {
+                return self.refuse_read(&read, &no_message());
+            }
+            // It may be further on. Nobody looks for what nobody waits for any more.
+            if self.is_heard(&read.reply) {
+                self.reads.push(PendingRead { due: Some(chunk.next), ..read });
+            }
+            return;
         };
         if !read.is_direct {
             let mut message = json!({
@@ -339,6 +369,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let headers = direct_headers(&name, sequence, time_ns, &record).unwrap_or_default();
         let payload = record.payload;
         self.send_by_subject(&Message { subject: &read.reply, reply: b"", headers: &headers, payload });
+    }
+
+    /// Tells somebody who waits for a record what is wrong.
+    fn refuse_read(&mut self, read: &PendingRead, wrong: &Wrong) {
+        if read.is_direct {
+            let Wrong(code, _, words) = wrong;
+            let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+            return self.send_status(&read.reply, b"", status.as_bytes());
+        }
+        let kind = "io.nats.jetstream.api.v1.stream_msg_get_response";
+        self.send_json(&read.reply, &json!({ "type": kind, "error": wrong.json() }));
     }
 
     fn consumer_create(
@@ -537,6 +578,10 @@ fn no_consumer() -> Wrong {
 
 fn durable() -> Wrong {
     Wrong(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
+}
+
+fn too_many_reads() -> Wrong {
+    Wrong(503, 10008, "too many questions wait for the disk".to_owned())
 }
 
 fn no_message() -> Wrong {

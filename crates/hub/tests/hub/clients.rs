@@ -59,6 +59,7 @@ fn words() -> Vec<String> {
         ("CONSUMER.DELETE.disk.c", ""),
         ("DIRECT.GET.disk", r#"{"seq":1}"#),
         ("STREAM.MSG.GET.disk", r#"{"seq":2}"#),
+        ("STREAM.MSG.GET.memory", r#"{"seq":1,"next_by_subj":"memory.*"}"#),
     ] {
         words.push(published(&format!("$JS.API.{question}"), "inbox.1", "", payload));
     }

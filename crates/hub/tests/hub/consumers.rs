@@ -286,6 +286,56 @@ fn single_records_are_read_by_their_sequence() {
     assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
 }
 
+/// However far the next record of a subject lies behind, and however many others have to be passed over.
+#[test]
+fn the_next_record_of_a_subject_is_found_behind_many_others() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        let (other, payload) = (format!("{stream}.other"), "x".repeat(4000));
+        let pass_over = |rig: &mut Rig| {
+            for _ in 0..300 {
+                rig.ask_all(WRITER, &[publish(&other, &payload)]);
+                rig.settle();
+            }
+        };
+        pass_over(&mut rig);
+        rig.ask_all(WRITER, &[publish(&format!("{stream}.this"), "found")]);
+        pass_over(&mut rig);
+        let ask = |rig: &mut Rig, payload: &str| {
+            rig.ask_all(
+                READER,
+                &[publish_for(&format!("$JS.API.DIRECT.GET.{stream}"), payload, "answers.1")],
+            );
+            let mut turns = 0;
+            while {
+                rig.settle();
+                !rig.hub.is_quiet()
+            } {
+                turns += 1;
+                assert!(turns < 1000, "it does not end");
+            }
+            rig.heard(READER)
+        };
+        let this = format!("{stream}.this");
+        let heard = ask(&mut rig, &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#));
+        assert!(heard.contains("Nats-Sequence: 301\r\n") && heard.contains("found"), "{stream}: {heard}");
+        let heard = ask(&mut rig, &format!(r#"{{"seq":302,"next_by_subj":"{this}"}}"#));
+        assert!(heard.contains("404 Message Not Found"), "{stream}: {heard}");
+        // Who has stopped listening is not searched for.
+        rig.ask_all(
+            WRITER,
+            &[publish_for(
+                &format!("$JS.API.DIRECT.GET.{stream}"),
+                &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#),
+                "nobody",
+            )],
+        );
+        rig.settle();
+        assert!(rig.hub.is_quiet());
+        assert_eq!(rig.heard(READER), "");
+    }
+}
+
 /// Nobody will say that what it was sent has left: the consumer waits for whoever listens next, or goes.
 #[test]
 fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {

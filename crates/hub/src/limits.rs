@@ -15,9 +15,21 @@ pub const DELIVERIES: usize = 8;
 /// Bytes of a batch from which on it is written although the one before is not durable yet.
 pub const SEAL_SIZE: usize = 256 * 1024;
 
-/// Answers that may wait for one batch, where each record has one, before duplicates of what is not durable wait in front of
-/// the hub, with all that is behind them.
-pub const PROMISES_MAX: usize = 100_000;
+/// Answers of one stream that may wait for the disk. Full: what the shards hand in waits in front of the hub until the disk
+/// has written, and their publishing connections are not read.
+pub const PROMISES_MAX: usize = 262_144;
+
+/// Bytes of the reply subjects to which these answers go. Full: the same.
+pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Answers for one batch for which memory is kept when they have been given. What more took is given back.
+pub const PROMISES_KEPT_MAX: usize = 16_384;
+
+/// Bytes of reply subjects for which memory is kept the same way.
+pub const REPLIES_KEPT_SIZE_MAX: usize = 1024 * 1024;
+
+/// Batches of one stream for whose answers such memory is kept. That of more is given back.
+pub const SPARE_PROMISES_MAX: usize = 4;
 
 /// Subscriptions in all. More are refused with `-ERR 'maximum subscriptions exceeded'`.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;

@@ -16,7 +16,10 @@ use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention
 use crate::intake::{Client, Door};
 use crate::key::HashKey;
 use crate::ledger::Loss;
-use crate::limits::{DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS};
+use crate::limits::{
+    DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS, PROMISES_KEPT_MAX, PROMISES_MAX,
+    REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
+};
 use crate::recent::Recent;
 
 /// When a message counts as kept.
@@ -91,9 +94,12 @@ pub(crate) enum PromisedTo {
 }
 
 impl Promises {
+    /// Forgets them; keeps their memory, but not that of an unusual burst.
     fn clear(&mut self) {
         self.replies.clear();
+        self.replies.shrink_to(REPLIES_KEPT_SIZE_MAX);
         self.entries.clear();
+        self.entries.shrink_to(PROMISES_KEPT_MAX);
         self.records = Default::default();
     }
 
@@ -130,6 +136,8 @@ pub(crate) struct Stream {
     /// What is promised for the batches with the journal, in order.
     pub(crate) under_way: VecDeque<Promises>,
     spare: Vec<Promises>,
+    /// How many promises there are in all, and the bytes of their replies.
+    promised: (usize, usize),
     pub(crate) frozen: Option<Arc<str>>,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
@@ -167,6 +175,7 @@ impl Stream {
             promises: Promises::default(),
             under_way: VecDeque::new(),
             spare: Vec::new(),
+            promised: (0, 0),
             frozen: None,
             memory: VecDeque::new(),
             times: VecDeque::new(),
@@ -183,10 +192,17 @@ impl Stream {
 
     /// How many wait for an answer.
     pub(crate) fn pending(&self) -> usize {
-        self.promises.entries.len() + self.under_way.iter().map(|batch| batch.entries.len()).sum::<usize>()
+        self.promised.0
     }
 
-    /// Notes who is to be told when the last record is durable.
+    /// Whether one more may wait for an answer to `reply`. If not, some are answered as soon as the disk has written.
+    pub(crate) fn has_room_for(&self, reply: &[u8]) -> bool {
+        let (promises, size) = self.promised;
+        promises < PROMISES_MAX && size + reply.len() <= REPLIES_SIZE_MAX
+    }
+
+    /// Notes who is to be told when the last record is durable. There has to be [room](Stream::has_room_for); only the
+    /// farewell of a connection, which has one, is noted without.
     pub(crate) fn promise(&mut self, promise: Promise, reply: &[u8]) {
         let promises = match (&self.open, self.under_way.back_mut()) {
             (None, Some(last)) => last,
@@ -198,6 +214,8 @@ impl Stream {
         };
         promises.replies.extend_from_slice(reply);
         promises.entries.push(Promise { to, ..promise });
+        self.promised.0 += 1;
+        self.promised.1 += reply.len();
     }
 
     /// Takes the batch that has been filled; its promises are under way from now on.
@@ -210,13 +228,18 @@ impl Stream {
 
     /// Takes the promises of the oldest batch under way.
     pub(crate) fn next_promises(&mut self) -> Promises {
-        self.under_way.pop_front().unwrap_or_default()
+        let promises = self.under_way.pop_front().unwrap_or_default();
+        self.promised.0 -= promises.entries.len();
+        self.promised.1 -= promises.replies.len();
+        promises
     }
 
     /// Keeps the memory of promises that have been kept.
     pub(crate) fn recycle(&mut self, mut promises: Promises) {
-        promises.clear();
-        self.spare.push(promises);
+        if self.spare.len() < SPARE_PROMISES_MAX {
+            promises.clear();
+            self.spare.push(promises);
+        }
     }
 
     /// Reads what is kept in memory.

@@ -7,7 +7,6 @@ use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 use super::{Hub, Message, Outlets, Stalled, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
-use crate::limits::PROMISES_MAX;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Stream};
 
@@ -46,7 +45,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(id) = id
             && let Some(original) = stream.recent.find(id, stream.next)
         {
-            if original > stream.visible && stream.promises.entries.len() >= PROMISES_MAX {
+            if original > stream.visible && wants_answer && !stream.has_room_for(reply) {
                 return Err(Stalled);
             }
             self.totals.duplicates += 1;
@@ -64,6 +63,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(refusal) = refusal {
             self.refuse(client, publication, refusal);
             return Ok(());
+        }
+        // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
+        let is_promised = wants_answer || traits.no_echo && stream.listeners > 0;
+        if stream.config.durability == Durability::Disk && is_promised && !stream.has_room_for(reply) {
+            return Err(Stalled);
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
         let outcome = match stream.config.durability {
@@ -87,8 +91,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.send(found, None, &Message { subject, reply: b"", headers, payload });
                 return Ok(());
             }
-            // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
-            if wants_answer || traits.no_echo && stream.listeners > 0 {
+            if is_promised {
                 stream.promise(promise(sequence, false), reply);
             }
             return Ok(());

@@ -1,5 +1,6 @@
 //! Streams: what is kept, when it is seen, and what publishers are told.
 
+use stilling_hub::limits::{PROMISES_MAX, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 
@@ -343,4 +344,41 @@ fn a_stream_in_memory_lets_the_oldest_go() {
     let (first, last) = (stream.first.get(), stream.last.get());
     let kept = (last - first + 1) * 1000;
     assert!((50_000_000..=64 * 1024 * 1024).contains(&kept), "{first} to {last}");
+}
+
+/// Has a hub whose disk does nothing take the same again and again until it takes no more, then has the disk write, until it
+/// has taken `count`. Returns how many it took while the disk did nothing.
+fn take_all(rig: &mut Rig, request: &Request<'_>, count: usize) -> usize {
+    let requests = vec![*request; count];
+    let first = rig.ask(ALICE, ABLE, &requests);
+    let mut done = first;
+    while done < count {
+        rig.settle();
+        let more = rig.ask(ALICE, ABLE, &requests[done..]);
+        assert!(more > 0, "the disk has written, and {done} of {count} are taken");
+        done += more;
+    }
+    rig.settle();
+    first
+}
+
+/// Invariant 4: a disk that hangs holds publishers back, however they have their answers wait.
+#[test]
+fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
+    let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
+    let long = format!("inbox.{}", "x".repeat(60_000));
+    let (many, some) = (PROMISES_MAX + 1000, REPLIES_SIZE_MAX / long.len() + 100);
+    for (request, count, most) in [
+        (publish_with("disk.a", "", "i", id), many, PROMISES_MAX),
+        (publish_with("disk.a", "", &long, id), some, REPLIES_SIZE_MAX / long.len()),
+        (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
+    ] {
+        let mut rig = Rig::new();
+        // The batch is with the disk; what comes again waits for it.
+        rig.ask_all(ALICE, &[publish_with("disk.a", "", "", id)]);
+        assert_eq!(take_all(&mut rig, &request, count), most);
+        let counters = rig.hub.counters();
+        assert_eq!(counters.verdicts.get(), count as u64, "all are answered in the end");
+        assert_eq!(counters.streams[0].pending.get(), 0);
+    }
 }

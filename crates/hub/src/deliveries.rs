@@ -94,7 +94,8 @@ pub enum Delivery<'a> {
     },
     /// Ask the hub to go on ([`Request::Reached`](crate::Request::Reached)) when all before it has left.
     Mark(u64),
-    /// The connection has to be closed after what it was sent: it has more subscriptions than it may have.
+    /// The connection has to be closed after what it was sent: it has more subscriptions than it may have, or it has said
+    /// [`Farewell`](crate::Request::Farewell), and all that it had published is answered.
     Close,
 }
 
@@ -111,6 +112,8 @@ pub struct Deliveries {
     is_mixed: bool,
 }
 
+/// A place in `bytes`, which are never more than [`DELIVERIES_SIZE`] and the last message: the hub looks whether there is
+/// room before each, and a message is far below 4 GiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Span {
     start: u32,
@@ -159,6 +162,8 @@ impl Deliveries {
     }
 
     /// Appends bytes for the connection `to`, as `write` makes them.
+    ///
+    /// This and [`message`](Deliveries::message) are for who has looked whether it [is full](Deliveries::is_full).
     #[inline]
     pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len() as u32;

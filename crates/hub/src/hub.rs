@@ -10,7 +10,7 @@
 //! on, because a shard has all the deliveries it may have or no batch is free, [`take`](Hub::take) stops in the middle of an
 //! intake; calling it again later goes on there.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
 use self::api::PendingRead;
 use self::roster::Consumers;
+use self::unsent::{Unsent, Visible};
 use crate::counters::Counters;
 use crate::deliveries::{Deliveries, Refusal, Verdict};
 use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
@@ -39,6 +40,7 @@ mod losses;
 mod roster;
 mod sending;
 mod storing;
+mod unsent;
 
 pub use sending::describe;
 
@@ -105,6 +107,9 @@ pub struct Hub<S: Storage, O: Outlets> {
     /// Who takes a subject; memory that is used again.
     found: Vec<u32>,
     members: Vec<(u32, u32)>,
+    to: Vec<u32>,
+    /// What there was no room for in the middle of it.
+    unsent: VecDeque<Unsent>,
     scratch: Vec<u8>,
     ended: Vec<u32>,
     /// Connections that are to be closed, and how many streams still have promises for each.
@@ -196,6 +201,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             message: 0,
             found: Vec::new(),
             members: Vec::new(),
+            to: Vec::new(),
+            unsent: VecDeque::new(),
             scratch: Vec::new(),
             ended: Vec::new(),
             farewells: HashMap::with_hasher(key),
@@ -224,7 +231,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
     pub fn is_quiet(&self) -> bool {
         // What the storage says cannot be taken while a shard has no room.
-        let is_stuck = self.release.is_some() || self.outs.iter().any(Deliveries::is_full);
+        let is_stuck =
+            self.release.is_some() || self.has_begun() || self.outs.iter().any(Deliveries::is_full);
         let has_due = self.reads.iter().any(PendingRead::is_due);
         !self.consumers.go_on && (is_stuck || !has_due && self.storage.is_quiet())
     }
@@ -242,7 +250,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Whether all that was taken is durable, and all that follows from it has been handed out.
     pub fn is_settled(&self) -> bool {
         let is_settled = |stream: &Stream| stream.is_settled() && stream.lost.is_none();
-        self.release.is_none() && self.streams.iter().all(is_settled)
+        self.release.is_none() && !self.has_begun() && self.streams.iter().all(is_settled)
     }
 
     /// What it has done.
@@ -279,6 +287,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Takes what the storage says, and lets go what has become durable. Returns whether something is left to do that
     /// waits for deliveries to come back.
     pub fn absorb(&mut self, now_ns: UnixNanos) -> bool {
+        if !self.finish_begun() {
+            return true;
+        }
         loop {
             if let Some(release) = self.release.take()
                 && let Some(unfinished) = self.go_on(release, now_ns)
@@ -380,8 +391,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Whether every shard can be handed more.
+    /// Whether every shard can be handed more, and nothing waits for that.
     fn has_room(&mut self) -> bool {
+        if !self.finish_begun() {
+            return false;
+        }
         let Hub { outs, outlets, .. } = self;
         outs.iter_mut()
             .enumerate()
@@ -569,7 +583,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     self.send(&found, from, &Message { subject, reply, headers, payload });
                 }
                 // Consumers pass over what is not for them.
-                self.follow(number, sequence, batch.time_ns(), &record, now_ns);
+                let visible = Visible { stream: number, sequence, time_ns: batch.time_ns(), now_ns };
+                self.follow(visible, &record, 0);
                 release.next_record = sequence + 1;
             }
             self.found = found;

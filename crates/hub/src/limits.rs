@@ -6,7 +6,8 @@ pub const INTAKE_SIZE: usize = 256 * 1024;
 /// Intakes of one shard. All with the hub: the shard's publishing connections are not read until one comes back.
 pub const INTAKES: usize = 8;
 
-/// Bytes of deliveries for one shard in one piece. One message to many subscriptions may make it longer.
+/// Bytes of deliveries for one shard in one piece. One message may make it longer; where it goes to many subscriptions, the
+/// rest of them get it in the next pieces.
 pub const DELIVERIES_SIZE: usize = 256 * 1024;
 
 /// Pieces of deliveries that may be with one shard. All there: the hub takes nothing more from anybody until one comes back.

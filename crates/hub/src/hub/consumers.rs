@@ -17,6 +17,7 @@ use stilling_journal::{Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
 use super::roster::{Pull, State, Ticket, Wanted};
+use super::unsent::Visible;
 use super::{Hub, Message, Outlets, UnixNanos};
 use crate::intake::Client;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
@@ -175,7 +176,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let ticket = self.consumers.ticket(number);
         if let Some(client) = client {
             self.consumers.wait_for(number, client);
-            self.outs[client.shard as usize].mark(client.token, ticket);
+            self.put_mark(client, ticket);
         }
     }
 
@@ -208,17 +209,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// A record has become visible.
-    pub(super) fn follow(
-        &mut self,
-        stream: usize,
-        sequence: u64,
-        time_ns: UnixNanos,
-        record: &Record<'_>,
-        now_ns: UnixNanos,
-    ) {
-        let mut at = 0;
+    /// A record has become visible, and goes to those who follow its stream, from a place in their list on. Where there is
+    /// no room any more it waits, for the rest of them.
+    pub(super) fn follow(&mut self, visible: Visible, record: &Record<'_>, from: usize) {
+        let Visible { stream, sequence, time_ns, now_ns } = visible;
+        let mut at = from;
         while let Some(number) = self.consumers.next_following(stream, at) {
+            if self.has_begun() {
+                return self.keep_record(visible, record, at);
+            }
             at += 1;
             let Some(consumer) = self.consumers.get_mut(number) else { continue };
             match consumer.next {
@@ -417,6 +416,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         self.consumers.looked_ns = now_ns;
         for _ in 0..self.consumers.places().min(CONSUMERS_LOOKED_AT) {
+            if !self.has_room() {
+                break;
+            }
             let Some(number) = self.consumers.next_looked_at() else { continue };
             if self.consumers.get(number).is_some_and(|consumer| matches!(consumer.state, State::Asleep)) {
                 self.advance(number, now_ns);

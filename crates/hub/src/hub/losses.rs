@@ -11,6 +11,7 @@
 use stilling_journal::{Kind, Record};
 
 use super::api::time;
+use super::unsent::Visible;
 use super::{Hub, Outlets, UnixNanos};
 use crate::intake::Lost;
 use crate::limits::MARKER_EVERY_NS;
@@ -91,7 +92,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 stream.next += 1;
                 if !is_on_disk {
                     stream.visible = sequence;
-                    self.follow(number, sequence, now_ns, &record, now_ns);
+                    let visible = Visible { stream: number, sequence, time_ns: now_ns, now_ns };
+                    self.follow(visible, &record, 0);
                 }
             }
         }

@@ -67,15 +67,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Sends a message to the subscriptions `found`, one of each queue. Returns to how many.
+    /// Sends a message to the subscriptions `found`, one of each queue; what there is no room for is sent as soon as there
+    /// is. Returns to how many.
     pub(super) fn send(
         &mut self,
         found: &[u32],
         from: Option<(Client, Traits)>,
         message: &Message<'_>,
     ) -> u32 {
-        let mut count = 0;
         self.message += 1;
+        let number = self.message;
+        let mut to = std::mem::take(&mut self.to);
+        to.clear();
         let silent = from.filter(|(_, traits)| traits.no_echo).map(|(client, _)| client);
         let mut members = std::mem::take(&mut self.members);
         members.clear();
@@ -86,39 +89,52 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             match subscription.queue {
                 Some(queue) => members.push((queue, id)),
-                None => {
-                    self.send_to(id, message);
-                    count += 1;
-                }
+                None => to.push(id),
             }
         }
         if !members.is_empty() {
             members.sort_unstable();
             for queue in members.chunk_by(|one, other| one.0 == other.0) {
                 let chosen = self.subscriptions.choose(queue[0].0, queue.len());
-                self.send_to(queue[chosen].1, message);
-                count += 1;
+                to.push(queue[chosen].1);
             }
         }
         self.members = members;
-        self.totals.delivered += u64::from(count);
-        for id in std::mem::take(&mut self.ended) {
-            self.forget(id);
+        let sent = if self.has_begun() { 0 } else { self.send_to_all(number, message, &to) };
+        if sent < to.len() {
+            self.keep_message(number, message, &to[sent..]);
         }
+        let count = to.len() as u32;
+        self.to = to;
         count
     }
 
+    /// Sends the message `number` to subscriptions, as long as their shards have room. Returns to how many of them.
+    pub(super) fn send_to_all(&mut self, number: u64, message: &Message<'_>, to: &[u32]) -> usize {
+        let sent = to.iter().take_while(|&&id| self.send_to(id, number, message)).count();
+        for id in std::mem::take(&mut self.ended) {
+            self.forget(id);
+        }
+        sent
+    }
+
+    /// Sends the message `number` to a subscription that may be gone. Returns whether there was room.
     #[inline]
-    fn send_to(&mut self, id: u32, message: &Message<'_>) {
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+    fn send_to(&mut self, id: u32, number: u64, message: &Message<'_>) -> bool {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return true };
+        let shard = subscription.client.shard as usize;
+        let out = &mut self.outs[shard];
+        if out.is_full() && !self.outlets.swap(shard, out) {
+            return false;
+        }
         let &Message { subject, reply, headers, payload } = message;
         let has_headers = subscription.traits.headers && !headers.is_empty();
         let headers = if has_headers { headers } else { b"" };
         let reply = (!reply.is_empty()).then_some(reply);
         let line = Msg { subject, sid: &subscription.sid, reply, headers, payload };
         // One number with headers, one without.
-        let number = self.message * 2 + u64::from(has_headers);
-        self.outs[subscription.client.shard as usize].message(
+        let number = number * 2 + u64::from(has_headers);
+        out.message(
             subscription.client.token,
             number,
             |out| line.encode_line(out),
@@ -128,10 +144,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 out.extend_from_slice(b"\r\n");
             },
         );
+        self.totals.delivered += 1;
         subscription.delivered += 1;
         if subscription.ends_after.is_some_and(|after| subscription.delivered >= u64::from(after)) {
             self.ended.push(id);
         }
+        true
     }
 }
 

@@ -4,6 +4,7 @@ use stilling_journal::{Kind, Record, Refused};
 use stilling_ring::planted;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
+use super::unsent::Visible;
 use super::{Hub, Message, Outlets, Stalled, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
@@ -97,7 +98,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Ok(());
         }
         stream.visible = sequence;
-        self.follow(number, sequence, now_ns, &record, now_ns);
+        self.follow(Visible { stream: number, sequence, time_ns: now_ns, now_ns }, &record, 0);
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);

@@ -5,6 +5,7 @@ mod asking;
 mod clients;
 mod consumers;
 mod durable;
+mod fan_out;
 mod life;
 mod losses;
 mod plain;

@@ -1,0 +1,126 @@
+//! One message for very many: what shards have no room for waits, and nothing of it is lost or overtaken.
+
+use std::collections::BTreeMap;
+
+use stilling_hub::limits::DELIVERIES_SIZE;
+use stilling_hub::{Client, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::asking::{publish, publish_for};
+use crate::rig::{ABLE, Rig, Told, client};
+
+const WRITER: Client = Client { shard: 1, token: 1 };
+const CLIENTS: u64 = 200;
+/// As many as the rig lets a client have.
+const EACH: usize = 8;
+/// Pieces of a shard.
+const PIECES: usize = 2;
+
+/// Many connections, half of them with each shard, that all listen to `subject`.
+fn rig(subject: &str) -> Rig {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, PIECES);
+    for token in 0..CLIENTS {
+        for sid in 0..EACH {
+            rig.subscribe(client((token % 2) as u32, 1000 + token), subject, &sid.to_string());
+        }
+    }
+    rig
+}
+
+/// Lets the hub go on until it has nothing more to say. Returns what each subscription was sent, in its order, and the most
+/// bytes that the shards had at once.
+fn hear_all(rig: &mut Rig) -> (BTreeMap<(Client, String), Vec<String>>, usize) {
+    let (mut all, mut most, mut idle) = (BTreeMap::<_, Vec<String>>::new(), 0, 0);
+    while idle < 3 {
+        rig.turn();
+        rig.hub.storage_mut().write();
+        rig.hub.storage_mut().look_up();
+        rig.look();
+        let told = std::mem::take(&mut rig.told);
+        idle = if told.is_empty() { idle + 1 } else { 0 };
+        let mut size = 0;
+        for (client, told) in told {
+            match told {
+                Told::Text(text) => {
+                    size += text.len();
+                    for message in text.split("MSG ").skip(1) {
+                        let sid = message.split(' ').nth(1).expect("a sid").to_owned();
+                        all.entry((client, sid)).or_default().push(message.to_owned());
+                    }
+                }
+                Told::Mark(mark) => {
+                    rig.ask(client, ABLE, &[Request::Reached { mark }]);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        most = most.max(size);
+    }
+    assert!(rig.hub.is_settled());
+    (all, most)
+}
+
+/// Bytes that shards may have: their pieces, each with a message too many.
+fn most_expected(message: usize) -> usize {
+    2 * PIECES * (DELIVERIES_SIZE + message)
+}
+
+/// Invariant 4: one message to many subscriptions takes no more memory at once than the pieces of the shards.
+#[test]
+fn a_message_to_very_many_is_handed_out_piece_by_piece_and_in_order() {
+    let subject = format!("wide.{}", "x".repeat(2000));
+    let mut rig = rig(&subject);
+    let texts = ["1", "2", "3"];
+    let mut done = 0;
+    let (mut all, mut rounds) = (BTreeMap::<_, Vec<String>>::new(), 0);
+    while done < texts.len() {
+        done += rig.ask(WRITER, ABLE, &texts.map(|text| publish(&subject, text))[done..]);
+        let (heard, most) = hear_all(&mut rig);
+        assert!(most <= most_expected(subject.len() + 100), "{most} bytes at once");
+        for (whose, messages) in heard {
+            all.entry(whose).or_default().extend(messages);
+        }
+        rounds += 1;
+    }
+    assert!(rounds > 1, "there was room for everything at once");
+    assert_eq!(all.len(), CLIENTS as usize * EACH);
+    for (whose, messages) in all {
+        let payloads: Vec<_> = messages.iter().filter_map(|message| message.lines().nth(1)).collect();
+        assert_eq!(payloads, texts, "{whose:?}");
+    }
+}
+
+/// The same for a record that many consumers have sent to many subscriptions each.
+#[test]
+fn a_record_for_many_consumers_with_many_listeners_is_handed_out_piece_by_piece() {
+    const CONSUMERS: usize = 12;
+    for stream in ["disk", "memory", "none"] {
+        let mut rig = rig("push");
+        for number in 0..CONSUMERS {
+            let config = format!(
+                r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none","name":"c{number}","deliver_policy":"new","deliver_subject":"push"}}}}"#
+            );
+            let question = format!("$JS.API.CONSUMER.CREATE.{stream}");
+            rig.ask_all(WRITER, &[publish_for(&question, &config, "nobody.listens")]);
+        }
+        rig.now_ns += 100_000_000;
+        assert_eq!(hear_all(&mut rig).0.len(), 0, "there is nothing yet");
+        let subject = format!("{stream}.{}", "x".repeat(500));
+        let mut sent = 0;
+        let mut all = BTreeMap::<_, Vec<String>>::new();
+        while sent < 3 {
+            sent += rig.ask(WRITER, ABLE, &[publish(&subject, &sent.to_string())]);
+            let (heard, most) = hear_all(&mut rig);
+            assert!(most <= most_expected(subject.len() + 200), "{stream}: {most} bytes at once");
+            for (whose, messages) in heard {
+                all.entry(whose).or_default().extend(messages);
+            }
+        }
+        assert_eq!(all.len(), CLIENTS as usize * EACH, "{stream}");
+        for (whose, messages) in all {
+            let payloads: Vec<_> = messages.iter().filter_map(|message| message.lines().nth(1)).collect();
+            let expected: Vec<_> = ["0", "1", "2"].iter().flat_map(|text| [*text; CONSUMERS]).collect();
+            assert_eq!(payloads, expected, "{stream} {whose:?}");
+        }
+    }
+}

@@ -173,4 +173,59 @@ mod tests {
         }
         assert!(counters.messages.get() > 200);
     }
+
+    /// Invariant 4: neither who waits for room nor deliveries that never end keep from the hub what it has to be told.
+    #[test]
+    fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
+        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
+        let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
+        let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
+        let counters = hub.counters();
+        let mut runner = Runner::new(hub, inlets);
+        let mut port = ports.pop().expect("one for each shard");
+        let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
+        let subscribe = Request::Subscribe { filter: b"a", queue: b"", sid: b"1" };
+        port.ask(member, Traits::default(), &subscribe);
+        for _ in 0..3 {
+            fill(&mut port);
+        }
+        port.flush();
+        runner.turn(0);
+        assert_eq!(counters.subscriptions.get(), 1);
+        // Everything that comes back is taken at once by those who wait.
+        let mut order = String::new();
+        while let Some((token, mail)) = port.next_mail() {
+            match mail {
+                HubMail::Delivery => assert_eq!(token, member),
+                HubMail::Room => {
+                    while port.has_room() {
+                        port.ask(token, Traits::default(), &Request::Barrier);
+                    }
+                }
+            }
+            order.push(if mail == HubMail::Room { 'r' } else { 'd' });
+        }
+        assert!(order.contains("rd"), "deliveries come behind room: {order}");
+        for _ in 0..3 {
+            port.wait(token);
+        }
+        port.leave(member);
+        port.flush();
+        assert!(!port.has_room() && !port.errands_are_done(), "every intake is with the hub, and full");
+        // One turn, and those who wait fill what came back before the turn of the shard is over.
+        for _ in 0..4 {
+            runner.turn(0);
+            while let Some((token, mail)) = port.next_mail() {
+                if mail == HubMail::Room {
+                    fill(&mut port);
+                    assert_eq!(token.bits(), GREEDY);
+                }
+            }
+            port.flush();
+        }
+        assert!(port.errands_are_done());
+        runner.turn(0);
+        assert_eq!(counters.subscriptions.get(), 0, "it has left");
+    }
 }

@@ -27,7 +27,9 @@ pub(crate) struct Port {
     hub: Arc<Wake>,
     /// Connections that want to ask for something, in the order in which they came.
     waiting: VecDeque<Token>,
-    /// What the hub is to be told as soon as there is room, whatever waits in front of the port.
+    /// A piece of deliveries has been handed out since one of those who wait was told of room.
+    owes_room: bool,
+    /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
     /// The desk has something itself that waits for room.
     is_wanted: bool,
@@ -56,6 +58,7 @@ impl Port {
             current: None,
             hub,
             waiting: VecDeque::new(),
+            owes_room: false,
             errands: VecDeque::new(),
             is_wanted: false,
         }
@@ -71,12 +74,19 @@ impl Port {
     }
 
     fn next_intake(&mut self) -> bool {
-        if let Some(full) = self.intake.take() {
-            self.hand_over(full);
-            self.publish();
+        loop {
+            if let Some(full) = self.intake.take() {
+                self.hand_over(full);
+                self.publish();
+            }
+            self.intake = self.returned.pop();
+            let Some(intake) = &mut self.intake else { return false };
+            // Whoever waits for room takes all there is: what is short, and cannot wait, goes in first.
+            tell(intake, &mut self.errands);
+            if !intake.is_full() {
+                return true;
+            }
         }
-        self.intake = self.returned.pop();
-        self.intake.is_some()
     }
 
     /// Whether connections wait for room.
@@ -111,7 +121,7 @@ impl Port {
         }
     }
 
-    /// Tells the hub that a connection is gone, as soon as there is room.
+    /// Tells the hub that a connection is gone, at the end of the turn or in the next intake that comes back.
     pub(crate) fn leave(&mut self, token: Token) {
         self.errands.push_back((token, Errand::Leave));
     }
@@ -132,7 +142,13 @@ impl Port {
             || self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
     }
 
-    /// The next connection that hears something.
+    #[cfg(test)]
+    pub(super) fn errands_are_done(&self) -> bool {
+        self.errands.is_empty()
+    }
+
+    /// The next connection that hears something. Between two pieces of deliveries one of those who wait for room has its
+    /// turn: where deliveries never end, nobody would be heard any more.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         loop {
             if let Some(current) = &mut self.current {
@@ -143,18 +159,28 @@ impl Port {
                     empty.clear();
                     // There is a place for every piece there is.
                     let _ = self.emptied.push(empty);
+                    self.owes_room = true;
                 }
+            }
+            if std::mem::take(&mut self.owes_room)
+                && let Some(token) = self.next_with_room()
+            {
+                return Some((token, HubMail::Room));
             }
             self.current = self.deliveries.pop();
             match &mut self.current {
                 Some(current) => current.group(),
-                None => break,
+                None => return self.next_with_room().map(|token| (token, HubMail::Room)),
             }
         }
+    }
+
+    /// Of those who wait for room the one who has waited longest, if there is some.
+    fn next_with_room(&mut self) -> Option<Token> {
         if self.waiting.is_empty() || !self.has_room() {
             return None;
         }
-        self.waiting.pop_front().map(|token| (token, HubMail::Room))
+        self.waiting.pop_front()
     }
 
     /// Whether [`next_mail`](Port::next_mail) would find something.
@@ -177,17 +203,10 @@ impl Port {
 
     /// Ends a turn: hands over what has been asked for.
     pub(crate) fn flush(&mut self) {
-        while let Some(&(token, errand)) = self.errands.front() {
-            if !self.has_room() {
-                break;
+        while !self.errands.is_empty() && self.has_room() {
+            if let Some(intake) = &mut self.intake {
+                tell(intake, &mut self.errands);
             }
-            self.errands.pop_front();
-            let request = match errand {
-                Errand::Reached(mark) => Request::Reached { mark },
-                Errand::Farewell => Request::Farewell,
-                Errand::Leave => Request::Leave,
-            };
-            self.ask(token, Traits::default(), &request);
         }
         if self.intake.as_ref().is_some_and(|intake| !intake.is_empty())
             && let Some(intake) = self.intake.take()
@@ -207,6 +226,20 @@ impl Port {
         if self.emptied.publish() || has_asked {
             self.hub.notify();
         }
+    }
+}
+
+/// Puts errands into an intake, as far as it has room.
+fn tell(intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
+    while !intake.is_full()
+        && let Some((token, errand)) = errands.pop_front()
+    {
+        let request = match errand {
+            Errand::Reached(mark) => Request::Reached { mark },
+            Errand::Farewell => Request::Farewell,
+            Errand::Leave => Request::Leave,
+        };
+        intake.push(token.bits(), Traits::default(), &request);
     }
 }
 

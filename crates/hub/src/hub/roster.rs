@@ -16,7 +16,7 @@ use crate::limits::{
     CONSUMER_CONFIGS_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
     PULLS_PER_CONSUMER_MAX,
 };
-use crate::subscriptions::checked;
+use crate::subscriptions::overlap;
 
 /// What somebody wants of a stream.
 #[derive(Clone, Debug)]
@@ -25,6 +25,7 @@ pub(super) struct Wanted {
     pub(super) stream: usize,
     /// The subject that messages are pushed to; without one they are asked for.
     pub(super) deliver: Option<Vec<u8>>,
+    /// Checked filters; without any it wants everything.
     pub(super) filters: Vec<Box<[u8]>>,
     pub(super) from: From,
     pub(super) heartbeat_ns: Option<u64>,
@@ -422,13 +423,12 @@ impl Consumers {
 }
 
 impl Consumer {
+    /// Whether it is sent a record. That is asked of each consumer for each record: its filters were checked when it came, as
+    /// the record's subject was, which has no wildcards.
     pub(super) fn wants(&self, record: &Record<'_>) -> bool {
+        let filters = &self.wanted.filters;
         record.kind == Kind::Ordinary
-            && (self.wanted.filters.is_empty()
-                || self.wanted.filters.iter().any(|filter| {
-                    let subject = checked(record.subject).and_then(|subject| subject.literal());
-                    checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))
-                }))
+            && (filters.is_empty() || filters.iter().any(|filter| overlap(filter, record.subject)))
     }
 
     /// Where its next message goes; nobody may want one.

@@ -149,7 +149,8 @@ pub struct BudgetConfig {
     /// Messages that may be sent again per second in any case, so that what is left after a failure gets out although
     /// nothing new comes; default 10.
     pub per_second: u32,
-    /// Most messages sent again at once: what was saved up beyond it is lost. Default 256, the messages of one window.
+    /// Most messages sent again at once: what was saved up beyond it is lost. Default 256; never less than may be with the
+    /// server without its answer, for so many one lost connection leaves behind.
     pub burst: u32,
 }
 
@@ -159,8 +160,11 @@ impl Default for BudgetConfig {
     }
 }
 
-/// A bucket of permissions to send again: full at the start, filled by what is sent first and by time, emptied by what is
-/// sent again. Empty: a message waits for the next permission; it is not dropped.
+/// A bucket of permissions to send again: full at the start, filled by what is sent first, by time and by answers to what
+/// a lost connection had left, emptied by what is sent again. Empty: a message waits for the next permission; it is not dropped.
+///
+/// So a server that is well again gets all that is left in a few round trips, twice as much with each, and one that takes
+/// connections and answers nothing gets one burst and then what time gives.
 #[derive(Clone, Debug)]
 pub struct Budget {
     config: BudgetConfig,
@@ -184,6 +188,11 @@ impl Budget {
     /// A message was sent for the first time.
     pub fn sent_first(&mut self) {
         self.fill(u64::from(self.config.percent) * (PERMISSION / 100));
+    }
+
+    /// What a lost connection had left was answered over another one: its permission comes back, and one more.
+    pub fn recovered(&mut self) {
+        self.fill(2 * PERMISSION);
     }
 
     /// Takes a permission, or says when there will be one.

@@ -15,6 +15,7 @@
 //! in its order and under its old `Nats-Msg-Id`, as fast as the budget allows.
 
 mod answer;
+mod pump;
 mod settle;
 mod window;
 
@@ -24,20 +25,20 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use stilling_wire::nats::{Limits, PING, PONG, Pub, ServerDecoder, ServerEvent, encode_sub};
+use stilling_wire::nats::{Limits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
 
 use crate::address::Server;
 use crate::config::{Config, Keep, Mode};
 use crate::entry::Entry;
 use crate::handshake::{Greeting, Handshake, Introduction};
 use crate::identity::Inbox;
-use crate::ladder::{Budget, Ladder, Random};
-use crate::limits::{ANSWER_SIZE_MAX, ONE_WAY_BATCH, OUTPUT_SIZE, UNACKNOWLEDGED_MAX};
+use crate::ladder::{Budget, BudgetConfig, Ladder, Random};
+use crate::limits::{ANSWER_SIZE_MAX, OUTPUT_SIZE, UNACKNOWLEDGED_MAX};
 use crate::outcome::{Counts, Failure, Outcome, Reason};
 use crate::spool::Spool;
 use crate::trouble::Trouble;
 pub(crate) use settle::News;
-use window::{Stage, Window};
+use window::{Cause, Stage, Window};
 
 /// The subscription that takes the answers.
 const ANSWERS: &[u8] = b"1";
@@ -120,6 +121,8 @@ pub(crate) struct Link {
     resume_at: Option<Instant>,
     /// When there may be something to send again.
     pump_at: Option<Instant>,
+    /// When the first message has waited too long for a stream.
+    unwanted_at: Option<Instant>,
     /// When the oldest answer is due.
     answer_at: Option<Instant>,
     reply: Vec<u8>,
@@ -134,12 +137,16 @@ impl Link {
     pub(crate) fn new(config: Config, spool: Box<dyn Spool>, seed: u64, now: Instant) -> Link {
         let limits =
             Limits { payload_size_max: ANSWER_SIZE_MAX, whole_size_max: u32::MAX, ..Limits::for_client() };
+        let unacknowledged = config.unacknowledged.clamp(1, UNACKNOWLEDGED_MAX);
+        // What one lost connection leaves behind goes at once.
+        let window = u32::try_from(unacknowledged).unwrap_or(u32::MAX);
+        let budget = BudgetConfig { burst: config.budget.burst.max(window), ..config.budget };
         Link {
             limits,
-            unacknowledged: config.unacknowledged.clamp(1, UNACKNOWLEDGED_MAX),
+            unacknowledged,
             inbox: Inbox::new(),
             ladder: Ladder::new(config.ladder),
-            budget: Budget::new(config.budget, now),
+            budget: Budget::new(budget, now),
             random: Random::new(seed),
             spool,
             window: Window::default(),
@@ -152,6 +159,7 @@ impl Link {
             review_due: false,
             resume_at: None,
             pump_at: None,
+            unwanted_at: None,
             answer_at: None,
             reply: Vec::new(),
             trouble: None,
@@ -208,6 +216,7 @@ impl Link {
         }
         if let State::Ready { greeting } = self.state {
             self.pump(now, greeting);
+            self.drop_unwanted(now);
         }
         for cost in self.spool.lost() {
             self.count_drop(cost, String::new(), String::new(), Reason::SpoolDamaged);
@@ -229,7 +238,7 @@ impl Link {
                     Some(pinged) => pinged + self.config.acknowledge_timeout,
                     None => self.heard + self.config.ping_interval,
                 };
-                let others = [self.answer_at, self.pump_at, self.talk.drain_until];
+                let others = [self.answer_at, self.pump_at, self.unwanted_at, self.talk.drain_until];
                 Some(others.into_iter().flatten().fold(ping, Instant::min))
             }
         };
@@ -414,12 +423,16 @@ impl Link {
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
             flight.entry.unwanted_since = None;
-            let arrived = matches!(flight.stage, Stage::Sent { end, .. } if end <= handed);
-            if self.config.mode == Mode::OneWay && arrived {
-                self.drop_token(token, Reason::Unsure);
-            } else {
-                self.window.set(token, Stage::Due(now));
-            }
+            let cause = match flight.stage {
+                Stage::Sent { end, .. } if end <= handed && self.config.mode == Mode::OneWay => {
+                    self.drop_token(token, Reason::Unsure);
+                    continue;
+                }
+                Stage::Sent { end, .. } if end <= handed => Cause::Interrupted,
+                // The socket did not have it whole, so the server has not seen it.
+                Stage::Sent { cause, .. } | Stage::Due(_, cause) => cause,
+            };
+            self.window.set(token, Stage::Due(now, cause));
         }
         self.leave(now);
         self.review_due = true;
@@ -431,14 +444,14 @@ impl Link {
         self.state = State::Waiting { until: now + wait };
         self.talk = Talk::default();
         self.close = true;
-        (self.answer_at, self.pump_at) = (None, None);
+        (self.answer_at, self.pump_at, self.unwanted_at) = (None, None, None);
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
     /// What time alone brings: answers that are late, a server that is silent, a lame duck that has no more answers for us.
     fn watch(&mut self, now: Instant) {
         if let Some(until) = self.talk.drain_until {
-            let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, Stage::Due(_)));
+            let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, Stage::Due(..)));
             if is_drained && self.output().is_empty() {
                 self.trouble = Some(Trouble::LameDuck);
                 return self.leave(now);
@@ -484,7 +497,7 @@ impl Link {
         self.ladder.failed();
         self.pause(now, Duration::ZERO);
         for (token, _) in late {
-            self.window.set(token, Stage::Due(now));
+            self.window.set(token, Stage::Due(now, Cause::Declined));
             if let Some(flight) = self.window.get_mut(token) {
                 flight.entry.attempts += 1;
             }
@@ -497,95 +510,5 @@ impl Link {
         let wait = self.random.jitter(self.ladder.wait()).max(hint);
         let until = now + wait;
         self.resume_at = Some(self.resume_at.map_or(until, |at| at.max(until)));
-    }
-
-    /// Writes what may be sent: what is due again first, so that the order stays.
-    fn pump(&mut self, now: Instant, greeting: Greeting) {
-        self.pump_at = None;
-        if self.talk.drain_until.is_some() {
-            return;
-        }
-        if let Some(at) = self.resume_at.filter(|at| now < *at) {
-            self.pump_at = Some(at);
-            return;
-        }
-        self.resume_at = None;
-        if self.window.due() > 0 && !self.send_again(now, greeting) {
-            return;
-        }
-        while self.window.span() < self.unacknowledged && self.output().len() < OUTPUT_SIZE {
-            let Some(entry) = self.spool.pop() else { break };
-            if entry.is_abandoned() {
-                self.drop_entry(entry, Reason::TimedOut);
-                continue;
-            }
-            let token = self.window.next_token();
-            self.window.push(entry, Stage::Due(now));
-            if self.write(now, token, greeting) {
-                self.budget.sent_first();
-            }
-            if self.is_one_way() && self.window.next_token() - self.talk.barred >= ONE_WAY_BATCH {
-                self.talk.ping(now, self.window.next_token());
-            }
-        }
-        // The rest of a burst is asked for when the questions before it are answered.
-        let is_behind = self.talk.barred < self.window.next_token() && self.talk.barriers.is_empty();
-        if self.is_one_way() && is_behind {
-            self.talk.ping(now, self.window.next_token());
-        }
-    }
-
-    /// Sends again what is due; false: nothing new may be sent before the rest of it.
-    fn send_again(&mut self, now: Instant, greeting: Greeting) -> bool {
-        let due = self.window.iter().filter_map(|(token, flight)| match flight.stage {
-            Stage::Due(at) => Some((token, at)),
-            Stage::Sent { .. } => None,
-        });
-        for (token, at) in due.collect::<Vec<_>>() {
-            if at > now {
-                self.pump_at = Some(self.pump_at.map_or(at, |first| first.min(at)));
-                continue;
-            }
-            if self.output().len() >= OUTPUT_SIZE {
-                return false;
-            }
-            if let Err(at) = self.budget.take(now) {
-                self.pump_at = Some(self.pump_at.map_or(at, |first| first.min(at)));
-                return false;
-            }
-            if self.write(now, token, greeting) {
-                self.counts.retried += 1;
-            }
-        }
-        true
-    }
-
-    /// Writes a message of the window; false: it was dropped instead.
-    fn write(&mut self, now: Instant, token: u64, greeting: Greeting) -> bool {
-        let is_one_way = self.is_one_way();
-        let Some(flight) = self.window.get_mut(token) else { return false };
-        let (size, size_max) = (flight.entry.message.size(), greeting.payload_size_max);
-        if size > size_max {
-            self.drop_token(token, Reason::TooLarge { size, size_max });
-            return false;
-        }
-        if flight.entry.is_abandoned() {
-            self.drop_token(token, Reason::TimedOut);
-            return false;
-        }
-        let before = self.talk.out.len();
-        let message = &flight.entry.message;
-        let headers = message.headers();
-        if !is_one_way {
-            self.inbox.subject(token, &mut self.reply);
-        }
-        let reply = (!is_one_way).then_some(&self.reply[..]);
-        Pub { subject: message.subject(), reply, headers, payload: message.payload() }
-            .encode(&mut self.talk.out);
-        self.talk.written += (self.talk.out.len() - before) as u64;
-        self.window.set(token, Stage::Sent { at: now, end: self.talk.written });
-        let late_at = now + self.config.acknowledge_timeout;
-        self.answer_at = Some(self.answer_at.map_or(late_at, |first| first.min(late_at)));
-        true
     }
 }

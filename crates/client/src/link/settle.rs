@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use super::answer::{Verdict, judge};
-use super::window::Stage;
+use super::window::{Cause, Stage};
 use super::{Link, State};
 use crate::config::Keep;
 use crate::entry::Entry;
@@ -41,11 +41,18 @@ impl Link {
 
     /// An answer has come for the message with this token.
     pub(super) fn answered(&mut self, now: Instant, token: u64, headers: &[u8], payload: &[u8]) {
-        if self.window.get_mut(token).is_none() {
+        let Some(flight) = self.window.get_mut(token) else {
             self.counts.stray_answers += 1;
             return;
+        };
+        let was_interrupted = matches!(flight.stage, Stage::Sent { cause: Cause::Interrupted, .. });
+        let verdict = judge(headers, payload);
+        // The connection was to blame, and this one works. What the server itself has put off earns nothing: it may be
+        // flooded still.
+        if was_interrupted && !matches!(verdict, Verdict::Later(_)) {
+            self.budget.recovered();
         }
-        match judge(headers, payload) {
+        match verdict {
             Verdict::Stored { stream, sequence, duplicate } => {
                 self.deliver(now, token, Outcome::Delivered { stream, sequence, duplicate });
             }
@@ -58,7 +65,7 @@ impl Link {
                 } else if let Some(hint) = hint {
                     self.resume_at = self.resume_at.max(Some(now + hint));
                 }
-                self.window.set(token, Stage::Due(now));
+                self.window.set(token, Stage::Due(now, Cause::Declined));
                 if let Some(flight) = self.window.get_mut(token) {
                     flight.entry.attempts += 1;
                 }
@@ -84,7 +91,27 @@ impl Link {
         if is_tried || now >= end {
             self.drop_token(token, Reason::NoStream);
         } else {
-            self.window.set(token, Stage::Due((now + wait).min(end)));
+            self.window.set(token, Stage::Due((now + wait).min(end), Cause::Declined));
+        }
+    }
+
+    /// Those that no stream has taken in the time for it, and that nothing lets be tried once more.
+    pub(super) fn drop_unwanted(&mut self, now: Instant) {
+        self.unwanted_at = None;
+        if self.window.due() == 0 {
+            return;
+        }
+        let timeout = self.config.no_stream_timeout;
+        let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
+            Stage::Due(..) => Some((token, flight.entry.unwanted_since? + timeout)),
+            Stage::Sent { .. } => None,
+        });
+        for (token, end) in ends.collect::<Vec<_>>() {
+            if now >= end {
+                self.drop_token(token, Reason::NoStream);
+            } else {
+                self.unwanted_at = Some(self.unwanted_at.map_or(end, |first| first.min(end)));
+            }
         }
     }
 
@@ -158,7 +185,7 @@ impl Link {
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
             // What is with the server may still be answered.
-            if matches!(flight.stage, Stage::Due(_)) && !stays(&mut flight.entry) {
+            if matches!(flight.stage, Stage::Due(..)) && !stays(&mut flight.entry) {
                 let reason = self.reason_of(token);
                 self.drop_token(token, reason);
             }

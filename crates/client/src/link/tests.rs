@@ -279,27 +279,127 @@ fn no_more_is_unacknowledged_than_allowed_and_the_order_stays() {
     rig.check_settled(9, 0);
 }
 
+/// Row 0.17: what a lost connection leaves goes at once; a server that takes connections and answers nothing gets no more of
+/// it than the budget gives, in order, and with its first answers all of it.
 #[test]
 fn after_a_failure_no_more_is_sent_again_than_the_budget_allows() {
-    let budget = BudgetConfig { percent: 0, per_second: 10, burst: 2 };
-    let mut rig = Rig::new(crate::Config { budget, ..config() });
+    let budget = BudgetConfig { percent: 0, per_second: 1, burst: 1 };
+    let mut rig = Rig::new(crate::Config { budget, unacknowledged: 6, ..config() });
+    let payloads =
+        |published: &[rig::Published]| published.iter().map(|one| one.payload[0]).collect::<Vec<_>>();
     rig.greet();
-    for number in 0..5 {
-        rig.submit_silently("a", &[b'0' + number]);
+    for number in 0..7 {
+        rig.submit_silently("a", &[number]);
     }
-    assert_eq!(rig.published().len(), 5);
+    assert_eq!(rig.published().len(), 6);
     rig.close(Trouble::Closed);
     rig.greet();
-    rig.submit_silently("a", b"5");
+    assert_eq!(payloads(&rig.published()), [0, 1, 2, 3, 4, 5], "the window is free");
+    rig.close(Trouble::Closed);
+    rig.greet();
     let begun = rig.now;
-    let mut seen: Vec<(u8, u128)> =
-        rig.published().iter().map(|one| (one.payload[0], (rig.now - begun).as_millis())).collect();
-    while seen.len() < 6 {
-        for one in rig.until_published() {
-            seen.push((one.payload[0], (rig.now - begun).as_millis()));
-        }
+    assert!(rig.published().is_empty());
+    let seen = rig.until_published();
+    assert!(rig.now - begun <= ms(1000) && payloads(&seen) == [0], "{seen:?}");
+    rig.answer(&seen[0], "", &stored(1, true));
+    let again = rig.published();
+    assert_eq!(payloads(&again), [1, 2], "twice as many with each round trip");
+    for one in &again {
+        rig.answer(one, "", &stored(2, true));
     }
-    assert_eq!(seen, [(b'0', 0), (b'1', 0), (b'2', 100), (b'3', 200), (b'4', 300), (b'5', 300)]);
+    let again = rig.published();
+    assert_eq!(payloads(&again), [3, 4, 5, 6], "and the new one after them");
+    for one in &again {
+        rig.answer(one, "", &stored(3, false));
+    }
+    rig.check_settled(7, 0);
+}
+
+/// Row 0.17: however wide the window is, and however often the server restarts, all of it is there again in no time.
+#[test]
+fn a_wide_window_is_sent_again_at_once_after_each_restart() {
+    for unacknowledged in [256, 2000] {
+        let mut rig = Rig::new(crate::Config { unacknowledged, ..config() });
+        rig.greet();
+        let mut sequence = 0;
+        for _ in 0..3 {
+            for _ in 0..unacknowledged {
+                rig.submit_silently("a", b"x");
+            }
+            assert_eq!(rig.published().len(), unacknowledged);
+            rig.close(Trouble::Closed);
+            rig.greet();
+            let begun = rig.now;
+            let again = rig.published();
+            assert_eq!((again.len(), rig.now), (unacknowledged, begun));
+            for one in &again {
+                sequence += 1;
+                rig.answer(one, "", &stored(sequence, false));
+            }
+        }
+        rig.check_settled(sequence, 0);
+    }
+}
+
+/// What the socket never took is no second attempt.
+#[test]
+fn a_message_that_never_left_is_sent_first_and_costs_no_permission() {
+    let mut rig = Rig::new(config());
+    rig.greet();
+    rig.is_stuck = true;
+    for _ in 0..9 {
+        rig.submit_silently("a", b"x");
+    }
+    rig.close(Trouble::Closed);
+    rig.is_stuck = false;
+    rig.greet();
+    assert_eq!((rig.published().len(), rig.counts().retried), (9, 0));
+}
+
+/// What the server puts off waits for the budget alone; what is new goes on.
+#[test]
+fn messages_that_are_tried_again_do_not_hold_up_new_ones() {
+    let budget = BudgetConfig { percent: 0, per_second: 1, burst: 1 };
+    let mut rig = Rig::new(crate::Config { budget, unacknowledged: 8, ..config() });
+    rig.greet();
+    for _ in 0..6 {
+        rig.submit_silently("nobody", b"x");
+    }
+    let mut again = rig.published();
+    // Until the bucket is empty: what is due is not sent for a while.
+    while rig.counts().retried < 9 {
+        for one in again {
+            rig.answer(&one, "NATS/1.0 503\r\n\r\n", b"");
+        }
+        again = rig.until_published();
+    }
+    for one in again {
+        rig.answer(&one, "NATS/1.0 503\r\n\r\n", b"");
+    }
+    rig.published();
+    let kept = rig.submit("kept", b"y");
+    let one = rig.published().pop().expect("it goes on");
+    assert_eq!(one.subject, "kept");
+    rig.answer(&one, "", &stored(1, false));
+    assert_eq!(kept.outcome(), delivered(1, false));
+}
+
+/// Without a permission, too, a message that no stream keeps goes when its time is over.
+#[test]
+fn a_message_without_a_stream_is_dropped_in_time_although_it_may_not_be_sent() {
+    let mut rig = Rig::new(crate::Config { no_stream_timeout: ms(1500), ..config() });
+    rig.greet();
+    let (nobodys, other) = (rig.submit("nobody", b"x"), rig.submit("a", b"x"));
+    let begun = rig.now;
+    let published = rig.published();
+    rig.answer(&published[0], "NATS/1.0 503\r\n\r\n", b"");
+    rig.answer(&published[1], "NATS/1.0 429\r\nRetry-After: 60\r\n\r\n", b"");
+    while nobodys.outcome().is_none() && rig.now - begun < Duration::from_secs(3) {
+        rig.pass(ms(100));
+        rig.say(b"PING\r\n");
+    }
+    assert_eq!((nobodys.outcome(), rig.now - begun), (Some(Outcome::Dropped(Reason::NoStream)), ms(1500)));
+    assert_eq!(other.outcome(), None);
 }
 
 #[test]

@@ -22,15 +22,29 @@ pub(super) struct Flight {
 /// Where a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Stage {
-    /// It is to be sent again, not before this time.
-    Due(Instant),
+    /// It is to be sent, not before this time, and for this reason.
+    Due(Instant, Cause),
     /// It was written at this time, and ends at this byte of the connection's output.
     Sent {
         /// When.
         at: Instant,
         /// How many bytes the connection's output had, the message included.
         end: u64,
+        /// Why it was written.
+        cause: Cause,
     },
+}
+
+/// Why a message is sent: what it costs, and what has to wait for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Cause {
+    /// No server has had it. It costs nothing; later ones go after it.
+    First,
+    /// The connection ended before its answer came. It costs a permission; later ones go after it.
+    Interrupted,
+    /// The server did not take it, or not in time, on a connection that lives. It costs a permission, and nobody waits for
+    /// it: the server has broken the order already.
+    Declined,
 }
 
 /// Messages by their tokens.
@@ -64,7 +78,7 @@ impl Window {
     }
 
     pub(super) fn push(&mut self, entry: Entry, stage: Stage) {
-        self.due += usize::from(matches!(stage, Stage::Due(_)));
+        self.due += usize::from(matches!(stage, Stage::Due(..)));
         self.flights.push_back(Some(Flight { entry, stage }));
     }
 
@@ -77,8 +91,8 @@ impl Window {
     pub(super) fn set(&mut self, token: u64, stage: Stage) {
         if let Some(flight) = self.get_mut(token) {
             let before = std::mem::replace(&mut flight.stage, stage);
-            self.due += usize::from(matches!(stage, Stage::Due(_)));
-            self.due -= usize::from(matches!(before, Stage::Due(_)));
+            self.due += usize::from(matches!(stage, Stage::Due(..)));
+            self.due -= usize::from(matches!(before, Stage::Due(..)));
         }
     }
 
@@ -86,7 +100,7 @@ impl Window {
     pub(super) fn take(&mut self, token: u64) -> Option<Flight> {
         let at = usize::try_from(token.checked_sub(self.base)?).ok()?;
         let flight = self.flights.get_mut(at)?.take()?;
-        self.due -= usize::from(matches!(flight.stage, Stage::Due(_)));
+        self.due -= usize::from(matches!(flight.stage, Stage::Due(..)));
         while let Some(None) = self.flights.front() {
             self.flights.pop_front();
             self.base += 1;
@@ -120,14 +134,14 @@ mod tests {
         for id in 0..4 {
             let mut entry = Entry::new(Message::new(b"s", b"", b""), 1);
             entry.id = 10 + id;
-            window.push(entry, Stage::Sent { at: now, end: id });
+            window.push(entry, Stage::Sent { at: now, end: id, cause: Cause::First });
         }
         assert_eq!((window.span(), window.next_token(), window.low()), (4, 4, 10));
         assert!(window.take(1).is_some());
         assert!(window.take(1).is_none(), "twice");
         assert_eq!((window.span(), window.low()), (4, 10));
-        window.set(2, Stage::Due(now));
-        window.set(1, Stage::Due(now));
+        window.set(2, Stage::Due(now, Cause::Declined));
+        window.set(1, Stage::Due(now, Cause::Declined));
         assert_eq!(window.due(), 1);
         assert!(window.take(0).is_some());
         assert_eq!((window.span(), window.low(), window.tokens()), (2, 12, vec![2, 3]));

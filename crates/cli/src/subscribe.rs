@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// fails
     #[arg(short, long, value_name = "ADDRESS", default_value = "nats://127.0.0.1:4222", value_parser = server())]
     server: Vec<Server>,
-    /// Follow this stream; nothing is missed, and each message comes once
+    /// Follow this stream: each message comes once, and what the stream removed before it came is told
     #[arg(long, value_name = "NAME")]
     stream: Option<String>,
     /// From where: a sequence, a time such as 2026-01-31T12:00:00Z, a span back such as 10m, all, or new
@@ -96,6 +96,14 @@ impl Arguments {
                     said = Some(trouble);
                 }
                 Some(Event::Interrupted(_)) => {}
+                Some(Event::Missed { first, last }) => {
+                    let what = if first == last { format!("{first} is") } else { format!("{first} to {last} are") };
+                    writeln!(std::io::stderr(), "stilling: missed: {what} not in the stream any more")?;
+                }
+                Some(Event::Anew { last }) => writeln!(
+                    std::io::stderr(),
+                    "stilling: the stream began anew: it ends before {last}, which has come; following it from its first message"
+                )?,
                 Some(Event::Connected) => said = None,
                 None => {}
             }

@@ -312,6 +312,7 @@ fn a_broken_follower_goes_on_where_it_was() {
                 Some(Event::Message(message)) => break message,
                 Some(Event::Interrupted(_)) => interrupted += 1,
                 Some(Event::Connected) => {}
+                Some(event) => panic!("nothing is missed: {event:?}"),
                 None => panic!("{number} does not come"),
             }
         };
@@ -348,6 +349,9 @@ fn a_follower_that_misses_a_message_asks_for_it() {
         let mut sid = String::new();
         let wish = loop {
             match talk.said() {
+                Said::Pub(asks) if asks.subject == "$JS.API.STREAM.INFO.events" => {
+                    talk.deliver(&asks.reply, "1", "", "", br#"{"state":{"first_seq":1,"last_seq":9}}"#);
+                }
                 Said::Pub(wish) => break wish,
                 Said::Sub { filter, sid: its } if filter.contains(".d.") => sid = its,
                 _ => {}
@@ -374,6 +378,44 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     for expected in [b"3", b"4", b"5"] {
         assert_eq!(told.recv_timeout(HANG).expect("it comes"), expected);
     }
+}
+
+/// A server that comes back with another stream of the same name is followed from that one's beginning.
+#[test]
+fn a_follower_of_a_stream_that_began_anew_says_so_and_goes_on() {
+    let (listener, url) = listener();
+    let address = listener.local_addr().expect("it has one");
+    let server = Played::at(listener, Vec::new());
+    let publisher = publisher(config(&url));
+    for number in 0..5 {
+        assert!(matches!(publisher.send("events.a", &[number]), Outcome::Delivered { .. }));
+    }
+    let wait = Duration::from_millis(2);
+    let mut follower = Subscriber::new(SubscriberConfig {
+        servers: vec![url.parse().expect("an address")],
+        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
+        ladder: LadderConfig { wait, wait_max: 10 * wait, ..LadderConfig::default() },
+        ..SubscriberConfig::default()
+    })
+    .expect("it can work");
+    let mut next = || {
+        loop {
+            match follower.next_event(HANG).expect("it goes on") {
+                Some(Event::Connected | Event::Interrupted(_)) => {}
+                Some(event) => break event,
+                None => panic!("nothing comes"),
+            }
+        }
+    };
+    for number in 0..5 {
+        assert!(matches!(next(), Event::Message(message) if message.payload == [number]));
+    }
+    server.stop();
+    let socket = TcpListener::bind(address).expect("the port is free again");
+    let _server = Played::at(socket, Vec::new());
+    assert_eq!(next(), Event::Anew { last: 5 });
+    assert!(matches!(publisher.send("events.a", b"new"), Outcome::Delivered { sequence: 1, .. }));
+    assert!(matches!(next(), Event::Message(message) if message.payload == b"new"));
 }
 
 #[test]

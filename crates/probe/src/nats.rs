@@ -452,6 +452,8 @@ fn take(message: Pub, world: &mut World) -> After {
             return After::Reset;
         }
         world.send(&message.reply, "", "", acknowledgement(sequence, before.is_some()).as_bytes());
+    } else if let Some(stream) = message.subject.strip_prefix("$JS.API.STREAM.INFO.") {
+        world.describe(stream, &message);
     } else if let Some(stream) = message.subject.strip_prefix("$JS.API.CONSUMER.CREATE.") {
         world.consume(stream, &message);
     } else if message.subject == "echo" {
@@ -487,10 +489,26 @@ impl World {
         is_wanted
     }
 
-    fn consume(&mut self, stream: &str, message: &Pub) {
-        if stream != "events" {
+    /// Refuses a question for any other stream than the one there is.
+    fn is_known(&mut self, stream: &str, message: &Pub) -> bool {
+        let is_known = stream == "events";
+        if !is_known {
             let refusal = r#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#;
             self.send(&message.reply, "", "", refusal.as_bytes());
+        }
+        is_known
+    }
+
+    fn describe(&mut self, stream: &str, message: &Pub) {
+        if self.is_known(stream, message) {
+            let last = self.records.len();
+            let state = format!(r#"{{"state":{{"first_seq":1,"last_seq":{last}}}}}"#);
+            self.send(&message.reply, "", "", state.as_bytes());
+        }
+    }
+
+    fn consume(&mut self, stream: &str, message: &Pub) {
+        if !self.is_known(stream, message) {
             return;
         }
         let wish: serde_json::Value = serde_json::from_slice(&message.payload).expect("it is JSON");

@@ -4,6 +4,9 @@
 //! The server pushes without being acknowledged, so every message's place is checked: its number among what the consumer got
 //! must be one more than the one before. After a gap, a silence or a new connection a new consumer is asked for, from
 //! the sequence behind the last message. So each message comes once and in order, or the reader hears why not.
+//!
+//! Before that the stream is asked how far it goes: what it has removed meanwhile is told as missed, and a stream that ends
+//! before what was seen is another one under the same name, which is followed from its first message.
 
 use std::time::SystemTime;
 
@@ -47,8 +50,8 @@ pub(super) struct Follow {
 /// What a message of the consumer is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// The next one.
-    Next,
+    /// The next one; before it the stream had these sequences and keeps them no longer.
+    Next { missed: Option<(u64, u64)> },
     /// Not the next one: a new consumer is needed.
     Gap,
     /// No message of a stream at all.
@@ -64,6 +67,17 @@ pub(super) enum Word {
     Answer(String),
     /// A new consumer: messages have been missed, or this one is gone.
     Again,
+}
+
+/// How the stream stands to what has been seen of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Standing {
+    /// It goes on where the follower is.
+    Whole,
+    /// It has removed these sequences.
+    Missed { first: u64, last: u64 },
+    /// It ends before this sequence, which was seen: it has begun anew.
+    Anew { last: u64 },
 }
 
 /// What the server says to the wish for a consumer.
@@ -105,7 +119,7 @@ struct Consumer<'a> {
 #[derive(Deserialize)]
 struct Response {
     error: Option<Refusal>,
-    delivered: Option<Delivered>,
+    state: Option<State>,
 }
 
 #[derive(Deserialize)]
@@ -119,14 +133,46 @@ struct Refusal {
 }
 
 #[derive(Deserialize)]
-struct Delivered {
-    #[serde(default)]
-    stream_seq: u64,
+struct State {
+    first_seq: u64,
+    last_seq: u64,
 }
 
 impl Follow {
     pub(super) fn new(stream: &str, filter: &str, from: From) -> Follow {
         Follow { stream: stream.to_owned(), filter: filter.to_owned(), from, last: None, received: 0 }
+    }
+
+    /// Where to ask how far the stream goes, if that matters for the wish.
+    pub(super) fn question(&self) -> Option<String> {
+        let matters = self.last.is_some() || self.from == From::New;
+        matters.then(|| format!("$JS.API.STREAM.INFO.{}", self.stream))
+    }
+
+    /// Takes the answer to it.
+    ///
+    /// # Errors
+    /// What keeps it from being one.
+    pub(super) fn told(&mut self, status: Option<u16>, payload: &[u8]) -> Result<Standing, Created> {
+        let State { first_seq, last_seq } = match response(status, payload)?.state {
+            Some(state) => state,
+            None => return Err(Created::Later(format!("an answer that is none: {}", evidence(payload)))),
+        };
+        let before_first = first_seq.saturating_sub(1);
+        let Some(last) = self.last else {
+            // What is new counts from now on, also for the consumer after this one.
+            self.last = Some(last_seq);
+            return Ok(Standing::Whole);
+        };
+        if last_seq < last {
+            self.last = Some(before_first);
+            return Ok(Standing::Anew { last });
+        }
+        if before_first > last {
+            self.last = Some(before_first);
+            return Ok(Standing::Missed { first: last + 1, last: before_first });
+        }
+        Ok(Standing::Whole)
     }
 
     /// Where the wish goes.
@@ -170,26 +216,9 @@ impl Follow {
 
     /// Takes the answer to the wish.
     pub(super) fn created(&mut self, status: Option<u16>, payload: &[u8]) -> Created {
-        if let Some(status) = status {
-            return Created::Later(format!("status {status}: nobody answers for streams"));
-        }
-        let response: Response = match serde_json::from_slice(payload) {
-            Ok(response) => response,
-            Err(_) => return Created::Later(format!("an answer that is none: {}", evidence(payload))),
-        };
-        match (response.error, response.delivered) {
-            (Some(Refusal { code, err_code, description }), _) if code >= 500 || code == 429 => {
-                Created::Later(format!("{description} ({code}, error {err_code})"))
-            }
-            (Some(Refusal { code, err_code: error_code, description }), _) => {
-                Created::No { code, error_code, description }
-            }
-            (None, Some(delivered)) if self.from == From::New && self.last.is_none() => {
-                // What is new counts from now on, also for the consumer after this one.
-                self.last = Some(delivered.stream_seq);
-                Created::Yes
-            }
-            (None, _) => Created::Yes,
+        match response(status, payload) {
+            Ok(_) => Created::Yes,
+            Err(refused) => refused,
         }
     }
 
@@ -201,9 +230,14 @@ impl Follow {
         if ack.consumer_sequence != self.received + 1 || !is_new {
             return Place::Gap;
         }
+        // With a narrower filter what lies between may be other subjects' messages.
+        let missed = self
+            .last
+            .map(|last| (last + 1, ack.stream_sequence - 1))
+            .filter(|(first, last)| first <= last && self.filter == ">");
         self.received = ack.consumer_sequence;
         self.last = Some(ack.stream_sequence);
-        Place::Next
+        Place::Next { missed }
     }
 
     /// Judges what the server says between messages.
@@ -227,11 +261,31 @@ impl Follow {
     }
 }
 
+/// Reads what the server answers about streams.
+fn response(status: Option<u16>, payload: &[u8]) -> Result<Response, Created> {
+    if let Some(status) = status {
+        return Err(Created::Later(format!("status {status}: nobody answers for streams")));
+    }
+    let response: Response = serde_json::from_slice(payload)
+        .map_err(|_| Created::Later(format!("an answer that is none: {}", evidence(payload))))?;
+    match response.error {
+        Some(Refusal { code, err_code, description }) if code >= 500 || code == 429 => {
+            Err(Created::Later(format!("{description} ({code}, error {err_code})")))
+        }
+        Some(Refusal { code, err_code: error_code, description }) => {
+            Err(Created::No { code, error_code, description })
+        }
+        None => Ok(response),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
     use super::*;
+
+    const NEXT: Place = Place::Next { missed: None };
 
     fn follow(from: From) -> Follow {
         Follow::new("events", "events.>", from)
@@ -269,29 +323,64 @@ mod tests {
     fn after_a_gap_it_goes_on_behind_the_last_message() {
         let mut follow = follow(From::All);
         asked(&mut follow);
-        assert_eq!(follow.place(Some(&reply(1, 4))), Place::Next);
-        assert_eq!(follow.place(Some(&reply(2, 9))), Place::Next, "a filter leaves sequences out");
+        assert_eq!(follow.place(Some(&reply(1, 4))), NEXT);
+        assert_eq!(follow.place(Some(&reply(2, 9))), NEXT, "a filter leaves sequences out");
         assert_eq!(follow.place(Some(&reply(4, 11))), Place::Gap);
         assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 10);
         assert_eq!(follow.place(Some(&reply(1, 9))), Place::Gap, "a message twice");
-        assert_eq!(follow.place(Some(&reply(1, 10))), Place::Next);
+        assert_eq!(follow.place(Some(&reply(1, 10))), NEXT);
         assert_eq!(follow.place(Some("inbox.1")), Place::Foreign);
         assert_eq!(follow.place(None), Place::Foreign);
+    }
+
+    fn state(first: u64, last: u64) -> Vec<u8> {
+        format!(r#"{{"config":{{}},"state":{{"first_seq":{first},"last_seq":{last}}}}}"#).into_bytes()
     }
 
     #[test]
     fn what_is_new_stays_new_when_nothing_has_come() {
         let mut follow = follow(From::New);
-        asked(&mut follow);
-        assert_eq!(follow.created(None, br#"{"name":"c","delivered":{"stream_seq":41}}"#), Created::Yes);
+        assert_eq!(follow.question().as_deref(), Some("$JS.API.STREAM.INFO.events"));
+        assert_eq!(follow.told(None, &state(1, 41)), Ok(Standing::Whole));
         assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 42);
+        assert_eq!(follow.created(None, br#"{"delivered":{"stream_seq":0}}"#), Created::Yes);
+        assert_eq!(follow.told(None, &state(1, 43)), Ok(Standing::Whole));
+        assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 42);
+    }
+
+    #[test]
+    fn what_a_stream_has_removed_or_lost_is_told_with_its_range() {
+        let check = |first, last, standing: Standing, next: u64| {
+            let mut follow = follow(From::All);
+            assert_eq!(follow.question(), None);
+            asked(&mut follow);
+            assert_eq!(follow.place(Some(&reply(1, 10))), NEXT);
+            assert_eq!(follow.told(None, &state(first, last)), Ok(standing));
+            assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], next);
+        };
+        check(1, 10, Standing::Whole, 11);
+        check(11, 10, Standing::Whole, 11);
+        check(13, 20, Standing::Missed { first: 11, last: 12 }, 13);
+        check(21, 20, Standing::Missed { first: 11, last: 20 }, 21);
+        check(1, 9, Standing::Anew { last: 10 }, 1);
+        check(0, 0, Standing::Anew { last: 10 }, 1);
+        check(4, 7, Standing::Anew { last: 10 }, 4);
+    }
+
+    #[test]
+    fn a_follower_of_all_subjects_is_told_what_was_removed_before_its_eyes() {
+        let mut follow = Follow::new("events", ">", From::All);
+        asked(&mut follow);
+        assert_eq!(follow.place(Some(&reply(1, 4))), NEXT, "the first one that is kept");
+        assert_eq!(follow.place(Some(&reply(2, 9))), Place::Next { missed: Some((5, 8)) });
+        assert_eq!(follow.place(Some(&reply(3, 10))), NEXT);
     }
 
     #[test]
     fn a_servers_words_are_answered_or_lead_to_a_new_consumer() {
         let mut follow = follow(From::All);
         asked(&mut follow);
-        assert_eq!(follow.place(Some(&reply(1, 1))), Place::Next);
+        assert_eq!(follow.place(Some(&reply(1, 1))), NEXT);
         let check = |headers: &str, reply: Option<&str>, word: Word| {
             assert_eq!(follow.word(headers.as_bytes(), reply), word, "{headers}");
         };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use stilling_wire::nats::{Filter, Pub, SubjectLimits, encode_sub, encode_unsub};
 
 pub use follow::From;
-use follow::{Created, Follow, Place, Word};
+use follow::{Created, Follow, Place, Standing, Word};
 
 use crate::address::Server;
 use crate::identity;
@@ -130,9 +130,24 @@ pub enum Event {
     Message(Message),
     /// The connection is there. Whoever follows no stream gets what is published from now on; a stream is asked for next.
     Connected,
-    /// The connection is not there; it is being made again. Who follows a stream misses nothing; who does not may miss
-    /// what is published meanwhile.
+    /// The connection is not there; it is being made again. Who follows a stream gets what comes meanwhile later, as long as
+    /// the stream keeps it; who does not may miss it.
     Interrupted(Trouble),
+    /// The stream that is followed keeps these sequences no longer, and they have not come: its limits, or somebody's wish,
+    /// have removed them. Told before the next message. With a filter some or all of them may be other subjects'
+    /// messages, and what is removed while the follower is connected is told only if the filter is `>`.
+    Missed {
+        /// The first of them.
+        first: u64,
+        /// The last of them.
+        last: u64,
+    },
+    /// The stream that is followed ends before a sequence that has come: it lay in memory, or was deleted, and has begun
+    /// anew. It is followed from its first message.
+    Anew {
+        /// The last sequence that came of the old one.
+        last: u64,
+    },
 }
 
 /// Receives messages, on the thread of its caller, over a connection that is made again whenever it is lost.
@@ -154,6 +169,8 @@ pub struct Subscriber {
     wish: Wish,
     /// Wishes that were not granted in a row.
     refused: u32,
+    /// The message behind what has been told as missed.
+    behind: Option<Message>,
 }
 
 /// How far a follower's wish is.
@@ -161,6 +178,8 @@ pub struct Subscriber {
 enum Wish {
     /// To be uttered, not before this time.
     Due(Instant),
+    /// The stream was asked how far it goes; the answer is late after this time.
+    Asked(Instant),
     /// Uttered; the answer is late after this time.
     Uttered(Instant),
     /// Granted; the next word is late after this time.
@@ -204,6 +223,7 @@ impl Subscriber {
             sid: ANSWERS,
             wish: Wish::Due(now),
             refused: 0,
+            behind: None,
             config,
         })
     }
@@ -215,6 +235,9 @@ impl Subscriber {
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, SubscribeError> {
         let now = Instant::now();
         let deadline = now.checked_add(timeout.min(FOREVER)).unwrap_or(now);
+        if let Some(message) = self.behind.take() {
+            return Ok(Some(Event::Message(message)));
+        }
         loop {
             let now = Instant::now();
             let Some(mut line) = self.line.take() else {
@@ -293,11 +316,11 @@ impl Subscriber {
             let now = Instant::now();
             match self.wish {
                 Wish::Due(at) if now >= at => self.utter(line)?,
-                Wish::Uttered(at) if now >= at => return Err(End::Trouble(Trouble::Hung)),
+                Wish::Asked(at) | Wish::Uttered(at) if now >= at => return Err(End::Trouble(Trouble::Hung)),
                 Wish::Granted(at) if now >= at => self.utter(line)?,
                 _ => {}
             }
-            let (Wish::Due(at) | Wish::Uttered(at) | Wish::Granted(at)) = self.wish;
+            let (Wish::Due(at) | Wish::Asked(at) | Wish::Uttered(at) | Wish::Granted(at)) = self.wish;
             until = until.min(at);
         }
         match line.next(until).map_err(End::Trouble)? {
@@ -306,24 +329,40 @@ impl Subscriber {
             Heard::Message(sid, message) if self.follow.is_none() => {
                 Ok((sid == self.sid).then_some(Event::Message(message)))
             }
-            Heard::Message(ANSWERS, message) => self.granted(&message).map(|()| None),
+            Heard::Message(ANSWERS, message) => self.granted(line, &message),
             Heard::Message(sid, message) if sid == self.sid => self.followed(line, message),
             // A consumer that was given up.
             Heard::Message(..) => Ok(None),
         }
     }
 
-    /// Wishes for a consumer, with a subscription of its own for what it delivers.
+    /// Gives up the consumer of now and begins to wish for another one.
     fn utter(&mut self, line: &mut Line) -> Result<(), End> {
-        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let Some(follow) = &self.follow else { return Ok(()) };
         let mut out = Vec::new();
         if self.sid > ANSWERS {
             encode_unsub(&mut out, self.sid.to_string().as_bytes(), None);
         }
         self.sid += 1;
+        let Some(subject) = follow.question() else {
+            line.send(&out).map_err(End::Trouble)?;
+            return self.order(line);
+        };
+        let reply = self.answer();
+        Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
+            .encode(&mut out);
+        line.send(&out).map_err(End::Trouble)?;
+        self.wish = Wish::Asked(Instant::now() + self.config.answer_timeout);
+        Ok(())
+    }
+
+    /// Wishes for a consumer, with a subscription of its own for what it delivers.
+    fn order(&mut self, line: &mut Line) -> Result<(), End> {
+        let reply = self.answer();
+        let Some(follow) = &mut self.follow else { return Ok(()) };
+        let mut out = Vec::new();
         let deliver = format!("_INBOX.{}.d.{}", self.name, self.sid);
         encode_sub(&mut out, deliver.as_bytes(), None, self.sid.to_string().as_bytes());
-        let reply = format!("_INBOX.{}.a.{}", self.name, self.sid);
         let (subject, request) = (follow.subject(), follow.request(&deliver));
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &request }
             .encode(&mut out);
@@ -332,15 +371,34 @@ impl Subscriber {
         Ok(())
     }
 
+    /// Where the answers to the wish of now come.
+    fn answer(&self) -> String {
+        format!("_INBOX.{}.a.{}", self.name, self.sid)
+    }
+
     /// Where the answers to wishes come.
     fn answers(&self) -> String {
         format!("_INBOX.{}.a.*", self.name)
     }
 
-    fn granted(&mut self, message: &Message) -> Result<(), End> {
+    /// Takes an answer about the stream, or to the wish for a consumer.
+    fn granted(&mut self, line: &mut Line, message: &Message) -> Result<Option<Event>, End> {
         let is_of_now = message.subject.rsplit('.').next() == Some(self.sid.to_string().as_str());
-        let (Some(follow), true) = (&mut self.follow, is_of_now) else { return Ok(()) };
-        let created = follow.created(message.status(), &message.payload);
+        let (Some(follow), true) = (&mut self.follow, is_of_now) else { return Ok(None) };
+        let created = match self.wish {
+            Wish::Asked(_) => match follow.told(message.status(), &message.payload) {
+                Ok(standing) => {
+                    self.order(line)?;
+                    return Ok(match standing {
+                        Standing::Whole => None,
+                        Standing::Missed { first, last } => Some(Event::Missed { first, last }),
+                        Standing::Anew { last } => Some(Event::Anew { last }),
+                    });
+                }
+                Err(refused) => refused,
+            },
+            _ => follow.created(message.status(), &message.payload),
+        };
         let stream = self.config.stream.as_ref().map(|place| place.stream.clone()).unwrap_or_default();
         match created {
             Created::Yes => {
@@ -348,7 +406,7 @@ impl Subscriber {
                 self.ladder.succeeded();
                 // Messages may have come before it, and have said the same.
                 self.wish = Wish::Granted(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
-                Ok(())
+                Ok(None)
             }
             Created::Later(said) => {
                 self.refused += 1;
@@ -358,7 +416,7 @@ impl Subscriber {
                     self.refused = 0;
                     return Err(End::Error(SubscribeError::NoStreams { stream, said }));
                 }
-                Ok(())
+                Ok(None)
             }
             Created::No { code, error_code, description } => {
                 Err(End::Error(SubscribeError::Refused { stream, code, error_code, description }))
@@ -385,7 +443,11 @@ impl Subscriber {
             return Ok(None);
         }
         match follow.place(message.reply.as_deref()) {
-            Place::Next => Ok(Some(Event::Message(message.placed()))),
+            Place::Next { missed: None } => Ok(Some(Event::Message(message.placed()))),
+            Place::Next { missed: Some((first, last)) } => {
+                self.behind = Some(message.placed());
+                Ok(Some(Event::Missed { first, last }))
+            }
             Place::Gap => self.utter(line).map(|()| None),
             Place::Foreign => Ok(None),
         }
@@ -401,7 +463,7 @@ enum End {
 impl Iterator for Subscriber {
     type Item = Result<Message, SubscribeError>;
 
-    /// The next message, however long it takes.
+    /// The next message, however long it takes. What was missed is told by [`Subscriber::next_event`] alone.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             match self.next_event(FOREVER) {

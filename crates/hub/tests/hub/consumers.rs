@@ -570,7 +570,7 @@ fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
     for payload in [
         format!(r#"{{"config":{config}}}"#),
         format!(r#"["disk",{config}]"#),
-        format!(r#"["disk",{{"ack_policy":"none"}}]"#),
+        r#"["disk",{"ack_policy":"none"}]"#.to_owned(),
         r#"{"stream_name":["disk"],"config":{"ack_policy":"none"}}"#.to_owned(),
         r#"{"config":{"ack_policy":"none","filter_subjects":[["disk.a"]]}}"#.to_owned(),
         format!(r#"{{"config":{{"ack_policy":"none","opt_start_seq":{huge}}}}}"#),

@@ -258,9 +258,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Arc::clone(&self.counters)
     }
 
-    /// Notes the message id of a record that was kept before the start, for the de-duplication window.
-    pub fn remember(&mut self, stream: usize, sequence: u64, headers: &[u8]) {
+    /// Notes a record that was kept before the start, one after the other: its message id, for the de-duplication window,
+    /// and when it came.
+    pub fn remember(&mut self, stream: usize, sequence: u64, time_ns: UnixNanos, headers: &[u8]) {
         let stream = &mut self.streams[stream];
+        stream.newest_ns = Some(time_ns);
         let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
         if let Some(name) = id.and_then(|id| stream.recent.name(id)) {
             stream.recent.note(name, sequence);
@@ -556,6 +558,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let last = release.batch.as_ref().map_or(0, |batch| batch.next() - 1).min(release.watermark);
         // From here on: what is sent says how much comes behind it.
         self.streams[number].visible = self.streams[number].visible.max(release.watermark);
+        if let Some(batch) = release.batch.as_ref().filter(|batch| batch.first() <= last) {
+            self.streams[number].newest_ns = Some(batch.time_ns());
+        }
         if let Some(batch) = &release.batch
             && (self.streams[number].listeners > 0 || self.consumers.has_following(number))
             && release.next_record <= last

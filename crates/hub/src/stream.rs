@@ -129,6 +129,8 @@ pub(crate) struct Stream {
     pub(crate) first: u64,
     /// The last sequence that anybody may see.
     pub(crate) visible: u64,
+    /// When the last one came, in nanoseconds of Unix time, if that is known.
+    pub(crate) newest_ns: Option<u64>,
     /// The batch that is being filled.
     pub(crate) open: Option<Batch>,
     /// What is promised for the open batch, or, without one, to be added to the last under way.
@@ -171,6 +173,7 @@ impl Stream {
             next,
             first,
             visible: next - 1,
+            newest_ns: None,
             open: None,
             promises: Promises::default(),
             under_way: VecDeque::new(),
@@ -270,6 +273,12 @@ impl Stream {
         }
         (chunk.next, chunk.is_end) = (chunk.next.max(self.next), true);
         chunk
+    }
+
+    /// When the first record in memory came, if there is one.
+    pub(crate) fn oldest_in_memory_ns(&self) -> Option<u64> {
+        self.memory.front()?;
+        self.times.front().map(|(_, time_ns)| *time_ns)
     }
 
     /// The first record in memory that may have come at a time or later.

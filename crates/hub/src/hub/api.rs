@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use stilling_journal::{Chunk, From, ReadOrder, Record};
+use stilling_journal::{Batch, Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
@@ -29,6 +29,9 @@ const READS_MAX: usize = 256;
 
 /// The highest bit of a ticket tells single reads from consumers.
 const SINGLE: u64 = 1 << 63;
+
+/// What nats-server tells as the time of a message that there is not. Clients do not read a state without one.
+const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
 /// Bytes of a consumer's name.
 const NAME_SIZE_MAX: usize = 64;
@@ -231,22 +234,26 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
         let storage = if stream.config.durability == Durability::Disk { "file" } else { "memory" };
         let size_max = i32::try_from(stream.config.message_size_max).unwrap_or(-1);
-        let messages = (stream.visible + 1).saturating_sub(stream.first);
+        let first = if stream.config.durability == Durability::None { stream.next } else { stream.first };
+        let messages = (stream.visible + 1).saturating_sub(first);
+        // Of a stream on disk it is not known. Clients do not read a state without it.
+        let bytes: usize = stream.memory.iter().map(Batch::size).sum();
+        let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), time);
         json!({
             "config": {
                 "name": stream.config.name, "subjects": stream.config.subjects,
                 "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
                 "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
                 "max_msgs_per_subject": -1, "max_msg_size": size_max, "discard": "old", "storage": storage,
-                "num_replicas": 1, "duplicate_window": 0, "allow_direct": true, "sealed": false,
+                "num_replicas": 1, "allow_direct": true, "sealed": false,
                 "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
             },
             "created": time(self.started_ns),
             "ts": time(now_ns),
             "state": {
-                "messages": messages, "bytes": 0,
-                "first_seq": stream.first, "first_ts": time(self.started_ns),
-                "last_seq": stream.visible, "last_ts": time(now_ns),
+                "messages": messages, "bytes": bytes,
+                "first_seq": first, "first_ts": known(stream.oldest_in_memory_ns()),
+                "last_seq": stream.visible, "last_ts": known(stream.newest_ns),
                 "consumer_count": self.consumers.count_of_stream(number),
             },
         })

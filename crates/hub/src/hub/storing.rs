@@ -97,7 +97,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return Ok(());
         }
-        stream.visible = sequence;
+        (stream.visible, stream.newest_ns) = (sequence, Some(now_ns));
         self.follow(Visible { stream: number, sequence, time_ns: now_ns, now_ns }, &record, 0);
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };

@@ -257,6 +257,47 @@ fn each_stream_has_its_own_longest_message() {
     assert!(rig.heard(ALICE).contains(r#""max_msg_size":20"#));
 }
 
+/// What is not known of a stream is not made up: times are those of its records, or none.
+#[test]
+fn what_is_told_of_a_stream_is_what_is_known_of_it() {
+    const NONE: &str = "0001-01-01T00:00:00Z";
+    let disk = SimulatedDisk::new();
+    let state = |rig: &mut Rig, stream: &str| {
+        rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
+        let heard = rig.heard(ALICE);
+        let (_, state) = heard.split_once(r#""state":{"#).unwrap_or_else(|| panic!("{heard}"));
+        assert!(!heard.contains("duplicate_window"), "it is a number of records: {heard}");
+        let value = |name: &str| {
+            let (_, rest) = state.split_once(&format!("\"{name}\":")).expect("it is told");
+            rest.split([',', '}']).next().unwrap_or_default().trim_matches('"').to_owned()
+        };
+        ["messages", "first_seq", "last_seq", "first_ts", "last_ts", "bytes"].map(value)
+    };
+    let (first, last) = ("2023-11-14T22:13:20Z", "2023-11-14T22:15:00Z");
+    for life in 0..2 {
+        let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+        rig.subscribe(ALICE, "inbox.>", "1");
+        let of_disk =
+            if life == 0 { ["0", "1", "0", NONE, NONE, "0"] } else { ["2", "1", "2", NONE, last, "0"] };
+        assert_eq!(state(&mut rig, "disk"), of_disk);
+        for stream in ["memory", "none"] {
+            assert_eq!(state(&mut rig, stream), ["0", "1", "0", NONE, NONE, "0"]);
+        }
+        if life == 0 {
+            for _ in 0..2 {
+                rig.ask_all(ALICE, &["disk.a", "memory.a", "none.a"].map(|subject| publish(subject, "x")));
+                rig.settle();
+                rig.pass(100_000_000_000);
+            }
+            assert_eq!(state(&mut rig, "disk"), ["2", "1", "2", NONE, last, "0"]);
+            let [messages, from, to, oldest, newest, bytes] = state(&mut rig, "memory");
+            assert_eq!([messages, from, to, oldest, newest], ["2", "1", "2", first, last]);
+            assert!(bytes.parse::<usize>().is_ok_and(|bytes| bytes > 2 * "memory.ax".len()), "{bytes}");
+            assert_eq!(state(&mut rig, "none"), ["0", "3", "2", NONE, last, "0"]);
+        }
+    }
+}
+
 #[test]
 fn a_record_that_no_batch_takes_is_refused() {
     let mut rig = Rig::new();

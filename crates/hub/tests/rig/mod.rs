@@ -220,8 +220,8 @@ impl Rig {
         let mut reader = ids.read_from(order.from);
         loop {
             let chunk = read_chunk(&mut reader, &order);
-            for (sequence, _, record) in (0..chunk.len()).filter_map(|at| chunk.get(at)) {
-                hub.remember(0, sequence, record.headers);
+            for (sequence, time_ns, record) in (0..chunk.len()).filter_map(|at| chunk.get(at)) {
+                hub.remember(0, sequence, time_ns, record.headers);
             }
             if chunk.is_end {
                 break;

@@ -101,7 +101,7 @@ impl Opened {
                 match reader.read().map_err(unread)? {
                     Read::Batch(batch) => {
                         for (sequence, record) in batch.records {
-                            hub.remember(of_hub[at], sequence, record.headers);
+                            hub.remember(of_hub[at], sequence, batch.time_ns, record.headers);
                         }
                     }
                     Read::Gap { .. } => {}

@@ -75,6 +75,21 @@ impl Store {
         self.budget
     }
 
+    /// Bytes that one more may hold before half of the store may be full.
+    pub(crate) fn spare(&self) -> usize {
+        (self.budget / 2).saturating_sub(self.used) / BLOCK_WASTE_MAX
+    }
+
+    /// Whether there is room for what is on its way to one who is read on.
+    pub(crate) fn has_plenty(&self) -> bool {
+        self.spare() >= self.plenty()
+    }
+
+    /// A quarter of what is spare in an empty store.
+    fn plenty(&self) -> usize {
+        self.budget / 2 / BLOCK_WASTE_MAX / 4
+    }
+
     /// Bytes in blocks that are in use.
     pub fn used(&self) -> usize {
         self.used
@@ -170,6 +185,19 @@ impl Stash {
             NONE => &[],
             block => &store.block(block)[self.start as usize..][..self.len as usize],
         }
+    }
+
+    /// Bytes that it can hold beyond these without taking more of the store.
+    pub(crate) fn free(&self) -> usize {
+        match self.block {
+            NONE => 0,
+            block => SIZES[split(block).0] - self.len(),
+        }
+    }
+
+    /// Whether there is room for what is on its way here, in its own block or in the store.
+    pub(crate) fn has_plenty(&self, store: &Store) -> bool {
+        store.has_plenty() || self.free() >= store.plenty()
     }
 
     /// Adds `bytes` at the end; false (and nothing added) if the store has no room, or takes no runs that long.

@@ -17,6 +17,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Default)]
 struct Stage {
     reads_on: bool,
+    send_max: usize,
     seen: usize,
     ended: Vec<CloseReason>,
 }
@@ -36,7 +37,7 @@ impl Session for Answering {
     type Service = Stage;
 
     fn opened(&mut self, io: &mut Io<'_, Stage>) {
-        io.set_send_max(SEND_MAX);
+        io.set_send_max(io.service.send_max);
         if io.service.reads_on {
             io.keep_reading();
         }
@@ -56,7 +57,7 @@ impl Session for Answering {
 }
 
 fn world(reads_on: bool) -> Alone<Stage> {
-    let service = Stage { reads_on, ..Stage::default() };
+    let service = Stage { reads_on, send_max: SEND_MAX, ..Stage::default() };
     Alone::new(service, Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() }, BUFFER)
 }
 
@@ -106,4 +107,48 @@ fn who_never_reads_is_given_up() {
         world.turns();
         assert_eq!(world.shard.service().ended, [CloseReason::WriteTimeout]);
     }
+}
+
+/// Row 0.3: who reads late holds up to its bound, also when another does; and where the share of all is nearly full, further
+/// ones are not read, rather than closed, until some of it has gone.
+#[test]
+fn several_who_read_late_are_held_back_and_not_closed() {
+    const SHARE: usize = 4 << 20;
+    // Half of the share is two blocks of so many bytes.
+    const MOST: usize = 1 << 20;
+    let service = Stage { reads_on: true, send_max: MOST, ..Stage::default() };
+    let config = Config { capacity: 100, output_bytes_max: SHARE, ..Config::default() };
+    let mut world = Alone::new(service, config, BUFFER);
+    let mut late = [world.client(), world.client()];
+    let said = vec![b'x'; MOST * 6 / 10 / ANSWER];
+    for part in said.chunks(20) {
+        for client in &mut late {
+            client.write(part).expect("there is room");
+        }
+        world.turns();
+        let held = world.shard.held().1;
+        assert_eq!(world.shard.service().ended, [], "{held} bytes are held");
+    }
+    let of_both = world.shard.service().seen;
+    assert!(of_both >= 2 * (MOST / 2 / ANSWER), "{of_both} were shown");
+    assert!(of_both < 2 * said.len(), "more than half of its bound is held for none");
+    let mut third = world.client();
+    for _ in 0..100 {
+        third.write(b"y").expect("there is room");
+        world.turns();
+    }
+    let shown = world.shard.service().seen - of_both;
+    assert!((1..64).contains(&shown), "{shown} were shown of one that finds no share");
+    // The others read, and it is read on although it has not read anything itself.
+    for client in &mut late {
+        let mut heard = 0;
+        while heard < said.len() * ANSWER {
+            let more = read(client, usize::MAX).0.len();
+            assert!(more > 0, "it goes on after {heard} bytes");
+            heard += more;
+            world.turns();
+        }
+    }
+    assert_eq!(world.shard.service().seen, 2 * said.len() + 100);
+    assert_eq!(world.shard.service().ended, []);
 }

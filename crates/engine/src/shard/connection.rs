@@ -4,7 +4,7 @@ use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
 use crate::limits::SEND_MAX;
-use crate::store::Stash;
+use crate::store::{Stash, Store};
 
 /// No point in time: an absent deadline.
 pub(super) const NEVER: Time = Time::from_nanos(u64::MAX);
@@ -154,6 +154,8 @@ pub(super) struct Connection {
     pub(super) looks: bool,
     /// It is shown input also while output is held up.
     pub(super) reads_on: bool,
+    /// It stands in the list of those that wait for others' output to go.
+    pub(super) is_listed: bool,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 88, "a connection's slot has grown");
@@ -188,6 +190,7 @@ impl Connection {
             outgoing: false,
             looks: false,
             reads_on: false,
+            is_listed: false,
         }
     }
 
@@ -198,9 +201,18 @@ impl Connection {
         }
     }
 
-    /// Whether input has to wait until held-up output has gone, or some of it.
-    pub(super) fn is_held_back(&self) -> bool {
-        self.blocked && !(self.reads_on && self.output.len() < self.send_max as usize / 2)
+    /// Whether input has to wait until held-up output has gone, or some of it, or some of others' in the store.
+    pub(super) fn is_held_back(&self, store: &Store) -> bool {
+        self.blocked && !(self.may_be_read_on() && self.output.has_plenty(store))
+    }
+
+    /// Whether input has to wait for others only, until some of their output has gone.
+    pub(super) fn waits_for_others(&self, store: &Store) -> bool {
+        self.blocked && self.may_be_read_on() && !self.output.has_plenty(store)
+    }
+
+    fn may_be_read_on(&self) -> bool {
+        self.reads_on && self.output.len() < self.send_max as usize / 2
     }
 
     /// Whether it is known how much of an offer was taken.

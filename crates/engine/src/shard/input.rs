@@ -15,6 +15,7 @@ use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver};
 use crate::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
 use crate::session::{Service, Session};
+use crate::store::Store;
 use crate::token::Token;
 
 /// Where input to be shown lies, and how long it is.
@@ -27,14 +28,14 @@ enum Input {
 
 impl Connection {
     /// Whether the session would be shown more at once.
-    fn wants_more(&self) -> bool {
+    fn wants_more(&self, held_output: &Store) -> bool {
         self.state == State::Open
             && self.finish == Finish::No
             && matches!(self.owed, Owed::Nothing | Owed::Received)
             && self.peer == Peer::Sending
             && self.reading == Reading::Nothing
             && !self.paused
-            && !self.is_held_back()
+            && !self.is_held_back(held_output)
             && self.input.len() <= LONG_READ / 2
     }
 }
@@ -45,7 +46,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn receive_buffer(&mut self, token: Token, buffer: BufferId, len: usize) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        let held_up = connection.paused || connection.is_held_back() || connection.finish != Finish::No;
+        let held_up = connection.paused
+            || connection.is_held_back(&self.held_output)
+            || connection.finish != Finish::No;
         if connection.input.is_empty() && !held_up {
             self.show(token, Input::Buffer(buffer, len));
         } else {
@@ -73,7 +76,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn read_on(&mut self, token: Token) {
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
-        if !connection.wants_more() || self.held_input.used() > self.held_input.budget() / 2 {
+        if !connection.wants_more(&self.held_output) || self.held_input.used() > self.held_input.budget() / 2
+        {
             return;
         }
         let held = connection.input.len();

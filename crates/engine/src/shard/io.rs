@@ -8,7 +8,7 @@ use super::output::Output;
 use crate::close_reason::CloseReason;
 use crate::limits::{OFFER_MAX, SEND_MAX};
 use crate::session::Service;
-use crate::store::{BLOCK_WASTE_MAX, OUTPUT_STASH_MAX, Store};
+use crate::store::{OUTPUT_STASH_MAX, Store};
 use crate::token::Token;
 
 /// There was no room for the bytes.
@@ -61,8 +61,10 @@ impl<V: Service> Io<'_, V> {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
             (_, Sending::Open) => {
                 let own = (self.connection.send_max as usize).saturating_sub(self.unsent);
-                // What one connection may have beyond the others it has only as long as there is plenty.
-                own.min(SEND_MAX.saturating_sub(self.unsent).max(self.spare()))
+                // What one connection may have beyond the others it has only as long as there is plenty; what its block can
+                // hold is taken from the others already.
+                let beyond = self.spare().max(self.connection.output.free());
+                own.min(SEND_MAX.saturating_sub(self.unsent).max(beyond))
             }
         }
     }
@@ -75,10 +77,8 @@ impl<V: Service> Io<'_, V> {
 
     /// Bytes that may still be held up before half of the store may be full.
     fn spare(&self) -> usize {
-        let (used, budget) = (self.store.used(), self.store.budget());
         // Whatever goes out in this turn may come back.
-        let spare = (budget / 2).saturating_sub(used) / BLOCK_WASTE_MAX;
-        spare.saturating_sub(self.output.arena.len())
+        self.store.spare().saturating_sub(self.output.arena.len())
     }
 
     /// Sends bytes, after those sent before.
@@ -242,7 +242,8 @@ impl<V: Service> Io<'_, V> {
     }
 
     /// Shows input also while output is held up, as long as that is less than half of what the connection may have unsent
-    /// ([`set_send_max`](Self::set_send_max)): for peers that say all they have to say before they read the first answer.
+    /// ([`set_send_max`](Self::set_send_max)), and as long as half of the store that all share is not nearly full: for peers
+    /// that say all they have to say before they read the first answer.
     /// The write timeout goes on; a session that answers without looking for [`room`](Self::room) is closed.
     pub fn keep_reading(&mut self) {
         self.connection.reads_on = true;

@@ -113,6 +113,8 @@ pub struct Shard<D: Driver, V: Service> {
     /// Connections to look at when this turn's output has gone, and those being looked at.
     to_revisit: Vec<Token>,
     looking: Vec<Token>,
+    /// Connections that are not read until others' output has gone, each once.
+    held_back: Vec<Token>,
     /// Counts turns, wrapping.
     turn_number: u32,
     /// The last turn did something, so the driver may have intents that it has not carried out.
@@ -172,6 +174,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             events: Vec::with_capacity(TURN_LIST),
             dispatched: 0,
             to_revisit: Vec::with_capacity(TURN_LIST),
+            held_back: Vec::with_capacity(TURN_LIST),
             looking: Vec::with_capacity(TURN_LIST),
             turn_number: 0,
             acted: true,

@@ -145,7 +145,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
         }
         let waits = matches!(connection.owed, Owed::AfterOutput | Owed::Taken);
-        if connection.paused || connection.is_held_back() || waits {
+        if connection.paused || connection.is_held_back(&self.held_output) || waits {
+            if connection.waits_for_others(&self.held_output) && !connection.is_listed {
+                connection.is_listed = true;
+                self.held_back.push(token);
+            }
             return false;
         }
         if connection.owed == Owed::Received {

@@ -32,6 +32,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.deliver();
         self.expire();
         self.take_service_turn();
+        self.look_at_those_held_back();
         self.counters.turns.add(1);
         self.counters.input_held.set(self.held_input.used() as u64);
         self.counters.output_held.set(self.held_output.used() as u64);
@@ -134,7 +135,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return self.to_revisit.push(token);
         }
         let sent = stop.sent as usize;
-        let was_held_back = connection.is_held_back();
+        let was_held_back = connection.is_held_back(&self.held_output);
         let kept = match place {
             Place::Stash => {
                 connection.output.consume(&mut self.held_output, sent);
@@ -162,8 +163,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
             (connection.finish, connection.reason) = (Finish::Abort, reason);
             return self.to_revisit.push(token);
         }
-        if connection.reads_on && was_held_back && !connection.is_held_back() {
-            // Enough of it has gone for input to be shown again.
+        let waits_for_others = connection.waits_for_others(&self.held_output);
+        let is_held_back = connection.is_held_back(&self.held_output) && !waits_for_others;
+        if connection.reads_on && was_held_back && !is_held_back {
+            // Enough of it has gone for input to be shown again, or to wait for nothing but others.
             self.to_revisit.push(token);
         }
         self.driver.writable(token);
@@ -210,6 +213,19 @@ impl<D: Driver, V: Service> Shard<D, V> {
         looking.drain(..seen);
         looking.append(&mut self.to_revisit);
         self.looking = std::mem::replace(&mut self.to_revisit, looking);
+    }
+
+    /// Those who waited for others' output to go have their turn when it has.
+    fn look_at_those_held_back(&mut self) {
+        if self.held_back.is_empty() || !self.held_output.has_plenty() {
+            return;
+        }
+        for token in self.held_back.drain(..) {
+            if let Some(slot) = self.slots.get(token) {
+                slot.connection.is_listed = false;
+                self.to_revisit.push(token);
+            }
+        }
     }
 
     fn look_again(&mut self, token: Token) {

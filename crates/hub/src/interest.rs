@@ -27,6 +27,9 @@ pub struct Interest {
     free: Vec<u32>,
 }
 
+/// Places of nodes that stay when no filter is left.
+const PLACES_KEPT: usize = 1024;
+
 /// The root, which is nobody's child.
 const ROOT: u32 = 0;
 
@@ -145,7 +148,14 @@ impl Interest {
                     } else {
                         node.children.remove(token);
                     }
+                    // Its place waits for the next one without the memory that it had.
+                    self.nodes[child as usize] = Node::new(self.key);
                     self.free.push(child);
+                    if self.free.len() + 1 == self.nodes.len() {
+                        self.nodes.truncate(1);
+                        self.nodes.shrink_to(PLACES_KEPT);
+                        self.free = Vec::new();
+                    }
                 }
                 was_there
             }
@@ -189,7 +199,7 @@ mod tests {
             assert!(!interest.remove(filter(text), id as Id));
         }
         assert!(interest.nodes[0].is_empty());
-        assert_eq!(interest.free.len(), interest.nodes.len() - 1, "nothing is left behind");
+        assert_eq!((interest.free.len(), interest.nodes.len()), (0, 1), "nothing is left behind");
     }
 
     fn token() -> impl Strategy<Value = &'static str> {

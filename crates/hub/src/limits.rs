@@ -38,6 +38,13 @@ pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
 /// Subscriptions of one connection unless told otherwise. More are refused the same way, and the connection is closed.
 pub const SUBSCRIPTIONS_PER_CLIENT_MAX: usize = 10_000;
 
+/// Tokens of the filters of one connection's subscriptions, each of which may cost some 250 bytes. One more filter than fit is
+/// refused, and the connection is closed.
+pub const FILTER_TOKENS_PER_CLIENT_MAX: usize = 100_000;
+
+/// Tokens of the filters of all subscriptions. One more filter than fit is refused as one subscription too many is.
+pub const FILTER_TOKENS_MAX: usize = 8_000_000;
+
 /// Records behind the newest in which a stream recognises a message id unless told otherwise. Older ones are forgotten.
 pub const DEDUPLICATION_WINDOW: u64 = 100_000;
 

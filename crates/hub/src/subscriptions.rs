@@ -8,7 +8,7 @@ use stilling_wire::nats::{Filter, SubjectLimits};
 use crate::intake::{Client, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
-use crate::limits::SUBSCRIPTIONS_MAX;
+use crate::limits::{FILTER_TOKENS_MAX, FILTER_TOKENS_PER_CLIENT_MAX, SUBSCRIPTIONS_MAX};
 
 /// A subscription's number; in the interest's tree, those from here on are streams.
 pub(crate) const STREAMS: u32 = 1 << 31;
@@ -40,11 +40,20 @@ pub(crate) struct Subscriptions {
     per_client_max: usize,
     places: Vec<Option<Subscription>>,
     free: Vec<u32>,
-    clients: HashMap<Client, HashMap<Box<[u8]>, u32, HashKey>, HashKey>,
+    clients: HashMap<Client, OfClient, HashKey>,
+    /// Tokens of all filters.
+    tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
     /// How many subscriptions a queue has, its name, and its turn.
     groups: Vec<Group>,
     free_groups: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct OfClient {
+    sids: HashMap<Box<[u8]>, u32, HashKey>,
+    /// Tokens of its filters.
+    tokens: usize,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +71,7 @@ impl Subscriptions {
             places: Vec::new(),
             free: Vec::new(),
             clients: HashMap::with_hasher(key),
+            tokens: 0,
             queues: HashMap::with_hasher(key),
             groups: Vec::new(),
             free_groups: Vec::new(),
@@ -90,15 +100,20 @@ impl Subscriptions {
         traits: Traits,
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
     ) -> Result<Option<u32>, TooMany> {
-        if self.len() >= SUBSCRIPTIONS_MAX {
+        let tokens = tokens(filter);
+        if self.len() >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX {
             return Err(TooMany::InAll);
         }
-        let key = self.key;
-        let of_client = self.clients.entry(client).or_insert_with(|| HashMap::with_hasher(key));
-        if of_client.len() >= self.per_client_max {
+        let new = || OfClient { sids: HashMap::with_hasher(self.key), tokens: 0 };
+        let of_client = self.clients.entry(client).or_insert_with(new);
+        if of_client.sids.len() >= self.per_client_max
+            || of_client.tokens + tokens > FILTER_TOKENS_PER_CLIENT_MAX
+        {
             return Err(TooMany::OfClient);
         }
-        let Entry::Vacant(place) = of_client.entry(sid.into()) else { return Ok(None) };
+        let Entry::Vacant(place) = of_client.sids.entry(sid.into()) else { return Ok(None) };
+        of_client.tokens += tokens;
+        self.tokens += tokens;
         let id = self.free.pop().unwrap_or(self.places.len() as u32);
         place.insert(id);
         let queue = (!queue.is_empty()).then(|| self.join(queue));
@@ -123,16 +138,19 @@ impl Subscriptions {
 
     /// The number of a client's subscription.
     pub(crate) fn find(&self, client: Client, sid: &[u8]) -> Option<u32> {
-        self.clients.get(&client)?.get(sid).copied()
+        self.clients.get(&client)?.sids.get(sid).copied()
     }
 
     /// Removes a subscription; returns its filter.
     pub(crate) fn remove(&mut self, interest: &mut Interest, id: u32) -> Option<Box<[u8]>> {
         let subscription = self.places.get_mut(id as usize)?.take()?;
         self.free.push(id);
+        let tokens = tokens(&subscription.filter);
+        self.tokens -= tokens;
         if let Some(of_client) = self.clients.get_mut(&subscription.client) {
-            of_client.remove(&subscription.sid);
-            if of_client.is_empty() {
+            of_client.sids.remove(&subscription.sid);
+            of_client.tokens -= tokens;
+            if of_client.sids.is_empty() {
                 self.clients.remove(&subscription.client);
             }
         }
@@ -148,7 +166,7 @@ impl Subscriptions {
     /// The numbers of all subscriptions of a client.
     pub(crate) fn of(&self, client: Client) -> Vec<u32> {
         let mut ids: Vec<u32> =
-            self.clients.get(&client).map(|of| of.values().copied().collect()).unwrap_or_default();
+            self.clients.get(&client).map(|of| of.sids.values().copied().collect()).unwrap_or_default();
         // The table's order depends on its key.
         ids.sort_unstable();
         ids
@@ -189,6 +207,10 @@ impl Subscriptions {
             self.free_groups.push(queue);
         }
     }
+}
+
+fn tokens(filter: &[u8]) -> usize {
+    filter.iter().filter(|&&byte| byte == b'.').count() + 1
 }
 
 /// What came through a codec once is a filter.
@@ -236,6 +258,28 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_as_many_tokens_as_it_may() {
+        let key = HashKey(1, 2);
+        let (mut interest, mut all) = (Interest::new(key), Subscriptions::new(key, usize::MAX));
+        let (one, other) = (Client { shard: 0, token: 1 }, Client { shard: 0, token: 2 });
+        let long = vec!["a"; 1000].join(".");
+        let mut add = |client, sid: usize| {
+            let sid = sid.to_string();
+            all.add(&mut interest, client, Traits::default(), (long.as_bytes(), b"", sid.as_bytes()))
+        };
+        let most = FILTER_TOKENS_PER_CLIENT_MAX / 1000;
+        for sid in 0..most {
+            assert!(add(one, sid).is_ok());
+        }
+        assert_eq!(add(one, most), Err(TooMany::OfClient));
+        assert!(add(other, 0).is_ok(), "another client's share");
+        for id in all.of(one) {
+            assert!(all.remove(&mut interest, id).is_some());
+        }
+        assert_eq!(all.tokens, 1000);
+    }
+
+    #[test]
     fn a_client_leaves_nothing_behind() {
         let key = HashKey(1, 2);
         let (mut interest, mut all) = (Interest::new(key), Subscriptions::new(key, 2));
@@ -250,7 +294,7 @@ mod tests {
         for id in all.of(client) {
             assert!(all.remove(&mut interest, id).is_some());
         }
-        assert_eq!((all.len(), all.clients.len(), all.queues.len()), (0, 0, 0));
+        assert_eq!((all.len(), all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0, 0));
         let mut found = Vec::new();
         interest.find(b"a.b", &mut found);
         assert!(found.is_empty());

@@ -22,8 +22,10 @@ pub(crate) struct HubDesk {
     pub(crate) info: Info<'static>,
     pub(crate) limits: Limits,
     pub(crate) syslog: SyslogDesk,
-    /// Bytes of long messages whose ends have not come.
+    /// Bytes for long messages whose ends have not come.
     pub(crate) assembled: usize,
+    /// The connection whose long message goes on although there is no room for it.
+    pub(crate) beyond: Option<Token>,
     /// Memory for short texts.
     pub(crate) scratch: Vec<u8>,
     pub(crate) counters: Arc<DeskCounters>,
@@ -65,6 +67,7 @@ impl HubDesk {
             limits,
             syslog,
             assembled: 0,
+            beyond: None,
             scratch: Vec::new(),
             counters,
             runner,

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 /// Bytes that may wait for a client to read them, as long as half of `--max-output-held` is free; else as many as for
 /// anybody. More: it is a slow consumer, and its connection is closed. A client that publishes is read on while less than
-/// half of it waits, so that one may publish some 100,000 messages before it reads the first acknowledgement; beyond, it is
-/// not read until it reads. One that reads nothing for the whole write timeout is closed.
+/// half of it waits and that half of `--max-output-held` is not nearly taken, so that one may publish some 100,000 messages
+/// before it reads the first acknowledgement; beyond, it is not read until it, or others, have read. One that reads nothing
+/// for the whole write timeout is closed.
 pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 
 /// How long a connection may take to say who it is, where that has to be said. Then it is closed.
@@ -17,8 +18,16 @@ pub(crate) const PING_EVERY: Duration = Duration::from_secs(120);
 /// Questions that may be unanswered. One more is due: the connection is closed.
 pub(crate) const PINGS_MAX: u8 = 2;
 
-/// Bytes of long messages, per shard, that may wait for their ends. Full: the connections with further ones are not read.
+/// Bytes for the beginnings of long messages, per shard, that may wait for their ends. Full: the connections that need more are
+/// not read until there is room again, but for one at a time.
 pub(crate) const ASSEMBLY_MAX: usize = 64 * 1024 * 1024;
+
+/// Bytes that a long message takes of it at first, and that there has to be room for before more of it is read. What it takes
+/// doubles with what has come: who announces much and sends little holds little.
+pub(crate) const ASSEMBLY_STEP: usize = 64 * 1024;
+
+/// How long the one that goes on although there is no room may take. Then its connection is closed, and the next one goes on.
+pub(crate) const ASSEMBLY_BEYOND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a message that comes in pieces may take. Then its connection is closed.
 pub(crate) const ASSEMBLY_TIMEOUT: Duration = Duration::from_secs(60);

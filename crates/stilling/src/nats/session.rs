@@ -15,8 +15,8 @@ use stilling_wire::nats::{
 };
 
 use super::limits::{
-    ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY,
-    PINGS_MAX,
+    ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT,
+    AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
 use super::users::Access;
 use crate::http::HttpService;
@@ -56,6 +56,17 @@ struct Assembly {
     is_refused: bool,
     /// It has to be complete by then.
     until: Time,
+}
+
+impl Assembly {
+    /// What its memory has to grow by before more of it comes.
+    fn growth(&self) -> usize {
+        let (capacity, wanted) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
+        if self.is_refused || wanted <= capacity {
+            return 0;
+        }
+        wanted.max(2 * capacity).min(self.size) - capacity
+    }
 }
 
 type HouseIo<'a> = Io<'a, HttpService>;
@@ -136,17 +147,21 @@ impl NatsSession {
             io.pause();
             return false;
         }
-        let lacks_memory = self.assembly.as_ref().is_some_and(|assembly| {
-            assembly.body.capacity() == 0
-                && !assembly.is_refused
-                && hub.assembled + assembly.size > ASSEMBLY_MAX
-        });
-        if lacks_memory {
-            io.pause();
-            io.set_deadline(Some(io.now().after(ASSEMBLY_RETRY)));
-            return false;
+        let Some(assembly) = self.assembly.as_deref_mut() else { return true };
+        let growth = assembly.growth();
+        if growth == 0 || hub.assembled + growth <= ASSEMBLY_MAX || hub.beyond == Some(token) {
+            return true;
         }
-        true
+        if hub.beyond.is_none() {
+            // Those who wait for room may be those who have taken it: one of them at a time comes to its end.
+            hub.beyond = Some(token);
+            assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
+            io.set_deadline(Some(assembly.until));
+            return true;
+        }
+        io.pause();
+        io.set_deadline(Some(io.now().after(ASSEMBLY_RETRY)));
+        false
     }
 
     /// Deals with what the client said. Returns whether the connection goes on.
@@ -256,13 +271,12 @@ impl NatsSession {
         let Some(assembly) = self.assembly.as_deref_mut().filter(|assembly| !assembly.is_refused) else {
             return;
         };
-        if assembly.body.capacity() == 0 {
-            assembly.body.reserve_exact(assembly.size);
-            if let Some(hub) = io.service.hub.as_deref_mut() {
-                hub.assembled += assembly.size;
-            }
-        }
+        let before = assembly.body.capacity();
+        assembly.body.reserve_exact(before + assembly.growth() - assembly.body.len());
         assembly.body.extend_from_slice(piece);
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.assembled += assembly.body.capacity() - before;
+        }
     }
 
     fn end_assembly(&mut self, io: &mut HouseIo<'_>) {
@@ -280,7 +294,7 @@ impl NatsSession {
             };
             self.ask(&Request::Publish(publication), io);
         }
-        forget(&assembly, io.service);
+        forget(&assembly, self.token, io.service);
     }
 
     /// It says no more; what it has published is answered still.
@@ -414,7 +428,7 @@ impl NatsSession {
             hub.counters.slow_consumers.add(1);
         }
         if let Some(assembly) = self.assembly.take() {
-            forget(&assembly, service);
+            forget(&assembly, self.token, service);
         }
         if let Some(hub) = service.hub.as_deref_mut() {
             hub.port.leave(self.token);
@@ -461,10 +475,9 @@ impl NatsSession {
 }
 
 /// The memory of an assembly is free again.
-fn forget(assembly: &Assembly, service: &mut HttpService) {
-    if assembly.body.capacity() > 0
-        && let Some(hub) = service.hub.as_deref_mut()
-    {
-        hub.assembled -= assembly.size;
+fn forget(assembly: &Assembly, token: Token, service: &mut HttpService) {
+    if let Some(hub) = service.hub.as_deref_mut() {
+        hub.assembled -= assembly.body.capacity();
+        hub.beyond = hub.beyond.filter(|beyond| *beyond != token);
     }
 }

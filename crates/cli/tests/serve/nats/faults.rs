@@ -11,7 +11,8 @@ on_both_drivers! {
     a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
     a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
     a_subscriber_that_reads_late_gets_everything,
-    a_client_that_says_everything_before_it_reads_gets_every_answer,
+    clients_that_say_everything_before_they_read_get_every_answer,
+    who_announces_long_messages_and_stops_holds_nobody_up,
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
     more_subscriptions_than_a_connection_may_have_are_refused,
@@ -125,35 +126,69 @@ fn a_subscriber_that_reads_late_gets_everything(driver: Driver) {
 }
 
 /// Row 0.3: who only sends does not read, and who wants answers may read them when it has sent all. Neither it nor the server
-/// waits for the other to read first.
-fn a_client_that_says_everything_before_it_reads_gets_every_answer(driver: Driver) {
+/// waits for the other to read first, nor for another client on the same shard that does the same.
+fn clients_that_say_everything_before_they_read_get_every_answer(driver: Driver) {
     const COUNT: usize = 100_000;
-    let hub = Hub::start(driver, "--send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>");
-    let mut client = Client { peer: stilling_probe::Peer::connect_small(hub.nats()) };
-    client.line();
-    // An answer of its own for each line, and another one for each message.
-    client.say("CONNECT {\"verbose\":true}\r\nSUB _INBOX.bRM2GmyGbnxTlWsrYJUAoN 1\r\n");
-    assert_eq!(client.lines(2), ["+OK"; 2]);
-    let line = |subject| format!("PUB {subject} _INBOX.bRM2GmyGbnxTlWsrYJUAoN 1\r\nx\r\n");
-    client.say(line("keep.a").repeat(COUNT / 2) + &line("events.a").repeat(COUNT / 2));
-    client.say("PING\r\n");
-    let (mut acknowledged, mut accepted, mut ponged) = ([0; 2], 0, false);
-    while acknowledged != [COUNT / 2; 2] || accepted < COUNT || !ponged {
-        match client.line() {
-            line if line == "+OK" => accepted += 1,
-            line if line == "PONG" => ponged = true,
-            line => {
-                assert!(line.starts_with("MSG _INBOX."), "{line}");
-                let json = client.line();
-                let stream = usize::from(json.contains("\"stream\":\"events\""));
-                acknowledged[stream] += 1;
-                let sequence = format!("\"seq\":{}}}", acknowledged[stream]);
-                assert!(json.ends_with(&sequence), "{json} is not the next one");
+    let options =
+        "--accept-threads 1 --send-buffer 20000 --stream keep=keep.>:memory --stream events=events.>";
+    let hub = Hub::start(driver, options);
+    let mut clients = [(); 2].map(|()| Client { peer: stilling_probe::Peer::connect_small(hub.nats()) });
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.line();
+        // An answer of its own for each line, and another one for each message.
+        let inbox = format!("_INBOX.bRM2GmyGbnxTlWsrYJUAo{number}");
+        client.say(format!("CONNECT {{\"verbose\":true}}\r\nSUB {inbox} 1\r\n"));
+        assert_eq!(client.lines(2), ["+OK"; 2]);
+        let line = |subject| format!("PUB {subject} {inbox} 1\r\nx\r\n");
+        client.say(line("keep.a").repeat(COUNT / 2) + &line("events.a").repeat(COUNT / 2));
+        client.say("PING\r\n");
+    }
+    for client in &mut clients {
+        let (mut acknowledged, mut last, mut accepted, mut ponged) = ([0; 2], [0; 2], 0, false);
+        while acknowledged != [COUNT / 2; 2] || accepted < COUNT || !ponged {
+            match client.line() {
+                line if line == "+OK" => accepted += 1,
+                line if line == "PONG" => ponged = true,
+                line => {
+                    assert!(line.starts_with("MSG _INBOX."), "{line}");
+                    let json = client.line();
+                    let stream = usize::from(json.contains("\"stream\":\"events\""));
+                    acknowledged[stream] += 1;
+                    let sequence = json.split_once("\"seq\":").map(|(_, rest)| rest.trim_end_matches('}'));
+                    let sequence: u64 = sequence.and_then(|text| text.parse().ok()).expect("a sequence");
+                    assert!(sequence > last[stream], "{json} is not behind {}", last[stream]);
+                    last[stream] = sequence;
+                }
             }
         }
     }
-    drop(client);
+    drop(clients);
     hub.server.finish();
+}
+
+/// Row 0.8: the memory for long messages is taken as they come, and who has some and sends no more keeps it from nobody.
+fn who_announces_long_messages_and_stops_holds_nobody_up(driver: Driver) {
+    const SIZE: usize = 1 << 20;
+    let payload = "x".repeat(SIZE);
+    // With almost nothing sent the others have room; with almost everything sent one after the other goes on.
+    for sent in [10_000, SIZE - 1000] {
+        let hub = Hub::start(driver, "--accept-threads 1");
+        let mut silent = Vec::new();
+        for _ in 0..64 {
+            let mut client = Client::silent(hub.nats());
+            client.say(format!("CONNECT {{\"verbose\":false}}\r\nPUB a {SIZE}\r\n{}", &payload[..sent]));
+            silent.push(client);
+        }
+        let mut busy = hub.client();
+        busy.say("SUB a 1\r\n");
+        for _ in 0..3 {
+            busy.say(format!("PUB a {SIZE}\r\n{payload}\r\n"));
+            assert_eq!(busy.line(), format!("MSG a 1 {SIZE}"));
+            assert!(busy.line() == payload, "the message");
+        }
+        drop((silent, busy));
+        hub.server.finish();
+    }
 }
 
 fn a_client_that_leaves_at_once_has_published_all_the_same(driver: Driver) {

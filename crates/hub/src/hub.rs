@@ -230,11 +230,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
     pub fn is_quiet(&self) -> bool {
-        // What the storage says cannot be taken while a shard has no room.
-        let is_stuck =
-            self.release.is_some() || self.has_begun() || self.outs.iter().any(Deliveries::is_full);
+        // What the storage says cannot be taken while a shard has no room, and behind what was begun nothing goes on at all.
+        let is_stuck = self.release.is_some() || self.outs.iter().any(Deliveries::is_full);
         let has_due = self.reads.iter().any(PendingRead::is_due);
-        !self.consumers.go_on && (is_stuck || !has_due && self.storage.is_quiet())
+        self.has_begun() || !self.consumers.go_on && (is_stuck || !has_due && self.storage.is_quiet())
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.

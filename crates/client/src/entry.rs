@@ -5,6 +5,7 @@ use std::time::Instant;
 use stilling_wire::nats::{Headers, MESSAGE_ID};
 
 use crate::limits::MESSAGE_OVERHEAD;
+use crate::outcome::Reason;
 use crate::ticket::Slot;
 
 /// Subject, header block and payload, one behind the other.
@@ -72,14 +73,14 @@ pub(crate) struct Entry {
     pub(crate) round: u64,
     /// Its own failed attempts.
     pub(crate) attempts: u64,
-    /// Since when nobody keeps its subject.
-    pub(crate) unwanted_since: Option<Instant>,
+    /// Since when its stream does not take it, and why.
+    pub(crate) unwanted: Option<(Instant, Reason)>,
 }
 
 impl Entry {
     pub(crate) fn new(message: Message, cost: u64) -> Entry {
-        let (id, ticket, since, round, attempts, unwanted_since) = (0, None, None, 0, 0, None);
-        Entry { message, id, cost, ticket, since, round, attempts, unwanted_since }
+        let (id, ticket, since, round, attempts, unwanted) = (0, None, None, 0, 0, None);
+        Entry { message, id, cost, ticket, since, round, attempts, unwanted }
     }
 
     /// How often it has been tried in vain, when so many connections have failed in all.

@@ -11,6 +11,9 @@ use crate::trouble::evidence;
 /// The header with which a server says when to come back, in seconds.
 const RETRY_AFTER: &str = "Retry-After";
 
+/// The error of a stream that cannot store: it is frozen after an error of its disk, or it is full.
+const STORE_FAILED: u32 = 10077;
+
 /// What an answer means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
@@ -18,8 +21,8 @@ pub(super) enum Verdict {
     Stored { stream: String, sequence: u64, duplicate: bool },
     /// Not now, and if the server says so, not before that time.
     Later(Option<Duration>),
-    /// Nobody keeps the subject: now, or for as long as its stream is being opened.
-    NoStream,
+    /// The message's own stream is the trouble, perhaps not for long: there is none, or it stores nothing.
+    NotTaken(Reason),
     /// Never.
     Refused(Reason),
 }
@@ -29,7 +32,7 @@ pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
     let headers = Headers::parse(headers).ok();
     let hint = headers.and_then(|headers| hint(headers.find(RETRY_AFTER)?));
     match headers.and_then(|headers| headers.status()).map(|status| status.code) {
-        Some(503) if payload.is_empty() && hint.is_none() => return Verdict::NoStream,
+        Some(503) if payload.is_empty() && hint.is_none() => return Verdict::NotTaken(Reason::NoStream),
         Some(429 | 503) => return Verdict::Later(hint),
         _ => {}
     }
@@ -39,15 +42,20 @@ pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
             sequence: ack.sequence,
             duplicate: ack.duplicate,
         },
-        Ok(PubVerdict::Refused(refusal)) if refusal.code == 429 || refusal.code >= 500 => {
-            Verdict::Later(hint)
+        Ok(PubVerdict::Refused(refusal)) => {
+            let (code, error_code) = (refusal.code, refusal.error_code);
+            let reason = Reason::Refused {
+                stream: refusal.stream.into_owned(),
+                code,
+                error_code,
+                description: evidence(refusal.description.as_bytes()),
+            };
+            match code {
+                500.. if error_code == STORE_FAILED && hint.is_none() => Verdict::NotTaken(reason),
+                429 | 500.. => Verdict::Later(hint),
+                _ => Verdict::Refused(reason),
+            }
         }
-        Ok(PubVerdict::Refused(refusal)) => Verdict::Refused(Reason::Refused {
-            stream: refusal.stream.into_owned(),
-            code: refusal.code,
-            error_code: refusal.error_code,
-            description: evidence(refusal.description.as_bytes()),
-        }),
         Err(_) => Verdict::Refused(Reason::NoAcknowledgement(evidence(payload))),
     }
 }
@@ -73,7 +81,7 @@ mod tests {
         let later = |ms| Verdict::Later(Some(Duration::from_millis(ms)));
         check("", "{\"stream\":\"s\",\"seq\":7}", stored(false));
         check("NATS/1.0\r\nA: b\r\n\r\n", "{\"stream\":\"s\",\"seq\":7,\"duplicate\":true}", stored(true));
-        check("NATS/1.0 503\r\n\r\n", "", Verdict::NoStream);
+        check("NATS/1.0 503\r\n\r\n", "", Verdict::NotTaken(Reason::NoStream));
         check("NATS/1.0 503\r\nRetry-After: 2\r\n\r\n", "", later(2000));
         check("NATS/1.0 429 Too Many\r\nRetry-After: 0.25\r\n\r\n", "", later(250));
         check("NATS/1.0 429\r\n\r\n", "", Verdict::Later(None));
@@ -88,6 +96,16 @@ mod tests {
         check("", overload, Verdict::Later(None));
         check("NATS/1.0\r\nRetry-After: 1\r\n\r\n", overload, later(1000));
         check("", "{\"error\":{\"code\":429}}", Verdict::Later(None));
+        let frozen =
+            "{\"error\":{\"code\":503,\"err_code\":10077,\"description\":\"frozen\"},\"stream\":\"s\"}";
+        let reason = Reason::Refused {
+            stream: "s".to_owned(),
+            code: 503,
+            error_code: 10077,
+            description: "frozen".to_owned(),
+        };
+        check("", frozen, Verdict::NotTaken(reason));
+        check("NATS/1.0\r\nRetry-After: 1\r\n\r\n", frozen, later(1000));
         let refused = Verdict::Refused(Reason::Refused {
             stream: "s".to_owned(),
             code: 400,

@@ -121,7 +121,7 @@ pub(crate) struct Link {
     resume_at: Option<Instant>,
     /// When there may be something to send again.
     pump_at: Option<Instant>,
-    /// When the first message has waited too long for a stream.
+    /// When the first message has waited too long for its stream.
     unwanted_at: Option<Instant>,
     /// When the oldest answer is due.
     answer_at: Option<Instant>,
@@ -422,7 +422,7 @@ impl Link {
         let handed = self.talk.handed();
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            flight.entry.unwanted_since = None;
+            flight.entry.unwanted = None;
             let cause = match flight.stage {
                 Stage::Sent { end, .. } if end <= handed && self.config.mode == Mode::OneWay => {
                     self.drop_token(token, Reason::Unsure);

@@ -71,15 +71,16 @@ impl Link {
                 }
                 self.review_due = true;
             }
-            Verdict::NoStream => self.unwanted(now, token),
+            Verdict::NotTaken(reason) => self.unwanted(now, token, reason),
             Verdict::Refused(reason) => self.drop_token(token, reason),
         }
     }
 
-    /// Nobody keeps the message's subject now. It alone waits, longer each time: the others have done nothing wrong.
-    fn unwanted(&mut self, now: Instant, token: u64) {
+    /// The message's stream does not take it now. It alone waits, longer each time: the others have done nothing wrong.
+    fn unwanted(&mut self, now: Instant, token: u64, reason: Reason) {
         let Some(flight) = self.window.get_mut(token) else { return };
-        let since = *flight.entry.unwanted_since.get_or_insert(now);
+        let since = flight.entry.unwanted.as_ref().map_or(now, |(since, _)| *since);
+        flight.entry.unwanted = Some((since, reason.clone()));
         let longest = self.config.ladder.wait_max;
         let factor = 1 << flight.entry.attempts.min(16);
         let wait = self.ladder.wait().checked_mul(factor).map_or(longest, |wait| wait.min(longest));
@@ -89,13 +90,13 @@ impl Link {
         let is_tried = self.config.keep == Keep::Attempts
             && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
         if is_tried || now >= end {
-            self.drop_token(token, Reason::NoStream);
+            self.drop_token(token, reason);
         } else {
             self.window.set(token, Stage::Due((now + wait).min(end), Cause::Declined));
         }
     }
 
-    /// Those that no stream has taken in the time for it, and that nothing lets be tried once more.
+    /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more.
     pub(super) fn drop_unwanted(&mut self, now: Instant) {
         self.unwanted_at = None;
         if self.window.due() == 0 {
@@ -103,12 +104,15 @@ impl Link {
         }
         let timeout = self.config.no_stream_timeout;
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
-            Stage::Due(..) => Some((token, flight.entry.unwanted_since? + timeout)),
+            Stage::Due(..) => {
+                let (since, reason) = flight.entry.unwanted.as_ref()?;
+                Some((token, *since + timeout, reason.clone()))
+            }
             Stage::Sent { .. } => None,
         });
-        for (token, end) in ends.collect::<Vec<_>>() {
+        for (token, end, reason) in ends.collect::<Vec<_>>() {
             if now >= end {
-                self.drop_token(token, Reason::NoStream);
+                self.drop_token(token, reason);
             } else {
                 self.unwanted_at = Some(self.unwanted_at.map_or(end, |first| first.min(end)));
             }
@@ -160,7 +164,10 @@ impl Link {
             if let Some((size, token)) = self.window.iter().map(size_of).max() {
                 self.drop_token(
                     token,
-                    Reason::TooLarge { size, size_max: greeting.payload_size_max.min(size - 1) },
+                    Reason::TooLarge {
+                        size,
+                        size_max: greeting.payload_size_max.min(size.saturating_sub(1)),
+                    },
                 );
             }
         }
@@ -173,7 +180,7 @@ impl Link {
         let (rounds, attempts) = (self.rounds, u64::from(self.ladder.attempts()));
         let is_kept = self.config.keep != Keep::Attempts;
         let stays = |entry: &mut Entry| {
-            let is_tried = entry.tried(rounds) >= attempts && entry.unwanted_since.is_none();
+            let is_tried = entry.tried(rounds) >= attempts && entry.unwanted.is_none();
             if is_tried
                 && is_kept
                 && let Some(ticket) = entry.ticket.take()

@@ -144,13 +144,30 @@ fn a_refusal_for_good_is_told_at_once() {
 
 #[test]
 fn a_subject_that_no_stream_keeps_costs_its_own_messages_only() {
+    costs_its_own_messages_only("NATS/1.0 503\r\n\r\n", b"", Reason::NoStream);
+}
+
+#[test]
+fn a_stream_that_is_frozen_costs_its_own_messages_only() {
+    let reason = Reason::Refused {
+        stream: "s".to_owned(),
+        code: 503,
+        error_code: 10077,
+        description: "the stream is frozen".to_owned(),
+    };
+    let answer =
+        br#"{"error":{"code":503,"err_code":10077,"description":"the stream is frozen"},"stream":"s","seq":0}"#;
+    costs_its_own_messages_only("", answer, reason);
+}
+
+fn costs_its_own_messages_only(headers: &str, answer: &[u8], reason: Reason) {
     let mut rig = Rig::new(config());
     rig.greet();
     let nobodys = rig.submit("nobody", b"x");
     let mut one = rig.published().remove(0);
     let begun = rig.now;
     while nobodys.outcome().is_none() {
-        rig.answer(&one, "NATS/1.0 503\r\n\r\n", b"");
+        rig.answer(&one, headers, answer);
         if nobodys.outcome().is_some() {
             break;
         }
@@ -161,7 +178,7 @@ fn a_subject_that_no_stream_keeps_costs_its_own_messages_only() {
         assert!(matches!(kept.outcome(), Some(Outcome::Delivered { .. })));
         one = rig.until_published().remove(0);
     }
-    assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(Reason::NoStream)));
+    assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(reason)));
     assert_eq!(rig.now - begun, Duration::from_secs(10));
     let counts = rig.counts();
     assert_eq!(counts.dropped, 1);
@@ -465,6 +482,13 @@ fn a_message_that_the_server_will_never_take_does_not_come_back() {
     assert!(rig.published().is_empty(), "it is not even sent");
     assert!(matches!(large.outcome(), Some(Outcome::Dropped(Reason::TooLarge { size_max: 500, .. }))));
     rig.check_settled(0, 1);
+
+    let mut rig = Rig::new(crate::Config { mode: Mode::OneWay, ..config() });
+    rig.greet();
+    let empty = rig.submit("a", b"");
+    rig.published();
+    rig.say(b"-ERR 'Maximum Payload Violation'\r\n");
+    assert!(matches!(empty.outcome(), Some(Outcome::Dropped(Reason::TooLarge { size: 0, size_max: 0 }))));
 
     let mut rig = Rig::new(config());
     rig.greet();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::address::Server;
 use crate::ladder::{BudgetConfig, LadderConfig};
-use crate::limits::{SPOOL_SIZE_DEFAULT, UNACKNOWLEDGED_DEFAULT};
+use crate::limits::{SPAN_MAX, SPOOL_SIZE_DEFAULT, UNACKNOWLEDGED_DEFAULT};
 
 /// How a publisher sends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -77,7 +77,8 @@ pub struct Config {
     /// How long `send` waits in all, for room and for the acknowledgement; 30 s. Then the message goes on without its
     /// caller, or, where nothing is kept, is dropped.
     pub send_timeout: Duration,
-    /// How long a message is tried while no stream keeps its subject; 10 s. Then it is dropped: it would stand in the way.
+    /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped:
+    /// it would stand in the way.
     pub no_stream_timeout: Duration,
     /// After so long without a word from the server it is asked whether it lives; 20 s.
     pub ping_interval: Duration,
@@ -104,5 +105,23 @@ impl Default for Config {
             ping_interval: Duration::from_secs(20),
             seed: None,
         }
+    }
+}
+
+impl Config {
+    /// The same, with no span longer than [`SPAN_MAX`], so that each has an end on the clock.
+    pub(crate) fn bounded(mut self) -> Config {
+        for span in [
+            &mut self.ladder.wait,
+            &mut self.ladder.wait_max,
+            &mut self.connect_timeout,
+            &mut self.acknowledge_timeout,
+            &mut self.send_timeout,
+            &mut self.no_stream_timeout,
+            &mut self.ping_interval,
+        ] {
+            *span = SPAN_MAX.min(*span);
+        }
+        self
     }
 }

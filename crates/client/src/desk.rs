@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::entry::Entry;
 use crate::limits::FAILURES_KEPT;
 use crate::link::News;
-use crate::outcome::{Counts, Failure};
+use crate::outcome::{Counts, Failure, Outcome, Reason};
 use crate::trouble::Trouble;
 
 /// What is called with each failure.
@@ -145,18 +145,44 @@ impl Desk {
             self.changed.notify_all();
             (callback, failures)
         };
-        // The caller's own code runs without the lock: it may use the publisher.
+        // The caller's own code runs without the lock: it may use the publisher. It panics on its own account: it is told no
+        // more, and what comes is kept for whoever asks.
         if let Some(mut callback) = callback {
-            for failure in &failures {
-                callback(failure);
+            let mut told = 0;
+            let tell = || {
+                for failure in &failures {
+                    told += 1;
+                    callback(failure);
+                }
+            };
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(tell)).is_err();
+            let mut state = self.lock();
+            if panicked {
+                for failure in failures.into_iter().skip(told) {
+                    state.fail(failure);
+                }
+                self.changed.notify_all();
+            } else {
+                state.callback.get_or_insert(callback);
             }
-            self.lock().callback.get_or_insert(callback);
         }
     }
 
-    /// The thread has ended.
+    /// The thread has ended. Whoever waits for a message that it has not taken is told so.
     pub(crate) fn end(&self) {
-        self.lock().ended = true;
+        let mut state = self.lock();
+        state.ended = true;
+        state.is_ready = false;
+        for entry in std::mem::take(&mut state.intake) {
+            state.held.0 -= 1;
+            state.held.1 -= entry.cost;
+            state.dropped += 1;
+            let reason = Reason::Closed;
+            if !entry.ticket.as_ref().is_some_and(|it| it.tell(Outcome::Dropped(reason.clone()))) {
+                let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
+                state.fail(Failure { subject, id: entry.message.id(), reason });
+            }
+        }
         self.changed.notify_all();
     }
 }

@@ -55,7 +55,6 @@ impl Drive {
         self.connection = None;
         self.link.close(Instant::now(), unix_ns());
         self.desk.post(self.link.news());
-        self.desk.end();
     }
 
     /// One turn; false: it was the last.
@@ -217,6 +216,13 @@ impl Drive {
     fn end(&mut self, trouble: Trouble) {
         self.connection = None;
         self.link.closed(Instant::now(), trouble);
+    }
+}
+
+impl Drop for Drive {
+    /// Also when the thread panics: whoever waits hears that it has ended, and whoever sends is refused.
+    fn drop(&mut self) {
+        self.desk.end();
     }
 }
 

@@ -26,7 +26,7 @@
 //! let publisher = Publisher::new(config)?;
 //! match publisher.send("events.door", b"open") {
 //!     Outcome::Delivered { stream, sequence, .. } => println!("{stream} has it as {sequence}"),
-//!     Outcome::Queued => println!("it waits: {}", publisher.trouble().expect("there is a reason")),
+//!     Outcome::Queued => println!("it waits: {:?}", publisher.trouble()),
 //!     Outcome::Dropped(reason) => println!("dropped: {reason}"),
 //! }
 //! let counts = publisher.close(Duration::ZERO);

@@ -1,6 +1,6 @@
 //! Every bound of the client, with its unit, its default and what happens when it is reached.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Messages that may be with the server without its answer, unless told otherwise. Reached: the next ones wait in the spool.
 pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
@@ -67,3 +67,11 @@ pub const HEARTBEATS_MISSED_MAX: u32 = 3;
 
 /// How long a server keeps a follower's place after the follower has gone.
 pub const INACTIVE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Longest span that is waited for; a longer one, such as [`Duration::MAX`], counts as this.
+pub const SPAN_MAX: Duration = Duration::from_secs(365 * 86_400);
+
+/// The end of a span that begins now, cut to [`SPAN_MAX`].
+pub(crate) fn deadline(now: Instant, span: Duration) -> Instant {
+    now + span.min(SPAN_MAX)
+}

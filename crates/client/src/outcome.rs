@@ -31,6 +31,8 @@ pub enum Outcome {
 pub enum Reason {
     /// Its subject cannot be published to.
     Subject(String),
+    /// One of its headers cannot be sent.
+    Header(String),
     /// It is longer than the server or the spool takes.
     TooLarge {
         /// Its bytes, headers included.
@@ -80,6 +82,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reason::Subject(what) => write!(f, "the subject cannot be published to: {what}"),
+            Reason::Header(what) => write!(f, "one of its headers cannot be sent: {what}"),
             Reason::TooLarge { size, size_max } => {
                 write!(f, "the message has {size} bytes and {size_max} are taken: send less at once")
             }

@@ -17,7 +17,7 @@ use crate::desk::{Desk, State};
 use crate::drive::{Drive, WAKER};
 use crate::entry::{Entry, Message};
 use crate::identity;
-use crate::limits::SERVERS_MAX;
+use crate::limits::{self, SERVERS_MAX};
 use crate::link::Link;
 use crate::outcome::{Counts, Failure, Outcome, Reason};
 use crate::spool::disk::{self, DiskSpool};
@@ -105,6 +105,7 @@ impl Publisher {
         if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
             return Err(StartError::Servers(config.servers.len()));
         }
+        let config = config.bounded();
         let poll = Poll::new().map_err(StartError::System)?;
         let desk = Desk::new(Waker::new(poll.registry(), WAKER).map_err(StartError::System)?);
         let mut findings = Findings::default();
@@ -188,7 +189,7 @@ impl Publisher {
 
     /// Waits until nothing is held any more, at most for `timeout`, and returns the figures: `held` is what is left.
     pub fn flush(&self, timeout: Duration) -> Counts {
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = Some(limits::deadline(Instant::now(), timeout));
         let mut state = self.desk.lock();
         loop {
             if state.held.0 == 0 || state.ended {
@@ -281,7 +282,7 @@ impl Publisher {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let message = match self.message(subject, headers, payload, number) {
             Ok(message) => message,
-            Err(bad) => return self.refuse(Reason::Subject(bad.to_string())),
+            Err(bad) => return self.refuse(Reason::Header(bad.to_string())),
         };
         let cost = match self.keep {
             Keep::Attempts | Keep::Memory => message.cost(),
@@ -320,14 +321,17 @@ impl Publisher {
         Ok(slot.map(Ticket::waiting))
     }
 
-    /// Whether a message may come in. With [`Overflow::DropOldest`] it always may: the thread drops old ones, and for the time
-    /// that it takes a quarter more fits; beyond that the oldest goes of those that the thread has not seen yet.
+    /// Whether a message may come in. With [`Overflow::DropOldest`] all that fits may: the thread drops old ones, and for the time
+    /// that it takes a quarter more fits; beyond that the oldest go of those that the thread has not seen yet.
     fn makes_room(&self, state: &mut State, cost: u64) -> bool {
-        let needed = state.held.1 + cost;
         if self.overflow != Overflow::DropOldest {
-            return needed <= self.spool_size;
+            return state.held.1.saturating_add(cost) <= self.spool_size;
         }
-        if needed > self.spool_size + self.spool_size / 4
+        if cost > self.spool_size {
+            return false;
+        }
+        let most = self.spool_size.saturating_add(self.spool_size / 4);
+        while state.held.1.saturating_add(cost) > most
             && let Some(oldest) = state.intake.pop_front()
         {
             state.held.0 -= 1;
@@ -341,7 +345,7 @@ impl Publisher {
                 }
             }
         }
-        cost <= self.spool_size
+        true
     }
 
     fn message(
@@ -380,5 +384,31 @@ impl Publisher {
 impl Drop for Publisher {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_message_pushes_out_as_many_old_ones_as_it_needs_room() {
+        let config = Config {
+            servers: vec!["nats://127.0.0.1:1".parse().expect("an address")],
+            overflow: Overflow::DropOldest,
+            spool_size: 2000,
+            ..Config::default()
+        };
+        let publisher = Publisher::new(config).expect("it can work");
+        let mut state = State::default();
+        for _ in 0..20 {
+            state.intake.push_back(Entry::new(Message::new(b"a", b"", b""), 100));
+        }
+        state.held = (20, 2000);
+        assert!(publisher.makes_room(&mut state, 2000));
+        assert_eq!((state.held, state.dropped, state.intake.len()), ((5, 500), 15, 5));
+        assert_eq!(state.failures.len(), 15);
+        assert!(!publisher.makes_room(&mut state, 2001), "it never fits");
+        assert_eq!(state.held, (5, 500), "and pushes nothing out");
     }
 }

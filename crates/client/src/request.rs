@@ -7,6 +7,7 @@ use stilling_wire::nats::{Pub, Subject, SubjectLimits, encode_sub};
 
 use crate::address::Server;
 use crate::identity::Inbox;
+use crate::limits::SPAN_MAX;
 use crate::line::{Heard, Line, Patience};
 use crate::message::Message;
 use crate::trouble::Trouble;
@@ -49,7 +50,8 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// Asks questions over one connection, one at a time. A failed connection is made again with the next question; no
+/// Asks questions over one connection, one at a time. A connection that failed, or brought no answer in
+/// time, is made again with the next question; no
 /// question is asked twice.
 #[derive(Debug)]
 pub struct Requester {
@@ -80,13 +82,15 @@ impl Requester {
         if let Err(bad) = Subject::parse(subject.as_bytes(), &SubjectLimits::default()) {
             return Err(RequestError::Subject(bad.to_string()));
         }
+        let timeout = timeout.min(SPAN_MAX);
         let deadline = Instant::now() + timeout;
         let mut line = match self.line.take() {
             Some(line) => line,
             None => self.connect(timeout).map_err(RequestError::Trouble)?,
         };
         let answer = self.ask(&mut line, subject, payload, deadline);
-        if !matches!(answer, Err(RequestError::Trouble(_))) {
+        // Without an answer nobody knows whether the connection still is one.
+        if !matches!(answer, Err(RequestError::Trouble(_) | RequestError::TimedOut)) {
             self.line = Some(line);
         }
         answer

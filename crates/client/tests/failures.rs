@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
 use stilling_client::{
-    Config, Event, From, Keep, LadderConfig, Mode, Outcome, Overflow, Publisher, Reason, StreamPlace,
-    Subscriber, SubscriberConfig, Trouble,
+    Config, Event, From, Keep, LadderConfig, Mode, Outcome, Overflow, Publisher, Reason, RequestError,
+    Requester, StreamPlace, Subscriber, SubscriberConfig, Trouble,
 };
 use stilling_probe::nats::{Fault, Played, Said, Talk};
 use stilling_probe::{HANG, eventually};
@@ -378,6 +378,83 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     for expected in [b"3", b"4", b"5"] {
         assert_eq!(told.recv_timeout(HANG).expect("it comes"), expected);
     }
+}
+
+/// What a caller's own code does wrong costs its caller, not the messages.
+#[test]
+fn a_callback_that_panics_is_called_no_more_and_the_publisher_goes_on() {
+    let server = Played::start();
+    let publisher = publisher(Config { no_stream_timeout: Duration::ZERO, ..config(&server.url()) });
+    let (tell, told) = mpsc::channel();
+    publisher.on_failure(move |failure| {
+        let _ = tell.send(failure.subject.clone());
+        panic!("a mistake of the caller's");
+    });
+    drop(publisher.submit("nobody.keeps.a", b"x"));
+    assert_eq!(told.recv_timeout(HANG).expect("it is called"), "nobody.keeps.a");
+    assert_eq!(publisher.send("events.a", b"y"), delivered(1, false));
+    drop(publisher.submit("nobody.keeps.b", b"x"));
+    let counts = publisher.flush(HANG);
+    assert_eq!((counts.delivered, counts.dropped, counts.held), (1, 2, 0));
+    let kept: Vec<String> = publisher.failures().map(|failure| failure.subject).collect();
+    assert_eq!(kept, ["nobody.keeps.b"]);
+}
+
+#[test]
+fn spans_without_an_end_are_waited_for_and_panic_nowhere() {
+    let server = Played::start();
+    let most = Duration::MAX;
+    let ladder = LadderConfig { wait: most, wait_max: most, ..LadderConfig::default() };
+    let publisher = publisher(Config {
+        ladder,
+        send_timeout: most,
+        acknowledge_timeout: most,
+        connect_timeout: most,
+        no_stream_timeout: most,
+        ping_interval: most,
+        ..config(&server.url())
+    });
+    assert_eq!(publisher.send("events.a", b"x"), delivered(1, false));
+    let mut follower = Subscriber::new(SubscriberConfig {
+        servers: vec![server.url().parse().expect("an address")],
+        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::All }),
+        ladder,
+        connect_timeout: most,
+        answer_timeout: most,
+        ping_interval: most,
+        ..SubscriberConfig::default()
+    })
+    .expect("it can work");
+    assert_eq!(follower.next().expect("it goes on").expect("it can be followed").payload, b"x");
+    let mut requester = Requester::new(server.url().parse().expect("an address"), None);
+    assert_eq!(requester.request("nobody.listens", b"?", most), Err(RequestError::NoResponders));
+    assert_eq!(publisher.close(most).delivered, 1);
+}
+
+#[test]
+fn a_question_without_an_answer_is_the_last_one_on_its_connection() {
+    let (listener, url) = listener();
+    let asking = std::thread::spawn(move || {
+        let mut requester = Requester::new(url.parse().expect("an address"), None);
+        let first = requester.request("a", b"1", Duration::from_millis(300));
+        (first, requester.request("a", b"2", HANG))
+    });
+    let mut hung = Talk::accept(&listener);
+    hung.greet();
+    let mut talk = Talk::accept(&listener);
+    talk.greet();
+    let question = talk.published();
+    talk.deliver(&question.reply, "1", "", "", b"answer");
+    let (first, second) = asking.join().expect("it ends");
+    assert!(matches!(first, Err(RequestError::TimedOut)), "{first:?}");
+    assert_eq!(second.expect("it is answered").payload, b"answer");
+}
+
+#[test]
+fn a_header_that_cannot_be_sent_is_called_so() {
+    let publisher = publisher(config("nats://127.0.0.1:1"));
+    let outcome = publisher.send_with("events.a", &[("a name with\na line", "x")], b"");
+    assert!(matches!(&outcome, Outcome::Dropped(Reason::Header(_))), "{outcome:?}");
 }
 
 /// A server that comes back with another stream of the same name is followed from that one's beginning.

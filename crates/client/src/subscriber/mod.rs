@@ -13,16 +13,13 @@ use follow::{Created, Follow, Place, Standing, Word};
 use crate::address::Server;
 use crate::identity;
 use crate::ladder::{Ladder, LadderConfig, Random};
-use crate::limits::{HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX};
+use crate::limits::{self, HEARTBEAT, HEARTBEATS_MISSED_MAX, SERVERS_MAX, SPAN_MAX};
 use crate::line::{Heard, Line, Patience};
 use crate::message::Message;
 use crate::trouble::Trouble;
 
 /// The subscription for the answers to what is asked.
 const ANSWERS: u64 = 1;
-/// How long a subscriber without a deadline waits at once.
-const FOREVER: Duration = Duration::from_secs(365 * 86_400);
-
 /// A stream to be followed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StreamPlace {
@@ -191,7 +188,16 @@ impl Subscriber {
     ///
     /// # Errors
     /// If the configuration cannot work.
-    pub fn new(config: SubscriberConfig) -> Result<Subscriber, SubscribeError> {
+    pub fn new(mut config: SubscriberConfig) -> Result<Subscriber, SubscribeError> {
+        for span in [
+            &mut config.ladder.wait,
+            &mut config.ladder.wait_max,
+            &mut config.connect_timeout,
+            &mut config.answer_timeout,
+            &mut config.ping_interval,
+        ] {
+            *span = SPAN_MAX.min(*span);
+        }
         if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
             return Err(SubscribeError::Servers(config.servers.len()));
         }
@@ -228,13 +234,14 @@ impl Subscriber {
         })
     }
 
-    /// What happens next, at most `timeout` from now; nothing: nothing has.
+    /// What happens next, or nothing if nothing has until `timeout`. A connection that has to be made, or a question that the
+    /// server does not answer, may take as long as [`SubscriberConfig`] allows for it in addition.
     ///
     /// # Errors
     /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, SubscribeError> {
         let now = Instant::now();
-        let deadline = now.checked_add(timeout.min(FOREVER)).unwrap_or(now);
+        let deadline = limits::deadline(now, timeout);
         if let Some(message) = self.behind.take() {
             return Ok(Some(Event::Message(message)));
         }
@@ -466,7 +473,7 @@ impl Iterator for Subscriber {
     /// The next message, however long it takes. What was missed is told by [`Subscriber::next_event`] alone.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.next_event(FOREVER) {
+            match self.next_event(SPAN_MAX) {
                 Ok(Some(Event::Message(message))) => return Some(Ok(message)),
                 Ok(_) => {}
                 Err(error) => return Some(Err(error)),

@@ -141,6 +141,8 @@ struct Told {
     last: Option<(String, u64, bool)>,
     /// Why the first one was dropped.
     first_drop: Option<Reason>,
+    /// Lines that were not even given to the publisher.
+    too_long: u64,
 }
 
 impl Told {
@@ -183,31 +185,33 @@ impl Arguments {
             told.first_drop.get_or_insert(failure.reason);
         }
         let trouble = publisher.trouble();
-        let counts = publisher.close(Duration::ZERO);
+        let mut counts = publisher.close(Duration::ZERO);
+        counts.submitted += told.too_long;
+        counts.dropped += told.too_long;
         // What no directory keeps was dropped by closing.
         self.print(&counts, &told, begun.elapsed())?;
+        let wait = (counts.held > 0).then(|| {
+            let place = self.spool.map(|path| path.display().to_string()).unwrap_or_default();
+            let wait = if counts.held == 1 { "waits" } else { "wait" };
+            let held = messages(counts.held);
+            format!(
+                "{held} {wait} in {place} and will be delivered by the next `stilling pub --spool {place}`"
+            )
+        });
         if counts.dropped > 0 {
-            let why = match (trouble, told.first_drop) {
+            let why = match (&trouble, told.first_drop) {
                 (_, Some(reason)) => reason.to_string(),
                 (Some(trouble), None) => trouble.to_string(),
                 (None, None) => "the server did not acknowledge in time".to_owned(),
             };
-            return Err(
-                format!("{} of {} not delivered: {why}", messages(counts.dropped), total(&counts)).into()
-            );
+            let wait = wait.map(|wait| format!("; {wait}")).unwrap_or_default();
+            let dropped = messages(counts.dropped);
+            return Err(format!("{dropped} of {} not delivered: {why}{wait}", total(&counts)).into());
         }
-        if counts.held > 0 {
-            let place = self.spool.map(|path| path.display().to_string()).unwrap_or_default();
+        if let Some(wait) = wait {
             let why =
                 trouble.map_or("the server has not acknowledged them yet".to_owned(), |it| it.to_string());
-            return Err(Box::new(Waiting(format!(
-                "{} in {place} and will be delivered by the next `stilling pub --spool {place}`: {why}",
-                if counts.held == 1 {
-                    "1 message waits".to_owned()
-                } else {
-                    format!("{} messages wait", counts.held)
-                },
-            ))));
+            return Err(Box::new(Waiting(format!("{wait}: {why}"))));
         }
         Ok(())
     }
@@ -248,6 +252,7 @@ impl Arguments {
         let headers: Vec<(&str, &str)> =
             self.header.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let mut tickets: VecDeque<Ticket> = VecDeque::new();
+        let mut too_long = (0, 0);
         let mut number = 0_u32;
         let mut send = |payload: &[u8]| {
             if let Some(rate) = self.rate {
@@ -263,17 +268,28 @@ impl Arguments {
         };
         if self.lines {
             let mut input = std::io::stdin().lock();
-            let mut line = Vec::new();
-            while (&mut input).take(INPUT_SIZE_MAX).read_until(b'\n', &mut line)? > 0 {
-                let end = line.strip_suffix(b"\n").map_or(line.len(), <[u8]>::len);
-                send(&line[..end]);
-                line.clear();
+            while let Some(line) = next_line(&mut input, INPUT_SIZE_MAX)? {
+                match line {
+                    Line::Whole(line) => send(&line),
+                    Line::TooLong(size) => {
+                        too_long = (too_long.0 + 1, size);
+                        writeln!(
+                            std::io::stderr(),
+                            "stilling: a line of {size} bytes is dropped: {INPUT_SIZE_MAX} are taken"
+                        )?;
+                    }
+                }
             }
         } else {
             let payload = self.payload()?;
             for _ in 0..self.count {
                 send(&payload);
             }
+        }
+        if let (count @ 1.., size) = too_long {
+            told.too_long = count;
+            let reason = Reason::TooLarge { size: size as usize, size_max: INPUT_SIZE_MAX as usize };
+            told.first_drop.get_or_insert(reason);
         }
         Ok(tickets)
     }
@@ -313,6 +329,43 @@ impl Arguments {
             write!(out, "{}", table(counts, told, elapsed))?;
         }
         out.flush()
+    }
+}
+
+/// A line of the input.
+#[derive(PartialEq, Eq, Debug)]
+enum Line {
+    /// Without its end.
+    Whole(Vec<u8>),
+    /// It has so many bytes, and all of them were skipped.
+    TooLong(u64),
+}
+
+/// The next line, of which no more than `size_max` bytes are kept; nothing at the end of the input.
+fn next_line(input: &mut impl BufRead, size_max: u64) -> std::io::Result<Option<Line>> {
+    let mut line = Vec::new();
+    if input.by_ref().take(size_max + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    if line.pop_if(|last| *last == b'\n').is_some() || line.len() as u64 <= size_max {
+        return Ok(Some(Line::Whole(line)));
+    }
+    let mut size = line.len() as u64;
+    drop(line);
+    loop {
+        let there = match input.fill_buf() {
+            Ok(there) => there,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        let end = there.iter().position(|byte| *byte == b'\n');
+        let skipped = end.unwrap_or(there.len());
+        let is_last = end.is_some() || there.is_empty();
+        size += skipped as u64;
+        input.consume(end.map_or(skipped, |end| end + 1));
+        if is_last {
+            return Ok(Some(Line::TooLong(size)));
+        }
     }
 }
 
@@ -387,4 +440,28 @@ fn as_json(counts: &Counts, told: &Told, elapsed: Duration) -> serde_json::Value
         "last_sequence": last.map(|(_, sequence, _)| sequence),
         "first_drop": told.first_drop.as_ref().map(ToString::to_string),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_to_its_end_and_cut_nowhere() {
+        let check = |text: &str, expected: &[Line]| {
+            // A small buffer, so that lines come in pieces.
+            let mut input = std::io::BufReader::with_capacity(3, text.as_bytes());
+            let lines: Vec<Line> =
+                std::iter::from_fn(|| next_line(&mut input, 5).expect("memory can be read")).collect();
+            assert_eq!(lines, expected, "{text:?}");
+        };
+        let whole = |text: &str| Line::Whole(text.into());
+        check("", &[]);
+        check("a\n\nb", &[whole("a"), whole(""), whole("b")]);
+        check("12345\n12345", &[whole("12345"), whole("12345")]);
+        check("123456\na\n", &[Line::TooLong(6), whole("a")]);
+        check("12345678901\na", &[Line::TooLong(11), whole("a")]);
+        check("a\n1234567", &[whole("a"), Line::TooLong(7)]);
+        check("123456", &[Line::TooLong(6)]);
+    }
 }

@@ -97,7 +97,8 @@ impl Arguments {
                 }
                 Some(Event::Interrupted(_)) => {}
                 Some(Event::Missed { first, last }) => {
-                    let what = if first == last { format!("{first} is") } else { format!("{first} to {last} are") };
+                    let what =
+                        if first == last { format!("{first} is") } else { format!("{first} to {last} are") };
                     writeln!(std::io::stderr(), "stilling: missed: {what} not in the stream any more")?;
                 }
                 Some(Event::Anew { last }) => writeln!(

@@ -116,6 +116,8 @@ pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectE
         Some(api.stream_state(name).ok()?.last)
     };
     let before = last_sequence();
+    let look = || plan.monitor.as_ref().map(ServerSide::look).transpose();
+    let server_before = look();
     let run = Run::until(plan.clone(), Arc::clone(stop));
     let cpu_before = process_cpu();
     let mut tally = load(&run)?;
@@ -126,7 +128,8 @@ pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectE
         None => stored,
     };
     let read = (plan.subscribers > 0).then(|| tally.deliveries / u64::from(plan.subscribers));
-    let server = plan.monitor.as_ref().map(ServerSide::look).transpose();
+    let server =
+        server_before.and_then(|before| Ok(look()?.zip(before).map(|(now, before)| now.since(&before))));
     Ok(Report::new(plan, &tally, Found { stored, read, server }, cpu))
 }
 

@@ -15,7 +15,8 @@ use super::run::connect;
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A server's own figures, as far as it has them.
+/// A server's own figures, as far as it has them. Those of a report are of its run alone, but for what is now and the most
+/// there ever was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Figures {
     /// Connections accepted.
@@ -30,6 +31,25 @@ pub struct Figures {
     pub pending_max: Option<u64>,
     /// Messages that were received and lost, by the server's own ledger.
     pub lost: Option<u64>,
+}
+
+impl Figures {
+    /// What has happened since `before`: the server may have served others until then. A count that is less than it was
+    /// belongs to a server that was started anew, and is taken as it is.
+    #[must_use]
+    pub fn since(self, before: &Figures) -> Figures {
+        let grown = |now: Option<u64>, before: Option<u64>| {
+            let (now, before) = (now?, before.unwrap_or(0));
+            Some(now.checked_sub(before).unwrap_or(now))
+        };
+        Figures {
+            accepts: grown(self.accepts, before.accepts),
+            received: grown(self.received, before.received),
+            received_bytes: grown(self.received_bytes, before.received_bytes),
+            lost: grown(self.lost, before.lost),
+            ..self
+        }
+    }
 }
 
 /// A source of a server's own figures.
@@ -139,6 +159,20 @@ mod tests {
         assert_eq!(figures, expected);
         let figures = varz(r#"{"total_connections":2,"in_msgs":10,"in_bytes":100}"#).expect("it is JSON");
         assert_eq!((figures.accepts, figures.received, figures.pending_max), (Some(2), Some(10), None));
+    }
+
+    #[test]
+    fn what_a_server_did_before_a_run_is_not_counted_for_it() {
+        let figures = |accepts, lost, pending_max| Figures {
+            accepts: Some(accepts),
+            lost,
+            pending_max: Some(pending_max),
+            ..Figures::default()
+        };
+        let check = |before, now: Figures, expected| assert_eq!(now.since(&before), expected);
+        check(figures(10, Some(3), 7), figures(15, Some(3), 7), figures(5, Some(0), 7));
+        check(figures(10, Some(3), 7), figures(2, Some(1), 4), figures(2, Some(1), 4));
+        check(figures(0, None, 0), figures(1, None, 1), figures(1, None, 1));
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub struct Report {
     pub parameters: Parameters,
     /// From the start to the last acknowledgement, delivery or arrival, in seconds.
     pub elapsed_s: f64,
+    /// Seconds from the end of the last publisher until everything that was sent had arrived, or nothing came any more.
+    pub settled_s: f64,
     /// Whether every message is accounted for.
     pub accounting: Accounting,
     /// Messages per second that did what they should: acknowledged, delivered to every subscriber, or arrived.
@@ -133,6 +135,8 @@ pub struct Report {
 pub(super) struct Found {
     /// Messages that its stream or its file has.
     pub(super) stored: Option<u64>,
+    /// How long that took, from the end of the last publisher.
+    pub(super) settled: Duration,
     /// Messages that each subscriber got.
     pub(super) read: Option<u64>,
     pub(super) server: Result<Option<Figures>, CollectError>,
@@ -175,6 +179,7 @@ impl Report {
                 stream: plan.stream.clone(),
             },
             elapsed_s,
+            settled_s: found.settled.as_secs_f64(),
             accounting,
             rate_per_s: per_s(good as f64),
             megabytes_per_s: per_s(good as f64 * f64::from(plan.size) / 1e6),

@@ -1,11 +1,14 @@
 //! Streams: what is kept, when it is seen, and what publishers are told.
 
+use std::io::ErrorKind;
+
 use stilling_hub::limits::{PROMISES_MAX, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::{Answer, Frozen};
 
 use crate::asking::{publication, publish, publish_for};
-use crate::rig::{ABLE, BATCH_SIZE, Rig, Told, publish_with};
+use crate::rig::{ABLE, BATCH_SIZE, Rig, SteppedStorage, Told, publish_with};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 const BOB: Client = Client { shard: 1, token: 2 };
@@ -421,5 +424,20 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
         let counters = rig.hub.counters();
         assert_eq!(counters.verdicts.get(), count as u64, "all are answered in the end");
         assert_eq!(counters.streams[0].pending.get(), 0);
+    }
+}
+
+impl SteppedStorage {
+    /// Whoever writes is no more, and all batches that it had are gone with it.
+    fn die(&mut self) {
+        for at in 0..self.waiting.len().max(1) {
+            let (stream, batch) =
+                self.waiting.get(at).map_or((0, None), |(stream, batch)| (*stream, Some(batch)));
+            let watermark = self.logs[stream as usize].durable();
+            assert!(batch.is_none_or(|batch| batch.first() > watermark));
+            let frozen = Frozen { reason: "it has died".into(), kind: ErrorKind::Other };
+            self.answers.push_back((Answer::Frozen { stream, watermark, frozen }, None));
+        }
+        self.waiting.clear();
     }
 }

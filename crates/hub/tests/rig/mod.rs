@@ -1,10 +1,10 @@
 //! A hub whose disk writes when it is told to, and whose shards are lists.
 
+#[cfg(not(stilling_planted))]
 pub(crate) mod clients;
 pub(crate) mod world;
 
 use std::collections::VecDeque;
-use std::io::ErrorKind;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication,
@@ -12,8 +12,7 @@ use stilling_hub::{
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, Batch, Chunk, Config, Frozen, Log, ReadOrder, Recovery, Retention, Source, StreamIndex,
-    read_chunk,
+    Answer, Batch, Chunk, Config, Log, ReadOrder, Recovery, Retention, Source, StreamIndex, read_chunk,
 };
 
 /// Short segments, so that there are many.
@@ -27,8 +26,8 @@ pub(crate) struct SteppedStorage {
     pub(crate) logs: Vec<Log<SimulatedDisk>>,
     sources: Vec<Source<SimulatedDisk>>,
     idle: Vec<Batch>,
-    waiting: VecDeque<(StreamIndex, Batch)>,
-    answers: VecDeque<(Answer, Option<Batch>)>,
+    pub(crate) waiting: VecDeque<(StreamIndex, Batch)>,
+    pub(crate) answers: VecDeque<(Answer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,
     chunks: VecDeque<Chunk>,
     /// The last sequence of each stream whose batch has been answered for.
@@ -64,19 +63,6 @@ impl SteppedStorage {
         let [batch] = batches;
         self.answers.push_back((answer, Some(batch)));
         true
-    }
-
-    /// Whoever writes is no more, and all batches that it had are gone with it.
-    pub(crate) fn die(&mut self) {
-        for at in 0..self.waiting.len().max(1) {
-            let (stream, batch) =
-                self.waiting.get(at).map_or((0, None), |(stream, batch)| (*stream, Some(batch)));
-            let watermark = self.logs[stream as usize].durable();
-            assert!(batch.is_none_or(|batch| batch.first() > watermark));
-            let frozen = Frozen { reason: "it has died".into(), kind: ErrorKind::Other };
-            self.answers.push_back((Answer::Frozen { stream, watermark, frozen }, None));
-        }
-        self.waiting.clear();
     }
 
     /// Reads for the oldest order. Returns whether there was one.

@@ -339,6 +339,7 @@ mod tests {
                 stream: Some("events".to_owned()),
             },
             elapsed_s: 60.0,
+            settled_s: 0.0,
             accounting: Accounting {
                 queued: 64_326,
                 sends: 64_324,

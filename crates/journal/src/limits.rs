@@ -51,6 +51,10 @@ pub const ZERO_AHEAD_SIZE_FIRST: usize = 256 * 1024;
 /// Durable writes of at least so many bytes go into fresh space as it is: zeroing it would cost more than the extents.
 pub const ZERO_AHEAD_BELOW: usize = 256 * 1024;
 
+/// Shorter writes into a segment, in a row, before fresh space is zeroed ahead of the next: the odd one among long writes is
+/// not worth it.
+pub const ZERO_AHEAD_AFTER: u32 = 4;
+
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;
 

@@ -5,9 +5,10 @@
 //! directory and told by [`FileDisk::method`].
 //!
 //! Fresh space costs more than written space: although it is preallocated, its first write changes the file's extents,
-//! and each sync then waits for the file system's own journal. So before a small write into fresh space the next bytes, up
-//! to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the writes that follow find plain old blocks; a write of
-//! [`ZERO_AHEAD_BELOW`] bytes or more bears its share of that journal more cheaply than being written twice.
+//! and each sync then waits for the file system's own journal. So where writes are small, [`ZERO_AHEAD_AFTER`] of them in a
+//! row, the next bytes of fresh space, up to [`ZERO_AHEAD_SIZE`], are zeroed without a sync, and the writes that follow find
+//! plain old blocks; a write of [`ZERO_AHEAD_BELOW`] bytes or more bears its share of that journal more cheaply than being
+//! written twice.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -23,7 +24,7 @@ use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 use super::{Disk, DiskFile, Entry, LockError};
 use crate::batch::Aligned;
 use crate::format::segment::first_of;
-use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
+use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
 
 /// The file whose lock keeps others away; it holds the process id of who has it.
 const LOCK_FILE: &str = "lock";
@@ -175,12 +176,12 @@ impl Disk for FileDisk {
             Fresh::ZeroAhead if self.method == Method::Direct => 0,
             _ => u64::MAX,
         };
-        Ok(OpenFile { file, method: self.method.clone(), written_to: zeroed_to, size })
+        Ok(OpenFile { file, method: self.method.clone(), written_to: zeroed_to, small_writes: 0, size })
     }
 
     fn open(&self, name: &str) -> io::Result<OpenFile> {
         let file = File::open(self.of(name))?;
-        Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, size: 0 })
+        Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
     }
 
     fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
@@ -245,16 +246,19 @@ pub struct OpenFile {
     method: Method,
     /// Up to here the space has been written at least once, if that matters.
     written_to: u64,
+    /// Writes in a row that were small.
+    small_writes: u32,
     size: u64,
 }
 
 impl OpenFile {
     /// Zeroes fresh space before a small write into it.
     fn zero_ahead(&mut self, end: u64, length: usize) -> io::Result<()> {
+        self.small_writes = if length < ZERO_AHEAD_BELOW { self.small_writes.saturating_add(1) } else { 0 };
         if end <= self.written_to {
             return Ok(());
         }
-        if length < ZERO_AHEAD_BELOW {
+        if self.small_writes > ZERO_AHEAD_AFTER {
             while self.written_to < end {
                 let step = self.written_to.clamp(ZERO_AHEAD_SIZE_FIRST as u64, ZERO_AHEAD_SIZE as u64);
                 let step = step.min(self.size.saturating_sub(self.written_to));
@@ -381,5 +385,36 @@ mod tests {
         drop(lock);
         assert!(disk.lock().is_ok());
         drop(copy);
+    }
+
+    #[test]
+    fn space_is_zeroed_ahead_of_small_writes_in_a_row_and_not_of_the_odd_one() {
+        const SIZE: u64 = 4 * 1024 * 1024;
+        let method = Method::Buffered { reason: "any file system will do".to_owned() };
+        let mut file = OpenFile {
+            file: tempfile::tempfile().expect("a file"),
+            method,
+            written_to: 0,
+            small_writes: 0,
+            size: SIZE,
+        };
+        let bytes = vec![7; ZERO_AHEAD_BELOW];
+        let mut at = 0;
+        let mut write = |file: &mut OpenFile, length: usize| {
+            file.write_durable(at, &mut [IoSlice::new(&bytes[..length])]).expect("it is written");
+            at += length as u64;
+            file.written_to - at
+        };
+        for length in [BLOCK_SIZE, ZERO_AHEAD_BELOW].repeat(2 * ZERO_AHEAD_AFTER as usize) {
+            assert_eq!(write(&mut file, length), 0, "nothing beyond what was written");
+        }
+        for _ in 0..ZERO_AHEAD_AFTER {
+            assert_eq!(write(&mut file, BLOCK_SIZE), 0);
+        }
+        assert_ne!(write(&mut file, BLOCK_SIZE), 0, "one too many in a row");
+        let mut found = vec![1; SIZE as usize];
+        assert_eq!(file.read_at(0, &mut found).expect("it is read"), file.written_to as usize);
+        assert!(found[..at as usize].iter().all(|byte| *byte == 7), "what was written is there");
+        assert!(found[at as usize..file.written_to as usize].iter().all(|byte| *byte == 0));
     }
 }

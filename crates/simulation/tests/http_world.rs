@@ -26,13 +26,15 @@ fn seen<K: Ord + std::fmt::Debug>(what: &str, key: &K, sums: &BTreeMap<K, u64>) 
 }
 
 /// Rows 4.3, 4.9, 4.12, 4.16, 4.33, 4.34, 4.35, 4.36, 4.37, 5.5: in every world every honest client gets every answer,
-/// exact and in order, every connection ends for one reason, and nothing is left over. Over all worlds everything that
-/// can happen does.
+/// exact and in order, every connection ends for one reason, and nothing is left over. Where there is a hub, every message
+/// is in its stream once, in order, where its acknowledgement said, and is heard before the PONG behind it. Over
+/// all worlds everything that can happen does.
 #[test]
 fn every_world_ends_well_and_all_that_can_happen_does() {
     let mut faults = FaultCounts::default();
     let (mut styles, mut manners, mut closed) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let (mut answers, mut retries, mut broken) = (0, 0, 0);
+    let (mut heard, mut audited) = (0, 0);
     for seed in 0..SEEDS {
         let report = report(seed);
         faults.add(&report.report.faults);
@@ -41,6 +43,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         add(&mut closed, &report.closed);
         (answers, retries) = (answers + report.answers, retries + report.retries);
         broken += report.broken;
+        (heard, audited) = (heard + report.heard, audited + report.audited);
     }
     for fault in Fault::ALL {
         // There are no datagrams in this world, and its shards dial nobody.
@@ -66,6 +69,8 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
         }
     }
     assert!(answers > 20 * SEEDS, "only {answers} answers");
+    assert!(heard > 20 * SEEDS, "only {heard} messages were heard");
+    assert!(audited > 5 * SEEDS, "only {audited} records were read in the end");
     assert!(retries > 0, "no connection of an honest client was ever harmed");
     assert!(broken > 0 && broken * 20 < answers, "{broken} of {answers} answers broke off");
 }

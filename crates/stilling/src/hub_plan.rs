@@ -10,6 +10,7 @@ use crate::hub::{self, HubDesk, Opened, Runner};
 use crate::lifecycle::{EndUnless, Lifecycle};
 use crate::nats::Users;
 use crate::overview::Overview;
+use crate::settings::{self, StreamConfig};
 use crate::syslog::Rules;
 
 /// The hub, its streams opened.
@@ -20,33 +21,51 @@ pub(crate) struct HubPlan {
     payload_size_max: u32,
     has_thread: bool,
     streams: usize,
+    /// Numbers that nobody outside can guess: what subjects are hashed with, and the server's id.
+    secret: [u64; 3],
+}
+
+/// A hub in the first shard that is the same each time, if its streams are in memory: for simulated worlds.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn hub_in_memory(
+    streams: &[StreamConfig],
+    shards: &[Arc<Wake>],
+    overview: &Overview,
+    lifecycle: &Arc<Lifecycle>,
+) -> Result<Vec<HubDesk>, ServeError> {
+    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::of(&hub, HubThread::Shard)? };
+    plan.start(shards, overview, lifecycle).map(|(desks, _)| desks)
 }
 
 impl HubPlan {
     /// Opens the streams, if anybody can come to them.
     pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
-        if !config.hub.has_listeners() {
-            return Ok(None);
-        }
+        config.hub.has_listeners().then(|| HubPlan::of(&config.hub, config.hub_thread)).transpose()
+    }
+
+    fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
         let payload_size_max =
-            config.hub.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
-        let streams: Vec<_> = config.hub.streams.iter().map(hub::stream_config).collect();
+            config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
+        let streams: Vec<_> = config.streams.iter().map(hub::stream_config).collect();
         let count = streams.len();
         let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
         let opened =
-            Opened::open(hub, &config.hub.data, payload_size_max as usize).map_err(ServeError::Streams)?;
-        let has_thread = match config.hub_thread {
+            Opened::open(hub, &config.data, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2,
             HubThread::Shard => false,
             HubThread::Own => true,
         };
-        let users = Arc::new(Users::new(config.hub.users.clone()));
-        let rules =
-            Rules { sources: config.hub.syslog_sources.clone(), subject: config.hub.syslog_subject.clone() };
+        let users = Arc::new(Users::new(config.users.clone()));
+        let rules = Rules { sources: config.syslog_sources.clone(), subject: config.syslog_subject.clone() };
         let syslog = Arc::new(rules);
-        Ok(Some(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count }))
+        let secret = std::array::from_fn(|_| hub::unpredictable());
+        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret })
     }
 
     /// What there is to say before it runs.
@@ -64,7 +83,8 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
-        let HubPlan { opened, users, syslog, payload_size_max, has_thread, .. } = self;
+        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, .. } = self;
+        let [key, other_key, id] = secret;
         let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
         let wake = if has_thread {
             let sleeper = Arc::clone(&sleeper);
@@ -74,12 +94,12 @@ impl HubPlan {
         };
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
         let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
-        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
+        let key = stilling_hub::HashKey(key, other_key);
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
         let mut runner = Some(Runner::new(hub, inlets));
-        let info = hub::info(users.are_any(), payload_size_max);
+        let info = hub::info(id, users.are_any(), payload_size_max);
         let mut desks = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {
             let runner = if has_thread { None } else { runner.take() };

@@ -29,11 +29,15 @@ pub enum Manner {
     LongHead,
     /// Leaves in the middle of a request.
     Leaving,
+    /// Speaks NATS, more or less.
+    Rambling,
+    /// Listens to everything that is published, and never reads.
+    Deaf,
 }
 
 impl Manner {
     /// Every manner.
-    pub const ALL: [Manner; 9] = [
+    pub const ALL: [Manner; 11] = [
         Manner::Garbage,
         Manner::Resetting,
         Manner::Slowloris,
@@ -43,7 +47,14 @@ impl Manner {
         Manner::Idle,
         Manner::LongHead,
         Manner::Leaving,
+        Manner::Rambling,
+        Manner::Deaf,
     ];
+
+    /// Whether it goes to where NATS is spoken.
+    pub(super) fn is_of_hub(self) -> bool {
+        matches!(self, Manner::Rambling | Manner::Deaf)
+    }
 
     /// What it sends first, what it then repeats, and how long it rests in between.
     fn script(self, random: &mut SplitMix64) -> (Vec<u8>, &'static [u8], Duration) {
@@ -77,12 +88,40 @@ impl Manner {
                 1,
             ),
             Manner::Idle => (b"GET /test/fast HTTP/1.1\r\nHost: sim\r\n\r\n", b"", 1000),
+            Manner::Rambling => return (rambling(random), b"", Duration::from_millis(5)),
+            Manner::Deaf => (b"CONNECT {}\r\nSUB > 1\r\n", b"PING\r\n", 20),
             Manner::Leaving => {
                 (b"POST /own/work HTTP/1.1\r\nHost: sim\r\nContent-Length: 5\r\n\r\nhal", b"", 1000)
             }
         };
         (first.to_vec(), again, Duration::from_millis(ms))
     }
+}
+
+/// What a client says that knows the words and not the sentences.
+fn rambling(random: &mut SplitMix64) -> Vec<u8> {
+    const WORDS: [&[u8]; 14] = [
+        b"CONNECT {}\r\n",
+        b"CONNECT {\"verbose\":true,\"headers\":true}\r\n",
+        b"PING\r\n",
+        b"PONG\r\n",
+        b"PUB noise 5\r\nhello\r\n",
+        b"PUB noise _INBOX.x 100000\r\nnot so long",
+        b"HPUB noise 12 15\r\nNATS/1.0\r\n\r\nabc\r\n",
+        b"SUB > 1\r\n",
+        b"SUB noise.* group 2\r\n",
+        b"UNSUB 1 3\r\n",
+        b"PUB $JS.API.STREAM.INFO.events _INBOX.y 0\r\n\r\n",
+        b"PUB $JS.API.CONSUMER.CREATE.events _INBOX.z 2\r\n{}\r\n",
+        b"PUB noise -1\r\n",
+        b"MSG noise 1 0\r\n\r\n",
+    ];
+    let first = WORDS[random.index(2)].to_vec();
+    let words = (0..random.between(1, 30)).map(|_| WORDS[random.index(WORDS.len())]);
+    words.fold(first, |mut said, word| {
+        said.extend_from_slice(word);
+        said
+    })
 }
 
 /// A hostile client.
@@ -140,7 +179,8 @@ impl Hostile {
         if self.done || scene.now < self.start {
             return Ok(());
         }
-        let peer = self.peer.get_or_insert_with(|| scene.network.connect(scene.address.clone(), None));
+        let address = if self.manner.is_of_hub() { scene.hub_address } else { scene.address };
+        let peer = self.peer.get_or_insert_with(|| scene.network.connect(address.clone(), None));
         if scene.now >= self.leaves_at {
             self.done = true;
             if let Some(peer) = self.peer.take()
@@ -151,7 +191,7 @@ impl Hostile {
             return Ok(());
         }
         let mut into = [0; 1024];
-        while self.manner != Manner::NeverReading {
+        while !matches!(self.manner, Manner::NeverReading | Manner::Deaf) {
             match peer.read(&mut into) {
                 Ok(len) if len > 0 => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,

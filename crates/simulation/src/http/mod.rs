@@ -1,14 +1,16 @@
 //! The HTTP world: the shipped shards, HTTP sessions and worker pool over the simulated network, with clients of every
-//! sort on the other side.
+//! sort on the other side. In some worlds there is a hub beside them, with clients that speak NATS.
 //!
 //! ```text
 //!  honest, hostile clients ─ network ─ SimDriver ─ Shard ─ HttpService ─ Lane ─ Pool, played by hand
+//!  talkers                 ─                             └ NatsSession ─ Port ─ Hub, on the first shard
 //! ```
 //!
 //! The first shard really sleeps: announced, until its driver has news or somebody wakes it; meanwhile the others act
 //! (`outside`). What must hold is checked all along by the clients, the driver and the shards' own audits, and at the
 //! end by `settle`: one answer per request, in order and byte for byte; one reason per closed connection; every
-//! buffer back, every slot free; every job answered once; nobody left waiting once the network has become kind.
+//! buffer back, every slot free; every job answered once; every message in the stream once, in order, where its
+//! acknowledgement said; nobody left waiting once the network has become kind.
 
 mod exchange;
 mod honest;
@@ -17,6 +19,7 @@ mod outside;
 mod own;
 mod setting;
 mod settle;
+mod talker;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,6 +38,7 @@ pub use honest::Style;
 pub use hostile::Manner;
 
 use setting::Setting;
+use talker::Board;
 
 /// Seconds after 1970 at the beginning of every world.
 const CALENDAR_START: u64 = 1_700_000_000;
@@ -68,6 +72,10 @@ pub struct HttpReport {
     pub retries: u64,
     /// Answers that broke off, as some have to.
     pub broken: u64,
+    /// Messages that talkers heard of each other.
+    pub heard: u64,
+    /// Records that were read in the end and found to be what they should.
+    pub audited: u64,
     /// The text of the run, if it was asked for.
     pub text: Vec<String>,
 }
@@ -77,6 +85,8 @@ struct Scene<'a> {
     network: &'a Network,
     now: Time,
     address: &'a Address,
+    hub_address: &'a Address,
+    board: &'a mut Board,
     random: &'a mut SplitMix64,
     /// The server has been asked to end.
     draining: bool,

@@ -12,6 +12,7 @@ use stilling_workers::{Finished, JobContext, Keeper, Pool};
 use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
 use super::setting::Setting;
+use super::talker::{Board, Talker};
 use super::{HttpShard, Scene, TURNS_AT_ONCE_MAX};
 use crate::network::{Address, Network, PeerKey};
 
@@ -28,13 +29,18 @@ const STUCK: Duration = Duration::from_secs(3);
 pub(super) enum Client {
     Honest(Honest),
     Hostile(Hostile),
+    Talker(Talker),
 }
 
 pub(super) struct Outside {
     setting: Setting,
     network: Network,
     address: Address,
+    hub_address: Address,
     clients: Vec<Client>,
+    pub(super) board: Board,
+    /// What the stream has is read, or has been.
+    is_audited: bool,
     pub(super) second: Option<HttpShard>,
     pub(super) pool: Pool<JobOutcome>,
     /// Jobs that have run and whose answers leave at a point in time.
@@ -61,7 +67,7 @@ impl Outside {
     pub(super) fn new(
         setting: Setting,
         network: Network,
-        address: Address,
+        (address, hub_address): (Address, Address),
         clients: Vec<Client>,
         second: Option<HttpShard>,
         pool: Pool<JobOutcome>,
@@ -75,7 +81,10 @@ impl Outside {
             setting,
             network,
             address,
+            hub_address,
             clients,
+            board: Board::default(),
+            is_audited: false,
             second,
             pool,
             working: Vec::new(),
@@ -169,6 +178,9 @@ impl Outside {
             if let Some(second) = self.second.as_mut().filter(|shard| !shard.is_stopped()) {
                 second.turn(false).map_err(|error| error.to_string())?;
                 second.audit()?;
+                if second.is_stopped() {
+                    second.service().leave_hub();
+                }
             }
             if !stepped && !worked && self.network.activity() == before {
                 return Ok(());
@@ -181,6 +193,10 @@ impl Outside {
         let now = self.network.now();
         if now >= self.setting.faults_until && !std::mem::replace(&mut self.kind, true) {
             self.network.stop_faults();
+        }
+        let is_idle = self.clients.iter().all(Client::is_done);
+        if is_idle && self.setting.talks && !self.draining && !std::mem::replace(&mut self.is_audited, true) {
+            self.clients.push(Client::Talker(Talker::auditor(now)));
         }
         let early = self.setting.early_end.is_some_and(|at| now >= at);
         if !self.draining && (early || self.clients.iter().all(Client::is_done)) {
@@ -209,6 +225,8 @@ impl Outside {
                 network: &self.network,
                 now,
                 address: &self.address,
+                hub_address: &self.hub_address,
+                board: &mut self.board,
                 random: &mut self.setting.random,
                 draining: self.draining,
                 cramped: self.setting.cramped,
@@ -220,6 +238,7 @@ impl Outside {
             match client {
                 Client::Honest(client) => client.step(&mut scene)?,
                 Client::Hostile(client) => client.step(&mut scene)?,
+                Client::Talker(client) => client.step(&mut scene)?,
             }
             self.answers += scene.answers;
             self.retries += scene.retries;
@@ -282,6 +301,7 @@ impl Outside {
             names.push(match client {
                 Client::Honest(client) => client.complaint("is not finished"),
                 Client::Hostile(client) => format!("{:?}", client.manner),
+                Client::Talker(client) => client.complaint("is not finished"),
             });
         }
         let (jobs, draining) = (self.working.len(), self.draining);
@@ -294,6 +314,7 @@ impl Outside {
             match client {
                 Client::Honest(client) => *styles.entry(client.style).or_default() += 1,
                 Client::Hostile(client) => *manners.entry(client.manner).or_default() += 1,
+                Client::Talker(_) => {}
             }
         }
         (styles, manners)
@@ -305,6 +326,7 @@ impl Client {
         match self {
             Client::Honest(client) => client.key(),
             Client::Hostile(client) => client.key(),
+            Client::Talker(client) => client.key(),
         }
     }
 
@@ -312,6 +334,7 @@ impl Client {
         match self {
             Client::Honest(client) => client.wake_at(),
             Client::Hostile(client) => client.wake_at(),
+            Client::Talker(client) => client.wake_at(),
         }
     }
 
@@ -319,6 +342,7 @@ impl Client {
         match self {
             Client::Honest(client) => client.is_done(),
             Client::Hostile(client) => client.is_done(),
+            Client::Talker(client) => client.is_done(),
         }
     }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use stilling::Overview;
 use stilling::http::Timeouts;
-use stilling::parts::{Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves};
+use stilling::parts::{
+    Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves, hub_in_memory,
+};
+use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::Driver as _;
 use stilling_engine::{Config, Shard};
@@ -19,6 +22,7 @@ use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
 use super::outside::{Client, Outside};
 use super::own;
+use super::talker::Talker;
 use super::{CALENDAR_START, HttpShard};
 use crate::driver::SimDriver;
 use crate::faults::Faults;
@@ -42,6 +46,8 @@ pub(super) struct Setting {
     /// Work that takes far too long, in a thousand.
     pub(super) stuck_rate: u16,
     pub(super) cramped: bool,
+    /// There is a hub.
+    pub(super) talks: bool,
     /// From here on the network is kind.
     pub(super) faults_until: Time,
     /// The server is asked to end while clients are still busy.
@@ -106,7 +112,10 @@ impl Setting {
             slow_duration: millis(random, 1, 30),
             has_workers: threads > 0,
             queue_age_max,
-            doors: vec![Door { serves: Serves::Everything, demo: true }],
+            doors: vec![
+                Door { serves: Serves::Everything, demo: true },
+                Door { serves: Serves::Nats, demo: false },
+            ],
             routes: Arc::new(own::routes()),
             answers_held_max: 1 << 30,
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },
@@ -130,6 +139,7 @@ impl Setting {
             engine,
             http,
             pool,
+            talks: !cramped && random.chance(500),
             stuck_rate: if random.chance(150) { 50 } else { 0 },
             cramped,
             faults_until: Time::ZERO.after(Duration::from_millis(faults_until_ms)),
@@ -164,9 +174,17 @@ impl Setting {
             pool: pool.clone(),
             app: None,
             hub: std::sync::OnceLock::new(),
-            desks: Vec::new(),
+            desks: (0..self.shards).map(|_| Arc::default()).collect(),
         });
+        let mut desks = Vec::new();
+        if self.talks {
+            let events =
+                StreamConfig { durability: Durability::Memory, ..StreamConfig::new("events", ["events.>"]) };
+            desks = hub_in_memory(&[events], &wakes, &overview, &lifecycle).expect("nothing is opened");
+        }
+        let mut desks = desks.into_iter();
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
+        let hub_address = Address::Tcp("10.0.0.1:4222".parse().expect("an address"));
         let mut shards: Vec<HttpShard> = Vec::new();
         for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
             let counters = Arc::clone(&overview.http[number]);
@@ -177,15 +195,22 @@ impl Setting {
                 Arc::clone(&overview),
                 Arc::clone(&lifecycle),
             );
+            let service = service.with_hub(desks.next());
             let engine = Arc::clone(&overview.engines[number]);
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
             shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
+            if self.talks {
+                // Its clients wait to be greeted.
+                let listener = network.listen(hub_address.clone(), self.backlog, None);
+                shard.listen(listener, false).expect("the second listener");
+            }
             shards.push(shard);
         }
         let second = if self.shards == 2 { shards.pop() } else { None };
         let first = shards.pop().expect("there is at least one");
         let clients = self.clients();
-        let outside = Outside::new(self, network, address, clients, second, pool, lifecycle, overview);
+        let outside =
+            Outside::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
         (first, Rc::new(RefCell::new(outside)))
     }
 
@@ -195,7 +220,7 @@ impl Setting {
     }
 
     fn clients(&mut self) -> Vec<Client> {
-        let random = &mut self.random;
+        let (random, talks) = (&mut self.random, self.talks);
         let (honest, hostile) = (random.between(3, 25), random.below(12));
         let mut start = || Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
         let starts: Vec<Time> = (0..honest + hostile).map(|_| start()).collect();
@@ -206,9 +231,21 @@ impl Setting {
         });
         let mut clients: Vec<Client> = honest.collect();
         clients.extend(hostile.iter().map(|start| {
-            let manner = Manner::ALL[random.index(Manner::ALL.len())];
+            let mut manner = Manner::ALL[random.index(Manner::ALL.len())];
+            if manner.is_of_hub() && !talks {
+                manner = Manner::Garbage;
+            }
             Client::Hostile(Hostile::new(manner, *start, random))
         }));
+        if talks {
+            for number in 0..random.between(1, 6) as usize {
+                let start = Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
+                clients.push(Client::Talker(match random.chance(300) {
+                    true => Talker::listener(start, random),
+                    false => Talker::publisher(number, start, random),
+                }));
+            }
+        }
         clients
     }
 }

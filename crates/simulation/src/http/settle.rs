@@ -69,6 +69,8 @@ pub(super) fn settle(mut first: HttpShard, outside: &Rc<RefCell<Outside>>) -> Re
         answers: outside.answers,
         retries: outside.retries,
         broken: outside.broken,
+        heard: outside.board.heard,
+        audited: outside.board.audited,
         text: network.take_text(),
     })
 }

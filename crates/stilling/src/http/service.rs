@@ -173,8 +173,13 @@ impl HttpService {
     }
 
     /// Has messages dealt with by the hub.
-    pub(crate) fn with_hub(self, hub: Option<HubDesk>) -> Self {
+    pub fn with_hub(self, hub: Option<HubDesk>) -> Self {
         HttpService { hub: hub.map(Box::new), ..self }
+    }
+
+    /// Leaves the hub, as the end of the shard does: for worlds in which shards that have stopped are kept.
+    pub fn leave_hub(&mut self) {
+        self.hub = None;
     }
 
     /// Has requests answered by worker processes.

@@ -14,8 +14,8 @@ use super::runner::Runner;
 use crate::nats::Users;
 use crate::syslog::{Rules, SETTLED_PER_TURN, SyslogDesk};
 
-/// One shard's desk.
-pub(crate) struct HubDesk {
+/// One shard's desk: how its sessions come to the hub.
+pub struct HubDesk {
     pub(crate) port: Port,
     pub(crate) users: Arc<Users>,
     /// What the NATS listeners say of themselves.
@@ -153,7 +153,7 @@ mod tests {
         let counters = hub.counters();
         let mut runner = Runner::new(hub, inlets);
         let port = ports.pop().expect("one for each shard");
-        let info = super::super::info(false, 1 << 20);
+        let info = super::super::info(0, false, 1 << 20);
         let mut desk = HubDesk::new(port, Arc::default(), (info, Arc::default()), None, 0);
         fill(&mut desk.port);
         let from = SocketAddr::from(([127, 0, 0, 1], 1));

@@ -23,7 +23,8 @@ mod opened;
 mod port;
 mod runner;
 
-pub(crate) use desk::{DeskCounters, HubDesk};
+pub(crate) use desk::DeskCounters;
+pub use desk::HubDesk;
 pub(crate) use opened::{Opened, RECORD_EXTRA_MAX};
 pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, connect};
@@ -32,9 +33,9 @@ pub(crate) use runner::{Runner, connect};
 const NATS_VERSION: &str = "2.10.0";
 
 /// What the NATS listeners say of themselves.
-pub(crate) fn info(auth_required: bool, payload_size_max: u32) -> Info<'static> {
+pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<'static> {
     Info {
-        server_id: format!("STILLING{:016X}", unpredictable()).into(),
+        server_id: format!("STILLING{id:016X}").into(),
         server_name: "stilling".into(),
         version: NATS_VERSION.into(),
         proto: 1,

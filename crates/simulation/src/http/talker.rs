@@ -1,0 +1,396 @@
+//! Clients of the hub, which speak NATS beside those that speak HTTP.
+//!
+//! ```text
+//!  publishers   say each message to the stream and to whoever listens, and hear both back: in order, and before the PONG
+//!  listeners    hear what all publishers say, of each in order
+//!  the auditor  comes last and reads the whole stream: every message once, where its acknowledgement said
+//! ```
+//!
+//! A connection that the network harmed is tried again with what was not acknowledged, under the same message ids.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write as _};
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::Scene;
+use crate::network::{Peer, PeerKey};
+use crate::random::SplitMix64;
+
+/// Most messages of a publisher.
+const MESSAGES_MAX: u64 = 40;
+
+/// Most bytes of a message beyond its number.
+const FILLING_MAX: u64 = 3000;
+
+/// Which connection of a publisher's, and which of its messages.
+type Place = (u32, u32);
+
+/// What the talkers know together.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    /// Where in the stream a publisher's message is, as it was told.
+    acknowledged: BTreeMap<(usize, u32), u64>,
+    /// Messages that listeners heard.
+    pub(super) heard: u64,
+    /// Records that the auditor read.
+    pub(super) audited: u64,
+}
+
+/// A client of the hub.
+#[derive(Debug)]
+pub(super) struct Talker {
+    role: Role,
+    wake_at: Option<Time>,
+    peer: Option<Peer>,
+    outbox: Vec<u8>,
+    inbox: Vec<u8>,
+    /// Connections so far.
+    attempt: u32,
+    /// Answers to questions whether all has been dealt with, on this connection.
+    pongs: u32,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+enum Role {
+    Publisher { number: usize, total: u32, acknowledged: u32, echoed: u32 },
+    Listener { last: BTreeMap<usize, Place>, leaves_at: Time },
+    Auditor { read: u64 },
+}
+
+/// What the server says.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Pong,
+    Message { subject: String, reply: String, payload: String },
+    Other(String),
+}
+
+impl Talker {
+    fn new(role: Role, start: Time) -> Talker {
+        Talker {
+            role,
+            wake_at: Some(start),
+            peer: None,
+            outbox: Vec::new(),
+            inbox: Vec::new(),
+            attempt: 0,
+            pongs: 0,
+            is_done: false,
+        }
+    }
+
+    pub(super) fn publisher(number: usize, start: Time, random: &mut SplitMix64) -> Talker {
+        let total = random.between(1, MESSAGES_MAX) as u32;
+        Talker::new(Role::Publisher { number, total, acknowledged: 0, echoed: 0 }, start)
+    }
+
+    pub(super) fn listener(start: Time, random: &mut SplitMix64) -> Talker {
+        let leaves_at = start.after(Duration::from_millis(random.between(50, 1500)));
+        Talker::new(Role::Listener { last: BTreeMap::new(), leaves_at }, start)
+    }
+
+    pub(super) fn auditor(now: Time) -> Talker {
+        Talker::new(Role::Auditor { read: 0 }, now)
+    }
+
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.peer.as_ref().map(Peer::key)
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        match &self.role {
+            Role::Listener { leaves_at, .. } if !self.is_done => {
+                Some(self.wake_at.map_or(*leaves_at, |at| at.min(*leaves_at)))
+            }
+            _ => self.wake_at,
+        }
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    /// Does what it can do now.
+    pub(super) fn step(&mut self, scene: &mut Scene<'_>) -> Result<(), String> {
+        if let Role::Listener { leaves_at, .. } = &self.role
+            && scene.now >= *leaves_at
+        {
+            self.leave();
+        }
+        if self.is_done || self.wake_at.is_some_and(|at| scene.now < at) && self.peer.is_none() {
+            return Ok(());
+        }
+        self.wake_at = self.wake_at.filter(|at| scene.now < *at);
+        if self.peer.is_none() {
+            self.dial(scene);
+        }
+        match self.go_on(scene) {
+            Ok(()) => Ok(()),
+            Err(Trouble::Wrong(why)) => Err(self.complaint(&why)),
+            Err(Trouble::Ended(why)) => self.broken(&why, scene),
+        }
+    }
+
+    fn dial(&mut self, scene: &Scene<'_>) {
+        self.peer = Some(scene.network.connect(scene.hub_address.clone(), None));
+        self.attempt += 1;
+        self.pongs = 0;
+        self.inbox.clear();
+        self.outbox.clear();
+        self.say("CONNECT {\"verbose\":false,\"headers\":true}");
+        match self.role {
+            Role::Publisher { number, total, acknowledged, ref mut echoed } => {
+                *echoed = acknowledged;
+                self.say(&format!("SUB _INBOX.{number}.* 1"));
+                self.say(&format!("SUB live.{number} 2"));
+                self.say("PING");
+                for message in acknowledged..total {
+                    self.publish(number, message);
+                }
+                self.say("PING");
+            }
+            Role::Listener { .. } => {
+                self.say("SUB live.* 1");
+                self.say("PING");
+            }
+            Role::Auditor { ref mut read } => {
+                *read = 0;
+                let config =
+                    r#"{"stream_name":"events","config":{"deliver_subject":"_D","ack_policy":"none"}}"#;
+                self.say("SUB _D 1");
+                self.say("SUB _R 2");
+                self.say(&format!("PUB $JS.API.CONSUMER.CREATE.events _R {}\r\n{config}", config.len()));
+                self.say("PING");
+            }
+        }
+    }
+
+    fn say(&mut self, line: &str) {
+        self.outbox.extend_from_slice(line.as_bytes());
+        self.outbox.extend_from_slice(b"\r\n");
+    }
+
+    /// One message to the stream, and one to whoever listens.
+    fn publish(&mut self, number: usize, message: u32) {
+        let head = format!("NATS/1.0\r\nNats-Msg-Id: {number}-{message}\r\n\r\n");
+        let payload = payload(number, message);
+        let size = head.len() + payload.len();
+        let line = format!("HPUB events.{number} _INBOX.{number}.{message} {} {size}", head.len());
+        self.say(&format!("{line}\r\n{head}{payload}"));
+        let live = format!("{} {message}", self.attempt);
+        self.say(&format!("PUB live.{number} {}\r\n{live}", live.len()));
+    }
+
+    fn go_on(&mut self, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        match peer.connected() {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(Trouble::Ended(format!("it was refused: {error}"))),
+        }
+        while !self.outbox.is_empty() {
+            let all = self.outbox.len() as u64;
+            let some = if scene.random.chance(700) { all } else { scene.random.between(1, all.min(500)) };
+            match peer.write(&self.outbox[..some as usize]) {
+                Ok(taken) => drop(self.outbox.drain(..taken)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Trouble::Ended(format!("a write failed: {error}"))),
+            }
+        }
+        let mut into = [0; 2048];
+        while let Some(peer) = &mut self.peer {
+            match peer.read(&mut into) {
+                Ok(0) => return Err(Trouble::Ended("the end came".to_owned())),
+                Ok(len) => self.inbox.extend(&into[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Trouble::Ended(format!("a read failed: {error}"))),
+            }
+            while let Some(said) = self.next_said()? {
+                self.hear(said, scene)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_said(&mut self) -> Result<Option<Said>, Trouble> {
+        let Some(end) = self.inbox.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
+        let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
+        let words: Vec<&str> = line.split(' ').collect();
+        let (subject, reply, headers, size) = match words[..] {
+            ["PONG"] => {
+                self.inbox.drain(..end + 2);
+                return Ok(Some(Said::Pong));
+            }
+            ["MSG", subject, _, size] => (subject, "", "0", size),
+            ["MSG", subject, _, reply, size] => (subject, reply, "0", size),
+            ["HMSG", subject, _, headers, size] => (subject, "", headers, size),
+            ["HMSG", subject, _, reply, headers, size] => (subject, reply, headers, size),
+            _ => {
+                self.inbox.drain(..end + 2);
+                return Ok(Some(Said::Other(line)));
+            }
+        };
+        let (Ok(headers), Ok(size)) = (headers.parse::<usize>(), size.parse::<usize>()) else {
+            return Err(Trouble::Wrong(format!("no sizes: {line}")));
+        };
+        let start = end + 2;
+        let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
+        let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
+            return Err(Trouble::Wrong(format!("a message that does not end where it says: {line}")));
+        };
+        let payload = String::from_utf8_lossy(payload).into_owned();
+        let said = Said::Message { subject: subject.to_owned(), reply: reply.to_owned(), payload };
+        self.inbox.drain(..start + size + 2);
+        Ok(Some(said))
+    }
+
+    fn hear(&mut self, said: Said, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+        if self.is_done {
+            return Ok(());
+        }
+        let wrong = |what: &str| Err(Trouble::Wrong(what.to_owned()));
+        match (&mut self.role, said) {
+            (_, Said::Other(line)) if line.starts_with("INFO ") => {}
+            (_, Said::Other(line)) if line == "PING" => self.outbox.extend_from_slice(b"PONG\r\n"),
+            (_, Said::Other(line)) => return Err(Trouble::Wrong(format!("it was told {line}"))),
+            (Role::Publisher { total, acknowledged, echoed, .. }, Said::Pong) => {
+                self.pongs += 1;
+                if self.pongs == 2 {
+                    if acknowledged < total {
+                        return wrong("the PONG overtook acknowledgements");
+                    }
+                    if echoed < total {
+                        return wrong("the PONG overtook messages");
+                    }
+                    self.leave();
+                }
+            }
+            // There is nothing to read.
+            (Role::Auditor { .. }, Said::Pong) if scene.board.acknowledged.is_empty() => self.leave(),
+            (_, Said::Pong) => self.pongs += 1,
+            (
+                Role::Publisher { number, acknowledged, echoed, .. },
+                Said::Message { subject, payload, .. },
+            ) => {
+                if subject == format!("live.{number}") {
+                    if payload != format!("{} {echoed}", self.attempt) {
+                        return wrong(&format!("it heard itself say {payload:?} and not {echoed}"));
+                    }
+                    *echoed += 1;
+                    scene.board.heard += 1;
+                } else {
+                    if subject != format!("_INBOX.{number}.{acknowledged}") {
+                        return wrong(&format!("it waits for {acknowledged}, and {subject} was answered"));
+                    }
+                    let Some(sequence) = sequence_of(&payload) else {
+                        return wrong(&format!("{subject} was answered {payload}"));
+                    };
+                    let is_duplicate = payload.contains("\"duplicate\":true");
+                    if is_duplicate && self.attempt == 1 {
+                        return wrong("a message that was sent once is a duplicate");
+                    }
+                    scene.board.acknowledged.insert((*number, *acknowledged), sequence);
+                    *acknowledged += 1;
+                    scene.answers += 1;
+                }
+            }
+            (Role::Listener { last, .. }, Said::Message { subject, payload, .. }) => {
+                let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
+                let place = payload.split_once(' ');
+                let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+                let (Some(number), Some(place)) = (number, place) else {
+                    return wrong(&format!("{subject} says {payload:?}"));
+                };
+                if last.insert(number, place).is_some_and(|before| before >= place) {
+                    return wrong(&format!("of publisher {number} it heard {place:?} out of order"));
+                }
+                scene.board.heard += 1;
+            }
+            (Role::Auditor { read }, Said::Message { subject, reply, payload }) => {
+                if subject == "_R" {
+                    if payload.contains("\"error\"") {
+                        return wrong(&format!("there is no consumer: {payload}"));
+                    }
+                    return Ok(());
+                }
+                *read += 1;
+                let (number, message) = owner(&subject, &payload)
+                    .ok_or_else(|| Trouble::Wrong(format!("{subject} has {payload:.40}")))?;
+                let sequence = reply.split('.').nth(5).and_then(|part| part.parse().ok());
+                let told = scene.board.acknowledged.get(&(number, message)).copied();
+                if sequence != Some(*read) || told != sequence {
+                    let what = format!("message {message} of {number} is at {sequence:?}");
+                    return wrong(&format!("{what}, record {read}, acknowledged as {told:?}"));
+                }
+                if payload != self::payload(number, message) {
+                    return wrong(&format!("message {message} of {number} is not what it was"));
+                }
+                if *read == scene.board.acknowledged.len() as u64 {
+                    scene.board.audited = *read;
+                    self.leave();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        (self.is_done, self.peer, self.wake_at) = (true, None, None);
+    }
+
+    /// The connection is gone. That is nobody's fault if the network did it, or if the server is to end.
+    fn broken(&mut self, why: &str, scene: &mut Scene<'_>) -> Result<(), String> {
+        let is_harmed = self.peer.as_ref().is_some_and(Peer::is_damaged);
+        if !is_harmed && !scene.draining {
+            return Err(self.complaint(why));
+        }
+        self.peer = None;
+        scene.retries += 1;
+        if scene.draining {
+            self.leave();
+        } else {
+            let span = scene.random.between(1, 50_000_000);
+            self.wake_at = Some(scene.now.after(Duration::from_nanos(span)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn complaint(&self, what: &str) -> String {
+        let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(300)]).into_owned();
+        let unsent = self.outbox.len();
+        format!("{:?}, connection {}: {what}\n  {unsent} bytes unsent, got: {got:?}", self.role, self.attempt)
+    }
+}
+
+enum Trouble {
+    /// The server said something that it must not say.
+    Wrong(String),
+    /// The connection is over.
+    Ended(String),
+}
+
+/// What a message says: its number, and something that looks different for each.
+fn payload(number: usize, message: u32) -> String {
+    let mut random = SplitMix64::new((number as u64) << 32 | u64::from(message));
+    let mut text = Vec::new();
+    let _ = write!(text, "{message} ");
+    let filling = random.below(FILLING_MAX);
+    text.extend((0..filling).map(|_| b'a' + random.below(26) as u8));
+    String::from_utf8(text).unwrap_or_default()
+}
+
+/// Whose message it is, and which one.
+fn owner(subject: &str, payload: &str) -> Option<(usize, u32)> {
+    let number = subject.strip_prefix("events.")?.parse().ok()?;
+    let (message, _) = payload.split_once(' ')?;
+    Some((number, message.parse().ok()?))
+}
+
+/// The sequence that an acknowledgement tells.
+fn sequence_of(text: &str) -> Option<u64> {
+    let (_, behind) = text.split_once("\"seq\":")?;
+    behind.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}

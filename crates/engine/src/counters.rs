@@ -83,7 +83,7 @@ pub struct Counters {
     pub input_held: Counter,
     /// Bytes of unsent output held now.
     pub output_held: Counter,
-    /// Times the driver entered the system.
+    /// System calls of the driver: see [`DriverCounters::enters`](crate::driver::DriverCounters::enters).
     pub enters: Counter,
     /// Receives that waited for a free buffer.
     pub starved: Counter,

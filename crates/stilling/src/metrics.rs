@@ -59,7 +59,7 @@ impl Collector for Everything {
         gauge(to, "input_held_bytes", "Unfinished input held", see.engine(|c| &c.input_held))?;
         gauge(to, "output_held_bytes", "Unsent output held", see.engine(|c| &c.output_held))?;
         counter(to, "turns", "Turns of the event loops", see.engine(|c| &c.turns))?;
-        counter(to, "driver_enters", "System calls to wait, submit or send", see.engine(|c| &c.enters))?;
+        counter(to, "driver_enters", "System calls of the drivers", see.engine(|c| &c.enters))?;
         counter(to, "driver_starved", "Receives that waited for a buffer", see.engine(|c| &c.starved))?;
         counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
         counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;

@@ -45,6 +45,10 @@ pub(crate) struct Sample {
     pub(crate) cpu_s: f64,
     /// Instructions that the server executed per request, user and kernel, where the processor counts them.
     pub(crate) instructions: Option<f64>,
+    /// Context switches of the server's threads per thousand requests, where they are counted.
+    pub(crate) switches: Option<f64>,
+    /// System calls of the server's driver per thousand requests, of a server that tells.
+    pub(crate) system_calls: Option<f64>,
 }
 
 /// A way of asking.
@@ -229,6 +233,8 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
         refused,
         cpu_s: 0.0,
         instructions: None,
+        switches: None,
+        system_calls: None,
     })
 }
 
@@ -269,6 +275,8 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
         refused: number(printed, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64,
         cpu_s: 0.0,
         instructions: None,
+        switches: None,
+        system_calls: None,
     })
 }
 
@@ -288,6 +296,8 @@ fn read_own(printed: &str) -> Option<Sample> {
         refused: report.shed,
         cpu_s: 0.0,
         instructions: None,
+        switches: None,
+        system_calls: None,
     })
 }
 

@@ -10,6 +10,7 @@ mod instructions;
 pub(crate) mod isolation;
 pub(crate) mod load;
 mod machine;
+mod monitor;
 mod overload;
 pub(crate) mod own;
 mod page;

@@ -175,6 +175,18 @@ impl Server {
             .sum()
     }
 
+    /// Context switches of the server's threads that live now, voluntary or not, since each of them started. Threads of
+    /// the kernel that work for a process are among them.
+    pub(super) fn context_switches(&self) -> u64 {
+        let threads = |id: u32| fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
+        let statuses = self.processes().into_iter().flat_map(threads);
+        // A thread that has ended meanwhile is not found.
+        statuses
+            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+            .map(|status| switches(&status))
+            .sum()
+    }
+
     /// Bytes of memory that the server occupies; what its processes share counts once (`Pss`).
     pub(crate) fn memory(&self) -> u64 {
         let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
@@ -325,6 +337,12 @@ fn pss(rollup: &str) -> Option<u64> {
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
+/// All context switches of a thread, from `/proc/PID/task/TID/status`.
+fn switches(status: &str) -> u64 {
+    let count = |line: &str| line.split_once("voluntary_ctxt_switches:")?.1.trim().parse::<u64>().ok();
+    status.lines().filter_map(count).sum()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,6 +354,7 @@ mod tests {
         assert_eq!(Stat::parse("42 (a"), None);
         assert_eq!(pss("Rss:      900 kB\nPss:      123 kB\nPss_Anon: 5 kB\n"), Some(123 * 1024));
         assert_eq!(pss("Rss: 900 kB\n"), None);
+        assert_eq!(switches("Name:\ta\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n"), 42);
     }
 
     #[test]

@@ -6,8 +6,7 @@
 //! memory is looked at before, right after the answers, and when the server has parked them.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -17,7 +16,7 @@ use clap::Args;
 use super::figures::{self, Section};
 use super::page::{PAGE, with_section};
 use super::server::Server;
-use super::{idle, isolation, machine};
+use super::{idle, isolation, machine, monitor};
 use crate::Outcome;
 use crate::steps::{cargo, run, shown};
 use crate::tree;
@@ -165,16 +164,7 @@ fn look(server: &Server) -> Outcome<Look> {
 
 /// Connections that the server says are open.
 fn open(server: &Server) -> Outcome<u64> {
-    let mut stream = TcpStream::connect(server.address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", server.address)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let value = answer.lines().find_map(|line| {
-        let (name, value) = line.rsplit_once(' ')?;
-        (name.ends_with("connections")).then(|| value.parse().ok())?
-    });
-    Ok(value.ok_or("the metrics do not tell the connections")?)
+    monitor::figure(server.address, "connections")
 }
 
 /// The generator while it runs; dropping it ends it.

@@ -219,7 +219,8 @@ pub enum Wait {
 /// What a driver counts about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriverCounters {
-    /// Times the driver entered the system to wait, send or submit.
+    /// System calls of the driver on behalf of its sources: to wait, to submit, and, where that is not done through a
+    /// ring, to accept, to receive, to send, to watch and to close.
     pub enters: u64,
     /// Receives that found no free buffer and waited for one.
     pub starved: u64,

@@ -1,14 +1,17 @@
 //! A load of `stilling bench collect` on a server that is started for it.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::process::Command;
 
 use serde::Deserialize;
 
 use super::Place;
-use super::peers::{Keeps, Peer};
+use super::peers::{Keeps, Peer, Running};
 use crate::Outcome;
 use crate::bench::load::Sample;
+use crate::bench::monitor;
+use crate::bench::server::Server;
 use crate::steps::shown;
 
 /// Seconds that a client waits for an answer.
@@ -100,13 +103,13 @@ impl Load {
     }
 
     fn on(&self, peer: Peer, place: &Place, folder: &std::path::Path) -> Outcome<Sample> {
-        let server = peer.start(place, folder, self.keeps)?;
+        let Running { server, monitor } = peer.start(place, folder, self.keeps)?;
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.keeps)).arg("--json");
-        let before = server.cpu_s();
+        let before = Used::by(&server, monitor)?;
         let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let used = server.cpu_s() - before;
+        let used = Used::by(&server, monitor)?.since(&before);
         let report = read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
             let said = String::from_utf8_lossy(&output.stderr);
             format!("`{}` printed no report: {said}", shown(&command))
@@ -117,6 +120,7 @@ impl Load {
         // What a read-along sees is what counts where there is one.
         let times = if self.subscribers > 0 { &report.delivery_time } else { &report.send_time };
         let sends = report.accounting.sends;
+        let per_thousand = |count: u64| count as f64 * 1e3 / sends.max(1) as f64;
         let ms = |us: f64| (sends > 0 && (self.confirmed || self.subscribers > 0)).then_some(us / 1e3);
         Ok(Sample {
             requests: sends,
@@ -131,9 +135,38 @@ impl Load {
                 + report.accounting.unexplained
                 + report.accounting.invented,
             refused: 0,
-            cpu_s: used * 1e6 / sends.max(1) as f64,
+            cpu_s: used.cpu_s * 1e6 / sends.max(1) as f64,
             instructions: None,
+            switches: Some(per_thousand(used.switches)),
+            system_calls: used.system_calls.map(per_thousand),
         })
+    }
+}
+
+/// What a server has used since it started.
+struct Used {
+    /// Seconds of CPU.
+    cpu_s: f64,
+    /// Context switches.
+    switches: u64,
+    /// System calls of its driver, if it tells.
+    system_calls: Option<u64>,
+}
+
+impl Used {
+    fn by(server: &Server, monitor: Option<SocketAddr>) -> Outcome<Used> {
+        let told = |monitor| monitor::figure(monitor, "driver_enters_total");
+        let system_calls = monitor.map(told).transpose()?;
+        Ok(Used { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
+    }
+
+    fn since(&self, before: &Used) -> Used {
+        Used {
+            cpu_s: self.cpu_s - before.cpu_s,
+            // A thread that has ended takes its count along.
+            switches: self.switches.saturating_sub(before.switches),
+            system_calls: self.system_calls.zip(before.system_calls).map(|(now, then)| now - then),
+        }
     }
 }
 

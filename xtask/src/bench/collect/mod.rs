@@ -155,7 +155,9 @@ impl Bench {
              + every loss that the server's ledger names. A latency runs from the write that carried a message to the read \
              that brought its acknowledgement. Server CPU is user and system time of all processes of the server, the \
              kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
-             cache, is nobody's and is left out. Failures are messages without the right acknowledgement, deliveries that \
+             cache, is nobody's and is left out. Context switches are those of all threads of the server, voluntary or \
+             not. System calls are those of Stilling's drivers, which count them (`driver_enters` in \
+             its metrics); those of its journal's thread are not among them, and the other servers do not tell. Failures are messages without the right acknowledgement, deliveries that \
              are missing, repeated or changed, and messages that are not accounted for. Servers and generator share the \
              cores. Each round starts each server anew with an empty folder on the same file system. \
              `cargo xtask bench collect --rounds {}{quick} --write` writes this section; rounds are interleaved as \
@@ -271,6 +273,8 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
         "messages/s",
         "MB/s",
         "server CPU s per million",
+        "context switches per thousand",
+        "system calls per thousand",
         "p50 ms",
         "p99 ms",
         "p99.9 ms",
@@ -279,16 +283,18 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
     let mut table = vec![head.map(str::to_owned).to_vec()];
     for Series { server, samples } in series {
         let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
-        let latency = |of: fn(&Sample) -> Option<f64>| figures::spread_of_known(samples.iter().map(of));
+        let known = |of: fn(&Sample) -> Option<f64>| figures::spread_of_known(samples.iter().map(of));
         let rates = all(|sample| sample.rate);
         table.push(vec![
             (*server).to_owned(),
             figures::spread(&rates, figures::thousands),
             figures::thousands(figures::median(rates) * f64::from(size) / 1e6),
             figures::spread(&all(|sample| sample.cpu_s), figures::two_places),
-            latency(|sample| sample.p50_ms),
-            latency(|sample| sample.p99_ms),
-            latency(|sample| sample.p999_ms),
+            known(|sample| sample.switches),
+            known(|sample| sample.system_calls),
+            known(|sample| sample.p50_ms),
+            known(|sample| sample.p99_ms),
+            known(|sample| sample.p999_ms),
             samples.iter().map(|sample| sample.failures).sum::<u64>().to_string(),
         ]);
     }
@@ -307,6 +313,8 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
             rate.clone(),
             rate,
             shown(|sample| Some(sample.cpu_s)),
+            shown(|sample| sample.switches),
+            shown(|sample| sample.system_calls),
             shown(|sample| sample.p50_ms),
             shown(|sample| sample.p99_ms),
             shown(|sample| sample.p999_ms),
@@ -329,7 +337,8 @@ mod tests {
         let table = compared(&[series("stilling uring", 4000.0), series("JetStream", 1000.0)], 1000);
         assert_eq!(table[1][..4], ["stilling uring", "4,000", "4", "2.00"]);
         assert_eq!(table[3][..4], ["stilling uring ÷ JetStream", "×4.00", "×4.00", "×1.00"]);
-        assert_eq!(table[1][7], "1");
+        assert_eq!(table[1][9], "1");
+        assert!(table.iter().all(|row| row.len() == table[0].len()));
         assert_eq!(compared(&[series("JetStream", 1.0), series("Redis", 1.0)], 1).len(), 3);
     }
 }

@@ -23,6 +23,13 @@ pub(crate) enum Keeps {
     Nothing,
 }
 
+/// A server that has been started.
+pub(super) struct Running {
+    pub(super) server: Server,
+    /// Where it tells its own figures over HTTP, if it does.
+    pub(super) monitor: Option<SocketAddr>,
+}
+
 /// A server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Peer {
@@ -167,17 +174,21 @@ impl Peer {
     ///
     /// # Errors
     /// If it does not listen.
-    pub(super) fn start(self, place: &Place, folder: &Path, keeps: Keeps) -> Outcome<Server> {
+    pub(super) fn start(self, place: &Place, folder: &Path, keeps: Keeps) -> Outcome<Running> {
         // Not all of them can say which port they took.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let words = self.command(place, address, folder, keeps)?;
         let log = fs::File::create(folder.join("log"))?;
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).stdout(log.try_clone()?).stderr(Stdio::from(log));
-        Server::told_where(self.name(), words.join(" "), address, command).map_err(|error| {
+        let tells = matches!(self, Peer::StillingUring | Peer::StillingPoll);
+        let monitor = if tells { Some(TcpListener::bind("127.0.0.1:0")?.local_addr()?) } else { None };
+        command.args(monitor.iter().flat_map(|monitor| ["--listen".to_owned(), monitor.to_string()]));
+        let server = Server::told_where(self.name(), words.join(" "), address, command).map_err(|error| {
             let said = fs::read_to_string(folder.join("log")).unwrap_or_default();
-            format!("{error}; it said: {said}").into()
-        })
+            format!("{error}; it said: {said}")
+        })?;
+        Ok(Running { server, monitor })
     }
 }
 

@@ -160,6 +160,7 @@ impl Driver for Poll {
 
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<OwnedFd>> {
         let Some(source) = self.sources.get_mut(listener) else { return Ok(None) };
+        self.counters.enters += 1;
         accept_now(&source.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
     }
 
@@ -188,6 +189,8 @@ impl Driver for Poll {
 
     fn connect(&mut self, token: Token, to: &Destination) -> io::Result<()> {
         let (socket, address) = net::outgoing_socket(to)?;
+        // One for the socket, one to connect it.
+        self.counters.enters += 2;
         let outcome = SockRef::from(&socket).connect(&address);
         let source = self.sources.insert(token, socket, Role::Stream)?;
         source.facts.set(Facts::CONNECTING);
@@ -220,14 +223,17 @@ impl Driver for Poll {
 
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
+        self.counters.enters += 1;
         Ok(source.receive(into)?)
     }
 
     fn is_gone(&mut self, token: Token) -> bool {
+        self.counters.enters += 1;
         self.sources.get_mut(token).is_some_and(|source| has_hung_up(&source.fd))
     }
 
     fn is_quiet(&mut self, token: Token) -> bool {
+        self.counters.enters += 1;
         self.sources.get_mut(token).is_some_and(|source| has_nothing_unread(&source.fd))
     }
 
@@ -309,4 +315,32 @@ impl Driver for Poll {
 /// A connect that a signal interrupted goes on like any other (connect(2)).
 fn in_progress(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::INPROGRESS | Errno::INTR))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    /// Row 0.10: the promise of this file's head, as the driver counts it. Beside receive, send and close there are the
+    /// two waits of the two turns.
+    #[test]
+    fn a_message_that_is_there_already_costs_a_receive_a_send_and_a_close() {
+        let (mut peer, ours) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        peer.write_all(b"message").unwrap();
+        let (mut driver, token) = (Poll::new().unwrap(), Token::new(0, 1));
+        driver.attach(token, ours.into(), Kind::Stream, true).unwrap();
+        driver.receive(token);
+        let (mut stops, mut events) = (Vec::new(), Vec::new());
+        driver.turn(Time::ZERO, Wait::No, std::iter::empty(), &mut stops, &mut events).unwrap();
+        let [Event::Received { buffer, len: 7, .. }] = events[..] else { panic!("{events:?}") };
+        driver.release(buffer);
+        events.clear();
+        let answer = Outgoing { token, bytes: b"answer", to: None, close: true };
+        driver.turn(Time::ZERO, Wait::No, std::iter::once(answer), &mut stops, &mut events).unwrap();
+        assert!(matches!(events[..], [Event::Closed { .. }]) && stops.is_empty(), "{events:?} {stops:?}");
+        assert_eq!(driver.counters().enters, 3 + 2);
+    }
 }

@@ -26,6 +26,7 @@ impl Poll {
             if let Some(source) = self.sources.get_mut(token) {
                 // A connection that failed meanwhile has no direction left to end; the next receive
                 // or send tells.
+                self.counters.enters += 1;
                 let _ = rustix::net::shutdown(&source.fd, rustix::net::Shutdown::Write);
             }
         }
@@ -48,6 +49,7 @@ impl Poll {
         if matches!(source.role, Role::Listener | Role::Datagram) {
             source.unwatch(self.poll.registry());
         }
+        self.counters.enters += 1;
         drop(source);
         events.push(Event::Closed { token });
     }
@@ -139,6 +141,7 @@ impl Poll {
     /// failure ends the connection.
     fn watch(&mut self, token: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(token) else { return };
+        self.counters.enters += u64::from(!source.facts.has(Facts::WATCHED));
         if let Err(error) = source.watch(self.poll.registry(), token) {
             events.push(source.fail(token, error));
         }
@@ -153,6 +156,7 @@ impl Poll {
             (Awaits::Receive, Role::Datagram) => self.receive_datagrams(token, events),
             (Awaits::Receive, _) => self.receive_from(token, events),
             (Awaits::Readable, _) => {
+                self.counters.enters += 1;
                 if source.is_readable_now() {
                     source.awaits = Awaits::Idle;
                     events.push(Event::Readable { token });
@@ -164,6 +168,7 @@ impl Poll {
     fn receive_from(&mut self, token: Token, events: &mut Events) {
         let Some(buffer) = self.buffers.take() else { return self.starve(token) };
         let Some(source) = self.sources.get_mut(token) else { return self.buffers.release(buffer) };
+        self.counters.enters += 1;
         match source.receive(self.buffers.bytes_mut(buffer)) {
             Ok(len) if len > 0 => {
                 source.awaits = Awaits::Idle;
@@ -199,6 +204,7 @@ impl Poll {
                 return self.starve(token);
             }
             let asked = left.min(room).min(RECEIVE_BATCH);
+            self.counters.enters += 1;
             let outcome = self.datagrams.receive(source.fd.as_fd(), asked, &mut self.buffers, |buffer| {
                 events.push(Event::Datagram { token, buffer });
             });
@@ -232,19 +238,24 @@ impl Poll {
     fn accept_from(&mut self, listener: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(listener) else { return };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.counters.enters += 1;
         // Whoever holds the listener as well may have made it a blocking one since.
         let mut stop = rustix::io::ioctl_fionbio(&source.fd, true).err().map(io::Error::from);
         for attempt in 1..=ACCEPTS_PER_TURN {
             if stop.is_some() {
                 break;
             }
+            self.counters.enters += 1;
             match rustix::net::accept_with(&source.fd, flags) {
                 Ok(socket) => {
                     events.push(Event::Accepted { listener, socket });
                     // An accept that finds nobody costs the system a socket made and thrown away, so
                     // the cheaper question comes first where the queue is likely to be empty.
-                    if attempt.is_power_of_two() && !source.is_readable_now() {
-                        return;
+                    if attempt.is_power_of_two() {
+                        self.counters.enters += 1;
+                        if !source.is_readable_now() {
+                            return;
+                        }
                     }
                 }
                 Err(Errno::AGAIN) => return,
@@ -260,6 +271,7 @@ impl Poll {
         }
         if stop.is_none() {
             // There may be more: epoll tells again, so that others get their turn first.
+            self.counters.enters += 1;
             stop = source.watch_again(self.poll.registry(), listener).err();
         }
         if let Some(error) = stop {

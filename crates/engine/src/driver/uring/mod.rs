@@ -313,6 +313,7 @@ impl Uring {
     fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
         let source = self.sources.get_mut(out.token).expect("the caller looked it up");
         let pipe = source.handle.descriptor().expect("a pipe keeps its descriptor");
+        self.counters.enters += 1;
         let result = pipes::write(pipe, out.bytes);
         let (sent, error) = match result {
             Ok(sent) => (sent, None),
@@ -452,6 +453,7 @@ impl Driver for Uring {
     fn accept_now(&mut self, listener: Token) -> io::Result<Option<Accepted>> {
         let source = self.sources.get_mut(listener);
         let Some(socket) = source.and_then(|source| source.handle.descriptor()) else { return Ok(None) };
+        self.counters.enters += 1;
         Ok(accept_now(socket, SocketFlags::CLOEXEC)?.map(Accepted::Plain))
     }
 
@@ -483,6 +485,7 @@ impl Driver for Uring {
             return self.connect_direct(token, to);
         }
         let (socket, address) = net::outgoing_socket(to)?;
+        self.counters.enters += 1;
         if self.queue.room() == 0 || self.addresses.len() == self.addresses.capacity() {
             self.flush();
         }
@@ -517,6 +520,8 @@ impl Driver for Uring {
     fn recv_now(&mut self, token: Token, into: &mut [u8]) -> io::Result<usize> {
         let source = self.sources.get_mut(token).ok_or(io::ErrorKind::NotConnected)?;
         let (handle, role) = (source.handle, source.role);
+        // What goes through the ring counts when it is entered.
+        self.counters.enters += u64::from(handle.descriptor().is_some());
         match handle.descriptor() {
             Some(fd) if role == Role::Pipe => Ok(rustix::io::read(fd, into)?),
             Some(fd) => Ok(rustix::net::recv(fd, into, rustix::net::RecvFlags::DONTWAIT)?.0),
@@ -528,7 +533,10 @@ impl Driver for Uring {
     fn is_gone(&mut self, token: Token) -> bool {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
-            Some(fd) => has_hung_up(&fd),
+            Some(fd) => {
+                self.counters.enters += 1;
+                has_hung_up(&fd)
+            }
             // Bytes before the reset hide it.
             None => self.peek(handle).is_err_and(|error| error.kind() != io::ErrorKind::WouldBlock),
         }
@@ -537,7 +545,10 @@ impl Driver for Uring {
     fn is_quiet(&mut self, token: Token) -> bool {
         let Some(handle) = self.sources.get_mut(token).map(|source| source.handle) else { return false };
         match handle.descriptor() {
-            Some(fd) => has_nothing_unread(&fd),
+            Some(fd) => {
+                self.counters.enters += 1;
+                has_nothing_unread(&fd)
+            }
             None => self.peek(handle).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock),
         }
     }
@@ -552,6 +563,7 @@ impl Driver for Uring {
         // Not through the ring: the kernel gives shutdowns to a thread of its own, which looks the
         // descriptor up when it gets to it. By then the number may belong to another connection.
         // All sends are over, so nothing is overtaken; an error means that the peer is gone already.
+        self.counters.enters += 1;
         let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
     }
 

@@ -1,0 +1,44 @@
+//! What Stilling tells about itself at `/metrics`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::Outcome;
+
+/// How long the answer may take under load.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A figure without labels of the server that speaks HTTP there, such as `connections`.
+///
+/// # Errors
+/// If it does not answer, or does not tell this figure.
+pub(super) fn figure(address: SocketAddr, name: &str) -> Outcome<u64> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(value(&answer, name).ok_or_else(|| format!("the metrics of {address} do not tell `{name}`"))?)
+}
+
+/// The figure of that name, which is a whole number.
+fn value(metrics: &str, name: &str) -> Option<u64> {
+    metrics.lines().find_map(|line| {
+        let (found, value) = line.strip_prefix("stilling_")?.rsplit_once(' ')?;
+        (found == name).then(|| value.parse().ok())?
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_found_by_its_whole_name() {
+        let metrics = "HTTP/1.1 200 OK\r\n\r\n# TYPE stilling_connections gauge\n\
+                       stilling_former_connections 9\nstilling_connections_max 8\nstilling_connections 7\n";
+        assert_eq!(value(metrics, "connections"), Some(7));
+        assert_eq!(value(metrics, "connection"), None);
+    }
+}

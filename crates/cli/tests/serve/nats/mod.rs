@@ -3,6 +3,7 @@
 mod disks;
 mod faults;
 mod foreign;
+mod generator;
 mod lines;
 mod links;
 mod pages;

@@ -1,0 +1,202 @@
+//! `stilling bench collect` on the real server, as a user runs it: what it reports is what the server has, and it ends as
+//! its page says, after its messages, its seconds, or Ctrl+C.
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::Hub;
+use crate::support::{Driver, HANG, Server, binary, eventually};
+
+on_both_drivers! {
+    every_manner_of_sending_is_accounted_for,
+    the_report_has_all_lines_of_both_stress_programs,
+    an_interrupt_ends_a_run_with_its_report,
+    seconds_end_a_run_with_its_report,
+    a_run_whose_server_dies_says_so,
+}
+
+/// A generator that ends with its test.
+struct Generator(Child);
+
+impl Generator {
+    fn start(to: &Hub, options: &str) -> Generator {
+        Generator(
+            command(to, options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts"),
+        )
+    }
+
+    /// Ctrl+C.
+    fn interrupt(&self) {
+        let process = Pid::from_raw(self.0.id().cast_signed()).expect("a child has a number");
+        kill_process(process, Signal::INT).expect("it has not been waited for");
+    }
+
+    /// Its exit status, its report and what it said, when it has ended by itself.
+    #[track_caller]
+    fn ends(mut self) -> (Option<i32>, Value, String) {
+        let (mut out, mut said) = (String::new(), String::new());
+        self.0.stdout.take().expect("it is piped").read_to_string(&mut out).expect("it is text");
+        self.0.stderr.take().expect("it is piped").read_to_string(&mut said).expect("it is text");
+        let status = self.0.wait().expect("it is a child").code();
+        let report = serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"));
+        (status, report, said)
+    }
+}
+
+impl Drop for Generator {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn command(to: &Hub, options: &str) -> Command {
+    let mut command = binary();
+    command.args(["bench", "collect", &to.nats().to_string()]).args(options.split_whitespace());
+    command.args(["--timeout", &HANG.as_secs().to_string()]).stdin(Stdio::null());
+    command
+}
+
+/// The account of a run, which has no failure and no gap; returns the messages that were sent.
+#[track_caller]
+fn balanced(report: &Value) -> u64 {
+    let account = &report["accounting"];
+    let count = |name: &str| account[name].as_u64().unwrap_or_else(|| panic!("no {name} in {report}"));
+    assert_eq!(count("queued"), count("sends") + count("fails"), "{report}");
+    assert_eq!(count("received"), count("sends"), "{report}");
+    let wrong = ["fails", "received_of_fails", "in_ledger", "unexplained", "invented"].map(count);
+    assert_eq!(wrong, [0; 5], "{report}");
+    for name in ["failures_total", "connection_fails"] {
+        assert_eq!(report[name], 0, "{report}");
+    }
+    assert_eq!((&report["evidence"], &report["said"]), (&serde_json::json!({}), &serde_json::json!([])));
+    count("sends")
+}
+
+/// The last sequence that the server's stream gave, and what still waits for the disk there.
+fn stream(server: &Server) -> (u64, u64) {
+    let metrics = server.watch().look();
+    let of = |name: &str| metrics.value(&format!("{name}{{stream=\"events\"}}"));
+    (of("hub_stream_last_sequence"), of("hub_stream_pending"))
+}
+
+/// Rows 0.23 to 0.29 and 0.32: queued messages = sends = receives, no message and no connection fails, nothing is pending
+/// at the end; with acknowledgements and without, over kept connections and over one for each message.
+fn every_manner_of_sending_is_accounted_for(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let monitor = format!("--json -n 2000 --monitor {}", hub.server.url("/metrics"));
+    let mut all = 0;
+    for (manner, connects) in [
+        ("", 4),
+        ("--unconfirmed", 4),
+        ("--per-message --window 1", 2000),
+        ("--unconfirmed --per-message --window 1", 2000),
+        ("--subscribers 1", 4),
+    ] {
+        let (status, report, said) = Generator::start(&hub, &format!("{monitor} {manner}")).ends();
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        assert_eq!(balanced(&report), 2000, "{manner}");
+        assert_eq!(report["connects"], connects, "{manner}: {report}");
+        all += 2000;
+        assert_eq!(stream(&hub.server), (all, 0), "{manner}: {report}");
+        let server = &report["server"];
+        assert_eq!((&server["pending"], &server["lost"]), (&0.into(), &0.into()), "{manner}: {report}");
+        assert!(server["accepts"].as_u64() >= Some(connects), "{manner}: {report}");
+        assert!(server["received"].as_u64() >= Some(2000), "{manner}: {report}");
+        // Row 0.28: a time that is none would be that of a message which nobody timed.
+        assert!(report["send_time"]["max_us"].as_f64() > Some(0.0), "{manner}: {report}");
+    }
+    assert_eq!(hub.records("events", 1).1, all - 1);
+    hub.server.finish();
+}
+
+/// Row 0.23: the lines of the two programs, in their order, those of the server among them.
+fn the_report_has_all_lines_of_both_stress_programs(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let options = format!("-n 2000 --monitor {}", hub.server.url("/metrics"));
+    let outcome = command(&hub, &options).output().expect("the binary runs");
+    let out = String::from_utf8_lossy(&outcome.stdout);
+    assert_eq!(outcome.status.code(), Some(0), "{out}{}", String::from_utf8_lossy(&outcome.stderr));
+    let mut lines = out.lines();
+    for expected in [
+        "SERVER",
+        "runtime: ",
+        "server accepts: ",
+        "server megabytes: 8.19 (",
+        "server receives: 2000 (",
+        "max pending msgs: ",
+        "curr pending msgs: 0",
+        "CLIENT",
+        "runtime: ",
+        "clients sends: 2000 (",
+        "clients megabytes: 8.19 (",
+        "clients fails: 0 (",
+        "connections fails: 0 (",
+        "queued msgs: 2000 (",
+        "min sendtime: ",
+        "max sendtime: ",
+        "avg sendtime: ",
+        "accounting            balanced: queued 2000 = sends 2000 + fails 0; received 2000, ",
+    ] {
+        let is_it = lines.any(|line| line.starts_with(expected) && !line.contains("n/a"));
+        assert!(is_it, "{expected:?} is not there, or not in its place:\n{out}");
+    }
+    hub.server.finish();
+}
+
+/// Row 0.30: Ctrl+C in the middle of a run that would go on for an hour. What was in flight is acknowledged, the report is
+/// about all there was, and as nothing failed the exit status is 0.
+fn an_interrupt_ends_a_run_with_its_report(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut so_far = 0;
+    for manner in ["", "--unconfirmed", "--per-message --window 1", "--unconfirmed --per-message --window 1"]
+    {
+        let generator = Generator::start(&hub, &format!("--json --seconds 3600 {manner}"));
+        eventually("messages have come", || (stream(&hub.server).0 > so_far + 100).then_some(()));
+        generator.interrupt();
+        let (status, report, said) = generator.ends();
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        let sent = balanced(&report);
+        assert!(sent > 100, "{manner}: {report}");
+        so_far += sent;
+        assert_eq!(stream(&hub.server), (so_far, 0), "{manner}: {report}");
+    }
+    hub.server.finish();
+}
+
+/// Row 0.30: so do its seconds, whatever number of messages was asked for.
+fn seconds_end_a_run_with_its_report(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut so_far = 0;
+    for manner in ["", "--unconfirmed", "--per-message --window 1", "-n 1000000000 --window 1"] {
+        let (status, report, said) = Generator::start(&hub, &format!("--json --seconds 0.5 {manner}")).ends();
+        assert_eq!((status, said.as_str()), (Some(0), ""), "{manner}: {report}");
+        so_far += balanced(&report);
+        assert_eq!(stream(&hub.server), (so_far, 0), "{manner}: {report}");
+    }
+    hub.server.finish();
+}
+
+/// Row 0.4: SIGKILL of the server in the middle. The report says what failed and balances all the same, and the exit status
+/// is 1.
+fn a_run_whose_server_dies_says_so(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let generator = Generator::start(&hub, "--json --seconds 3600");
+    // More than twice what may be in flight: as many as may be must have been acknowledged.
+    eventually("messages have come", || (stream(&hub.server).0 > 2 * 4 * 256).then_some(()));
+    let Hub { server, data } = hub;
+    // Dropping it kills it.
+    drop(server);
+    generator.interrupt();
+    let (status, report, said) = generator.ends();
+    assert_eq!(status, Some(1), "{report}{said}");
+    let account = &report["accounting"];
+    let count = |name: &str| account[name].as_u64().expect("a count");
+    assert_eq!(count("queued"), count("sends") + count("fails"), "{report}");
+    assert!(count("sends") >= 4 * 256 && report["failures_total"].as_u64() > Some(0), "{report}");
+    assert!(said.starts_with("stilling: ") && said.contains("failures: "), "{said}");
+    drop(data);
+}

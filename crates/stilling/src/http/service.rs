@@ -328,13 +328,17 @@ pub enum ShardSession {
     Syslog(SyslogConnection),
 }
 
+// Senders of messages cost an idle client of HTTP nothing, and are accepted without an allocation of their own.
+const _: () =
+    assert!(size_of::<ShardSession>() == size_of::<HttpSession>(), "a session is larger than HTTP's");
+
 /// The session of a sender of syslog.
 #[derive(Debug)]
-pub struct SyslogConnection(Box<SyslogSession>);
+pub struct SyslogConnection(SyslogSession);
 
 /// The session of a client that speaks NATS.
 #[derive(Debug)]
-pub struct NatsConnection(Box<NatsSession>);
+pub struct NatsConnection(NatsSession);
 
 /// The session of a connection to a worker process.
 #[derive(Debug)]
@@ -460,9 +464,9 @@ impl Service for HttpService {
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
         let door = self.config.doors[listener as usize];
         match door.serves {
-            Serves::Nats => return ShardSession::Nats(NatsConnection(Box::new(NatsSession::new()))),
+            Serves::Nats => return ShardSession::Nats(NatsConnection(NatsSession::new())),
             Serves::Syslog(_) => {
-                return ShardSession::Syslog(SyslogConnection(Box::new(SyslogSession::new(peer()))));
+                return ShardSession::Syslog(SyslogConnection(SyslogSession::new(peer())));
             }
             Serves::Everything | Serves::Routes | Serves::Pages => {}
         }

@@ -99,8 +99,8 @@ impl NatsSession {
         };
         self.access = hub.users.at_first();
         hub.scratch.clear();
-        let info = Info { client_id: Some(token.bits()), ..hub.info.clone() };
-        info.encode(&mut hub.scratch);
+        hub.info.client_id = Some(token.bits());
+        hub.info.encode(&mut hub.scratch);
         let info = std::mem::take(&mut hub.scratch);
         // There is room at the beginning.
         let _ = io.send(&info);

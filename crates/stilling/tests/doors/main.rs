@@ -23,6 +23,7 @@ macro_rules! on_both_drivers {
     };
 }
 
+mod apart;
 mod publish;
 mod support;
 mod syslog;

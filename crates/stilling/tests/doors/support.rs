@@ -80,10 +80,15 @@ impl House {
     /// The address in the banner's line that begins with this.
     #[track_caller]
     pub(crate) fn at(&self, scheme: &str) -> SocketAddr {
+        *self.all_at(scheme).first().unwrap_or_else(|| panic!("no {scheme} in {:?}", self.banner))
+    }
+
+    /// The addresses in all of the banner's lines that begin with this.
+    #[track_caller]
+    pub(crate) fn all_at(&self, scheme: &str) -> Vec<SocketAddr> {
         let start = format!("listening {scheme}://");
-        let line = self.banner.iter().find_map(|line| line.strip_prefix(&start));
-        let line = line.unwrap_or_else(|| panic!("no {scheme} in {:?}", self.banner));
-        line.parse().expect("the banner tells an address")
+        let lines = self.banner.iter().filter_map(|line| line.strip_prefix(&start));
+        lines.map(|line| line.parse().expect("the banner tells an address")).collect()
     }
 
     /// Where the pages are that have a listener of their own.
@@ -118,11 +123,7 @@ impl House {
 
     /// A client of NATS that is sent what this filter takes.
     pub(crate) fn listen(&self, filter: &str) -> Listener {
-        let mut peer = Peer::connect(self.at("nats"));
-        peer.send(format!("CONNECT {{\"headers\":true}}\r\nSUB {filter} 1\r\nPING\r\n"));
-        let mut listener = Listener { peer };
-        while listener.line() != "PONG" {}
-        listener
+        Listener::at(self.at("nats"), filter)
     }
 
     /// What there is to see.
@@ -171,6 +172,21 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
+    /// One that is sent what this filter takes, at a server's address for clients of NATS.
+    #[track_caller]
+    pub(crate) fn at(server: SocketAddr, filter: &str) -> Listener {
+        let mut peer = Peer::connect(server);
+        peer.send(format!("CONNECT {{\"headers\":true,\"verbose\":false}}\r\nSUB {filter} 1\r\nPING\r\n"));
+        let mut listener = Listener { peer };
+        while listener.line() != "PONG" {}
+        listener
+    }
+
+    /// Publishes, and wants the answer at a subject; none for none.
+    pub(crate) fn publish(&mut self, subject: &str, reply: &str, payload: &str) {
+        self.peer.send(format!("PUB {subject} {reply} {}\r\n{payload}\r\n", payload.len()));
+    }
+
     #[track_caller]
     fn line(&mut self) -> String {
         let mut line = Vec::new();

@@ -9,6 +9,13 @@ mod fan_out;
 mod life;
 mod losses;
 mod plain;
+mod released;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod streams;
+
+use stilling_probe::allocations::Counting;
+
+/// Counts for each thread, and so for each test: see [`released`].
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;

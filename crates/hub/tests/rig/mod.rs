@@ -37,7 +37,7 @@ pub(crate) struct SteppedStorage {
 }
 
 impl SteppedStorage {
-    fn new(logs: Vec<Log<SimulatedDisk>>, batches: usize) -> SteppedStorage {
+    pub(crate) fn new(logs: Vec<Log<SimulatedDisk>>, batches: usize) -> SteppedStorage {
         SteppedStorage {
             sources: logs.iter().map(Log::source).collect(),
             told: logs.iter().map(Log::durable).collect(),

@@ -1,0 +1,151 @@
+//! A million messages through the hub, each answered once, in memory that has long stopped growing.
+
+use std::io::Write;
+
+use stilling_hub::{
+    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Loss, Outlets,
+    Publication, Request, StreamConfig, Verdict,
+};
+use stilling_journal::Retention;
+use stilling_probe::allocations::of_this_thread;
+
+use crate::asking::publication;
+use crate::rig::{ABLE, BATCH_SIZE, SteppedStorage, client, stream};
+
+/// Row 0.22's.
+const MESSAGES: usize = 1_000_000;
+/// Messages that a shard hands over at once. As many of each kind in every one.
+const WINDOW: usize = 100;
+/// Windows until everything that grows for good has grown: the stream in memory has let go of records, and of their ids.
+const WARM_UP: usize = 2000;
+
+const PUBLISHER: Client = Client { shard: 0, token: 1 };
+
+/// What has come back for the messages of a window.
+struct Answers {
+    /// How often each message was answered.
+    of: [u8; WINDOW],
+    refusals: u64,
+    deliveries: u64,
+}
+
+impl Answers {
+    /// The number that is behind `inbox.` in each line: an acknowledgement's.
+    fn read(&mut self, text: &[u8]) {
+        const START: &[u8] = b"MSG inbox.";
+        for (at, word) in text.windows(START.len()).enumerate() {
+            if word == START {
+                let digits = text[at + START.len()..].iter().take_while(|byte| byte.is_ascii_digit());
+                let number = digits.fold(0, |number, digit| number * 10 + usize::from(digit - b'0'));
+                self.of[number % WINDOW] += 1;
+            }
+            if word.starts_with(b"MSG none.") {
+                self.deliveries += 1;
+            }
+        }
+    }
+}
+
+impl Outlets for Answers {
+    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+        while deliveries.advance().is_some() {
+            match deliveries.current() {
+                Some(Delivery::Bytes(line, _)) => self.read(line),
+                Some(Delivery::Verdict { ticket, verdict }) => {
+                    self.of[ticket as usize % WINDOW] += 1;
+                    self.refusals += u64::from(matches!(verdict, Verdict::Refused(_)));
+                }
+                Some(Delivery::Mark(_) | Delivery::Close) | None => {}
+            }
+        }
+        deliveries.clear();
+        true
+    }
+}
+
+/// The messages of a window, of every kind there is.
+fn fill(intake: &mut Intake, start: usize, too_long: &[u8], texts: &mut [Vec<u8>; 2]) {
+    let [reply, id] = texts;
+    intake.clear();
+    for number in start..start + WINDOW {
+        let ticket = Some(number as u32);
+        reply.clear();
+        id.clear();
+        let kept = Publication { ticket, ..publication("memory.a", "kept") };
+        let message = match number % 10 {
+            // Answered with a message, as clients of NATS are.
+            0..=3 => {
+                write!(reply, "inbox.{number}").expect("a vector takes it");
+                Publication { reply, ticket: None, ..kept }
+            }
+            // Answered with a verdict, as those of other doors are.
+            4 | 5 => kept,
+            // The second of two is a duplicate.
+            6 | 7 => {
+                write!(id, "NATS/1.0\r\nNats-Msg-Id: {}\r\n\r\n", number / 10).expect("a vector takes it");
+                Publication { headers: id, ..kept }
+            }
+            // A condition that does not hold; or, now and then, more than a record may have.
+            8 if number % 100 == 8 => Publication { payload: too_long, ..kept },
+            8 => Publication { headers: b"NATS/1.0\r\nNats-Expected-Stream: none\r\n\r\n", ..kept },
+            // Kept by nobody, and heard.
+            _ => Publication { ticket, ..publication("none.a", "heard") },
+        };
+        intake.push(PUBLISHER.token, ABLE, &Request::Publish(message));
+    }
+}
+
+/// Row 0.22: every message is released once. What went in is what was answered, message by message; after the warm-up
+/// nothing is allocated, so nothing that is held can grow.
+#[test]
+fn a_million_messages_are_answered_once_each_and_leave_nothing() {
+    let memory = StreamConfig {
+        retention: Retention { bytes_max: Some(256 * 1024), ..Retention::default() },
+        ..stream("memory", &["memory.>"], Durability::Memory)
+    };
+    let streams = vec![memory, stream("none", &["none.>"], Durability::None)];
+    let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
+    let answers = Answers { of: [0; WINDOW], refusals: 0, deliveries: 0 };
+    let mut hub = Hub::new(config, &[], (SteppedStorage::new(Vec::new(), 0), answers), 2, (HashKey(1, 2), 0));
+    let mut intake = Intake::new();
+    for (from, filter) in [(PUBLISHER, "inbox.*"), (client(1, 2), "none.>")] {
+        intake.clear();
+        let subscribe = Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
+        intake.push(from.token, ABLE, &subscribe);
+        assert_eq!(hub.take(from.shard as usize, &intake, 0, 1), 1);
+    }
+    let too_long = vec![b'x'; BATCH_SIZE + 1];
+    let mut texts = [Vec::with_capacity(64), Vec::with_capacity(64)];
+    let (mut now_ns, mut warm) = (1, 0);
+    for window in 0..MESSAGES / WINDOW {
+        if window == WARM_UP {
+            warm = of_this_thread();
+        }
+        now_ns += 1_000_000_000;
+        fill(&mut intake, window * WINDOW, &too_long, &mut texts);
+        let mut at = 0;
+        while at < intake.len() {
+            at = hub.take(PUBLISHER.shard as usize, &intake, at, now_ns);
+            hub.absorb(now_ns);
+            hub.flush();
+        }
+        let answered = &mut hub.outlets_mut().of;
+        assert!(answered.iter().all(|count| *count == 1), "window {window}: {answered:?}");
+        answered.fill(0);
+    }
+    assert_eq!(of_this_thread() - warm, 0, "allocations after the warm-up");
+
+    assert!(hub.is_settled());
+    let (counters, answers) = (hub.counters(), hub.outlets());
+    let share = MESSAGES as u64 / 10;
+    assert_eq!((counters.messages.get(), counters.verdicts.get()), (MESSAGES as u64, MESSAGES as u64));
+    assert_eq!(counters.duplicates.get(), share);
+    assert_eq!((answers.refusals, answers.deliveries), (share, share));
+    let lost = [Loss::TooLarge, Loss::Condition].map(|loss| counters.losses(Door::Nats, loss));
+    assert_eq!(lost, [share / 10, share - share / 10]);
+    let kept = &counters.streams[0];
+    // Seven of ten are new to the stream; few of them are there still.
+    assert_eq!(kept.last.get(), 7 * share);
+    assert!(kept.last.get() - kept.first.get() < 10_000, "from {} on", kept.first.get());
+    assert_eq!(kept.pending.get(), 0);
+}

@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
 //!
-//! Prints for each way of writing the records per second and CPU seconds per million records, how long it takes to open
+//! Prints a table in Markdown, for each way of writing the records per second and CPU seconds per million records, how long it takes to open
 //! the stream again and how fast it is read then: the median of the rounds. The ways take turns, so
 //! that a busy machine is busy for all of them.
 #![allow(clippy::print_stdout)]
@@ -39,12 +39,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             ways.push(("O_DIRECT, RWF_DSYNC", Method::Direct, Fresh::AsItIs));
             ways.push(("the same, zeroed ahead", Method::Direct, Fresh::ZeroAhead));
         }
-        Method::Buffered { reason } => println!("no O_DIRECT with RWF_DSYNC here: {reason}"),
+        Method::Buffered { reason } => println!("No O_DIRECT with RWF_DSYNC here: {reason}.\n"),
     }
-    println!(
-        "{:24}{:>8}{:>14}{:>18}{:>12}{:>18}",
-        "way", "records", "records/s", "CPU s / million", "open, ms", "read, records/s"
-    );
+    println!("| way | records per write | records/s | CPU s per million | open ms | read, records/s |");
+    println!("|---|---|---|---|---|---|");
     for group in GROUPS {
         let mut figures = vec![Vec::new(); ways.len()];
         for _ in 0..rounds {
@@ -61,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 all[all.len() / 2]
             };
             println!(
-                "{way:24}{group:>8}{:>14.0}{:>18.2}{:>12.1}{:>18.0}",
+                "| {way} | {group} | {:.0} | {:.2} | {:.1} | {:.0} |",
                 median(|figures| figures.appended),
                 median(|figures| figures.cpu),
                 median(|figures| figures.open_ms),
@@ -77,7 +75,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     figures.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (appended, cpu) = figures[figures.len() / 2];
     println!(
-        "through the journal thread, {WINDOW} unacknowledged: {appended:.0} records/s, {cpu:.2} CPU s / million"
+        "\nThrough the journal's thread, {WINDOW} records unacknowledged: {appended:.0} records/s, {cpu:.2} CPU s per million."
     );
     Ok(())
 }

@@ -8,6 +8,7 @@ mod flood;
 pub(crate) mod idle;
 mod instructions;
 pub(crate) mod isolation;
+mod journal;
 pub(crate) mod load;
 mod machine;
 mod monitor;
@@ -67,6 +68,8 @@ enum What {
     App(app::Arguments),
     /// One-way messages beside nats-server, Redis and rsyslog
     Collect(collect::Arguments),
+    /// The journal alone: each way of writing to this disk
+    Journal(journal::Arguments),
 }
 
 #[derive(Args)]
@@ -139,6 +142,7 @@ impl Arguments {
             What::Sockets(arguments) => arguments.run(),
             What::App(arguments) => arguments.run(),
             What::Collect(arguments) => arguments.run(),
+            What::Journal(arguments) => arguments.run(),
         }
     }
 }

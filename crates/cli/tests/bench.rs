@@ -2,7 +2,11 @@
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use stilling_probe::eventually;
 
 fn stilling(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
@@ -108,7 +112,7 @@ fn failures_are_named_and_make_the_exit_status_1() {
 
 #[test]
 fn nobody_there_is_said_in_one_line() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
     drop(listener);
     let outcome = stilling(&format!("bench http http://{address}/")).output().expect("the binary runs");
@@ -187,4 +191,30 @@ fn a_collect_run_that_cannot_be_is_explained() {
     let said = text(&outcome.stderr);
     assert_eq!(outcome.status.code(), Some(1), "{said}");
     assert!(said.contains("cannot connect to 127.0.0.1:1"), "{said}");
+}
+
+/// Row 0.30: the first Ctrl+C asks for the end, and a run that a silent server holds up goes on waiting; the second one ends
+/// the program.
+#[test]
+fn a_second_interrupt_ends_the_program_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let mut command = stilling(&format!("bench collect {address} --seconds 3600"));
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+    // One connection shows that there is a server; over the next one the generator waits for what it says of itself.
+    let _silent = [listener.accept(), listener.accept()].map(|accepted| accepted.expect("it connects"));
+    let process = Pid::from_raw(child.id().cast_signed()).expect("a child has a number");
+    for _ in 0..2 {
+        kill_process(process, Signal::INT).expect("it has not been waited for");
+        // Two that wait at once would be one.
+        eventually("the signal has been taken", || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+            let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:\t"));
+            let pending = pending.and_then(|mask| u64::from_str_radix(mask, 16).ok())?;
+            (pending & 1 << (Signal::INT.as_raw() - 1) == 0).then_some(())
+        });
+    }
+    let outcome = child.wait_with_output().expect("it is a child");
+    assert_eq!(outcome.status.code(), Some(1));
+    assert_eq!((text(&outcome.stdout), text(&outcome.stderr)), (String::new(), String::new()));
 }

@@ -19,6 +19,7 @@ use stilling_wire::nats::Info;
 use crate::settings;
 
 mod desk;
+pub(crate) mod limits;
 mod opened;
 mod port;
 mod runner;

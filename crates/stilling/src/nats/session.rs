@@ -21,6 +21,7 @@ use super::limits::{
 use super::users::Access;
 use crate::http::HttpService;
 use crate::hub::HubMail;
+use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -31,8 +32,7 @@ pub(crate) struct NatsSession {
     verbose: bool,
     /// It waits for room in the port.
     waits: bool,
-    /// Why it is closed when all that it has published is answered.
-    leaves: Option<CloseReason>,
+    course: Course,
     /// Questions whether it lives that it has not answered.
     pings: u8,
     /// When it last said something.
@@ -42,6 +42,25 @@ pub(crate) struct NatsSession {
     /// Marks to be told when the output has gone.
     marks: Vec<u64>,
     token: Token,
+}
+
+/// Where a connection is in its life.
+///
+/// ```text
+///   Serving ──the server drains──▶ Parting ──silent for a moment──▶ Leaving ──all is answered──▶ Mute ──▶ closed
+///      └──────────────────────────the peer ends────────────────────────┴─────────────────────────────────────▲
+/// ```
+#[derive(Clone, Copy, Debug)]
+enum Course {
+    Serving,
+    /// It has been told to go elsewhere. What it had sent by then is read, and answered, until nothing more comes, or until
+    /// this point in time.
+    Parting(Time),
+    /// It is closed when all that it has published is answered.
+    Leaving(CloseReason),
+    /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until
+    /// this point in time.
+    Mute(Time),
 }
 
 /// A message that comes in pieces.
@@ -79,7 +98,7 @@ impl NatsSession {
             access: Access::Unknown,
             verbose: false,
             waits: false,
-            leaves: None,
+            course: Course::Serving,
             pings: 0,
             heard: Time::ZERO,
             assembly: None,
@@ -109,6 +128,10 @@ impl NatsSession {
         }
         let wait = if self.access == Access::Unknown { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
         io.set_deadline(Some(now.after(wait)));
+        if io.service.is_draining() {
+            // It had connected before, and the others may have been told already.
+            self.draining(io);
+        }
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
@@ -156,12 +179,22 @@ impl NatsSession {
             // Those who wait for room may be those who have taken it: one of them at a time comes to its end.
             hub.beyond = Some(token);
             assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
-            io.set_deadline(Some(assembly.until));
+            let until = assembly.until;
+            self.look_at(until, io);
             return true;
         }
         io.pause();
-        io.set_deadline(Some(io.now().after(ASSEMBLY_RETRY)));
+        self.look_at(io.now().after(ASSEMBLY_RETRY), io);
         false
+    }
+
+    /// Sets the next deadline. One that parts is looked at soon in any case.
+    fn look_at(&self, at: Time, io: &mut HouseIo<'_>) {
+        let at = match self.course {
+            Course::Serving | Course::Leaving(_) => at,
+            Course::Parting(until) | Course::Mute(until) => at.min(until).min(io.now().after(DRAIN_QUIET)),
+        };
+        io.set_deadline(Some(at));
     }
 
     /// Deals with what the client said. Returns whether the connection goes on.
@@ -210,6 +243,10 @@ impl NatsSession {
     #[inline]
     fn ask(&mut self, request: &Request<'_>, io: &mut HouseIo<'_>) {
         let token = io.token();
+        if matches!(self.course, Course::Mute(_)) && !matches!(request, Request::Publish(_)) {
+            // It would not hear the answer.
+            return;
+        }
         if let Some(hub) = io.service.hub.as_deref_mut() {
             hub.port.ask(token, self.traits, request);
         }
@@ -234,7 +271,7 @@ impl NatsSession {
         self.verbose = connect.verbose;
         self.traits =
             Traits { headers: connect.headers, no_responders: connect.no_responders, no_echo: !connect.echo };
-        io.set_deadline(Some(io.now().after(PING_EVERY)));
+        self.look_at(io.now().after(PING_EVERY), io);
         if self.verbose {
             self.say(OK, io);
         }
@@ -264,7 +301,7 @@ impl NatsSession {
             is_refused,
             until: io.now().after(ASSEMBLY_TIMEOUT),
         }));
-        io.set_deadline(Some(io.now().after(ASSEMBLY_TIMEOUT)));
+        self.look_at(io.now().after(ASSEMBLY_TIMEOUT), io);
     }
 
     fn piece(&mut self, piece: &[u8], io: &mut HouseIo<'_>) {
@@ -281,7 +318,7 @@ impl NatsSession {
 
     fn end_assembly(&mut self, io: &mut HouseIo<'_>) {
         let Some(assembly) = self.assembly.take() else { return };
-        io.set_deadline(Some(io.now().after(PING_EVERY)));
+        self.look_at(io.now().after(PING_EVERY), io);
         if !assembly.is_refused {
             let (headers, payload) = assembly.body.split_at(assembly.headers_size.min(assembly.body.len()));
             let publication = Publication {
@@ -299,15 +336,68 @@ impl NatsSession {
 
     /// It says no more; what it has published is answered still.
     pub(crate) fn ended(&mut self, io: &mut HouseIo<'_>) {
-        self.leave(CloseReason::PeerClosed, io);
+        match self.course {
+            Course::Serving => self.leave(CloseReason::PeerClosed, io),
+            Course::Parting(_) => self.leave(CloseReason::Drained, io),
+            Course::Leaving(_) => {}
+            Course::Mute(_) => io.finish(CloseReason::Drained),
+        }
     }
 
     fn leave(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
         let token = io.token();
-        if self.leaves.replace(reason).is_none()
-            && let Some(hub) = io.service.hub.as_deref_mut()
-        {
+        self.course = Course::Leaving(reason);
+        // What comes behind the farewell would not be answered before the end.
+        io.pause();
+        if let Some(hub) = io.service.hub.as_deref_mut() {
             hub.port.bid_farewell(token);
+        }
+    }
+
+    /// All that it had published is answered. One that may be sending still sees the end first.
+    fn farewell_came(&mut self, io: &mut HouseIo<'_>) {
+        match self.course {
+            // What it has been told must not be overtaken by a reset.
+            Course::Serving | Course::Parting(_) => io.finish_lingering(CloseReason::ProtocolError),
+            Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
+                let token = io.token();
+                self.course = Course::Mute(io.now().after(DRAIN_READ_MAX));
+                if let Some(hub) = io.service.hub.as_deref_mut() {
+                    // What it subscribed to goes to others from now on.
+                    hub.port.leave(token);
+                }
+                io.end_output();
+                self.heard = io.now();
+                self.look_at(io.now().after(DRAIN_QUIET), io);
+                io.resume();
+            }
+            Course::Leaving(reason) => io.finish(reason),
+            Course::Mute(_) => {}
+        }
+    }
+
+    /// Goes on with one that parts, or has it leave when it says nothing more.
+    fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
+        let now = io.now();
+        let is_silent = now >= self.heard.after(DRAIN_QUIET);
+        if self.waits && is_silent {
+            // It is not read, and has no say in how long that takes.
+            match &mut self.course {
+                Course::Parting(until) | Course::Mute(until) => *until = now.after(DRAIN_READ_MAX),
+                Course::Serving | Course::Leaving(_) => {}
+            }
+            return self.look_at(now.after(DRAIN_QUIET), io);
+        }
+        if now < until && !is_silent {
+            if self.assembly.is_some() && !self.waits {
+                // It may rest because there was no room for a long message.
+                io.resume();
+            }
+            return self.look_at(self.heard.after(DRAIN_QUIET), io);
+        }
+        match self.course {
+            Course::Mute(_) => io.finish(CloseReason::Drained),
+            Course::Serving | Course::Parting(_) | Course::Leaving(_) => self.leave(CloseReason::Drained, io),
         }
     }
 
@@ -328,9 +418,7 @@ impl NatsSession {
         match mail {
             HubMail::Room => {
                 self.waits = false;
-                if self.leaves.is_none() {
-                    io.resume();
-                }
+                self.resume(io);
             }
             HubMail::Delivery => {
                 let Some(deliveries) = io.service.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
@@ -347,8 +435,16 @@ impl NatsSession {
         }
     }
 
+    fn resume(&mut self, io: &mut HouseIo<'_>) {
+        if !matches!(self.course, Course::Leaving(_)) {
+            io.resume();
+        }
+    }
+
     fn take(&mut self, delivery: Delivery<'_>, io: &mut HouseIo<'_>) {
         match delivery {
+            // It can be told no more. Whoever waits for a mark is told that the connection is gone.
+            Delivery::Bytes(..) | Delivery::Mark(_) if matches!(self.course, Course::Mute(_)) => {}
             Delivery::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return self.give_up(io);
@@ -361,11 +457,7 @@ impl NatsSession {
             }
             Delivery::Mark(mark) if io.is_held_up() => self.marks.push(mark),
             Delivery::Mark(mark) => self.reach(mark, io),
-            Delivery::Close => match self.leaves {
-                Some(reason) => io.finish(reason),
-                // What it has been told must not be overtaken by a reset.
-                None => io.finish_lingering(CloseReason::ProtocolError),
-            },
+            Delivery::Close => self.farewell_came(io),
             Delivery::Verdict { .. } => {}
         }
     }
@@ -377,6 +469,9 @@ impl NatsSession {
 
     pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
         let now = io.now();
+        if let Course::Parting(until) | Course::Mute(until) = self.course {
+            return self.part(until, io);
+        }
         if self.access == Access::Unknown {
             self.count_shut_out(io);
             self.say_error("Authentication Timeout", io);
@@ -388,10 +483,7 @@ impl NatsSession {
                 return io.finish_lingering(CloseReason::BodyTimeout);
             }
             io.set_deadline(Some(assembly.until));
-            if self.leaves.is_none() {
-                io.resume();
-            }
-            return;
+            return self.resume(io);
         }
         let due = self.heard.after(PING_EVERY);
         if now < due {
@@ -407,18 +499,19 @@ impl NatsSession {
         io.set_deadline(Some(now.after(PING_EVERY)));
     }
 
-    /// Tells the client to go elsewhere, and lets it go when all that it has published is answered.
+    /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
     pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
         let token = io.token();
-        if self.leaves.is_some() {
+        if !matches!(self.course, Course::Serving) {
             return;
         }
         let Some(hub) = io.service.hub.as_deref_mut() else { return };
         let mut text = Vec::new();
         Info { ldm: true, client_id: Some(token.bits()), ..hub.info.clone() }.encode(&mut text);
         self.say(&text, io);
-        io.pause();
-        self.leave(CloseReason::Drained, io);
+        self.course = Course::Parting(io.now().after(DRAIN_READ_MAX));
+        self.heard = io.now();
+        self.look_at(io.now().after(DRAIN_QUIET), io);
     }
 
     pub(crate) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
@@ -436,6 +529,9 @@ impl NatsSession {
     }
 
     fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
+        if matches!(self.course, Course::Mute(_)) {
+            return;
+        }
         if bytes.len() > io.room() {
             return self.give_up(io);
         }

@@ -13,6 +13,7 @@ use stilling_wire::syslog::{Cut, Framer};
 use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
 use crate::http::HttpService;
 use crate::hub::HubMail;
+use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
 
 /// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
 const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
@@ -26,6 +27,8 @@ pub(crate) struct SyslogSession {
     heard: Time,
     /// It waits for room in the port.
     waits: bool,
+    /// The server drains, which nobody can tell its peer: it is read until it says nothing, or until this point in time.
+    parts: Option<Time>,
     /// Why nothing more is waited for.
     ending: Option<CloseReason>,
 }
@@ -34,7 +37,14 @@ type HouseIo<'a> = Io<'a, HttpService>;
 
 impl SyslogSession {
     pub(crate) fn new(source: Option<IpAddr>) -> SyslogSession {
-        SyslogSession { framer: Framer::default(), source, heard: Time::ZERO, waits: false, ending: None }
+        SyslogSession {
+            framer: Framer::default(),
+            source,
+            heard: Time::ZERO,
+            waits: false,
+            parts: None,
+            ending: None,
+        }
     }
 
     pub(crate) fn opened(&mut self, io: &mut HouseIo<'_>) {
@@ -49,6 +59,10 @@ impl SyslogSession {
             return io.abort(CloseReason::Forbidden);
         }
         io.set_deadline(Some(now.after(IDLE_TIMEOUT)));
+        if io.service.is_draining() {
+            // It had connected before, and the others may have been told already.
+            self.draining(io);
+        }
     }
 
     pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
@@ -101,6 +115,9 @@ impl SyslogSession {
     }
 
     pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
+        if let Some(until) = self.parts {
+            return self.part(until, io);
+        }
         let due = self.heard.after(IDLE_TIMEOUT);
         if io.now() < due || self.waits {
             let later = if self.waits { io.now().after(IDLE_TIMEOUT) } else { due };
@@ -109,8 +126,28 @@ impl SyslogSession {
         io.finish(CloseReason::IdleTimeout);
     }
 
-    /// What has come is published still, also the beginning of a message.
+    /// What it had sent is published still. Who looks at the connection before it sends more sees that it is ending.
     pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
+        if self.ending.is_none() && self.parts.is_none() {
+            io.end_output();
+            self.heard = io.now();
+            self.parts = Some(io.now().after(DRAIN_READ_MAX));
+            io.set_deadline(Some(io.now().after(DRAIN_QUIET)));
+        }
+    }
+
+    /// Goes on until it says nothing more; then the beginning of a message is published, too.
+    fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
+        let now = io.now();
+        let is_silent = now >= self.heard.after(DRAIN_QUIET);
+        if self.waits && is_silent {
+            // It is not read, and has no say in how long that takes.
+            self.parts = Some(now.after(DRAIN_READ_MAX));
+            return io.set_deadline(Some(now.after(DRAIN_QUIET)));
+        }
+        if now < until && !is_silent {
+            return io.set_deadline(Some(self.heard.after(DRAIN_QUIET)));
+        }
         self.ending = Some(CloseReason::Drained);
         io.again();
     }

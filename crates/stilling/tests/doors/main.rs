@@ -24,6 +24,7 @@ macro_rules! on_both_drivers {
 }
 
 mod apart;
+mod draining;
 mod publish;
 mod support;
 mod syslog;

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -10,6 +10,8 @@ use stilling::engine::CloseReason;
 use stilling::http::Routes;
 use stilling::settings::{Durability, HubConfig, StreamConfig};
 use stilling::{DriverChoice, HubThread, Overview, RunningServer, ServeConfig, Server};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Config, From, Kind, Log, Read};
 pub(crate) use stilling_probe::{Answer, Peer, eventually};
 
 /// A server with a hub and a folder for its streams.
@@ -220,6 +222,28 @@ impl Listener {
         let mut payload = self.peer.exactly(size + 2);
         payload.truncate(size);
         (subject, payload.split_off(header_size))
+    }
+}
+
+/// All records of the stream on disk: kind, subject, payload.
+pub(crate) fn records(data: &Path) -> Vec<(Kind, String, String)> {
+    let disk = FileDisk::make(&data.join("events")).expect("the folder");
+    let (log, _) = Log::open(disk, "events", Config::default()).expect("the stream");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut reader = log.source().read_from(From::Sequence(1));
+    let mut found = Vec::new();
+    loop {
+        match reader.read().expect("it can be read") {
+            Read::Batch(batch) => {
+                found.extend(
+                    batch
+                        .records
+                        .map(|(_, record)| (record.kind, text(record.subject), text(record.payload))),
+                );
+            }
+            Read::Gap { .. } => panic!("nothing is missing"),
+            Read::End => return found,
+        }
     }
 }
 

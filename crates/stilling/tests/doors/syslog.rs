@@ -15,10 +15,9 @@ use stilling::http::Routes;
 use stilling::settings::StreamConfig;
 use stilling::{DriverChoice, ServeConfig, Server};
 use stilling_hub::{Door, Loss};
-use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Config, From, Kind, Log, Read};
+use stilling_journal::Kind;
 
-use crate::support::{House, Peer, any_port, eventually, run};
+use crate::support::{House, Peer, any_port, eventually, records, run};
 
 on_both_drivers!(
     logger_is_understood_in_all_its_ways,
@@ -275,28 +274,6 @@ fn a_unix_socket_comes_and_goes_with_the_server(driver: DriverChoice) {
     fs::write(&path, "mine").expect("a file");
     assert!(Server::bind(config(), Routes::new()).is_err());
     assert_eq!(fs::read(&path).expect("it is there"), b"mine");
-}
-
-/// All records of the stream on disk: kind, subject, payload.
-fn records(data: &Path) -> Vec<(Kind, String, String)> {
-    let disk = FileDisk::make(&data.join("events")).expect("the folder");
-    let (log, _) = Log::open(disk, "events", Config::default()).expect("the stream");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let mut reader = log.source().read_from(From::Sequence(1));
-    let mut found = Vec::new();
-    loop {
-        match reader.read().expect("it can be read") {
-            Read::Batch(batch) => {
-                found.extend(
-                    batch
-                        .records
-                        .map(|(_, record)| (record.kind, text(record.subject), text(record.payload))),
-                );
-            }
-            Read::Gap { .. } => panic!("nothing is missing"),
-            Read::End => return found,
-        }
-    }
 }
 
 /// Row 0.14: a hub that stands still costs what says least; no sender hangs, and every message is stored or counted.

@@ -17,12 +17,21 @@ pub enum Loss {
     Malformed,
     /// Its source is not allowed.
     Forbidden,
+    /// Its connection ended inside it. What had come is stored, unless the connection failed.
+    Cut,
 }
 
 impl Loss {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Loss; 6] =
-        [Loss::Frozen, Loss::TooLarge, Loss::Condition, Loss::Shed, Loss::Malformed, Loss::Forbidden];
+    pub const ALL: [Loss; 7] = [
+        Loss::Frozen,
+        Loss::TooLarge,
+        Loss::Condition,
+        Loss::Shed,
+        Loss::Malformed,
+        Loss::Forbidden,
+        Loss::Cut,
+    ];
 
     /// Its name in metrics and marker records.
     #[must_use]
@@ -34,6 +43,7 @@ impl Loss {
             Loss::Shed => "shed",
             Loss::Malformed => "malformed",
             Loss::Forbidden => "forbidden",
+            Loss::Cut => "cut",
         }
     }
 }

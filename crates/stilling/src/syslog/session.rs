@@ -22,6 +22,8 @@ const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 10
 #[derive(Debug)]
 pub(crate) struct SyslogSession {
     framer: Framer,
+    /// Bytes that have come and are not consumed.
+    left: usize,
     source: Option<IpAddr>,
     /// When it last said something.
     heard: Time,
@@ -39,6 +41,7 @@ impl SyslogSession {
     pub(crate) fn new(source: Option<IpAddr>) -> SyslogSession {
         SyslogSession {
             framer: Framer::default(),
+            left: 0,
             source,
             heard: Time::ZERO,
             waits: false,
@@ -76,6 +79,7 @@ impl SyslogSession {
                     hub.port.wait(token);
                 }
                 io.pause();
+                self.left = bytes.len() - consumed;
                 return consumed;
             }
             let limits = hub.syslog.limits;
@@ -83,11 +87,24 @@ impl SyslogSession {
             consumed += step.consumed;
             let frame = match (step.frame, self.ending) {
                 (Some(frame), _) => frame,
-                (None, None) => return consumed,
+                (None, None) => {
+                    self.left = bytes.len() - consumed;
+                    return consumed;
+                }
                 (None, Some(reason)) => {
-                    if let Some(frame) = self.framer.finish(&limits, &bytes[consumed..]) {
+                    let rest = &bytes[consumed..];
+                    let has_begun = self.framer.has_begun(rest.len());
+                    let frame = self.framer.finish(&limits, rest);
+                    if let Some(frame) = frame {
                         hub.take_syslog(token, frame.message);
                     }
+                    // Of a line that its peer has not ended nobody knows more than that this side is going.
+                    let is_whole =
+                        reason == CloseReason::PeerClosed && frame.is_some_and(|frame| frame.cut.is_none());
+                    if has_begun && !is_whole {
+                        hub.syslog.count(Loss::Cut);
+                    }
+                    self.left = 0;
                     io.finish(reason);
                     return bytes.len();
                 }
@@ -152,5 +169,12 @@ impl SyslogSession {
         io.again();
     }
 
-    pub(crate) fn closed(&mut self, _: CloseReason, _: &mut HttpService) {}
+    /// Something that failed, or was silent too long, in the middle of a message.
+    pub(crate) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
+        if let Some(hub) = service.hub.as_deref_mut()
+            && self.framer.has_begun(self.left)
+        {
+            hub.syslog.count(Loss::Cut);
+        }
+    }
 }

@@ -25,6 +25,7 @@ on_both_drivers!(
     both_framings_are_told_apart_by_the_first_bytes,
     nothing_that_a_peer_sends_is_too_much,
     what_is_too_long_is_cut_and_counted,
+    what_the_end_of_a_connection_cuts_is_counted,
     only_allowed_sources_are_heard,
     a_unix_socket_comes_and_goes_with_the_server,
     the_least_severe_is_shed_first_and_what_was_is_told,
@@ -216,6 +217,40 @@ fn what_is_too_long_is_cut_and_counted(driver: DriverChoice) {
     let cut = listener.next().1;
     assert!(cut.len() < 8000 && long.starts_with(&cut), "{}", cut.len());
     until_lost(&house, Loss::TooLarge, 2);
+    drop(listener);
+    house.finish();
+}
+
+/// RFC 6587 says of neither framing what an end in the middle means. A line is whole when its sender has ended the connection
+/// in good order; less than was announced never is, and neither is what a reset cuts.
+fn what_the_end_of_a_connection_cuts_is_counted(driver: DriverChoice) {
+    let house = all_doors(driver, |_| ());
+    let mut listener = house.listen("events.syslog.>");
+    for (bytes, stored, cut) in [
+        ("<13>a line\n<13>its last", &["<13>a line", "<13>its last"][..], 0),
+        ("9 <13>whole", &["<13>whole"], 0),
+        ("9 <13>whole\n", &["<13>whole"], 0),
+        ("9 <13>whole9 <13>wh", &["<13>whole", "<13>wh"], 1),
+        // Announced, and nothing came.
+        ("9 <13>whole9 ", &["<13>whole"], 2),
+    ] {
+        let mut peer = Peer::connect(house.at("syslog-tcp"));
+        peer.send(bytes);
+        peer.half_close();
+        assert!(peer.rest().is_empty());
+        for message in stored {
+            assert_eq!(listener.next().1, *message, "{bytes:?}");
+        }
+        until_lost(&house, Loss::Cut, cut);
+    }
+    for (bytes, cut) in [("<13>before\n<13>behind", 3), ("<13>before\n", 3), ("10 <13>before9 <13>wh", 4)] {
+        let mut peer = Peer::connect(house.at("syslog-tcp"));
+        peer.send(bytes);
+        assert_eq!(listener.next().1, "<13>before", "{bytes:?}");
+        peer.reset();
+        until_lost(&house, Loss::Cut, cut);
+    }
+    assert_eq!(house.metric("stilling_hub_losses_total{door=\"syslog\",reason=\"cut\"}"), 4);
     drop(listener);
     house.finish();
 }

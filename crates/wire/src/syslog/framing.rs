@@ -17,7 +17,7 @@ use crate::meter::Meter;
 pub enum Cut {
     /// It is longer than [`Limits::message_size_max`].
     TooLong,
-    /// The connection ended inside it.
+    /// The connection ended before so much of it had come as its count says.
     ConnectionEnded,
     /// It stands where a count should, so that it may be a part of another.
     NoCount,
@@ -168,14 +168,26 @@ impl Framer {
         }
     }
 
-    /// What is left when the connection has ended: the message that has no end, told as cut. A line without its end is
-    /// whole as far as anybody can tell, but not surely.
+    /// What is left when the peer has ended the connection: the message that has no end. A counted one that is shorter than
+    /// its count is told as cut. A line is whole: its sender has said all it had to say (as rsyslog takes it).
     #[must_use]
     pub fn finish<'a>(&mut self, limits: &Limits, rest: &'a [u8]) -> Option<Frame<'a>> {
-        let state = core::mem::replace(&mut self.state, State::Message { scanned: 0 });
-        let is_message = matches!(state, State::Message { .. } | State::Counted { .. });
+        let has_begun = self.has_begun(rest.len());
+        self.state = State::Message { scanned: 0 };
         let message = &rest[..rest.len().min(limits.message_size_max as usize)];
-        (is_message && !message.is_empty()).then_some(Frame { message, cut: Some(Cut::ConnectionEnded) })
+        let cut = (self.framing == Framing::Counted).then_some(Cut::ConnectionEnded);
+        (has_begun && !message.is_empty()).then_some(Frame { message, cut })
+    }
+
+    /// Whether a message has begun whose end has not come, and of which nothing has been told, when so many bytes of the
+    /// input are not consumed.
+    #[must_use]
+    pub fn has_begun(&self, rest: usize) -> bool {
+        match self.state {
+            State::Message { .. } => rest > 0,
+            State::Counted { .. } => true,
+            State::SkipBytes { .. } | State::SkipLine => false,
+        }
     }
 
     /// A message up to the end of its line, `scanned` bytes of which hold none.

@@ -77,8 +77,9 @@ pub struct Config {
     /// How long `send` waits in all, for room and for the acknowledgement; 30 s. Then the message goes on without its
     /// caller, or, where nothing is kept, is dropped.
     pub send_timeout: Duration,
-    /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped:
-    /// it would stand in the way.
+    /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped.
+    /// The others do not wait for it. Where there are more of them than
+    /// [`UNWANTED_MAX`](crate::limits::UNWANTED_MAX), or they count a quarter of the spool, the next one is dropped at once.
     pub no_stream_timeout: Duration,
     /// After so long without a word from the server it is asked whether it lives; 20 s.
     pub ping_interval: Duration,

@@ -8,6 +8,17 @@ pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
 /// Most messages without an answer that can be asked for; more is cut to this.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
+/// Messages that wait aside because there is no stream for them or theirs stores nothing. More: the next one is dropped at once,
+/// and told.
+pub const UNWANTED_MAX: usize = 1024;
+
+/// The part of the spool's bytes that those messages may count: one in so many. More: as above; one alone may always wait.
+pub const UNWANTED_PART: u64 = 4;
+
+/// Messages that may pass one of those in a spool on disk: until it is done with, the disk keeps the room of all behind it.
+/// More: it is dropped, and told.
+pub const UNWANTED_PASSED_MAX: u64 = 65_536;
+
 /// Bytes that the spool holds unless told otherwise. Full: what `Overflow` says.
 pub const SPOOL_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
 

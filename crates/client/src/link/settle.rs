@@ -9,6 +9,7 @@ use super::{Link, State};
 use crate::config::Keep;
 use crate::entry::Entry;
 use crate::handshake::Greeting;
+use crate::limits::{UNWANTED_PART, UNWANTED_PASSED_MAX};
 use crate::outcome::{Counts, Failure, Outcome, Reason};
 use crate::trouble::{Trouble, evidence};
 
@@ -76,7 +77,8 @@ impl Link {
         }
     }
 
-    /// The message's stream does not take it now. It alone waits, longer each time: the others have done nothing wrong.
+    /// The message's stream does not take it now. It alone waits, longer each time and aside: the others have done nothing
+    /// wrong.
     fn unwanted(&mut self, now: Instant, token: u64, reason: Reason) {
         let Some(flight) = self.window.get_mut(token) else { return };
         let since = flight.entry.unwanted.as_ref().map_or(now, |(since, _)| *since);
@@ -89,32 +91,39 @@ impl Link {
         let end = since + self.config.no_stream_timeout;
         let is_tried = self.config.keep == Keep::Attempts
             && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
-        if is_tried || now >= end {
+        let cost_max = self.config.spool_size / UNWANTED_PART;
+        if is_tried || now >= end || !self.window.set_aside(token, cost_max) {
             self.drop_token(token, reason);
         } else {
             self.window.set(token, Stage::Due((now + wait).min(end), Cause::Declined));
         }
     }
 
-    /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more.
+    /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more; on disk, where the
+    /// oldest message keeps the room of all behind it, also those that too many have passed.
     pub(super) fn drop_unwanted(&mut self, now: Instant) {
         self.unwanted_at = None;
         if self.window.due() == 0 {
             return;
         }
         let timeout = self.config.no_stream_timeout;
+        let is_on_disk = matches!(self.config.keep, Keep::Directory(_));
+        let next = self.window.next_token();
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             Stage::Due(..) => {
-                let (since, reason) = flight.entry.unwanted.as_ref()?;
-                Some((token, *since + timeout, reason.clone()))
+                let (since, _) = flight.entry.unwanted.as_ref()?;
+                let is_passed = is_on_disk && next - token > UNWANTED_PASSED_MAX;
+                Some((token, if is_passed { now } else { *since + timeout }))
             }
             Stage::Sent { .. } => None,
         });
-        for (token, end, reason) in ends.collect::<Vec<_>>() {
-            if now >= end {
-                self.drop_token(token, reason);
-            } else {
+        for (token, end) in ends.collect::<Vec<_>>() {
+            if now < end {
                 self.unwanted_at = Some(self.unwanted_at.map_or(end, |first| first.min(end)));
+            } else if let Some(flight) = self.window.get_mut(token)
+                && let Some((_, reason)) = flight.entry.unwanted.clone()
+            {
+                self.drop_token(token, reason);
             }
         }
     }

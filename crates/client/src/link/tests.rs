@@ -2,6 +2,7 @@
 
 mod flood;
 mod rig;
+mod unwanted;
 
 use std::time::Duration;
 

@@ -1,16 +1,19 @@
 //! The messages that are with the server, or on their way to it again: in order, found by the token of their answers.
 //!
 //! ```text
-//!   base                        base + length
-//!    │ Sent │ gone │ Due │ Sent │
+//!          base                        base + length
+//!   │ Due │ │ Sent │ gone │ Due │ Sent │
+//!    aside          in the row
 //! ```
 //!
-//! A message keeps its token when it is sent again, so that the answer to any of its attempts ends it.
+//! A message keeps its token when it is sent again, so that the answer to any of its attempts ends it. One that its stream
+//! does not take is put aside: it takes no place in the row, so that it costs the others nothing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use crate::entry::Entry;
+use crate::limits::UNWANTED_MAX;
 
 /// A message in the window.
 #[derive(Debug)]
@@ -52,11 +55,14 @@ pub(super) enum Cause {
 pub(super) struct Window {
     base: u64,
     flights: VecDeque<Option<Flight>>,
+    aside: BTreeMap<u64, Flight>,
+    /// What those aside count.
+    aside_cost: u64,
     due: usize,
 }
 
 impl Window {
-    /// Tokens from the oldest message on, those of messages that are gone between them included.
+    /// Tokens from the oldest message of the row on, those of messages that are gone between them included.
     pub(super) fn span(&self) -> usize {
         self.flights.len()
     }
@@ -73,8 +79,10 @@ impl Window {
 
     /// The place in the spool of the oldest message; beyond all places if there is none.
     pub(super) fn low(&self) -> u64 {
-        // The oldest one is never gone: `take` has cut off those before it.
-        self.flights.front().and_then(Option::as_ref).map_or(u64::MAX, |flight| flight.entry.id)
+        // The oldest one of the row is never gone: `take` has cut off those before it.
+        let first = self.flights.front().and_then(Option::as_ref);
+        let aside = self.aside.values().next();
+        first.into_iter().chain(aside).map(|flight| flight.entry.id).min().unwrap_or(u64::MAX)
     }
 
     pub(super) fn push(&mut self, entry: Entry, stage: Stage) {
@@ -83,8 +91,27 @@ impl Window {
     }
 
     pub(super) fn get_mut(&mut self, token: u64) -> Option<&mut Flight> {
-        let at = usize::try_from(token.checked_sub(self.base)?).ok()?;
-        self.flights.get_mut(at)?.as_mut()
+        match self.place(token).and_then(|at| self.flights.get_mut(at)?.as_mut()) {
+            Some(flight) => Some(flight),
+            None => self.aside.get_mut(&token),
+        }
+    }
+
+    /// Puts a message aside; false: as many lie there as may, or as many bytes, and it stays where it is.
+    pub(super) fn set_aside(&mut self, token: u64, cost_max: u64) -> bool {
+        if self.aside.contains_key(&token) {
+            return true;
+        }
+        let Some(cost) = self.get_mut(token).map(|flight| flight.entry.cost) else { return false };
+        let is_full = self.aside.len() >= UNWANTED_MAX || self.aside_cost.saturating_add(cost) > cost_max;
+        if is_full && !self.aside.is_empty() {
+            return false;
+        }
+        if let Some(flight) = self.take_from_row(token) {
+            self.aside_cost += cost;
+            self.aside.insert(token, flight);
+        }
+        true
     }
 
     /// Moves a message to another stage.
@@ -98,9 +125,24 @@ impl Window {
 
     /// Takes a message out; nothing if it is gone already or never was.
     pub(super) fn take(&mut self, token: u64) -> Option<Flight> {
-        let at = usize::try_from(token.checked_sub(self.base)?).ok()?;
-        let flight = self.flights.get_mut(at)?.take()?;
+        let flight = match self.aside.remove(&token) {
+            Some(flight) => {
+                self.aside_cost -= flight.entry.cost;
+                flight
+            }
+            None => self.take_from_row(token)?,
+        };
         self.due -= usize::from(matches!(flight.stage, Stage::Due(..)));
+        Some(flight)
+    }
+
+    fn place(&self, token: u64) -> Option<usize> {
+        usize::try_from(token.checked_sub(self.base)?).ok()
+    }
+
+    fn take_from_row(&mut self, token: u64) -> Option<Flight> {
+        let at = self.place(token)?;
+        let flight = self.flights.get_mut(at)?.take()?;
         while let Some(None) = self.flights.front() {
             self.flights.pop_front();
             self.base += 1;
@@ -113,12 +155,18 @@ impl Window {
         self.iter().map(|(token, _)| token).collect()
     }
 
+    /// All of them, the oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Flight)> {
         let base = self.base;
-        self.flights
-            .iter()
-            .enumerate()
-            .filter_map(move |(at, flight)| Some((base + at as u64, flight.as_ref()?)))
+        let row = self.flights.iter().enumerate();
+        let mut row =
+            row.filter_map(move |(at, flight)| Some((base + at as u64, flight.as_ref()?))).peekable();
+        let mut aside = self.aside.iter().map(|(token, flight)| (*token, flight)).peekable();
+        std::iter::from_fn(move || match (aside.peek(), row.peek()) {
+            (Some((one, _)), Some((other, _))) if one > other => row.next(),
+            (Some(_), _) => aside.next(),
+            (None, _) => row.next(),
+        })
     }
 }
 
@@ -148,5 +196,35 @@ mod tests {
         assert!(window.take(2).is_some() && window.take(3).is_some());
         assert!(window.span() == 0 && window.take(4).is_none());
         assert_eq!((window.due(), window.low(), window.next_token()), (0, u64::MAX, 4));
+    }
+
+    #[test]
+    fn a_message_aside_takes_no_place_and_is_found_all_the_same() {
+        let now = Instant::now();
+        let mut window = Window::default();
+        for id in 0..6 {
+            let mut entry = Entry::new(Message::new(b"s", b"", b""), 1);
+            entry.id = 10 + id;
+            window.push(entry, Stage::Due(now, Cause::Declined));
+        }
+        assert!(window.set_aside(0, 2) && window.set_aside(3, 2) && window.set_aside(3, 2));
+        assert!(!window.set_aside(4, 2), "there is no room");
+        assert!(!window.set_aside(9, 2), "it never was");
+        assert_eq!((window.span(), window.due(), window.low()), (5, 6, 10));
+        assert_eq!(window.tokens(), [0, 1, 2, 3, 4, 5]);
+        assert!(window.take(1).is_some() && window.take(2).is_some());
+        assert_eq!((window.span(), window.low(), window.tokens()), (2, 10, vec![0, 3, 4, 5]));
+        window.set(3, Stage::Sent { at: now, end: 1, cause: Cause::Declined });
+        assert_eq!(window.due(), 3);
+        assert!(window.take(0).is_some() && window.take(0).is_none());
+        assert_eq!((window.due(), window.low()), (2, 13));
+        assert!(window.set_aside(4, 2), "there is room again");
+        assert!(window.take(5).is_some());
+        assert_eq!((window.span(), window.next_token(), window.tokens()), (0, 6, vec![3, 4]));
+        assert!(window.take(3).is_some() && window.take(4).is_some());
+        assert_eq!((window.due(), window.low()), (0, u64::MAX));
+        let large = Entry::new(Message::new(b"s", b"", b""), 9);
+        window.push(large, Stage::Due(now, Cause::Declined));
+        assert!(window.set_aside(6, 2), "one alone always may");
     }
 }

@@ -154,7 +154,7 @@ impl Rig {
     }
 
     /// Moves time to when the link wants to be called, until something has happened.
-    fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Rig) -> Option<T>) -> T {
+    pub(super) fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Rig) -> Option<T>) -> T {
         for _ in 0..1000 {
             self.turn();
             if let Some(found) = look(self) {

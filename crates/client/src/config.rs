@@ -78,8 +78,8 @@ pub struct Config {
     /// caller, or, where nothing is kept, is dropped.
     pub send_timeout: Duration,
     /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped.
-    /// The others do not wait for it. Where there are more of them than
-    /// [`UNWANTED_MAX`](crate::limits::UNWANTED_MAX), or they count a quarter of the spool, the next one is dropped at once.
+    /// The others do not wait for it. Where 1024 of them wait already, or they count a quarter of the spool, the next one is
+    /// dropped at once.
     pub no_stream_timeout: Duration,
     /// After so long without a word from the server it is asked whether it lives; 20 s.
     pub ping_interval: Duration,

@@ -177,6 +177,14 @@ impl Line {
         }
     }
 
+    /// Waits until something can be read.
+    #[cfg(test)]
+    pub(crate) fn wait_for_input(&self, timeout: Duration) {
+        self.stream.set_timeout(Some(timeout)).expect("a socket takes options");
+        let Stream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
+        stream.peek(&mut [0]).expect("something comes");
+    }
+
     /// Shows `look` one event after the other until it finds something, or the deadline passes.
     fn take<T>(
         &mut self,

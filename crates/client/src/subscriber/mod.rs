@@ -183,6 +183,13 @@ enum Wish {
     Granted(Instant),
 }
 
+impl Wish {
+    fn at(self) -> Instant {
+        let (Wish::Due(at) | Wish::Asked(at) | Wish::Uttered(at) | Wish::Granted(at)) = self;
+        at
+    }
+}
+
 impl Subscriber {
     /// A subscriber. It connects when it is first asked for something.
     ///
@@ -235,10 +242,12 @@ impl Subscriber {
     }
 
     /// What happens next, or nothing if nothing has until `timeout`. A connection that has to be made, or a question that the
-    /// server does not answer, may take as long as [`SubscriberConfig`] allows for it in addition.
+    /// server does not answer, may take as long as [`SubscriberConfig`] allows for it in addition. It may be called as rarely
+    /// as its caller likes: what has come meanwhile counts before anything is late.
     ///
     /// # Errors
-    /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again.
+    /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again, over the same connection and not before
+    /// the ladder's wait.
     pub fn next_event(&mut self, timeout: Duration) -> Result<Option<Event>, SubscribeError> {
         let now = Instant::now();
         let deadline = limits::deadline(now, timeout);
@@ -257,16 +266,23 @@ impl Subscriber {
                 return Ok(Some(self.connect()));
             };
             match self.step(&mut line, deadline) {
-                Ok(Some(event)) => {
+                Ok(Step::Event(event)) => {
                     self.line = Some(line);
                     return Ok(Some(event));
                 }
-                Ok(None) => self.line = Some(line),
+                // There may be more of what had come before the deadline.
+                Ok(Step::Progress) => self.line = Some(line),
+                Ok(Step::Nothing) => {
+                    self.line = Some(line);
+                    if Instant::now() >= deadline {
+                        return Ok(None);
+                    }
+                }
                 Err(End::Trouble(trouble)) => return Ok(Some(self.lost(trouble))),
-                Err(End::Error(error)) => return Err(error),
-            }
-            if Instant::now() >= deadline {
-                return Ok(None);
+                Err(End::Error(error)) => {
+                    self.line = Some(line);
+                    return Err(error);
+                }
             }
         }
     }
@@ -316,31 +332,41 @@ impl Subscriber {
         Event::Interrupted(trouble)
     }
 
-    /// Does what is due and takes what comes next.
-    fn step(&mut self, line: &mut Line, deadline: Instant) -> Result<Option<Event>, End> {
+    /// Does what is due and takes what comes next. Nothing is late before all that has come is read.
+    fn step(&mut self, line: &mut Line, deadline: Instant) -> Result<Step, End> {
         let mut until = deadline;
         if self.follow.is_some() {
-            let now = Instant::now();
-            match self.wish {
-                Wish::Due(at) if now >= at => self.utter(line)?,
-                Wish::Asked(at) | Wish::Uttered(at) if now >= at => return Err(End::Trouble(Trouble::Hung)),
-                Wish::Granted(at) if now >= at => self.utter(line)?,
-                _ => {}
+            if let Wish::Due(at) = self.wish
+                && Instant::now() >= at
+            {
+                self.utter(line)?;
             }
-            let (Wish::Due(at) | Wish::Asked(at) | Wish::Uttered(at) | Wish::Granted(at)) = self.wish;
-            until = until.min(at);
+            until = until.min(self.wish.at());
         }
-        match line.next(until).map_err(End::Trouble)? {
-            Heard::Nothing => Ok(None),
-            Heard::LameDuck => Err(End::Trouble(Trouble::LameDuck)),
+        let event = match line.next(until).map_err(End::Trouble)? {
+            Heard::Nothing => return self.miss(line),
+            Heard::LameDuck => return Err(End::Trouble(Trouble::LameDuck)),
             Heard::Message(sid, message) if self.follow.is_none() => {
-                Ok((sid == self.sid).then_some(Event::Message(message)))
+                (sid == self.sid).then_some(Event::Message(message))
             }
-            Heard::Message(ANSWERS, message) => self.granted(line, &message),
-            Heard::Message(sid, message) if sid == self.sid => self.followed(line, message),
+            Heard::Message(ANSWERS, message) => self.granted(line, &message)?,
+            Heard::Message(sid, message) if sid == self.sid => self.followed(line, message)?,
             // A consumer that was given up.
-            Heard::Message(..) => Ok(None),
+            Heard::Message(..) => None,
+        };
+        Ok(event.map_or(Step::Progress, Step::Event))
+    }
+
+    /// Nothing has come: what has been waited for may be late.
+    fn miss(&mut self, line: &mut Line) -> Result<Step, End> {
+        if self.follow.is_some() && Instant::now() >= self.wish.at() {
+            match self.wish {
+                Wish::Due(_) => {}
+                Wish::Asked(_) | Wish::Uttered(_) => return Err(End::Trouble(Trouble::Hung)),
+                Wish::Granted(_) => self.utter(line)?,
+            }
         }
+        Ok(Step::Nothing)
     }
 
     /// Gives up the consumer of now and begins to wish for another one.
@@ -426,6 +452,8 @@ impl Subscriber {
                 Ok(None)
             }
             Created::No { code, error_code, description } => {
+                self.ladder.failed();
+                self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
                 Err(End::Error(SubscribeError::Refused { stream, code, error_code, description }))
             }
         }
@@ -461,9 +489,20 @@ impl Subscriber {
     }
 }
 
-/// Why a step was the last one on its connection.
+/// What a step has brought.
+enum Step {
+    Event(Event),
+    /// Nothing for the caller.
+    Progress,
+    /// Nothing until the deadline.
+    Nothing,
+}
+
+/// Why a step was the last one for now.
 enum End {
+    /// The connection is no good.
     Trouble(Trouble),
+    /// The connection is good, and what is wished for is not to be had on it.
     Error(SubscribeError),
 }
 
@@ -481,3 +520,6 @@ impl Iterator for Subscriber {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

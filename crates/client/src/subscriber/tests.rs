@@ -1,0 +1,94 @@
+//! A follower whose caller looks rarely, and one whose stream is not to be had: with a hand-played server, and with deadlines
+//! that are moved instead of waited for.
+
+use std::net::TcpListener;
+
+use stilling_probe::HANG;
+use stilling_probe::nats::{Said, Talk};
+
+use super::*;
+
+/// A follower of what is new in `events`, and the server's end of its connection.
+fn connected() -> (Subscriber, Talk) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("nats://{}", listener.local_addr().expect("it has an address"));
+    let mut follower = Subscriber::new(SubscriberConfig {
+        servers: vec![url.parse().expect("an address")],
+        stream: Some(StreamPlace { stream: "events".to_owned(), from: From::New }),
+        ladder: LadderConfig { wait: 10 * HANG, wait_max: 10 * HANG, ..LadderConfig::default() },
+        connect_timeout: HANG,
+        answer_timeout: HANG,
+        ..SubscriberConfig::default()
+    })
+    .expect("it can work");
+    let greeting = std::thread::spawn(move || {
+        let mut talk = Talk::accept(&listener);
+        talk.greet();
+        talk
+    });
+    assert_eq!(follower.next_event(HANG), Ok(Some(Event::Connected)));
+    (follower, greeting.join().expect("it lets the follower in"))
+}
+
+impl Subscriber {
+    /// Its caller looks again when something has come, and after all that it waits for should have.
+    fn looks_late(&mut self) -> Result<Option<Event>, SubscribeError> {
+        self.line.as_ref().expect("it is connected").wait_for_input(HANG);
+        let (Wish::Due(at) | Wish::Asked(at) | Wish::Uttered(at) | Wish::Granted(at)) = &mut self.wish;
+        *at = Instant::now();
+        self.next_event(Duration::ZERO)
+    }
+}
+
+const STATE: &[u8] = br#"{"state":{"first_seq":1,"last_seq":9}}"#;
+
+#[test]
+fn what_has_come_is_read_before_anything_is_late() {
+    let (mut follower, mut talk) = connected();
+    assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+    let question = talk.published();
+    assert_eq!(question.subject, "$JS.API.STREAM.INFO.events");
+    talk.deliver(&question.reply, "1", "", "", STATE);
+    assert_eq!(follower.looks_late(), Ok(None), "it wishes for a consumer");
+    let Said::Sub { sid, .. } = talk.said() else { panic!("it subscribes first") };
+    let wish = talk.published();
+    talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
+    assert_eq!(follower.looks_late(), Ok(None), "it has its consumer");
+    for sequence in 10..15_u64 {
+        let place = format!("$JS.ACK.events.c.1.{sequence}.{}.1.0", sequence - 9);
+        talk.deliver("events.a", &sid, &place, "", b"x");
+        let event = follower.looks_late();
+        assert!(matches!(&event, Ok(Some(Event::Message(message))) if message.payload == b"x"), "{event:?}");
+    }
+}
+
+#[test]
+fn one_look_takes_all_that_has_come_and_is_not_for_the_caller() {
+    let (mut follower, mut talk) = connected();
+    assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+    let question = talk.published();
+    let nobodys = "PING\r\nMSG x 77 1\r\nx\r\n".repeat(100);
+    talk.say(
+        [nobodys.as_bytes(), &stilling_probe::nats::delivery(&question.reply, "1", "", "", STATE)].concat(),
+    );
+    assert_eq!(follower.looks_late(), Ok(None));
+    assert!(matches!(follower.wish, Wish::Uttered(_)), "{:?}", follower.wish);
+}
+
+#[test]
+fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over_the_same_connection() {
+    let (mut follower, mut talk) = connected();
+    for _ in 0..3 {
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        let question = talk.published();
+        assert_eq!(question.subject, "$JS.API.STREAM.INFO.events");
+        let refusal = br#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#;
+        talk.deliver(&question.reply, "1", "", "", refusal);
+        let error = follower.next_event(HANG).expect_err("it cannot be followed");
+        assert!(matches!(error, SubscribeError::Refused { error_code: 10059, .. }), "{error}");
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None), "it waits");
+        assert!(matches!(follower.wish, Wish::Due(at) if at > Instant::now()), "{:?}", follower.wish);
+        follower.wish = Wish::Due(Instant::now());
+    }
+    assert_eq!(follower.ladder.rung(), 3);
+}

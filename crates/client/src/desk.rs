@@ -168,8 +168,9 @@ impl Desk {
         }
     }
 
-    /// The thread has ended. Whoever waits for a message that it has not taken is told so.
-    pub(crate) fn end(&self) {
+    /// The thread has ended. Whoever waits for a message that it has not taken is told so. What it has taken and not done with
+    /// is gone, if nothing keeps it: then it has panicked.
+    pub(crate) fn end(&self, is_kept: bool) {
         let mut state = self.lock();
         state.ended = true;
         state.is_ready = false;
@@ -182,6 +183,10 @@ impl Desk {
                 let subject = String::from_utf8_lossy(entry.message.subject()).into_owned();
                 state.fail(Failure { subject, id: entry.message.id(), reason });
             }
+        }
+        if !is_kept {
+            let (held, _) = std::mem::take(&mut state.held);
+            state.dropped += held;
         }
         self.changed.notify_all();
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use mio::{Events, Poll, Token};
 
 use crate::address::Server;
-use crate::config::{Config, Overflow};
+use crate::config::{Config, Keep, Overflow};
 use crate::desk::Desk;
 use crate::limits::{READ_SIZE, READS_PER_TURN};
 use crate::link::Link;
@@ -27,6 +27,8 @@ pub(crate) struct Drive {
     pub(crate) poll: Poll,
     pub(crate) overflow: Overflow,
     pub(crate) spool_size: u64,
+    /// What is held outlives this thread.
+    is_kept: bool,
     connection: Option<Connection>,
     buffer: Vec<u8>,
 }
@@ -45,7 +47,9 @@ struct Connection {
 impl Drive {
     pub(crate) fn new(desk: Arc<Desk>, link: Link, poll: Poll, config: &Config) -> Drive {
         let (overflow, spool_size) = (config.overflow, config.spool_size);
-        Drive { desk, link, poll, overflow, spool_size, connection: None, buffer: vec![0; READ_SIZE] }
+        let is_kept = matches!(config.keep, Keep::Directory(_));
+        let buffer = vec![0; READ_SIZE];
+        Drive { desk, link, poll, overflow, spool_size, is_kept, connection: None, buffer }
     }
 
     /// Runs until the publisher is closed.
@@ -62,8 +66,12 @@ impl Drive {
         if !self.take_in() {
             return false;
         }
+        // This thread may have been stopped, or have been with its caller's own code: what came meanwhile counts first.
         let now = Instant::now();
-        let order = self.link.turn(now, unix_ns());
+        if self.link.deadline().is_some_and(|at| now >= at) && self.has_heard_all(events) {
+            self.link.judge(now);
+        }
+        let order = self.link.turn(Instant::now(), unix_ns());
         if order.close {
             self.connection = None;
         }
@@ -80,21 +88,41 @@ impl Drive {
         };
         // An interrupted wait is a short one. Any other error would come again at once: the pause keeps it from being a
         // busy loop, and the link's own deadlines go on.
-        if let Err(error) = self.poll.poll(events, timeout)
+        if let Err(error) = self.look(events, timeout)
             && error.kind() != ErrorKind::Interrupted
         {
             std::thread::park_timeout(Duration::from_millis(100));
         }
         self.desk.awake();
+        self.listen();
+        true
+    }
+
+    /// Waits for news of the socket.
+    fn look(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        self.poll.poll(events, timeout)?;
         if let Some(connection) = &mut self.connection {
             for event in events.iter().filter(|event| event.token() == SOCKET) {
                 connection.is_readable |= event.is_readable() || event.is_read_closed() || event.is_error();
                 connection.is_writable |= event.is_writable() || event.is_write_closed() || event.is_error();
             }
         }
+        Ok(())
+    }
+
+    /// Tells the link what has come; false: there may be more.
+    fn listen(&mut self) -> bool {
         self.finish_connecting();
         self.read();
-        true
+        !self.connection.as_ref().is_some_and(|connection| connection.is_connected && connection.is_readable)
+    }
+
+    fn has_heard_all(&mut self, events: &mut Events) -> bool {
+        // What cannot be asked for cannot be waited for either: the deadlines are all that there is then.
+        match self.look(events, Some(Duration::ZERO)) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => false,
+            _ => self.listen(),
+        }
     }
 
     /// Takes what callers have given; false: the publisher is closed.
@@ -222,7 +250,7 @@ impl Drive {
 impl Drop for Drive {
     /// Also when the thread panics: whoever waits hears that it has ended, and whoever sends is refused.
     fn drop(&mut self) {
-        self.desk.end();
+        self.desk.end(self.is_kept);
     }
 }
 
@@ -231,3 +259,6 @@ fn unix_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

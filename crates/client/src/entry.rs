@@ -6,7 +6,7 @@ use stilling_wire::nats::{Headers, MESSAGE_ID};
 
 use crate::limits::MESSAGE_OVERHEAD;
 use crate::outcome::Reason;
-use crate::ticket::Slot;
+use crate::ticket::Teller;
 
 /// Subject, header block and payload, one behind the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +66,7 @@ pub(crate) struct Entry {
     /// What it counts in the spool, in bytes.
     pub(crate) cost: u64,
     /// Who waits for it, unless nobody does or they have been answered.
-    pub(crate) ticket: Option<Slot>,
+    pub(crate) ticket: Option<Teller>,
     /// When its caller gave it; nothing for one that an earlier publisher left.
     pub(crate) since: Option<Instant>,
     /// The link's count of failed connections when it came: all later ones were attempts of its own, too.
@@ -90,6 +90,6 @@ impl Entry {
 
     /// Its caller has gone and does not want it to be sent any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.ticket.as_ref().is_some_and(Slot::is_abandoned)
+        self.ticket.as_ref().is_some_and(Teller::is_abandoned)
     }
 }

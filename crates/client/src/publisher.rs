@@ -22,7 +22,7 @@ use crate::link::Link;
 use crate::outcome::{Counts, Failure, Outcome, Reason};
 use crate::spool::disk::{self, DiskSpool};
 use crate::spool::{Spool, memory::Memory};
-use crate::ticket::{Slot, Ticket};
+use crate::ticket::{Slot, Teller, Ticket};
 use crate::trouble::Trouble;
 
 /// Why there is no publisher. A server that is not there is no reason.
@@ -291,7 +291,7 @@ impl Publisher {
         let mut entry = Entry::new(message, cost);
         entry.since = Some(Instant::now());
         let slot = wants_ticket.then(Slot::default);
-        entry.ticket = slot.clone();
+        entry.ticket = slot.clone().map(Teller::new);
         let mut state = self.desk.lock();
         // Counted with what becomes of it, so that the figures add up at any moment.
         while !self.makes_room(&mut state, cost) {
@@ -337,7 +337,7 @@ impl Publisher {
             state.held.0 -= 1;
             state.held.1 -= oldest.cost;
             state.dropped += 1;
-            match oldest.ticket {
+            match &oldest.ticket {
                 Some(ticket) if ticket.tell(Outcome::Dropped(Reason::SpoolFull)) => {}
                 _ => {
                     let subject = String::from_utf8_lossy(oldest.message.subject()).into_owned();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Reason};
 
 /// What becomes of a message that was [submitted](crate::Publisher::submit).
 #[derive(Debug)]
@@ -63,6 +63,41 @@ impl Drop for Ticket {
     }
 }
 
+/// The end of a slot that goes with the message. Whatever becomes of the message, whoever waits hears of it: also if it is
+/// only let go, as by a thread that panics.
+#[derive(Debug)]
+pub(crate) struct Teller {
+    slot: Slot,
+    is_kept: bool,
+}
+
+impl Teller {
+    pub(crate) fn new(slot: Slot) -> Teller {
+        Teller { slot, is_kept: false }
+    }
+
+    /// The message is safe: what lets it go here does not lose it.
+    pub(crate) fn keep(&mut self) {
+        self.is_kept = true;
+    }
+
+    /// Tells the outcome; the first one counts. False: nobody is there to hear it.
+    pub(crate) fn tell(&self, outcome: Outcome) -> bool {
+        self.slot.tell(outcome)
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.slot.is_abandoned()
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        let untold = if self.is_kept { Outcome::Queued } else { Outcome::Dropped(Reason::Closed) };
+        self.slot.tell(untold);
+    }
+}
+
 /// The place that caller and link share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot {
@@ -88,8 +123,7 @@ impl Slot {
         self.shared.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the outcome; the first one counts. False: nobody is there to hear it.
-    pub(crate) fn tell(&self, outcome: Outcome) -> bool {
+    fn tell(&self, outcome: Outcome) -> bool {
         let mut place = self.lock();
         place.outcome.get_or_insert(outcome);
         self.shared.told.notify_all();
@@ -123,7 +157,7 @@ impl Slot {
         self.shared.abandoned.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn is_abandoned(&self) -> bool {
+    fn is_abandoned(&self) -> bool {
         self.shared.abandoned.load(Ordering::Relaxed)
     }
 }

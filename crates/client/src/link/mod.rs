@@ -191,15 +191,9 @@ impl Link {
         Some(cost)
     }
 
-    /// Makes safe what is new, does what is due and writes what can be sent.
-    pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> Order {
-        self.commit(unix_ns);
-        let mut connect = None;
+    /// What is late: all that had come until `now` has been told. Who has slept himself, or has not looked, judges nobody.
+    pub(crate) fn judge(&mut self, now: Instant) {
         match self.state {
-            State::Waiting { until } if now >= until => {
-                connect = self.config.servers.get(self.server).cloned();
-                self.state = State::Connecting { deadline: now + self.config.connect_timeout };
-            }
             State::Connecting { deadline } if now >= deadline => {
                 let server = self.server_name();
                 self.lost(now, Trouble::ConnectTimeout { server });
@@ -210,6 +204,23 @@ impl Link {
             }
             State::Ready { .. } => self.watch(now),
             State::Waiting { .. } | State::Connecting { .. } | State::Greeting { .. } => {}
+        }
+    }
+
+    /// Makes safe what is new, does what is due and writes what can be sent.
+    pub(crate) fn turn(&mut self, now: Instant, unix_ns: u64) -> Order {
+        self.commit(unix_ns);
+        let mut connect = None;
+        match self.state {
+            State::Waiting { until } if now >= until => {
+                connect = self.config.servers.get(self.server).cloned();
+                self.state = State::Connecting { deadline: now + self.config.connect_timeout };
+            }
+            State::Ready { .. } if self.talk.drain_until.is_some() => self.leave_drained(now),
+            State::Waiting { .. }
+            | State::Connecting { .. }
+            | State::Greeting { .. }
+            | State::Ready { .. } => {}
         }
         if std::mem::take(&mut self.review_due) {
             self.review();
@@ -448,17 +459,19 @@ impl Link {
         self.server = (self.server + 1) % self.config.servers.len().max(1);
     }
 
-    /// What time alone brings: answers that are late, a server that is silent, a lame duck that has no more answers for us.
+    /// A lame duck that has no more answers for us is left.
+    fn leave_drained(&mut self, now: Instant) {
+        let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, Stage::Due(..)));
+        if is_drained && self.output().is_empty() {
+            self.trouble = Some(Trouble::LameDuck);
+            self.leave(now);
+        }
+    }
+
+    /// What time alone brings: answers that are late, a server that is silent, a lame duck that does not come to an end.
     fn watch(&mut self, now: Instant) {
-        if let Some(until) = self.talk.drain_until {
-            let is_drained = self.window.iter().all(|(_, flight)| matches!(flight.stage, Stage::Due(..)));
-            if is_drained && self.output().is_empty() {
-                self.trouble = Some(Trouble::LameDuck);
-                return self.leave(now);
-            }
-            if now >= until {
-                return self.lost(now, Trouble::LameDuck);
-            }
+        if self.talk.drain_until.is_some_and(|until| now >= until) {
+            return self.lost(now, Trouble::LameDuck);
         }
         match self.talk.pinged {
             Some(pinged) if now >= pinged + self.config.acknowledge_timeout => {

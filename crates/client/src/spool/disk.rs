@@ -168,6 +168,9 @@ impl<D: Disk> DiskSpool<D> {
 
     /// Takes a written message into the list, and into the cache if it fits and none before it is missing there.
     fn keep(&mut self, mut entry: Entry) {
+        if let Some(ticket) = &mut entry.ticket {
+            ticket.keep();
+        }
         let is_next = self.cache.len() == self.places.len();
         self.last = entry.id;
         self.places.push_back((entry.id, entry.cost));

@@ -10,7 +10,7 @@ use crate::entry::{Entry, Message};
 use crate::link::{Link, Order};
 use crate::outcome::{Counts, Failure};
 use crate::spool::memory::Memory;
-use crate::ticket::{Slot, Ticket};
+use crate::ticket::{Slot, Teller, Ticket};
 use crate::trouble::Trouble;
 
 /// One server, and no chance.
@@ -94,7 +94,7 @@ impl Rig {
         let message = Message::new(subject.as_bytes(), &headers, payload);
         let cost = message.cost();
         let mut entry = Entry::new(message, cost);
-        entry.ticket = ticket;
+        entry.ticket = ticket.map(Teller::new);
         entry.since = Some(self.now);
         self.submitted += 1;
         self.held.0 += 1;
@@ -105,6 +105,7 @@ impl Rig {
 
     /// One turn, and all of its output taken.
     fn turn(&mut self) {
+        self.link.judge(self.now);
         let order = self.link.turn(self.now, 0);
         self.order.close |= order.close;
         if order.close {

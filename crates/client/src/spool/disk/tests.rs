@@ -78,7 +78,7 @@ fn what_does_not_fit_the_cache_is_read_when_its_turn_comes() {
     let slot = crate::ticket::Slot::default();
     for number in 0..30 {
         let mut entry = entry(number, size);
-        entry.ticket = Some(slot.clone()).filter(|_| number == 29);
+        entry.ticket = (number == 29).then(|| crate::ticket::Teller::new(slot.clone()));
         spool.push(entry);
         if number % 4 == 0 {
             assert!(spool.commit(1).is_empty());

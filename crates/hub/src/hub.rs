@@ -110,6 +110,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     to: Vec<u32>,
     /// What there was no room for in the middle of it.
     unsent: VecDeque<Unsent>,
+    /// The shard that had no room when something was put off for it in this turn.
+    stalled: Option<usize>,
     scratch: Vec<u8>,
     ended: Vec<u32>,
     /// Connections that are to be closed, and how many streams still have promises for each.
@@ -203,6 +205,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             members: Vec::new(),
             to: Vec::new(),
             unsent: VecDeque::new(),
+            stalled: None,
             scratch: Vec::new(),
             ended: Vec::new(),
             farewells: HashMap::with_hasher(key),
@@ -230,10 +233,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
     pub fn is_quiet(&self) -> bool {
-        // What the storage says cannot be taken while a shard has no room, and behind what was begun nothing goes on at all.
-        let is_stuck = self.release.is_some() || self.outs.iter().any(Deliveries::is_full);
+        // It waits for that shard, unless the shard had given a piece back by the end of the turn: nobody wakes the hub for
+        // what was full and has gone out since.
+        if let Some(shard) = self.stalled {
+            return self.outs[shard].is_full();
+        }
         let has_due = self.reads.iter().any(PendingRead::is_due);
-        self.has_begun() || !self.consumers.go_on && (is_stuck || !has_due && self.storage.is_quiet())
+        !self.consumers.go_on && !has_due && self.storage.is_quiet()
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -288,6 +294,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Takes what the storage says, and lets go what has become durable. Returns whether something is left to do that
     /// waits for deliveries to come back.
     pub fn absorb(&mut self, now_ns: UnixNanos) -> bool {
+        self.stalled = None;
         if !self.finish_begun() {
             return true;
         }
@@ -398,9 +405,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return false;
         }
         let Hub { outs, outlets, .. } = self;
-        outs.iter_mut()
-            .enumerate()
-            .all(|(shard, deliveries)| !deliveries.is_full() || outlets.swap(shard, deliveries))
+        let has_none = |(shard, out): (usize, &mut Deliveries)| out.is_full() && !outlets.swap(shard, out);
+        let full = outs.iter_mut().enumerate().position(has_none);
+        self.stalled = full.or(self.stalled);
+        full.is_none()
     }
 
     fn deal(

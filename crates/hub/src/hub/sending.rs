@@ -125,6 +125,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let shard = subscription.client.shard as usize;
         let out = &mut self.outs[shard];
         if out.is_full() && !self.outlets.swap(shard, out) {
+            self.stalled = Some(shard);
             return false;
         }
         let &Message { subject, reply, headers, payload } = message;

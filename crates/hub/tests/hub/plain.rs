@@ -160,3 +160,47 @@ fn without_room_the_hub_stops_and_goes_on_where_it_was() {
     assert!(turns > 2, "{turns} turns: it never stopped");
     assert_eq!(count, 20);
 }
+
+/// Row 0.14: a shard may give a piece back behind what was put off for it, and before what is full is handed out. Then nobody
+/// wakes the hub any more, and it has to go on by itself.
+#[test]
+fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn() {
+    let payload = "x".repeat(300_000);
+    // In the middle of one message to many, in front of another one, and before answers of the disk.
+    for subject in ["many", "a", "disk.a"] {
+        let (mut rig, _) = Rig::on(&stilling_journal::disk::simulated::SimulatedDisk::new(), 8, 0);
+        for sid in ["1", "2", "3"] {
+            rig.subscribe(BOB, "many", sid);
+        }
+        rig.subscribe(BOB, "a", "4");
+        rig.subscribe(BOB, "disk.a", "5");
+        let publication =
+            if subject == "disk.a" { publish(subject, "x") } else { publish(subject, &payload) };
+        let mut intake = stilling_hub::Intake::new();
+        intake.push(ALICE.token, ABLE, &publish("a", &payload));
+        intake.push(ALICE.token, ABLE, &publication);
+        rig.hub.outlets_mut().room = usize::from(subject == "many");
+        rig.hub.absorb(1);
+        let mut at = rig.hub.take(0, &intake, 0, 1);
+        if subject == "disk.a" {
+            rig.hub.outlets_mut().room = 1;
+            at = rig.hub.take(0, &intake, at, 1);
+            rig.hub.flush();
+            rig.ask(ALICE, ABLE, &[publish("a", &payload)]);
+            rig.hub.storage_mut().write();
+            rig.hub.absorb(1);
+        }
+        rig.hub.outlets_mut().room = 2;
+        rig.hub.flush();
+        let mut heard = rig.heard(BOB).len();
+        assert!(!rig.hub.is_quiet(), "{subject}: it sleeps with what it could do");
+        for _ in 0..10 {
+            rig.hub.absorb(1);
+            at = rig.hub.take(0, &intake, at, 1);
+            rig.hub.flush();
+            heard += rig.heard(BOB).len();
+        }
+        assert!(rig.hub.is_quiet() && rig.hub.is_settled() && at == intake.len(), "{subject}");
+        assert!(heard > 300_000, "{subject}: {heard} bytes");
+    }
+}

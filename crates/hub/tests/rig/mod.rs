@@ -121,7 +121,7 @@ impl Storage for SteppedStorage {
 pub(crate) struct Shards {
     handed: Vec<VecDeque<Deliveries>>,
     /// Pieces that each shard may have at once.
-    room: usize,
+    pub(crate) room: usize,
 }
 
 impl Outlets for Shards {

@@ -144,9 +144,10 @@ impl<S: Storage> Runner<S> {
     /// The same without the shard that turns it.
     pub(crate) fn is_done_but_for(&self, shard: usize) -> bool {
         let is_gone = |(number, inlet): (usize, &Inlet)| {
+            // Asked first: what is there afterwards is all there will be.
             inlet.current.is_none()
-                && inlet.intakes.is_empty()
                 && (number == shard || inlet.intakes.is_closed())
+                && inlet.intakes.is_empty()
         };
         self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
     }

@@ -121,6 +121,9 @@ pub struct Hub<S: Storage, O: Outlets> {
     reads: Vec<PendingRead>,
     /// Numbers them, and whatever else needs a number of its own.
     reads_asked: u64,
+    /// Bytes of questions and answers of the API in this turn, and whether one was put off because of them.
+    api_size: usize,
+    has_put_off: bool,
     /// As `found`, for what is sent in the middle of something else.
     found_again: Vec<u32>,
     key: HashKey,
@@ -213,6 +216,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             streams,
             reads: Vec::new(),
             reads_asked: 0,
+            api_size: 0,
+            has_put_off: false,
             found_again: Vec::new(),
             key,
             started_ns,
@@ -239,7 +244,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.outs[shard].is_full();
         }
         let has_due = self.reads.iter().any(PendingRead::is_due);
-        !self.consumers.go_on && !has_due && self.storage.is_quiet()
+        !self.has_put_off && !self.consumers.go_on && !has_due && self.storage.is_quiet()
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -295,6 +300,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// waits for deliveries to come back.
     pub fn absorb(&mut self, now_ns: UnixNanos) -> bool {
         self.stalled = None;
+        (self.api_size, self.has_put_off) = (0, false);
         if !self.finish_begun() {
             return true;
         }
@@ -489,8 +495,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<(), Stalled> {
         let &Publication { subject, reply, headers, payload, .. } = publication;
         if subject.starts_with(api::PREFIX) {
-            self.ask_api(client, publication, now_ns);
-            return Ok(());
+            return self.ask_api(client, publication, now_ns);
         }
         let mut found = std::mem::take(&mut self.found);
         found.clear();

@@ -74,6 +74,16 @@ pub const CONSUMERS_LOOKED_AT: usize = 1024;
 /// Consumers that read or send a chunk in one turn of the hub. The others are the first of the next turn.
 pub const CHUNKS_PER_TURN: usize = 64;
 
+/// Consumers that are told at once of those of a stream. Who wants the others asks from the next place on.
+pub const CONSUMERS_PER_PAGE: usize = 256;
+
+/// Bytes of configurations on such a page; one may make it longer. What is behind them is on the next page.
+pub const CONSUMERS_PAGE_SIZE: usize = 128 * 1024;
+
+/// Bytes of questions and answers of the API in one turn of the hub. Further questions wait for the next turn, with what the
+/// same shard has handed in behind them.
+pub const API_SIZE_PER_TURN: usize = 1024 * 1024;
+
 /// Requests for messages that may wait at one consumer. More are answered `409 Exceeded MaxWaiting`, as all below.
 pub const PULLS_PER_CONSUMER_MAX: usize = 512;
 

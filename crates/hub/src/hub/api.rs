@@ -6,19 +6,23 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
+use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use stilling_journal::{Batch, Chunk, From, ReadOrder, Record};
 use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
 use super::roster::{Pull, Unwelcome, Wanted};
-use super::{Hub, Message, Outlets, UnixNanos};
+use super::{Hub, Message, Outlets, Stalled, UnixNanos};
 use crate::intake::{Client, Publication};
-use crate::limits::{CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX};
+use crate::limits::{
+    API_SIZE_PER_TURN, CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
+};
 use crate::storage::Storage;
 use crate::stream::{Durability, Stream};
 use crate::subscriptions::{checked, overlap};
 
+mod answers;
 mod questions;
 
 /// What everything of JetStream begins with.
@@ -60,7 +64,12 @@ impl PendingRead {
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Deals with what was published below `$JS`.
-    pub(super) fn ask_api(&mut self, client: Client, publication: &Publication<'_>, now_ns: UnixNanos) {
+    pub(super) fn ask_api(
+        &mut self,
+        client: Client,
+        publication: &Publication<'_>,
+        now_ns: UnixNanos,
+    ) -> Result<(), Stalled> {
         let Publication { subject, reply, payload, .. } = *publication;
         let text = std::str::from_utf8(subject).unwrap_or("");
         if let Some(rest) = text.strip_prefix("$JS.FC.") {
@@ -69,13 +78,31 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             {
                 self.flow_answered(stream, name, now_ns);
             }
+            return Ok(());
+        }
+        // Anything else is an acknowledgement of a message: there is nothing to be acknowledged.
+        let Some(question) = text.strip_prefix("$JS.API.") else { return Ok(()) };
+        if self.api_size >= API_SIZE_PER_TURN {
+            self.has_put_off = true;
+            return Err(Stalled);
+        }
+        self.api_size += payload.len();
+        self.answer_api(client, question, (reply, payload), now_ns);
+        Ok(())
+    }
+
+    fn answer_api(
+        &mut self,
+        client: Client,
+        question: &str,
+        (reply, payload): (&[u8], &[u8]),
+        now_ns: UnixNanos,
+    ) {
+        let words: Vec<&str> = question.split('.').collect();
+        let is_order = matches!(words.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
+        if !is_order && (reply.is_empty() || !self.is_heard(reply)) {
             return;
         }
-        let Some(question) = text.strip_prefix("$JS.API.") else {
-            // Acknowledgements of messages: there is nothing to be acknowledged.
-            return;
-        };
-        let words: Vec<&str> = question.split('.').collect();
         let (kind, answer) = match words.as_slice() {
             ["INFO"] => ("account_info", Ok(self.account())),
             ["STREAM", "NAMES"] => ("stream_names", Ok(self.stream_names(payload))),
@@ -121,8 +148,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             ["CONSUMER", "NAMES" | "LIST", stream] => {
                 let is_list = words[1] == "LIST";
-                let kind = if is_list { "consumer_list" } else { "consumer_names" };
-                (kind, self.consumer_list(stream, is_list))
+                match self.consumer_list(stream, payload, is_list) {
+                    Ok(page) => return self.send_text(reply, &page),
+                    Err(wrong) if is_list => ("consumer_list", Err(wrong)),
+                    Err(wrong) => ("consumer_names", Err(wrong)),
+                }
             }
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
                 match self.consumer_next(client, (stream, name), reply, payload, now_ns) {
@@ -146,7 +176,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn send_json(&mut self, to: &[u8], body: &Value) {
-        let text = body.to_string();
+        if self.is_heard(to) {
+            self.send_text(to, &body.to_string());
+        }
+    }
+
+    fn send_text(&mut self, to: &[u8], text: &str) {
+        self.api_size += text.len();
         self.send_by_subject(&Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() });
     }
 
@@ -478,6 +514,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if inactive.is_some() {
             told.insert("inactive_threshold".to_owned(), inactive_ns.into());
         }
+        let told = to_raw_value(&told).map_err(|error| bad_request(&error.to_string()))?;
         let wanted = Wanted {
             name,
             stream: number,
@@ -488,7 +525,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             has_flow_control: config.flow_control,
             headers_only: config.headers_only,
             inactive_ns,
-            config: Value::Object(told).to_string().into(),
+            config: told,
         };
         let added = self.consumers.add(client, wanted, now_ns).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
@@ -497,37 +534,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let info = self.consumer_info(number, added);
         self.advance(added, now_ns);
         Ok(info)
-    }
-
-    fn consumer_info(&self, stream: usize, number: u32) -> Value {
-        let Some(consumer) = self.consumers.get(number) else { return json!({}) };
-        let stream = &self.streams[stream];
-        let next = consumer.next.unwrap_or(stream.first).max(stream.first);
-        json!({
-            "stream_name": stream.config.name,
-            "name": consumer.wanted.name,
-            "created": time(consumer.created_ns),
-            "config": serde_json::from_str(&consumer.wanted.config).unwrap_or(Value::Null),
-            "delivered": { "consumer_seq": consumer.delivered, "stream_seq": consumer.last },
-            "ack_floor": { "consumer_seq": 0, "stream_seq": 0 },
-            "num_ack_pending": 0, "num_redelivered": 0,
-            "num_waiting": consumer.pulls().len(),
-            "num_pending": (stream.visible + 1).saturating_sub(next),
-        })
-    }
-
-    fn consumer_list(&self, stream: &str, is_list: bool) -> Result<Value, Wrong> {
-        let number = self.stream_named(stream).ok_or_else(no_stream)?;
-        let all: Vec<Value> = self
-            .consumers
-            .of_stream(number)
-            .into_iter()
-            .map(|at| match is_list {
-                true => self.consumer_info(number, at),
-                false => self.consumers.get(at).map(|c| c.wanted.name.clone()).into(),
-            })
-            .collect();
-        Ok(json!({ "total": all.len(), "offset": 0, "limit": 1024, "consumers": all }))
     }
 
     fn consumer_next(

@@ -7,6 +7,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use serde_json::value::RawValue;
 use stilling_journal::{Chunk, From, Kind, Record};
 
 use super::UnixNanos;
@@ -34,7 +35,7 @@ pub(super) struct Wanted {
     /// It goes when nobody has listened or asked for so long.
     pub(super) inactive_ns: u64,
     /// Its configuration in JSON, to be told when asked.
-    pub(super) config: Box<str>,
+    pub(super) config: Box<RawValue>,
 }
 
 #[derive(Debug)]
@@ -199,7 +200,7 @@ impl Consumers {
         if self.len() >= CONSUMERS_MAX || made >= CONSUMERS_PER_CLIENT_MAX {
             return Err(Unwelcome::TooMany);
         }
-        if self.configs_size + wanted.config.len() > CONSUMER_CONFIGS_SIZE_MAX {
+        if self.configs_size + wanted.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX {
             return Err(Unwelcome::NoMemory);
         }
         let next = match wanted.from {
@@ -216,7 +217,7 @@ impl Consumers {
             of.names.insert(wanted.name.clone(), number);
         }
         self.clients.entry(owner).or_default().made += 1;
-        self.configs_size += wanted.config.len();
+        self.configs_size += wanted.config.get().len();
         self.places[number as usize].1 = Some(Consumer {
             wanted,
             owner,
@@ -248,7 +249,7 @@ impl Consumers {
                 of.following.retain(|&other| other != number);
             }
         }
-        self.configs_size -= consumer.wanted.config.len();
+        self.configs_size -= consumer.wanted.config.get().len();
         self.count(consumer.owner, |of| of.made -= 1);
         if let State::Ahead(client) = consumer.state {
             self.count(client, |of| of.awaited -= 1);
@@ -471,7 +472,7 @@ mod tests {
             has_flow_control: false,
             headers_only: false,
             inactive_ns: 1,
-            config: "{}".into(),
+            config: RawValue::from_string("{}".to_owned()).expect("an object"),
         }
     }
 

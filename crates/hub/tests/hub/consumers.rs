@@ -1,5 +1,7 @@
 //! Following a stream from a place in it.
 
+use std::collections::BTreeSet;
+
 use stilling_hub::limits::{
     CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS,
     PULLS_PER_CONSUMER_MAX,
@@ -8,7 +10,7 @@ use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::asking::{publish, publish_for};
-use crate::rig::{Rig, Told};
+use crate::rig::{ABLE, Rig, Told};
 
 const READER: Client = Client { shard: 0, token: 1 };
 const WRITER: Client = Client { shard: 1, token: 2 };
@@ -670,4 +672,70 @@ fn every_question_has_an_answer() {
         assert!(answer.contains(expected), "{subject}: {answer}");
         assert!(answer.contains(r#""type":"io.nats.jetstream.api.v1."#), "{subject}: {answer}");
     }
+}
+
+/// Row 0.14: a list of many consumers comes page by page, and each of them is told once.
+#[test]
+fn consumers_are_listed_page_by_page() {
+    let mut rig = rig();
+    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX - 1000);
+    let mut expected = BTreeSet::new();
+    for number in 0..300 {
+        let description = if number % 20 == 0 { &long } else { "" };
+        let name = format!("c{number}");
+        create(&mut rig, "disk", &format!(r#""name":"{name}","description":"{description}""#));
+        expected.insert(name);
+    }
+    for what in ["LIST", "NAMES"] {
+        let (mut names, mut pages) = (BTreeSet::new(), 0);
+        while names.len() < expected.len() {
+            let offset = format!(r#"{{"offset":{}}}"#, names.len());
+            let answer = question(&mut rig, &format!("CONSUMER.{what}.disk"), &offset);
+            assert!(answer.len() < 400_000, "{what}: {} bytes", answer.len());
+            let page: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
+            assert_eq!((&page["total"], &page["limit"]), (&300.into(), &256.into()), "{what}");
+            let consumers = page["consumers"].as_array().expect("a list");
+            assert!(!consumers.is_empty() && consumers.len() <= 256, "{what}");
+            for consumer in consumers {
+                let name = if what == "LIST" { &consumer["config"]["name"] } else { consumer };
+                assert!(
+                    names.insert(name.as_str().expect("a name").to_owned()),
+                    "{what}: {name} is told twice"
+                );
+            }
+            pages += 1;
+        }
+        assert!(names == expected && pages > 1, "{what}: {pages} pages");
+        let behind = question(&mut rig, &format!("CONSUMER.{what}.disk"), r#"{"offset":300}"#);
+        assert!(behind.contains(r#""consumers":[]"#), "{behind}");
+    }
+}
+
+/// Row 0.14: many short questions with long answers leave others their turn; and what nobody would hear costs nothing.
+#[test]
+fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
+    let mut rig = rig();
+    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX - 1000);
+    for number in 0..20 {
+        create(&mut rig, "disk", &format!(r#""name":"c{number}","description":"{long}""#));
+    }
+    let many = vec![publish_for("$JS.API.CONSUMER.LIST.disk", "", "answers.1"); 100];
+    rig.turn();
+    let mut done = rig.ask(READER, ABLE, &many);
+    assert!((1..20).contains(&done), "{done} in one turn");
+    assert!(!rig.hub.is_quiet(), "it waits for somebody to ask again");
+    rig.ask_all(WRITER, &[Request::Barrier]);
+    assert_eq!(rig.heard(WRITER), "PONG\r\n");
+    let mut turns = 1;
+    while done < many.len() {
+        rig.turn();
+        done += rig.ask(READER, ABLE, &many[done..]);
+        turns += 1;
+    }
+    assert!(turns > 5, "{turns} turns");
+    assert_eq!(rig.heard(READER).matches("consumer_list_response").count(), many.len());
+    let unheard = vec![publish_for("$JS.API.CONSUMER.LIST.disk", "", "nobody"); 1000];
+    rig.turn();
+    rig.ask_all(READER, &unheard);
+    assert!(rig.hub.is_quiet());
 }

@@ -45,6 +45,13 @@ pub(super) struct MessageGet {
     pub(super) next_by_subj: Option<String>,
 }
 
+/// Which page of a list is wanted.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Page {
+    pub(super) offset: usize,
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct Next {

@@ -1,0 +1,103 @@
+//! What is told of consumers: of one, and of all of a stream page by page.
+//!
+//! What a client has said of its consumer is told as the text that it was kept as: a short question is to cost no more than
+//! its answer is long.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::questions::{Page, Wrong, bad_request, fields, object};
+use super::{Hub, Outlets, no_stream, time};
+use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
+use crate::storage::Storage;
+
+/// What a place in the list of a stream's consumers costs to be looked at, in bytes of an answer.
+const PLACE_COST: usize = 16;
+
+#[derive(Serialize)]
+struct Info<'a> {
+    stream_name: &'a str,
+    name: &'a str,
+    created: String,
+    config: &'a RawValue,
+    delivered: Delivered,
+    ack_floor: Delivered,
+    num_ack_pending: u64,
+    num_redelivered: u64,
+    num_waiting: usize,
+    num_pending: u64,
+}
+
+#[derive(Serialize, Default)]
+struct Delivered {
+    consumer_seq: u64,
+    stream_seq: u64,
+}
+
+#[derive(Serialize)]
+struct Listed<T> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    total: usize,
+    offset: usize,
+    limit: usize,
+    consumers: Vec<T>,
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    fn info(&self, stream: usize, number: u32) -> Option<Info<'_>> {
+        let consumer = self.consumers.get(number)?;
+        let stream = &self.streams[stream];
+        let next = consumer.next.unwrap_or(stream.first).max(stream.first);
+        Some(Info {
+            stream_name: &stream.config.name,
+            name: &consumer.wanted.name,
+            created: time(consumer.created_ns),
+            config: &consumer.wanted.config,
+            delivered: Delivered { consumer_seq: consumer.delivered, stream_seq: consumer.last },
+            ack_floor: Delivered::default(),
+            num_ack_pending: 0,
+            num_redelivered: 0,
+            num_waiting: consumer.pulls().len(),
+            num_pending: (stream.visible + 1).saturating_sub(next),
+        })
+    }
+
+    pub(super) fn consumer_info(&self, stream: usize, number: u32) -> Value {
+        let info = self.info(stream, number);
+        info.and_then(|info| serde_json::to_value(info).ok()).unwrap_or_else(|| json!({}))
+    }
+
+    /// A page of a stream's consumers, with what is known of each or with their names alone.
+    pub(super) fn consumer_list(
+        &mut self,
+        stream: &str,
+        payload: &[u8],
+        is_list: bool,
+    ) -> Result<String, Wrong> {
+        let stream = self.stream_named(stream).ok_or_else(no_stream)?;
+        let page = if payload.is_empty() { Page::default() } else { object(payload).and_then(fields)? };
+        let numbers = self.consumers.of_stream(stream);
+        self.api_size += PLACE_COST * numbers.len();
+        let mut size = 0;
+        let of_page = |number: &&u32| {
+            let is_within = !is_list || size < CONSUMERS_PAGE_SIZE;
+            size += self.consumers.get(**number).map_or(0, |consumer| consumer.wanted.config.get().len());
+            is_within
+        };
+        let infos = numbers.iter().skip(page.offset).take(CONSUMERS_PER_PAGE).take_while(of_page);
+        let infos = infos.filter_map(|&number| self.info(stream, number));
+        let (total, offset) = (numbers.len(), page.offset);
+        let limit = CONSUMERS_PER_PAGE;
+        let text = if is_list {
+            let kind = "io.nats.jetstream.api.v1.consumer_list_response";
+            serde_json::to_string(&Listed { kind, total, offset, limit, consumers: infos.collect() })
+        } else {
+            let kind = "io.nats.jetstream.api.v1.consumer_names_response";
+            let consumers: Vec<&str> = infos.map(|info| info.name).collect();
+            serde_json::to_string(&Listed { kind, total, offset, limit, consumers })
+        };
+        text.map_err(|error| bad_request(&error.to_string()))
+    }
+}

@@ -89,6 +89,25 @@ impl Default for Resumed {
 /// Unix time in nanoseconds.
 pub type UnixNanos = u64;
 
+/// Nanoseconds since any moment, by a clock that nobody sets.
+pub type SteadyNanos = u64;
+
+/// What time it is. The calendar may be set, forward and back: what lasts so long, or comes so often, goes by the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Now {
+    /// For what is stored and told.
+    pub unix_ns: UnixNanos,
+    /// For spans.
+    pub steady_ns: SteadyNanos,
+}
+
+impl From<UnixNanos> for Now {
+    /// One clock for both, as a simulation has it.
+    fn from(now_ns: UnixNanos) -> Now {
+        Now { unix_ns: now_ns, steady_ns: now_ns }
+    }
+}
+
 /// The hub.
 pub struct Hub<S: Storage, O: Outlets> {
     storage: S,
@@ -129,7 +148,7 @@ pub struct Hub<S: Storage, O: Outlets> {
     key: HashKey,
     started_ns: UnixNanos,
     /// When the last round of retention was asked for, and for which stream.
-    retained_ns: UnixNanos,
+    retained_ns: SteadyNanos,
     retained: usize,
 }
 
@@ -221,7 +240,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             found_again: Vec::new(),
             key,
             started_ns,
-            retained_ns: started_ns,
+            retained_ns: 0,
             retained: 0,
         }
     }
@@ -281,13 +300,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
     /// has to be called again when deliveries have come back or the storage has answered.
-    pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now_ns: UnixNanos) -> usize {
+    pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now: impl Into<Now>) -> usize {
+        let now = now.into();
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {
             let client = Client { shard: shard as u32, token };
-            if self.release.is_some()
-                || !self.has_room()
-                || self.deal(client, traits, &request, now_ns).is_err()
+            if self.release.is_some() || !self.has_room() || self.deal(client, traits, &request, now).is_err()
             {
                 break;
             }
@@ -298,7 +316,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Takes what the storage says, and lets go what has become durable. Returns whether something is left to do that
     /// waits for deliveries to come back.
-    pub fn absorb(&mut self, now_ns: UnixNanos) -> bool {
+    pub fn absorb(&mut self, now: impl Into<Now>) -> bool {
+        let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off) = (0, false);
         if !self.finish_begun() {
@@ -306,7 +325,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         loop {
             if let Some(release) = self.release.take()
-                && let Some(unfinished) = self.go_on(release, now_ns)
+                && let Some(unfinished) = self.go_on(release, now.steady_ns)
             {
                 self.release = Some(unfinished);
                 return true;
@@ -316,17 +335,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 None => break,
             }
         }
-        self.retain(now_ns);
+        self.retain(now);
         while self.has_room()
             && let Some(chunk) = self.storage.next_chunk()
         {
-            self.take_chunk(chunk, now_ns);
+            self.take_chunk(chunk, now.steady_ns);
         }
         self.look_further();
         if !self.consumers.is_empty() {
-            self.look_after_consumers(now_ns);
+            self.look_after_consumers(now.steady_ns);
         }
-        self.mark_losses(now_ns);
+        self.mark_losses(now);
         false
     }
 
@@ -340,16 +359,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Has one stream after the other let go what need not be kept any more.
-    fn retain(&mut self, now_ns: UnixNanos) {
-        if self.streams.is_empty() || now_ns < self.retained_ns.saturating_add(RETAIN_EVERY_NS) {
+    fn retain(&mut self, now: Now) {
+        if self.streams.is_empty() || now.steady_ns < self.retained_ns.saturating_add(RETAIN_EVERY_NS) {
             return;
         }
-        self.retained_ns = now_ns;
+        self.retained_ns = now.steady_ns;
         self.retained = (self.retained + 1) % self.streams.len();
         let config = &self.streams[self.retained].config;
         if config.durability == Durability::Disk && config.retention != Retention::default() {
             // Without room it is asked for again when its turn comes.
-            self.storage.retain(self.retained as u32, config.retention, now_ns);
+            self.storage.retain(self.retained as u32, config.retention, now.unix_ns);
         }
     }
 
@@ -422,18 +441,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         client: Client,
         traits: Traits,
         request: &Request<'_>,
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<(), Stalled> {
         match *request {
-            Request::Publish(publication) => self.publish(client, traits, &publication, now_ns)?,
+            Request::Publish(publication) => self.publish(client, traits, &publication, now)?,
             Request::Subscribe { filter, queue, sid } => self.subscribe(client, traits, filter, queue, sid),
             Request::Unsubscribe { sid, after } => self.unsubscribe(client, sid, after),
             Request::Barrier => {
                 let out = &mut self.outs[client.shard as usize];
                 out.bytes(client.token, |out| out.extend_from_slice(PONG));
             }
-            Request::Reached { mark } => self.reached(mark, now_ns),
-            Request::Lost(lost) => self.lose(&lost, now_ns),
+            Request::Reached { mark } => self.reached(mark, now.steady_ns),
+            Request::Lost(lost) => self.lose(&lost, now),
             Request::Farewell => self.bid_farewell(client),
             Request::Leave => {
                 self.farewells.remove(&client);
@@ -491,11 +510,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         client: Client,
         traits: Traits,
         publication: &Publication<'_>,
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<(), Stalled> {
         let &Publication { subject, reply, headers, payload, .. } = publication;
         if subject.starts_with(api::PREFIX) {
-            return self.ask_api(client, publication, now_ns);
+            return self.ask_api(client, publication, now);
         }
         let mut found = std::mem::take(&mut self.found);
         found.clear();
@@ -503,7 +522,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = found.iter().position(|&id| id >= STREAMS);
         let stream = stream.map(|at| (found.swap_remove(at) - STREAMS) as usize);
         let outcome = match stream {
-            Some(stream) => self.store(client, traits, (stream, &mut found), publication, now_ns),
+            Some(stream) => self.store(client, traits, (stream, &mut found), publication, now),
             None => {
                 let message = Message { subject, reply, headers, payload };
                 let count = self.send(&found, Some((client, traits)), &message);
@@ -565,7 +584,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Sends what a durable batch has to subscriptions, then its verdicts. Returns what is left, if there was no room.
-    fn go_on(&mut self, mut release: Release, now_ns: UnixNanos) -> Option<Release> {
+    fn go_on(&mut self, mut release: Release, now_ns: SteadyNanos) -> Option<Release> {
         let number = release.stream;
         let last = release.batch.as_ref().map_or(0, |batch| batch.next() - 1).min(release.watermark);
         // From here on: what is sent says how much comes behind it.

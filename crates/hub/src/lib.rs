@@ -25,7 +25,7 @@ mod subscriptions;
 
 pub use counters::{Counters, Figure, StreamCounters};
 pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
-pub use hub::{Hub, HubConfig, Outlets, Resumed, UnixNanos, describe};
+pub use hub::{Hub, HubConfig, Now, Outlets, Resumed, SteadyNanos, UnixNanos, describe};
 pub use intake::{Client, Door, Intake, Lost, Publication, Request, Traits};
 pub use interest::Interest;
 pub use key::HashKey;

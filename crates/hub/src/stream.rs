@@ -150,8 +150,8 @@ pub(crate) struct Stream {
     pub(crate) listeners: u32,
     /// What was lost before it since the last marker.
     pub(crate) lost: Option<LostBefore>,
-    /// When the last marker was written, in nanoseconds of Unix time.
-    pub(crate) marked_ns: u64,
+    /// When the last marker was written, in nanoseconds by the clock that nobody sets.
+    pub(crate) marked_ns: Option<u64>,
 }
 
 /// Messages that would have been a stream's.
@@ -184,7 +184,7 @@ impl Stream {
             times: VecDeque::new(),
             listeners: 0,
             lost: None,
-            marked_ns: 0,
+            marked_ns: None,
         }
     }
 

@@ -1,8 +1,10 @@
 //! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use stilling_engine::cores;
+use stilling_hub::Now;
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
@@ -112,7 +114,11 @@ impl HubPlan {
         let run = move || {
             // Without the hub all who publish would wait: the server ends, also when it panics.
             let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
-            runner.run(&wake, || lifecycle.unix_nanos(stilling_ring::Time::ZERO));
+            let began = Instant::now();
+            runner.run(&wake, || Now {
+                unix_ns: lifecycle.unix_nanos(stilling_ring::Time::ZERO),
+                steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            });
             guard.served = true;
         };
         let thread =

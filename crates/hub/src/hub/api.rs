@@ -13,7 +13,7 @@ use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
 use super::roster::{Pull, Unwelcome, Wanted};
-use super::{Hub, Message, Outlets, Stalled, UnixNanos};
+use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos};
 use crate::intake::{Client, Publication};
 use crate::limits::{
     API_SIZE_PER_TURN, CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
@@ -68,7 +68,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         &mut self,
         client: Client,
         publication: &Publication<'_>,
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<(), Stalled> {
         let Publication { subject, reply, payload, .. } = *publication;
         let text = std::str::from_utf8(subject).unwrap_or("");
@@ -76,7 +76,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if let Some((stream, name)) = rest.split_once('.')
                 && let Some(stream) = self.stream_named(stream)
             {
-                self.flow_answered(stream, name, now_ns);
+                self.flow_answered(stream, name, now.steady_ns);
             }
             return Ok(());
         }
@@ -87,17 +87,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(Stalled);
         }
         self.api_size += payload.len();
-        self.answer_api(client, question, (reply, payload), now_ns);
+        self.answer_api(client, question, (reply, payload), now);
         Ok(())
     }
 
-    fn answer_api(
-        &mut self,
-        client: Client,
-        question: &str,
-        (reply, payload): (&[u8], &[u8]),
-        now_ns: UnixNanos,
-    ) {
+    fn answer_api(&mut self, client: Client, question: &str, (reply, payload): (&[u8], &[u8]), now: Now) {
         let words: Vec<&str> = question.split('.').collect();
         let is_order = matches!(words.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
         if !is_order && (reply.is_empty() || !self.is_heard(reply)) {
@@ -106,9 +100,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let (kind, answer) = match words.as_slice() {
             ["INFO"] => ("account_info", Ok(self.account())),
             ["STREAM", "NAMES"] => ("stream_names", Ok(self.stream_names(payload))),
-            ["STREAM", "LIST"] => ("stream_list", Ok(self.stream_list(now_ns))),
-            ["STREAM", "INFO", name] => ("stream_info", self.stream_info(name, now_ns)),
-            ["STREAM", "CREATE", name] => ("stream_create", self.stream_create(name, payload, now_ns)),
+            ["STREAM", "LIST"] => ("stream_list", Ok(self.stream_list(now.unix_ns))),
+            ["STREAM", "INFO", name] => ("stream_info", self.stream_info(name, now.unix_ns)),
+            ["STREAM", "CREATE", name] => ("stream_create", self.stream_create(name, payload, now.unix_ns)),
             ["STREAM", "UPDATE" | "DELETE" | "PURGE", ..] => (
                 "stream_update",
                 Err(Wrong(
@@ -132,7 +126,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
             }
             ["CONSUMER", "CREATE", stream, rest @ ..] => {
-                ("consumer_create", self.consumer_create(client, (stream, rest), payload, now_ns))
+                ("consumer_create", self.consumer_create(client, (stream, rest), payload, now))
             }
             ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
             ["CONSUMER", "INFO", stream, name] => (
@@ -155,7 +149,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
             }
             ["CONSUMER", "MSG", "NEXT", stream, name] => {
-                match self.consumer_next(client, (stream, name), reply, payload, now_ns) {
+                match self.consumer_next(client, (stream, name), reply, payload, now.steady_ns) {
                     Ok(()) => return,
                     // As where nobody listens: clients then make their consumer anew, at its next message.
                     Err(Wrong(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
@@ -430,7 +424,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         client: Client,
         (stream, rest): (&str, &[&str]),
         payload: &[u8],
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<Value, Wrong> {
         let name = rest.first().copied();
         let number = self.stream_named(stream).ok_or_else(no_stream)?;
@@ -491,7 +485,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
         }
         let own_name = || {
-            let wide = self.key.wide(format!("{stream} {now_ns} {}", self.reads_asked).as_bytes());
+            let wide = self.key.wide(format!("{stream} {} {}", now.unix_ns, self.reads_asked).as_bytes());
             format!("{:016x}", wide as u64)
         };
         let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
@@ -527,12 +521,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             inactive_ns,
             config: told,
         };
-        let added = self.consumers.add(client, wanted, now_ns).map_err(|unwelcome| match unwelcome {
+        let added = self.consumers.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
             Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
         })?;
         let info = self.consumer_info(number, added);
-        self.advance(added, now_ns);
+        self.advance(added, now.steady_ns);
         Ok(info)
     }
 
@@ -542,7 +536,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (stream, name): (&str, &str),
         reply: &[u8],
         payload: &[u8],
-        now_ns: UnixNanos,
+        now_ns: SteadyNanos,
     ) -> Result<(), Wrong> {
         let (_, number) = self.consumer(stream, name)?;
         if reply.is_empty() {

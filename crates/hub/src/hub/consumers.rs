@@ -18,7 +18,7 @@ use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
 use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::Visible;
-use super::{Hub, Message, Outlets, UnixNanos};
+use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
 use crate::storage::Storage;
@@ -44,7 +44,7 @@ pub(super) const LOOK_EVERY_NS: u64 = 50_000_000;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a consumer go on, if it can.
-    pub(super) fn advance(&mut self, number: u32, now_ns: UnixNanos) {
+    pub(super) fn advance(&mut self, number: u32, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         match consumer.state {
             State::Asleep | State::Following => {}
@@ -109,7 +109,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Records have come.
-    pub(super) fn take_chunk(&mut self, chunk: Chunk, now_ns: UnixNanos) {
+    pub(super) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.by_ticket(chunk.ticket) else { return self.answer_read(chunk) };
         if let Some(consumer) = self.consumers.get_mut(number) {
             let visible = match consumer.state {
@@ -122,7 +122,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.send_chunk(number, now_ns);
     }
 
-    fn send_chunk(&mut self, number: u32, now_ns: UnixNanos) {
+    fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
         let mut last_client = None;
@@ -181,7 +181,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// What stood before a mark has left.
-    pub(super) fn reached(&mut self, ticket: Ticket, now_ns: UnixNanos) {
+    pub(super) fn reached(&mut self, ticket: Ticket, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.by_ticket(ticket) else { return };
         if self.consumers.has_left(number) {
             self.advance(number, now_ns);
@@ -273,7 +273,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         sequence: u64,
         time_ns: UnixNanos,
         record: &Record<'_>,
-        now_ns: UnixNanos,
+        now_ns: SteadyNanos,
     ) -> Sent {
         let Some(consumer) = self.consumers.get(number) else { return Sent::Unheard };
         let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return Sent::Unheard };
@@ -307,7 +307,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Counts a record that a consumer's listeners got: its payload and headers, and what came on top.
-    fn was_sent(&mut self, number: u32, sequence: u64, (size, extra): (usize, usize), now_ns: UnixNanos) {
+    fn was_sent(&mut self, number: u32, sequence: u64, (size, extra): (usize, usize), now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         consumer.next = Some(sequence + 1);
         consumer.delivered += 1;
@@ -338,7 +338,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// The answer to a flow control request.
-    pub(super) fn flow_answered(&mut self, stream: usize, name: &str, now_ns: UnixNanos) {
+    pub(super) fn flow_answered(&mut self, stream: usize, name: &str, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.find(stream, name) else { return };
         if let Some(consumer) = self.consumers.get_mut(number) {
             (consumer.stalled, consumer.active_ns) = (false, now_ns);
@@ -347,7 +347,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Somebody asks for messages. Returns whether there is room to ask.
-    pub(super) fn pull(&mut self, number: u32, pull: Pull, now_ns: UnixNanos) -> bool {
+    pub(super) fn pull(&mut self, number: u32, pull: Pull, now_ns: SteadyNanos) -> bool {
         let Some(consumer) = self.consumers.get_mut(number) else { return false };
         consumer.active_ns = now_ns;
         let has_room = self.consumers.add_pull(number, pull);
@@ -366,7 +366,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Ends the pulls that do not wait, when there is nothing more for them.
-    fn end_pulls(&mut self, number: u32, now_ns: UnixNanos) {
+    fn end_pulls(&mut self, number: u32, now_ns: SteadyNanos) {
         self.end_pulls_if(number, |pull| {
             let is_late = pull.expires_ns.is_some_and(|at| at <= now_ns);
             match (is_late, pull.no_wait) {
@@ -401,7 +401,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Looks after consumers: those who can go on, and some of those whose time may have come.
-    pub(super) fn look_after_consumers(&mut self, now_ns: UnixNanos) {
+    pub(super) fn look_after_consumers(&mut self, now_ns: SteadyNanos) {
         for _ in 0..self.consumers.due().min(CHUNKS_PER_TURN) {
             if !self.has_room() {
                 break;
@@ -427,7 +427,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    fn keep_time(&mut self, number: u32, now_ns: UnixNanos) {
+    fn keep_time(&mut self, number: u32, now_ns: SteadyNanos) {
         self.end_pulls_if(number, |pull| {
             pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(REQUEST_TIMEOUT)
         });

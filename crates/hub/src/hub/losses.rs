@@ -12,7 +12,7 @@ use stilling_journal::{Kind, Record};
 
 use super::api::time;
 use super::unsent::Visible;
-use super::{Hub, Outlets, UnixNanos};
+use super::{Hub, Now, Outlets};
 use crate::intake::Lost;
 use crate::limits::MARKER_EVERY_NS;
 use crate::storage::Storage;
@@ -21,7 +21,7 @@ use crate::subscriptions::STREAMS;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Counts what was lost, and has the stream of its subject marked.
-    pub(super) fn lose(&mut self, lost: &Lost<'_>, now_ns: UnixNanos) {
+    pub(super) fn lose(&mut self, lost: &Lost<'_>, now: Now) {
         let &Lost { door, subject, loss, count, from_ns, to_ns } = lost;
         self.ledger.add(door, loss, count);
         if subject.is_empty() {
@@ -43,22 +43,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         sum.count += count;
         sum.from_ns = sum.from_ns.min(from_ns);
         sum.to_ns = sum.to_ns.max(to_ns);
-        self.write_marker(number, now_ns);
+        self.write_marker(number, now);
     }
 
     /// Writes the markers whose time has come.
-    pub(super) fn mark_losses(&mut self, now_ns: UnixNanos) {
+    pub(super) fn mark_losses(&mut self, now: Now) {
         for number in 0..self.streams.len() {
             if self.streams[number].lost.is_some() {
-                self.write_marker(number, now_ns);
+                self.write_marker(number, now);
             }
         }
     }
 
-    fn write_marker(&mut self, number: usize, now_ns: UnixNanos) {
+    fn write_marker(&mut self, number: usize, now: Now) {
         let stream = &mut self.streams[number];
-        // A clock that was set back must not silence it.
-        if now_ns.abs_diff(stream.marked_ns) < MARKER_EVERY_NS {
+        if stream.marked_ns.is_some_and(|last| now.steady_ns < last.saturating_add(MARKER_EVERY_NS)) {
             return;
         }
         let Some(lost) = stream.lost.take() else { return };
@@ -77,8 +76,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Record { kind: Kind::Loss, subject: &lost.subject, headers: b"", payload: text.as_bytes() };
         let is_on_disk = stream.config.durability == Durability::Disk;
         let outcome = match is_on_disk {
-            true => self.fill(number, &record, now_ns),
-            false => Ok(stream.keep(&record, now_ns, self.memory_batch_size)),
+            true => self.fill(number, &record, now.unix_ns),
+            false => Ok(stream.keep(&record, now.unix_ns, self.memory_batch_size)),
         };
         let stream = &mut self.streams[number];
         match outcome {
@@ -87,12 +86,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             // It is short, so it always fits; the count stands in the ledger all the same.
             Ok(Err(_)) => {}
             Ok(Ok(())) => {
-                stream.marked_ns = now_ns;
+                stream.marked_ns = Some(now.steady_ns);
                 let sequence = stream.next;
                 stream.next += 1;
                 if !is_on_disk {
                     stream.visible = sequence;
-                    let visible = Visible { stream: number, sequence, time_ns: now_ns, now_ns };
+                    let visible =
+                        Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
                     self.follow(visible, &record, 0);
                 }
             }

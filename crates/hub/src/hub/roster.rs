@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use serde_json::value::RawValue;
 use stilling_journal::{Chunk, From, Kind, Record};
 
-use super::UnixNanos;
+use super::{Now, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::key::HashKey;
 use crate::limits::{
@@ -51,8 +51,8 @@ pub(super) struct Consumer {
     pub(super) delivered: u64,
     pub(super) last: u64,
     pulls: VecDeque<Pull>,
-    pub(super) active_ns: UnixNanos,
-    pub(super) spoke_ns: UnixNanos,
+    pub(super) active_ns: SteadyNanos,
+    pub(super) spoke_ns: SteadyNanos,
     /// Bytes sent since the last flow control request, and whether it is unanswered.
     pub(super) flow: usize,
     pub(super) stalled: bool,
@@ -85,9 +85,9 @@ pub(super) struct Pull {
     pub(super) left: u32,
     pub(super) bytes_left: Option<usize>,
     pub(super) no_wait: bool,
-    pub(super) expires_ns: Option<UnixNanos>,
+    pub(super) expires_ns: Option<SteadyNanos>,
     pub(super) heartbeat_ns: Option<u64>,
-    pub(super) spoke_ns: UnixNanos,
+    pub(super) spoke_ns: SteadyNanos,
 }
 
 /// Why a consumer was not added.
@@ -110,7 +110,7 @@ pub(super) struct Consumers {
     pub(super) go_on: bool,
     pulls: usize,
     configs_size: usize,
-    pub(super) looked_ns: UnixNanos,
+    pub(super) looked_ns: SteadyNanos,
     /// The first to be looked at next.
     look_from: u32,
 }
@@ -195,7 +195,7 @@ impl Consumers {
     }
 
     /// Adds one of a client, under a name that its stream does not have yet, if there is room.
-    pub(super) fn add(&mut self, owner: Client, wanted: Wanted, now_ns: UnixNanos) -> Result<u32, Unwelcome> {
+    pub(super) fn add(&mut self, owner: Client, wanted: Wanted, now: Now) -> Result<u32, Unwelcome> {
         let made = self.clients.get(&owner).map_or(0, |of| of.made);
         if self.len() >= CONSUMERS_MAX || made >= CONSUMERS_PER_CLIENT_MAX {
             return Err(Unwelcome::TooMany);
@@ -221,14 +221,14 @@ impl Consumers {
         self.places[number as usize].1 = Some(Consumer {
             wanted,
             owner,
-            created_ns: now_ns,
+            created_ns: now.unix_ns,
             state: State::Asleep,
             next,
             delivered: 0,
             last,
             pulls: VecDeque::new(),
-            active_ns: now_ns,
-            spoke_ns: now_ns,
+            active_ns: now.steady_ns,
+            spoke_ns: now.steady_ns,
             flow: 0,
             stalled: false,
             is_due: false,
@@ -458,6 +458,7 @@ impl Consumer {
 mod tests {
     use super::*;
 
+    const NOW: Now = Now { unix_ns: 0, steady_ns: 0 };
     const ALICE: Client = Client { shard: 0, token: 1 };
     const BOB: Client = Client { shard: 1, token: 2 };
 
@@ -493,10 +494,10 @@ mod tests {
     fn a_client_has_as_many_consumers_and_pulls_as_it_may_and_leaves_none_behind() {
         let mut all = Consumers::new(HashKey(1, 2), 1);
         for name in 0..CONSUMERS_PER_CLIENT_MAX {
-            assert!(all.add(ALICE, wanted(0, name), 0).is_ok());
+            assert!(all.add(ALICE, wanted(0, name), NOW).is_ok());
         }
-        assert_eq!(all.add(ALICE, wanted(0, 9999), 0), Err(Unwelcome::TooMany));
-        let of_bob = all.add(BOB, wanted(0, 9999), 0).expect("another client's share");
+        assert_eq!(all.add(ALICE, wanted(0, 9999), NOW), Err(Unwelcome::TooMany));
+        let of_bob = all.add(BOB, wanted(0, 9999), NOW).expect("another client's share");
         let (mut number, mut asked) = (0, 0);
         while all.add_pull(number, pull(ALICE)) {
             asked += 1;
@@ -516,11 +517,11 @@ mod tests {
     #[test]
     fn a_number_that_is_used_again_inherits_nothing() {
         let mut all = Consumers::new(HashKey(1, 2), 2);
-        let first = all.add(ALICE, wanted(0, 0), 0).expect("there is room");
+        let first = all.add(ALICE, wanted(0, 0), NOW).expect("there is room");
         all.follow_on(first);
         all.call(first, false);
         all.remove(first);
-        let second = all.add(ALICE, wanted(1, 0), 0).expect("there is room");
+        let second = all.add(ALICE, wanted(1, 0), NOW).expect("there is room");
         assert_eq!(second, first);
         assert_eq!((all.next_due(), all.next_following(0, 0), all.has_following(0)), (None, None, false));
         all.follow_on(second);

@@ -5,7 +5,7 @@ use stilling_ring::planted;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
 use super::unsent::Visible;
-use super::{Hub, Message, Outlets, Stalled, UnixNanos};
+use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
 use crate::storage::Storage;
@@ -19,7 +19,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         traits: Traits,
         (number, found): (usize, &mut Vec<u32>),
         publication: &Publication<'_>,
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<(), Stalled> {
         let &Publication { door, subject, reply, headers, payload, ticket } = publication;
         let stream = &mut self.streams[number];
@@ -72,8 +72,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
         let outcome = match stream.config.durability {
-            Durability::Disk => self.fill(number, &record, now_ns)?,
-            Durability::Memory => stream.keep(&record, now_ns, self.memory_batch_size),
+            Durability::Disk => self.fill(number, &record, now.unix_ns)?,
+            Durability::Memory => stream.keep(&record, now.unix_ns, self.memory_batch_size),
             Durability::None => Ok(()),
         };
         if outcome.is_err() {
@@ -97,8 +97,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return Ok(());
         }
-        (stream.visible, stream.newest_ns) = (sequence, Some(now_ns));
-        self.follow(Visible { stream: number, sequence, time_ns: now_ns, now_ns }, &record, 0);
+        (stream.visible, stream.newest_ns) = (sequence, Some(now.unix_ns));
+        let visible = Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+        self.follow(visible, &record, 0);
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);

@@ -12,7 +12,7 @@
 use stilling_journal::{Kind, Record};
 
 use super::roster::Ticket;
-use super::{Hub, Message, Outlets, UnixNanos};
+use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::storage::Storage;
 
@@ -27,13 +27,13 @@ pub(super) enum Unsent {
     Mark { client: Client, ticket: Ticket },
 }
 
-/// Which record has become visible, and when.
+/// Which record has become visible, when it came, and what time it was.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Visible {
     pub(super) stream: usize,
     pub(super) sequence: u64,
     pub(super) time_ns: UnixNanos,
-    pub(super) now_ns: UnixNanos,
+    pub(super) now_ns: SteadyNanos,
 }
 
 /// A message's parts, one behind the other.

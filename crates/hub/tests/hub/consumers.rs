@@ -739,3 +739,35 @@ fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
     rig.ask_all(READER, &unheard);
     assert!(rig.hub.is_quiet());
 }
+
+/// Row 2.15: what comes so often, or lasts so long, does so also when somebody sets the calendar back.
+#[test]
+fn consumers_are_looked_after_although_the_calendar_is_set_back() {
+    let mut rig = rig();
+    rig.subscribe(READER, "push", "2");
+    rig.subscribe(READER, "pulled", "3");
+    create(&mut rig, "disk", r#""name":"c","deliver_subject":"push","idle_heartbeat":1000000000"#);
+    create(&mut rig, "disk", r#""name":"p""#);
+    let pull = r#"{"batch":1,"expires":2000000000}"#;
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", pull, "pulled")]);
+    take(&mut rig);
+    rig.set_back_ns = 3_600_000_000_000;
+    rig.pass(1_100_000_000);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("100 Idle Heartbeat") && !heard.contains("408"), "{heard}");
+    rig.pass(1_000_000_000);
+    rig.settle();
+    assert!(rig.heard(READER).contains("408 Request Timeout"));
+    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""name":"p""#));
+    for _ in 0..6 {
+        rig.pass(1_000_000_000);
+        rig.settle();
+    }
+    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains("consumer not found"));
+    // And what is written has the time that people read.
+    rig.ask_all(WRITER, &[publish("memory.n", "x")]);
+    let told = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
+    let message = question(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
+    assert!(message.contains(&format!(r#""time":"{told}""#)), "{message}");
+}

@@ -149,6 +149,13 @@ fn a_stream_on_disk_is_asked_to_let_old_records_go() {
         rig.turn();
     }
     assert_eq!(rig.hub.storage_mut().retained, [0], "once in a round of the three streams");
+    // However the calendar is set.
+    rig.set_back_ns = 3_600_000_000_000;
+    for _ in 0..3 {
+        rig.pass(1_000_000_000);
+        rig.turn();
+    }
+    assert_eq!(rig.hub.storage_mut().retained, [0, 0], "the calendar was set back");
 }
 
 #[test]

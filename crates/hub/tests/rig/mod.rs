@@ -7,8 +7,8 @@ pub(crate) mod world;
 use std::collections::VecDeque;
 
 use stilling_hub::{
-    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication,
-    Request, Resumed, Storage, StreamConfig, Traits, Verdict,
+    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
+    Publication, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
@@ -149,6 +149,8 @@ pub(crate) struct Rig {
     /// What each connection was told, in order, as far as its shard has looked.
     pub(crate) told: Vec<(Client, Told)>,
     pub(crate) now_ns: u64,
+    /// How far the calendar was set back.
+    pub(crate) set_back_ns: u64,
 }
 
 /// A stream.
@@ -213,7 +215,11 @@ impl Rig {
                 break;
             }
         }
-        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000 }, recovery)
+        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovery)
+    }
+
+    fn now(&self) -> Now {
+        Now { unix_ns: self.now_ns - self.set_back_ns, steady_ns: self.now_ns }
     }
 
     /// Has the hub deal with requests of a connection. Returns how many it dealt with.
@@ -222,14 +228,14 @@ impl Rig {
         for request in requests {
             intake.push(from.token, traits, request);
         }
-        let done = self.hub.take(from.shard as usize, &intake, 0, self.now_ns);
+        let done = self.hub.take(from.shard as usize, &intake, 0, self.now());
         self.hub.flush();
         done
     }
 
     /// A turn of the hub in which the disk does nothing.
     pub(crate) fn turn(&mut self) {
-        self.hub.absorb(self.now_ns);
+        self.hub.absorb(self.now());
         self.hub.flush();
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stilling_engine::driver::{Datagram, Destination};
 use stilling_engine::{CloseReason, Control, DatagramIo, Io, Service, Session, Token};
+use stilling_hub::Now;
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, Limits};
 use stilling_workers::{Completed, Lane, Outcome};
@@ -513,7 +514,10 @@ impl Service for HttpService {
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
         self.lane.publish();
         let (clock, now) = (&self.lifecycle, control.now);
-        let hub = self.hub.as_mut().and_then(|hub| hub.turn(|| clock.unix_nanos(now)));
+        let hub = self
+            .hub
+            .as_mut()
+            .and_then(|hub| hub.turn(|| Now { unix_ns: clock.unix_nanos(now), steady_ns: now.as_nanos() }));
         let hub = hub.map(|span| now.after(span));
         let app = self.app.as_mut().and_then(|app| {
             let again = app.turn(control.now);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stilling_engine::Token;
 use stilling_engine::counters::Counter;
-use stilling_hub::UnixNanos;
+use stilling_hub::Now;
 use stilling_wire::nats::{Info, Limits};
 
 use super::opened::House;
@@ -91,13 +91,13 @@ impl HubDesk {
     }
 
     /// Ends a turn of the shard. Returns for how long it may sleep.
-    pub(crate) fn turn(&mut self, now_ns: impl FnOnce() -> UnixNanos) -> Option<Duration> {
+    pub(crate) fn turn<T: Into<Now>>(&mut self, now: impl FnOnce() -> T) -> Option<Duration> {
         self.syslog.settle(&mut self.port, usize::MAX);
         self.has_settled = false;
         self.port.set_wanted(!self.syslog.is_settled());
         self.port.flush();
         let runner = self.runner.as_mut()?;
-        runner.turn(now_ns());
+        runner.turn(now());
         runner.looks_again_in()
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_hub::limits::{DELIVERIES, INTAKES};
-use stilling_hub::{Deliveries, Hub, Intake, Outlets, Storage, UnixNanos};
+use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, Storage};
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::port::Port;
@@ -79,15 +79,16 @@ impl<S: Storage> Runner<S> {
     }
 
     /// Does what there is to do now.
-    pub(crate) fn turn(&mut self, now_ns: UnixNanos) {
-        self.hub.absorb(now_ns);
+    pub(crate) fn turn(&mut self, now: impl Into<Now>) {
+        let now = now.into();
+        self.hub.absorb(now);
         let count = self.inlets.len();
         // At most what the shards can have handed over when it began, so that one that is turned by a shard comes to its end.
         for round in 0..INTAKES {
             let mut has_moved = false;
             for at in 0..count {
                 let number = (self.first + round + at) % count;
-                has_moved |= self.take_from(number, now_ns);
+                has_moved |= self.take_from(number, now);
             }
             if !has_moved {
                 break;
@@ -104,12 +105,12 @@ impl<S: Storage> Runner<S> {
     }
 
     /// Deals with one intake of a shard. Returns whether it came to its end.
-    fn take_from(&mut self, shard: usize, now_ns: UnixNanos) -> bool {
+    fn take_from(&mut self, shard: usize, now: Now) -> bool {
         let inlet = &mut self.inlets[shard];
         let Some((mut intake, at)) = inlet.current.take().or_else(|| Some((inlet.intakes.pop()?, 0))) else {
             return false;
         };
-        let at = self.hub.take(shard, &intake, at, now_ns);
+        let at = self.hub.take(shard, &intake, at, now);
         let inlet = &mut self.inlets[shard];
         if at < intake.len() {
             inlet.current = Some((intake, at));
@@ -153,9 +154,9 @@ impl<S: Storage> Runner<S> {
     }
 
     /// Runs the hub on this thread until all shards are gone.
-    pub(crate) fn run(&mut self, wake: &Wake, now_ns: impl Fn() -> UnixNanos) {
+    pub(crate) fn run(&mut self, wake: &Wake, now: impl Fn() -> Now) {
         loop {
-            self.turn(now_ns());
+            self.turn(now());
             if !self.is_quiet() {
                 continue;
             }

@@ -42,6 +42,11 @@ pub enum Refusal {
         /// Which stream, by its number.
         stream: u32,
     },
+    /// The disk has not answered for so long that nothing more is kept waiting for it. It may be sent again later.
+    Hung {
+        /// Which stream, by its number.
+        stream: u32,
+    },
     /// It is longer than the stream takes.
     TooLarge {
         /// Which stream, by its number.
@@ -72,6 +77,7 @@ impl Refusal {
     pub const fn stream(self) -> u32 {
         match self {
             Refusal::Frozen { stream }
+            | Refusal::Hung { stream }
             | Refusal::TooLarge { stream }
             | Refusal::WrongLastSequence { stream, .. }
             | Refusal::WrongStream { stream }

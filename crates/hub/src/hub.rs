@@ -28,14 +28,17 @@ use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
-    AGES_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX,
+    AGES_EVERY_NS, DISK_LOOK_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
+    SUBSCRIPTIONS_PER_CLIENT_MAX,
 };
+use crate::patience::Patience;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
 
 mod api;
 mod consumers;
+mod farewells;
 mod losses;
 mod roster;
 mod sending;
@@ -118,6 +121,7 @@ pub struct Hub<S: Storage, O: Outlets> {
     streams: Vec<Stream>,
     memory_batch_size: usize,
     release: Option<Release>,
+    patience: Patience,
     ledger: Ledger,
     counters: Arc<Counters>,
     totals: Totals,
@@ -219,6 +223,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
             memory_batch_size: config.memory_batch_size,
             release: None,
+            patience: Patience::default(),
             ledger: Ledger::default(),
             counters,
             totals: Totals::default(),
@@ -320,6 +325,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off) = (0, false);
+        self.patience.look(now.steady_ns);
         if !self.finish_begun() {
             return true;
         }
@@ -331,7 +337,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return true;
             }
             match self.storage.next_answer() {
-                Some((answer, batch)) => self.release = self.answered(answer, batch),
+                Some((answer, batch)) => {
+                    self.patience.end();
+                    self.release = self.answered(answer, batch);
+                }
                 None => break,
             }
         }
@@ -355,7 +364,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
-        consumers.into_iter().chain(markers).chain(ages).min().map(Duration::from_nanos)
+        let disk = self.patience.is_tried().then_some(DISK_LOOK_EVERY_NS);
+        consumers.into_iter().chain(markers).chain(ages).chain(disk).min().map(Duration::from_nanos)
     }
 
     /// Has one stream after the other let go what need not be kept any more.
@@ -522,7 +532,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = found.iter().position(|&id| id >= STREAMS);
         let stream = stream.map(|at| (found.swap_remove(at) - STREAMS) as usize);
         let outcome = match stream {
-            Some(stream) => self.store(client, traits, (stream, &mut found), publication, now),
+            Some(stream) => self.store_or_wait(client, traits, (stream, &mut found), publication, now),
             None => {
                 let message = Message { subject, reply, headers, payload };
                 let count = self.send(&found, Some((client, traits)), &message);
@@ -660,29 +670,5 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.storage.give_back(batch);
         }
         None
-    }
-
-    /// Has a connection closed behind everything that is promised to it.
-    fn bid_farewell(&mut self, client: Client) {
-        let mut waits_for = 0;
-        for stream in self.streams.iter_mut().filter(|stream| !stream.is_settled()) {
-            let to = PromisedTo::Farewell;
-            stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
-            waits_for += 1;
-        }
-        if waits_for == 0 {
-            self.outs[client.shard as usize].close(client.token);
-        } else {
-            self.farewells.insert(client, waits_for);
-        }
-    }
-
-    fn end_farewell(&mut self, client: Client) {
-        let Some(waits_for) = self.farewells.get_mut(&client) else { return };
-        *waits_for -= 1;
-        if *waits_for == 0 {
-            self.farewells.remove(&client);
-            self.outs[client.shard as usize].close(client.token);
-        }
     }
 }

@@ -17,19 +17,22 @@ pub enum Loss {
     Malformed,
     /// Its source is not allowed.
     Forbidden,
+    /// The disk of its stream did not answer for too long.
+    Hung,
     /// Its connection ended inside it. What had come is stored, unless the connection failed.
     Cut,
 }
 
 impl Loss {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Loss; 7] = [
+    pub const ALL: [Loss; 8] = [
         Loss::Frozen,
         Loss::TooLarge,
         Loss::Condition,
         Loss::Shed,
         Loss::Malformed,
         Loss::Forbidden,
+        Loss::Hung,
         Loss::Cut,
     ];
 
@@ -43,6 +46,7 @@ impl Loss {
             Loss::Shed => "shed",
             Loss::Malformed => "malformed",
             Loss::Forbidden => "forbidden",
+            Loss::Hung => "hung",
             Loss::Cut => "cut",
         }
     }

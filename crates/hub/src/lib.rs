@@ -18,6 +18,7 @@ mod interest;
 mod key;
 mod ledger;
 pub mod limits;
+mod patience;
 mod recent;
 mod storage;
 mod stream;

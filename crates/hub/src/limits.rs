@@ -16,6 +16,13 @@ pub const DELIVERIES: usize = 8;
 /// Bytes of a batch from which on it is written although the one before is not durable yet.
 pub const SEAL_SIZE: usize = 256 * 1024;
 
+/// How long a stream on disk that can take no more waits for a disk that does not answer at all, in nanoseconds. Then it
+/// refuses what it cannot take (503, `err_code` 10023), counted as `hung`, until the disk answers.
+pub const DISK_PATIENCE_NS: u64 = 15_000_000_000;
+
+/// How often it is looked meanwhile, in nanoseconds.
+pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
+
 /// Answers of one stream that may wait for the disk. Full: what the shards hand in waits in front of the hub until the disk
 /// has written, and their publishing connections are not read.
 pub const PROMISES_MAX: usize = 262_144;

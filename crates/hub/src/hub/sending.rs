@@ -13,6 +13,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn refuse(&mut self, client: Client, publication: &Publication<'_>, refusal: Refusal) {
         let loss = match refusal {
             Refusal::Frozen { .. } => Loss::Frozen,
+            Refusal::Hung { .. } => Loss::Hung,
             Refusal::TooLarge { .. } => Loss::TooLarge,
             Refusal::WrongLastSequence { .. }
             | Refusal::WrongStream { .. }
@@ -160,6 +161,9 @@ pub fn describe(refusal: Refusal, frozen: Option<&str>) -> (u16, u32, String) {
     match refusal {
         Refusal::Frozen { .. } => {
             (503, 10077, format!("the stream is frozen until the next start: {}", frozen.unwrap_or("")))
+        }
+        Refusal::Hung { .. } => {
+            (503, 10023, "the disk does not answer: nothing more is taken before it does".to_owned())
         }
         Refusal::TooLarge { .. } => (400, 10054, "message size exceeds maximum allowed".to_owned()),
         Refusal::WrongLastSequence { last, .. } => (400, 10071, format!("wrong last sequence: {last}")),

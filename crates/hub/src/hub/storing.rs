@@ -12,8 +12,27 @@ use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Stream};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Has a stream take a message, or wait for its disk; refuses it when that has been waited for too long.
+    pub(super) fn store_or_wait(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        (number, found): (usize, &mut Vec<u32>),
+        publication: &Publication<'_>,
+        now: Now,
+    ) -> Result<(), Stalled> {
+        self.store(client, traits, (number, found), publication, now).or_else(|stalled| {
+            self.patience.begin(now.steady_ns);
+            if !self.patience.is_over() {
+                return Err(stalled);
+            }
+            self.refuse(client, publication, Refusal::Hung { stream: number as u32 });
+            Ok(())
+        })
+    }
+
     /// Has a stream take a message.
-    pub(super) fn store(
+    fn store(
         &mut self,
         client: Client,
         traits: Traits,

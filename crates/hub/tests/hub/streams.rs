@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use stilling_hub::limits::{PROMISES_MAX, REPLIES_SIZE_MAX};
+use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PROMISES_MAX, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{Answer, Frozen};
@@ -319,6 +319,45 @@ fn a_record_that_no_batch_takes_is_refused() {
         assert!(heard.contains(r#""err_code":10054"#), "{subject}: {heard}");
     }
     assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::TooLarge), 2);
+}
+
+/// A disk that never answers: its streams refuse in the end what they cannot take, and what has nothing to do with it goes on.
+/// The process may stand still without anything being refused for that.
+#[test]
+fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let payload = "x".repeat(3000);
+    let mut requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    requests.push(publish_for("memory.a", "other", "inbox.2"));
+    requests.push(Request::Barrier);
+    let done = rig.ask(ALICE, ABLE, &requests);
+    assert!(done < 12, "it took everything");
+    let left = &requests[done..];
+    // An hour in which nobody looked.
+    for span_ns in [3_600_000_000_000, 1_000_000_000] {
+        rig.pass(span_ns);
+        rig.turn();
+        assert_eq!(rig.ask(ALICE, ABLE, left), 0, "it waits");
+    }
+    for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+    }
+    assert_eq!(rig.ask(ALICE, ABLE, left), left.len(), "it goes on");
+    let heard = rig.heard(ALICE);
+    let hung = (12 - done) as u64;
+    assert_eq!(heard.matches(r#""code":503,"err_code":10023"#).count() as u64, hung, "{heard}");
+    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#) && heard.ends_with("PONG\r\n"), "{heard}");
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), hung);
+    // It answers after all: what it had been given is acknowledged, and the stream goes on.
+    rig.settle();
+    rig.ask_all(ALICE, &[publish_for("disk.a", "afterwards", "inbox.3")]);
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    assert_eq!(heard.matches(r#"{"stream":"disk""#).count(), done + 1, "{heard}");
+    assert!(heard.contains(&format!(r#"{{"stream":"disk","seq":{}}}"#, done + 1)), "{heard}");
 }
 
 /// All memory goes round: when the disk has all batches, the hub takes nothing more, and loses nothing.

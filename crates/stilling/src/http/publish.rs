@@ -286,6 +286,10 @@ fn objection(refusal: Refusal, stream: &str) -> Objection {
                 "the stream {stream} is frozen after an error of its disk, until the server starts again"
             ),
         ),
+        Refusal::Hung { .. } => Objection::new(
+            Status::ServiceUnavailable,
+            format!("the disk of the stream {stream} does not answer; nothing more is taken before it does"),
+        ),
         Refusal::TooLarge { .. } => Objection::new(
             Status::ContentTooLarge,
             format!("the message is longer than the stream {stream} takes"),

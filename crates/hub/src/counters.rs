@@ -61,6 +61,10 @@ pub struct StreamCounters {
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,
+    /// Records that consumers did not get because retention had removed them.
+    pub passed_removed: Figure,
+    /// The same because their bytes are damaged.
+    pub passed_damaged: Figure,
     /// 1 when it is frozen.
     pub frozen: Figure,
     /// Why it is, once it is.

@@ -427,6 +427,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.visible.set(stream.visible);
             counters.pending.set(pending);
             counters.pending_max.set(counters.pending_max.get().max(pending));
+            counters.passed_removed.set(stream.passed_over.removed);
+            counters.passed_damaged.set(stream.passed_over.damaged);
             if let Some(reason) = &stream.frozen {
                 counters.frozen.set(1);
                 counters.frozen_reason.get_or_init(|| Arc::clone(reason));

@@ -141,6 +141,7 @@ pub(crate) struct Stream {
     /// How many promises there are in all, and the bytes of their replies.
     promised: (usize, usize),
     pub(crate) frozen: Option<Arc<str>>,
+    pub(crate) passed_over: PassedOver,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
     /// When records in memory came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has
@@ -152,6 +153,13 @@ pub(crate) struct Stream {
     pub(crate) lost: Option<LostBefore>,
     /// When the last marker was written, in nanoseconds by the clock that nobody sets.
     pub(crate) marked_ns: Option<u64>,
+}
+
+/// Records that consumers did not get because they were not there any more.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PassedOver {
+    pub(crate) removed: u64,
+    pub(crate) damaged: u64,
 }
 
 /// Messages that would have been a stream's.
@@ -180,6 +188,7 @@ impl Stream {
             spare: Vec::new(),
             promised: (0, 0),
             frozen: None,
+            passed_over: PassedOver::default(),
             memory: VecDeque::new(),
             times: VecDeque::new(),
             listeners: 0,

@@ -11,13 +11,14 @@
 //! so a consumer that reads slowly costs a chunk, however far it is behind. One that has caught up gets each record as it
 //! becomes visible.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_journal::{Chunk, From, ReadOrder, Record};
+use stilling_journal::{Chunk, From, GapCause, ReadOrder, Record};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
 use super::roster::{Pull, State, Ticket, Wanted};
-use super::unsent::Visible;
+use super::unsent::{Ended, Visible};
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
@@ -111,6 +112,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Records have come.
     pub(super) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) {
         let Some(number) = self.consumers.by_ticket(chunk.ticket) else { return self.answer_read(chunk) };
+        self.count_removed(number, &chunk);
         if let Some(consumer) = self.consumers.get_mut(number) {
             let visible = match consumer.state {
                 State::Reading(visible) => visible,
@@ -120,6 +122,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             consumer.state = State::Sending(Box::new(chunk), 0, visible);
         }
         self.send_chunk(number, now_ns);
+    }
+
+    /// Counts what was removed before a consumer came to it. As nats-server has it, the consumer goes on with what comes
+    /// next, and whoever follows sees it by the sequences. Who begins with the oldest there is misses nothing.
+    fn count_removed(&mut self, number: u32, chunk: &Chunk) {
+        let Some(consumer) = self.consumers.get(number) else { return };
+        let stream = &mut self.streams[consumer.wanted.stream];
+        let Some(next) = consumer.next.filter(|&next| next > 1) else { return };
+        if stream.config.durability != Durability::None {
+            let first = chunk.get(0).map(|(sequence, ..)| sequence);
+            let begin = first.or(chunk.gap.map(|(first, ..)| first)).unwrap_or(chunk.next);
+            stream.passed_over.removed += begin.saturating_sub(next);
+        }
     }
 
     fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
@@ -161,6 +176,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             consumer.next = Some(durable_end.max(visible + 1));
         }
         consumer.state = State::Asleep;
+        if let Some((first, last, cause)) = chunk.gap {
+            let passed_over = &mut self.streams[consumer.wanted.stream].passed_over;
+            let count = (last + 1).saturating_sub(first);
+            match cause {
+                GapCause::Removed => passed_over.removed += count,
+                GapCause::Damaged => passed_over.damaged += count,
+                // Nobody has ever seen what a crash has cut off.
+                GapCause::Torn => {}
+            }
+        }
         if last_client.is_some() {
             return self.mark(number, last_client);
         }
@@ -360,9 +385,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Removes a consumer, and tells those who have asked for its messages.
     pub(super) fn delete_consumer(&mut self, number: u32) {
         let Some(consumer) = self.consumers.remove(number) else { return };
-        for pull in consumer.into_pulls() {
-            self.send_status(&pull.reply, b"", CONSUMER_DELETED);
-        }
+        let pulls = consumer.into_pulls().into_iter();
+        self.tell_ended(pulls.map(|pull| (pull.reply, CONSUMER_DELETED)).collect());
     }
 
     /// Ends the pulls that do not wait, when there is nothing more for them.
@@ -378,8 +402,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
-        for (pull, status) in self.consumers.take_pulls(number, why) {
-            self.send_status(&pull.reply, b"", status);
+        let ended = self.consumers.take_pulls(number, why);
+        self.tell_ended(ended.into_iter().map(|(pull, status)| (pull.reply, status)).collect());
+    }
+
+    /// Tells those who had asked for messages why none come, one after the other: each may go to many.
+    pub(super) fn tell_ended(&mut self, mut ended: VecDeque<Ended>) {
+        while !self.has_begun()
+            && let Some((reply, status)) = ended.pop_front()
+        {
+            self.send_status(&reply, b"", status);
+        }
+        if !ended.is_empty() {
+            self.keep_ended(ended);
         }
     }
 

@@ -9,6 +9,8 @@
 //! what that makes must not stand in memory at once. So it is handed out piece by piece, and the hub takes nothing more from
 //! anybody meanwhile. What waits costs its message once and four bytes for each subscription.
 
+use std::collections::VecDeque;
+
 use stilling_journal::{Kind, Record};
 
 use super::roster::Ticket;
@@ -23,9 +25,14 @@ pub(super) enum Unsent {
     Message { number: u64, message: Kept, to: Vec<u32> },
     /// A record for the consumers of its stream, from a place in their list on.
     Record { visible: Visible, kind: Kind, record: Kept, from: usize },
+    /// What those are told who had asked for messages that do not come.
+    Statuses(VecDeque<Ended>),
     /// A mark behind what waits.
     Mark { client: Client, ticket: Ticket },
 }
+
+/// A question that is over: where its answer goes, and the status.
+pub(super) type Ended = (Vec<u8>, &'static [u8]);
 
 /// Which record has become visible, when it came, and what time it was.
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +91,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.unsent.push_back(Unsent::Record { visible, kind, record, from });
     }
 
+    /// Has statuses wait, behind what waits already.
+    pub(super) fn keep_ended(&mut self, ended: VecDeque<Ended>) {
+        self.unsent.push_back(Unsent::Statuses(ended));
+    }
+
     /// Appends a mark, behind what waits.
     pub(super) fn put_mark(&mut self, client: Client, ticket: Ticket) {
         if self.has_begun() {
@@ -110,6 +122,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     let Message { subject, headers, payload, .. } = record.message();
                     self.follow(visible, &Record { kind, subject, headers, payload }, from);
                 }
+                Unsent::Statuses(ended) => self.tell_ended(ended),
                 Unsent::Mark { client, ticket } => {
                     self.outs[client.shard as usize].mark(client.token, ticket);
                 }

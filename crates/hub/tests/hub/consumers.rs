@@ -145,6 +145,59 @@ fn records_in_memory_are_found_by_their_time() {
     assert!((40..60).contains(&count), "{count} records");
 }
 
+/// As nats-server has it, a consumer goes on with what there is; how much that leaves out is counted.
+#[test]
+fn what_consumers_pass_over_is_counted() {
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    rig.subscribe(READER, "answers.*", "1");
+    rig.subscribe(READER, "pulled", "2");
+    fill(&mut rig, "memory", 1..11);
+    create(&mut rig, "memory", r#""name":"p","deliver_policy":"all""#);
+    let pull = |rig: &mut Rig| {
+        let subject = "$JS.API.CONSUMER.MSG.NEXT.memory.p";
+        rig.ask_all(READER, &[publish_for(subject, r#"{"batch":4}"#, "pulled")]);
+        take(rig).first().expect("a record").0
+    };
+    assert_eq!(pull(&mut rig), 1);
+    fill(&mut rig, "memory", 11..3000);
+    let counters = rig.hub.counters();
+    assert_eq!(counters.streams[1].passed_removed.get(), 0, "nobody has missed them yet");
+    let next = pull(&mut rig);
+    assert!(next > 5, "the oldest have gone");
+    rig.turn();
+    assert_eq!(counters.streams[1].passed_removed.get(), next - 5);
+    assert_eq!(pull(&mut rig), next + 4);
+    // Who begins with the oldest there is has missed nothing.
+    create(&mut rig, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "3");
+    rig.pass(100_000_000);
+    assert!(!take(&mut rig).is_empty());
+    assert_eq!(counters.streams[1].passed_removed.get(), next - 5);
+    assert_eq!(counters.streams[1].passed_damaged.get(), 0);
+}
+
+/// The same of what is damaged.
+#[test]
+fn what_is_damaged_before_a_consumer_is_counted() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(READER, "answers.*", "1");
+    for number in 0..100 {
+        fill(&mut rig, "disk", number * 5..number * 5 + 5);
+    }
+    let (name, content) = disk.files().into_iter().max_by_key(|(_, content)| content.len()).expect("a file");
+    let at = content.windows(6).position(|bytes| bytes == b"disk.n").expect("a record") + 6;
+    disk.change(&name, |content| content[at] ^= 1);
+    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    let got = take(&mut rig).len() as u64;
+    rig.turn();
+    let damaged = rig.hub.counters().streams[0].passed_damaged.get();
+    assert!(damaged > 0);
+    assert_eq!(got + damaged, 500);
+}
+
 /// However reading and writing fall into each other: each record once, in order.
 #[test]
 fn a_consumer_that_catches_up_misses_nothing_and_gets_nothing_twice() {

@@ -124,3 +124,35 @@ fn a_record_for_many_consumers_with_many_listeners_is_handed_out_piece_by_piece(
         }
     }
 }
+
+/// Invariant 4: the same of statuses, of which one question may need hundreds.
+#[test]
+fn statuses_to_very_many_are_handed_out_piece_by_piece() {
+    const PULLS: usize = 20;
+    let subject = format!("wide.{}", "x".repeat(2000));
+    let mut rig = rig(&subject);
+    let create = r#"{"stream_name":"disk","config":{"ack_policy":"none","name":"p"}}"#;
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", create, "nobody")]);
+    let ask =
+        publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", r#"{"batch":5,"expires":9000000000}"#, &subject);
+    for _ in 0..PULLS {
+        rig.ask_all(WRITER, &[ask]);
+    }
+    let (before, _) = hear_all(&mut rig);
+    assert!(before.is_empty());
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.DELETE.disk.p", "", "nobody")]);
+    // It goes behind them.
+    assert_eq!(rig.ask(WRITER, ABLE, &[publish(&subject, "last")]), 0);
+    let (mut all, most) = hear_all(&mut rig);
+    assert!(most <= most_expected(subject.len() + 100), "{most} bytes at once");
+    rig.ask_all(WRITER, &[publish(&subject, "last")]);
+    for (whose, messages) in hear_all(&mut rig).0 {
+        all.entry(whose).or_default().extend(messages);
+    }
+    assert_eq!(all.len(), CLIENTS as usize * EACH);
+    for messages in all.values() {
+        assert_eq!(messages.len(), PULLS + 1);
+        assert!(messages[..PULLS].iter().all(|status| status.contains("409 Consumer Deleted")));
+        assert!(messages[PULLS].contains("last"));
+    }
+}

@@ -43,7 +43,19 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         "1 for a stream that takes nothing until the next start",
         |stream| stream.frozen.get(),
         to,
-    )
+    )?;
+    let help = "Records that consumers did not get because they were not there any more, by reason";
+    let kind = ConstCounter::new(0_u64).metric_type();
+    let mut family = to.encode_descriptor("hub_stream_passed_over", help, None, kind)?;
+    for stream in &hub.streams {
+        for (reason, count) in
+            [("removed", stream.passed_removed.get()), ("damaged", stream.passed_damaged.get())]
+        {
+            let labels = [("stream", stream.name.as_str()), ("reason", reason)];
+            ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 /// Every door with every reason, so that a rate can be taken of what has not happened yet.

@@ -1,7 +1,5 @@
 //! Following a stream from a place in it.
 
-use std::collections::BTreeSet;
-
 use stilling_hub::limits::{
     CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS,
     PULLS_PER_CONSUMER_MAX,
@@ -10,13 +8,13 @@ use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, Rig, Told};
+use crate::rig::{Rig, Told};
 
-const READER: Client = Client { shard: 0, token: 1 };
-const WRITER: Client = Client { shard: 1, token: 2 };
+pub(crate) const READER: Client = Client { shard: 0, token: 1 };
+pub(crate) const WRITER: Client = Client { shard: 1, token: 2 };
 
 /// A question below `$JS.API`, and its answer.
-fn question(rig: &mut Rig, subject: &str, payload: &str) -> String {
+pub(crate) fn question(rig: &mut Rig, subject: &str, payload: &str) -> String {
     rig.ask_all(READER, &[publish_for(&format!("$JS.API.{subject}"), payload, "answers.1")]);
     rig.settle();
     let heard = rig.heard(READER);
@@ -24,14 +22,14 @@ fn question(rig: &mut Rig, subject: &str, payload: &str) -> String {
     heard[at..].lines().nth(1).unwrap_or_default().to_owned()
 }
 
-fn rig() -> Rig {
+pub(crate) fn rig() -> Rig {
     let mut rig = Rig::new();
     rig.subscribe(READER, "answers.*", "1");
     rig
 }
 
 /// Publishes the numbers of `range` to a stream.
-fn fill(rig: &mut Rig, stream: &str, range: std::ops::Range<u64>) {
+pub(crate) fn fill(rig: &mut Rig, stream: &str, range: std::ops::Range<u64>) {
     for number in range {
         rig.ask_all(WRITER, &[publish(&format!("{stream}.n"), &number.to_string())]);
     }
@@ -39,7 +37,7 @@ fn fill(rig: &mut Rig, stream: &str, range: std::ops::Range<u64>) {
 }
 
 /// Takes what came for the subscription `push`, telling the hub that it has left, until nothing more comes.
-fn take(rig: &mut Rig) -> Vec<(u64, String)> {
+pub(crate) fn take(rig: &mut Rig) -> Vec<(u64, String)> {
     let mut all = Vec::new();
     loop {
         rig.settle();
@@ -67,7 +65,7 @@ fn take(rig: &mut Rig) -> Vec<(u64, String)> {
     }
 }
 
-fn create(rig: &mut Rig, stream: &str, config: &str) -> String {
+pub(crate) fn create(rig: &mut Rig, stream: &str, config: &str) -> String {
     let payload = format!(r#"{{"stream_name":"{stream}","config":{{"ack_policy":"none",{config}}}}}"#);
     question(rig, &format!("CONSUMER.CREATE.{stream}"), &payload)
 }
@@ -597,200 +595,6 @@ fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
     rig.ask_all(WRITER, &[publish("memory.this", "y")]);
     let payloads: Vec<_> = take(&mut rig).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!(payloads, ["y"]);
-}
-
-/// A line with an empty subject would be no line.
-#[test]
-fn a_question_without_a_place_for_its_answer_is_answered_to_nobody() {
-    let mut rig = rig();
-    rig.subscribe(READER, ">", "2");
-    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
-    fill(&mut rig, "disk", 1..3);
-    rig.heard(READER);
-    for subject in ["INFO", "NOTHING", "DIRECT.GET.disk", "STREAM.MSG.GET.disk", "CONSUMER.MSG.NEXT.disk.p"] {
-        rig.ask_all(READER, &[publish(&format!("$JS.API.{subject}"), r#"{"seq":1}"#)]);
-        rig.settle();
-        assert_eq!(rig.heard(READER), "", "{subject}");
-    }
-}
-
-/// "No peer input panics the process": serde takes an array for a struct, and whoever asks may nest what they like.
-#[test]
-fn a_question_in_another_form_than_an_object_is_refused_and_nothing_else() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..3);
-    let config = r#"[null,null,null,null,"all",0,null,"none"]"#;
-    let deep = "[".repeat(100) + &"]".repeat(100);
-    let huge = "1".repeat(400);
-    for payload in [
-        format!(r#"{{"config":{config}}}"#),
-        format!(r#"["disk",{config}]"#),
-        r#"["disk",{"ack_policy":"none"}]"#.to_owned(),
-        r#"{"stream_name":["disk"],"config":{"ack_policy":"none"}}"#.to_owned(),
-        r#"{"config":{"ack_policy":"none","filter_subjects":[["disk.a"]]}}"#.to_owned(),
-        format!(r#"{{"config":{{"ack_policy":"none","opt_start_seq":{huge}}}}}"#),
-        format!(r#"{{"config":{{"ack_policy":"none","idle_heartbeat":{huge}e400}}}}"#),
-        format!(r#"{{"config":{{"ack_policy":"none","name":{deep}}}}}"#),
-        format!(r#"{{"config":{deep}}}"#),
-        deep.clone(),
-        "[".repeat(4000),
-        "{}".to_owned(),
-        "null".to_owned(),
-        "7".to_owned(),
-    ] {
-        let answer = question(&mut rig, "CONSUMER.CREATE.disk.c", &payload);
-        assert!(answer.contains(r#""code":400"#), "{payload}: {answer}");
-    }
-    assert_eq!(rig.hub.counters().consumers.get(), 0);
-    create(&mut rig, "disk", r#""name":"p""#);
-    rig.subscribe(READER, "pulled", "2");
-    for payload in ["[1]", "[2,0,true,0,0]", &deep, &huge, "null", "-1", r#"{"batch":[1]}"#] {
-        for subject in ["STREAM.MSG.GET.disk", "STREAM.CREATE.disk"] {
-            let answer = question(&mut rig, subject, payload);
-            assert!(
-                answer.contains(r#""error":"#) || payload.starts_with('{'),
-                "{subject} {payload}: {answer}"
-            );
-        }
-        assert!(question(&mut rig, "STREAM.NAMES", payload).contains(r#""total":3"#));
-        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", payload, "pulled")]);
-        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", payload, "pulled")]);
-        rig.settle();
-        let statuses = rig.heard(READER).matches("NATS/1.0 400").count();
-        // A number without a sign asks for so many messages.
-        let is_number = payload == huge;
-        assert_eq!(statuses, usize::from(!payload.starts_with('{')) + usize::from(!is_number), "{payload}");
-    }
-    // What is as large as it can be is taken as it is said.
-    let most = u64::MAX;
-    let answer = create(
-        &mut rig,
-        "disk",
-        &format!(
-            r#""name":"far","deliver_subject":"push","deliver_policy":"by_start_sequence","opt_start_seq":{most},"idle_heartbeat":{most}"#
-        ),
-    );
-    assert!(answer.contains(r#""num_pending":0"#), "{answer}");
-    rig.subscribe(READER, "push", "3");
-    rig.pass(100_000_000);
-    fill(&mut rig, "disk", 3..4);
-    assert_eq!(take(&mut rig), []);
-}
-
-/// Whatever is asked is answered.
-#[test]
-fn every_question_has_an_answer() {
-    let mut rig = rig();
-    for (subject, payload, expected) in [
-        ("INFO", "", r#""streams":3"#),
-        ("STREAM.NAMES", "", r#"["disk","memory","none"]"#),
-        ("STREAM.NAMES", r#"{"subject":"disk.x"}"#, r#"["disk"]"#),
-        ("STREAM.LIST", "", r#""name":"memory""#),
-        ("STREAM.INFO.disk", "", r#""last_seq":0"#),
-        ("STREAM.INFO.nobody", "", r#""err_code":10059"#),
-        ("STREAM.CREATE.disk", r#"{"subjects":["disk.>"]}"#, r#""name":"disk""#),
-        ("STREAM.CREATE.disk", r#"{"subjects":["x.>"]}"#, r#""err_code":10058"#),
-        ("STREAM.CREATE.new", r#"{"subjects":["x.>"]}"#, r#""code":403"#),
-        ("STREAM.DELETE.disk", "", r#""code":403"#),
-        ("STREAM.PURGE.disk", "", r#""code":403"#),
-        ("STREAM.MSG.GET.disk", "x", r#""code":400"#),
-        ("CONSUMER.CREATE.disk", "x", r#""code":400"#),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"explicit"}}"#, "ordered consumer"),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","durable_name":"d"}}"#, "durable"),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","deliver_policy":"odd"}}"#, "odd"),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","filter_subject":"a..b"}}"#, "no filter"),
-        (
-            "CONSUMER.CREATE.disk",
-            r#"{"config":{"ack_policy":"none","deliver_subject":"a\r\nPING"}}"#,
-            "deliver_subject is no subject",
-        ),
-        (
-            "CONSUMER.CREATE.disk.n.disk.b",
-            r#"{"config":{"ack_policy":"none","filter_subject":"disk.>"}}"#,
-            "differs from that in the subject",
-        ),
-        ("CONSUMER.CREATE.disk", r#"{"config":{"ack_policy":"none","name":"a.b"}}"#, "the name is no token"),
-        (
-            "CONSUMER.CREATE.disk",
-            r#"{"config":{"ack_policy":"none","name":"a\r\nb"}}"#,
-            "the name is no token",
-        ),
-        ("CONSUMER.DURABLE.CREATE.disk.d", "{}", "durable"),
-        ("CONSUMER.NAMES.disk", "", r#""total":0"#),
-        ("CONSUMER.LIST.disk", "", r#""total":0"#),
-        ("CONSUMER.DELETE.disk.c", "", r#""err_code":10014"#),
-        ("SERVER.REMOVE", "", r#""code":501"#),
-    ] {
-        let answer = question(&mut rig, subject, payload);
-        assert!(answer.contains(expected), "{subject}: {answer}");
-        assert!(answer.contains(r#""type":"io.nats.jetstream.api.v1."#), "{subject}: {answer}");
-    }
-}
-
-/// Row 0.14: a list of many consumers comes page by page, and each of them is told once.
-#[test]
-fn consumers_are_listed_page_by_page() {
-    let mut rig = rig();
-    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX - 1000);
-    let mut expected = BTreeSet::new();
-    for number in 0..300 {
-        let description = if number % 20 == 0 { &long } else { "" };
-        let name = format!("c{number}");
-        create(&mut rig, "disk", &format!(r#""name":"{name}","description":"{description}""#));
-        expected.insert(name);
-    }
-    for what in ["LIST", "NAMES"] {
-        let (mut names, mut pages) = (BTreeSet::new(), 0);
-        while names.len() < expected.len() {
-            let offset = format!(r#"{{"offset":{}}}"#, names.len());
-            let answer = question(&mut rig, &format!("CONSUMER.{what}.disk"), &offset);
-            assert!(answer.len() < 400_000, "{what}: {} bytes", answer.len());
-            let page: serde_json::Value = serde_json::from_str(&answer).expect("JSON");
-            assert_eq!((&page["total"], &page["limit"]), (&300.into(), &256.into()), "{what}");
-            let consumers = page["consumers"].as_array().expect("a list");
-            assert!(!consumers.is_empty() && consumers.len() <= 256, "{what}");
-            for consumer in consumers {
-                let name = if what == "LIST" { &consumer["config"]["name"] } else { consumer };
-                assert!(
-                    names.insert(name.as_str().expect("a name").to_owned()),
-                    "{what}: {name} is told twice"
-                );
-            }
-            pages += 1;
-        }
-        assert!(names == expected && pages > 1, "{what}: {pages} pages");
-        let behind = question(&mut rig, &format!("CONSUMER.{what}.disk"), r#"{"offset":300}"#);
-        assert!(behind.contains(r#""consumers":[]"#), "{behind}");
-    }
-}
-
-/// Row 0.14: many short questions with long answers leave others their turn; and what nobody would hear costs nothing.
-#[test]
-fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
-    let mut rig = rig();
-    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX - 1000);
-    for number in 0..20 {
-        create(&mut rig, "disk", &format!(r#""name":"c{number}","description":"{long}""#));
-    }
-    let many = vec![publish_for("$JS.API.CONSUMER.LIST.disk", "", "answers.1"); 100];
-    rig.turn();
-    let mut done = rig.ask(READER, ABLE, &many);
-    assert!((1..20).contains(&done), "{done} in one turn");
-    assert!(!rig.hub.is_quiet(), "it waits for somebody to ask again");
-    rig.ask_all(WRITER, &[Request::Barrier]);
-    assert_eq!(rig.heard(WRITER), "PONG\r\n");
-    let mut turns = 1;
-    while done < many.len() {
-        rig.turn();
-        done += rig.ask(READER, ABLE, &many[done..]);
-        turns += 1;
-    }
-    assert!(turns > 5, "{turns} turns");
-    assert_eq!(rig.heard(READER).matches("consumer_list_response").count(), many.len());
-    let unheard = vec![publish_for("$JS.API.CONSUMER.LIST.disk", "", "nobody"); 1000];
-    rig.turn();
-    rig.ask_all(READER, &unheard);
-    assert!(rig.hub.is_quiet());
 }
 
 /// Row 2.15: what comes so often, or lasts so long, does so also when somebody sets the calendar back.

@@ -9,6 +9,7 @@ mod fan_out;
 mod life;
 mod losses;
 mod plain;
+mod questions;
 mod released;
 #[path = "../rig/mod.rs"]
 mod rig;

@@ -43,6 +43,8 @@ pub(super) struct Follow {
     from: From,
     /// The stream's sequence of the last message, or the one before the first that is wanted.
     last: Option<u64>,
+    /// When the stream began, in its server's words: one that begins anew has another beginning.
+    life: Option<String>,
     /// How many messages the consumer of now has got.
     received: u64,
 }
@@ -76,7 +78,7 @@ pub(super) enum Standing {
     Whole,
     /// It has removed these sequences.
     Missed { first: u64, last: u64 },
-    /// It ends before this sequence, which was seen: it has begun anew.
+    /// It is another one than that of which this sequence was seen: it has begun anew.
     Anew { last: u64 },
 }
 
@@ -120,6 +122,7 @@ struct Consumer<'a> {
 struct Response {
     error: Option<Refusal>,
     state: Option<State>,
+    created: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -140,13 +143,19 @@ struct State {
 
 impl Follow {
     pub(super) fn new(stream: &str, filter: &str, from: From) -> Follow {
-        Follow { stream: stream.to_owned(), filter: filter.to_owned(), from, last: None, received: 0 }
+        Follow {
+            stream: stream.to_owned(),
+            filter: filter.to_owned(),
+            from,
+            last: None,
+            life: None,
+            received: 0,
+        }
     }
 
-    /// Where to ask how far the stream goes, if that matters for the wish.
-    pub(super) fn question(&self) -> Option<String> {
-        let matters = self.last.is_some() || self.from == From::New;
-        matters.then(|| format!("$JS.API.STREAM.INFO.{}", self.stream))
+    /// Where to ask which stream it is and how far it goes.
+    pub(super) fn question(&self) -> String {
+        format!("$JS.API.STREAM.INFO.{}", self.stream)
     }
 
     /// Takes the answer to it.
@@ -154,17 +163,20 @@ impl Follow {
     /// # Errors
     /// What keeps it from being one.
     pub(super) fn told(&mut self, status: Option<u16>, payload: &[u8]) -> Result<Standing, Created> {
-        let State { first_seq, last_seq } = match response(status, payload)?.state {
-            Some(state) => state,
-            None => return Err(Created::Later(format!("an answer that is none: {}", evidence(payload)))),
+        let Response { state, created, .. } = response(status, payload)?;
+        let Some(State { first_seq, last_seq }) = state else {
+            return Err(Created::Later(format!("an answer that is none: {}", evidence(payload))));
         };
+        let before = std::mem::replace(&mut self.life, created);
+        // A server that does not tell cannot be compared.
+        let is_other = before.zip(self.life.as_ref()).is_some_and(|(before, now)| before != *now);
         let before_first = first_seq.saturating_sub(1);
         let Some(last) = self.last else {
             // What is new counts from now on, also for the consumer after this one.
-            self.last = Some(last_seq);
+            self.last = (self.from == From::New).then_some(last_seq);
             return Ok(Standing::Whole);
         };
-        if last_seq < last {
+        if is_other || last_seq < last {
             self.last = Some(before_first);
             return Ok(Standing::Anew { last });
         }
@@ -340,7 +352,7 @@ mod tests {
     #[test]
     fn what_is_new_stays_new_when_nothing_has_come() {
         let mut follow = follow(From::New);
-        assert_eq!(follow.question().as_deref(), Some("$JS.API.STREAM.INFO.events"));
+        assert_eq!(follow.question(), "$JS.API.STREAM.INFO.events");
         assert_eq!(follow.told(None, &state(1, 41)), Ok(Standing::Whole));
         assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 42);
         assert_eq!(follow.created(None, br#"{"delivered":{"stream_seq":0}}"#), Created::Yes);
@@ -352,7 +364,7 @@ mod tests {
     fn what_a_stream_has_removed_or_lost_is_told_with_its_range() {
         let check = |first, last, standing: Standing, next: u64| {
             let mut follow = follow(From::All);
-            assert_eq!(follow.question(), None);
+            assert_eq!(follow.told(None, &state(1, 10)), Ok(Standing::Whole));
             asked(&mut follow);
             assert_eq!(follow.place(Some(&reply(1, 10))), NEXT);
             assert_eq!(follow.told(None, &state(first, last)), Ok(standing));
@@ -365,6 +377,39 @@ mod tests {
         check(1, 9, Standing::Anew { last: 10 }, 1);
         check(0, 0, Standing::Anew { last: 10 }, 1);
         check(4, 7, Standing::Anew { last: 10 }, 4);
+    }
+
+    #[test]
+    fn a_stream_with_another_beginning_is_another_stream_however_far_it_goes() {
+        let born = |when: &str, first: u64, last: u64| {
+            let state = format!(r#"{{"first_seq":{first},"last_seq":{last}}}"#);
+            format!(r#"{{"created":"{when}","state":{state}}}"#).into_bytes()
+        };
+        let check = |from, before: &[u8], now: &[u8], standing: Standing, next: u64| {
+            let mut follow = follow(from);
+            assert_eq!(follow.told(None, before), Ok(Standing::Whole));
+            asked(&mut follow);
+            assert_eq!(follow.place(Some(&reply(1, 10))), NEXT);
+            assert_eq!(follow.told(None, now), Ok(standing));
+            assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], next);
+        };
+        let (monday, anew) = (born("2026-01-05T00:00:00Z", 1, 9), Standing::Anew { last: 10 });
+        for from in [From::All, From::New, From::Sequence(10), From::Time(UNIX_EPOCH)] {
+            check(from, &monday, &born("2026-01-06T00:00:00Z", 1, 500), anew, 1);
+            check(from, &monday, &born("2026-01-06T00:00:00Z", 300, 500), anew, 300);
+            check(from, &monday, &born("2026-01-05T00:00:00Z", 1, 500), Standing::Whole, 11);
+            check(from, &monday, &state(1, 500), Standing::Whole, 11);
+            check(from, &state(1, 9), &monday, anew, 1);
+            check(from, &state(1, 9), &born("2026-01-06T00:00:00Z", 1, 500), Standing::Whole, 11);
+        }
+        let mut follow = follow(From::Sequence(7));
+        assert_eq!(follow.told(None, &monday), Ok(Standing::Whole));
+        assert_eq!(
+            follow.told(None, &born("2026-01-06T00:00:00Z", 1, 2)),
+            Ok(Standing::Whole),
+            "none has come"
+        );
+        assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 7);
     }
 
     #[test]

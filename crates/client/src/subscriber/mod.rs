@@ -139,8 +139,9 @@ pub enum Event {
         /// The last of them.
         last: u64,
     },
-    /// The stream that is followed ends before a sequence that has come: it lay in memory, or was deleted, and has begun
-    /// anew. It is followed from its first message.
+    /// The stream that is followed is another one than before: it lay in memory and its server began again, or it was deleted
+    /// and has begun anew. Its server says that it was made at another time, or it ends before a sequence that has come. It
+    /// is followed from its first message.
     Anew {
         /// The last sequence that came of the old one.
         last: u64,
@@ -377,10 +378,7 @@ impl Subscriber {
             encode_unsub(&mut out, self.sid.to_string().as_bytes(), None);
         }
         self.sid += 1;
-        let Some(subject) = follow.question() else {
-            line.send(&out).map_err(End::Trouble)?;
-            return self.order(line);
-        };
+        let subject = follow.question();
         let reply = self.answer();
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
             .encode(&mut out);

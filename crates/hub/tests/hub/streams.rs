@@ -267,6 +267,23 @@ fn each_stream_has_its_own_longest_message() {
     assert!(rig.heard(ALICE).contains(r#""max_msg_size":20"#));
 }
 
+/// A follower knows by it whether a stream is the one that it has seen: in memory it begins with its server.
+#[test]
+fn a_stream_in_memory_is_another_one_after_a_start_and_one_on_disk_is_not() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    for (stream, created) in [
+        ("disk", "0001-01-01T00:00:00Z"),
+        ("memory", "1970-01-01T00:00:00Z"),
+        ("none", "1970-01-01T00:00:00Z"),
+    ] {
+        rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
+        let heard = rig.heard(ALICE);
+        assert!(heard.contains(&format!(r#""created":"{created}""#)), "{heard}");
+    }
+}
+
 /// What is not known of a stream is not made up: times are those of its records, or none.
 #[test]
 fn what_is_told_of_a_stream_is_what_is_known_of_it() {

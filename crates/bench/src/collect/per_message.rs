@@ -84,6 +84,7 @@ impl Client<'_> {
         self.speech.begin(&mut self.output);
         self.speech.publish(self.acks.counter() - 1, &mut self.output);
         stream.write_all(&self.output).map_err(broken)?;
+        self.tally.write(self.run.now());
         let confirmed = self.run.plan.confirmed;
         let mut is_greeted = !self.speech.is_greeted();
         while if confirmed { self.acks.in_flight() > 0 } else { !is_greeted } {

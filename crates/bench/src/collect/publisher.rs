@@ -280,7 +280,8 @@ impl<'r> Publisher<'r> {
         for _ in 0..std::mem::take(&mut self.owed_pongs) {
             self.speech.pong(&mut self.output);
         }
-        if self.acks.in_flight() == 0 {
+        // Who has nothing to wait for is not kept waiting; the question at the end is something.
+        if self.acks.in_flight() == 0 && self.question != Question::Asked {
             self.moved = now;
         }
         let end = self.lead();
@@ -322,8 +323,13 @@ impl<'r> Publisher<'r> {
                     return self.lose(Failure::Broken, error.raw_os_error(), error.to_string(), tally);
                 }
             }
+            // A message is in flight from before it is written.
+            let now = self.run.now();
+            if self.acks.in_flight() > 0 {
+                tally.write(now);
+            }
             if !self.run.plan.confirmed {
-                self.moved = self.run.now();
+                self.moved = now;
                 if !self.has_output() {
                     self.acks.taken(self.moved, tally);
                 }

@@ -99,7 +99,8 @@ pub struct Report {
     pub parameters: Parameters,
     /// From the start to the last acknowledgement, delivery or arrival, in seconds.
     pub elapsed_s: f64,
-    /// Seconds from the end of the last publisher until everything that was sent had arrived, or nothing came any more.
+    /// Seconds from the moment when the system had taken the last message until everything that was sent had arrived, or
+    /// nothing came any more: with it goes what waited in sockets and in the server.
     pub settled_s: f64,
     /// Whether every message is accounted for.
     pub accounting: Accounting,
@@ -135,7 +136,7 @@ pub struct Report {
 pub(super) struct Found {
     /// Messages that its stream or its file has.
     pub(super) stored: Option<u64>,
-    /// How long that took, from the end of the last publisher.
+    /// How long that took, from the last write of a message.
     pub(super) settled: Duration,
     /// Messages that each subscriber got.
     pub(super) read: Option<u64>,

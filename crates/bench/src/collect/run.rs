@@ -122,13 +122,12 @@ pub fn run_until(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Report, CollectE
     let cpu_before = process_cpu();
     let mut tally = load(&run)?;
     let cpu = process_cpu().saturating_sub(cpu_before);
-    let written = Instant::now();
     let stored = before.map(|before| arrived(&run, before, &mut last_sequence, &mut tally));
     let stored = match &plan.arrives_in {
         Some(path) => Some(file::arrived(&run, path, &mut tally)?),
         None => stored,
     };
-    let settled = written.elapsed();
+    let settled = Duration::from_nanos(run.now().saturating_sub(tally.written_ns));
     let read = (plan.subscribers > 0).then(|| tally.deliveries / u64::from(plan.subscribers));
     let server =
         server_before.and_then(|before| Ok(look()?.zip(before).map(|(now, before)| now.since(&before))));

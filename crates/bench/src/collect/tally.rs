@@ -90,6 +90,8 @@ pub(super) struct Tally {
     pub(super) said: Vec<Said>,
     /// When the last good thing happened, in nanoseconds after the start.
     pub(super) last_ns: u64,
+    /// When the system last took something of a message, in nanoseconds after the start.
+    pub(super) written_ns: u64,
 }
 
 impl Tally {
@@ -107,7 +109,14 @@ impl Tally {
             evidence: [const { None }; Failure::ALL.len()],
             said: Vec::new(),
             last_ns: 0,
+            written_ns: 0,
         }
+    }
+
+    /// The system has taken something of a message.
+    #[inline]
+    pub(super) fn write(&mut self, now: u64) {
+        self.written_ns = self.written_ns.max(now);
     }
 
     /// A message went well: since `begun`, at `now`, both in nanoseconds after the start.
@@ -183,6 +192,7 @@ impl Tally {
         self.said.extend(other.said);
         self.said.truncate(SAID_MAX);
         self.last_ns = self.last_ns.max(other.last_ns);
+        self.written_ns = self.written_ns.max(other.written_ns);
     }
 }
 
@@ -205,7 +215,10 @@ mod tests {
         other.fail(2, Failure::Broken, 1000, None, || "second".to_owned());
         other.fault(Failure::NeverSent, 1, || "third".to_owned());
         other.succeed(5, 9);
+        other.write(7);
+        one.write(6);
         one.absorb(other);
+        assert_eq!(one.written_ns, 7);
         assert_eq!((one.fails, one.failures_total(), one.sends, one.last_ns), (1060, 1061, 1, 9));
         assert_eq!(one.evidence(Failure::Broken), Some("first"));
         assert_eq!(one.said.len(), SAID_MAX);

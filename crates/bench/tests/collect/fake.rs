@@ -39,6 +39,8 @@ pub(crate) enum Lie {
     Corrupted(u64),
     /// Asks whether the client lives, in the middle of everything.
     Ping(u64),
+    /// Never says that it lives.
+    NoPong,
     /// At the first start after a kill, the first record is gone.
     LostAtStart,
     /// At the next start, the last two records have changed places.
@@ -247,6 +249,7 @@ impl Conversation<'_> {
     /// Whether the conversation goes on.
     fn hear(&mut self, event: ClientEvent<'_>, out: &mut Vec<u8>) -> bool {
         match event {
+            ClientEvent::Ping if locked(self.kept).lie == Lie::NoPong => {}
             ClientEvent::Ping => out.extend_from_slice(PONG),
             ClientEvent::Subscribe(wanted) => {
                 let (filter, sid) = (wanted.filter.as_bytes().to_vec(), wanted.sid.to_vec());

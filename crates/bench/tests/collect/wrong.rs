@@ -104,6 +104,14 @@ fn an_acknowledged_message_that_was_not_kept_is_unexplained() {
     }
 }
 
+/// Row 0.17: all of it counts that the server is behind: from the last write, not from when the last publisher has ended.
+#[test]
+fn what_a_server_takes_its_time_for_counts_from_the_last_write() {
+    let report = run(Lie::NoPong, |plan| (plan.confirmed, plan.timeout) = (false, BRIEF));
+    assert_eq!((report.accounting.received, report.failed(Failure::Unacknowledged)), (Some(MESSAGES), 1));
+    assert!(report.settled_s >= BRIEF.as_secs_f64(), "{}", report.settled_s);
+}
+
 #[test]
 fn a_delivery_that_is_missing_repeated_or_changed_is_noticed() {
     let run = |lie, timeout: Duration| {

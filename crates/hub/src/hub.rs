@@ -472,6 +472,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     self.forget(id);
                 }
                 self.stop_waiting_for(client);
+                self.consumers.note_left(client);
             }
         }
         Ok(())

@@ -74,6 +74,10 @@ pub const FILTERS_PER_CONSUMER_MAX: usize = 64;
 /// Longest time that a consumer stays which nobody listens to, in nanoseconds. Who asks for longer gets this, and is told.
 pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
+/// Longest time that a consumer stays which nobody listens to and whose client has left, in nanoseconds. Where others find no
+/// room it goes at once.
+pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
+
 /// Consumers of which it is looked, every 50 milliseconds, whether their time has come. With more of them each waits for its
 /// turn.
 pub const CONSUMERS_LOOKED_AT: usize = 1024;

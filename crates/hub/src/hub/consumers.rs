@@ -467,9 +467,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(REQUEST_TIMEOUT)
         });
         let Some(consumer) = self.consumers.get_mut(number) else { return };
-        let is_unwanted = matches!(consumer.state, State::Asleep | State::Following)
-            && consumer.pulls().is_empty()
-            && now_ns > consumer.active_ns.saturating_add(consumer.wanted.inactive_ns);
+        let is_idle = consumer.is_idle();
+        let is_unwanted = is_idle && now_ns > consumer.active_ns.saturating_add(consumer.inactive_ns());
         let is_heard = consumer.wanted.deliver.clone().is_some_and(|deliver| self.is_heard(&deliver));
         if is_unwanted && !is_heard {
             self.consumers.remove(number);
@@ -478,6 +477,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         if is_heard {
             consumer.active_ns = now_ns;
+        } else if is_idle {
+            // Those that follow are walked over for each record, also for one that nobody will ever be sent.
+            consumer.state = State::Asleep;
         }
         let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
         if let (Some(every), Some(deliver)) = (consumer.wanted.heartbeat_ns, &consumer.wanted.deliver)
@@ -508,6 +510,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         for (to, headers) in beats {
             self.send_status(&to, b"", &headers);
+        }
+    }
+
+    /// Makes room where there is none: consumers whose clients have left, and which nobody listens to, go.
+    pub(super) fn forget_left(&mut self) {
+        for number in 0..self.consumers.places() as u32 {
+            let Some(consumer) = self.consumers.get(number).filter(|consumer| consumer.is_left()) else {
+                continue;
+            };
+            let deliver = consumer.wanted.deliver.clone();
+            if !deliver.is_some_and(|deliver| self.is_heard(&deliver)) {
+                self.consumers.remove(number);
+            }
         }
     }
 

@@ -14,8 +14,8 @@ use super::{Now, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::key::HashKey;
 use crate::limits::{
-    CONSUMER_CONFIGS_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
-    PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIGS_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, PULLS_MAX,
+    PULLS_PER_CLIENT_MAX, PULLS_PER_CONSUMER_MAX,
 };
 use crate::subscriptions::overlap;
 
@@ -41,8 +41,9 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) wanted: Wanted,
-    /// Who made it.
+    /// Who made it, and whether that connection is gone.
     owner: Client,
+    has_left: bool,
     pub(super) created_ns: UnixNanos,
     pub(super) state: State,
     /// The sequence that it looks at next, once it is known.
@@ -221,6 +222,7 @@ impl Consumers {
         self.places[number as usize].1 = Some(Consumer {
             wanted,
             owner,
+            has_left: false,
             created_ns: now.unix_ns,
             state: State::Asleep,
             next,
@@ -336,6 +338,20 @@ impl Consumers {
         }
     }
 
+    /// Notes that a connection is gone: what it has made stays only for those who listen to it.
+    pub(super) fn note_left(&mut self, client: Client) {
+        if self.clients.get(&client).is_none_or(|of| of.made == 0) {
+            return;
+        }
+        let all = self.places.iter_mut().filter_map(|(_, place)| place.as_mut());
+        all.filter(|consumer| consumer.owner == client).for_each(|consumer| consumer.has_left = true);
+    }
+
+    /// Whether there is no room for one more with a configuration of so many bytes, whoever makes it.
+    pub(super) fn are_full(&self, config_size: usize) -> bool {
+        self.len() >= CONSUMERS_MAX || self.configs_size + config_size > CONSUMER_CONFIGS_SIZE_MAX
+    }
+
     /// Has a consumer called as soon as there is room; `at_once`: it does not wait for any.
     pub(super) fn call(&mut self, number: u32, at_once: bool) {
         let Some(consumer) = self.get_mut(number) else { return };
@@ -438,6 +454,22 @@ impl Consumer {
             Some(deliver) => (!self.stalled).then_some(deliver),
             None => self.pulls.front().map(|pull| pull.reply.as_slice()),
         }
+    }
+
+    /// Whether its client has left, and nobody has asked for anything.
+    pub(super) fn is_left(&self) -> bool {
+        self.has_left && self.is_idle()
+    }
+
+    /// Whether it does nothing, and nobody has asked for anything.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Asleep | State::Following) && self.pulls.is_empty()
+    }
+
+    /// How long it stays when nobody listens.
+    pub(super) fn inactive_ns(&self) -> u64 {
+        let most = if self.has_left { INACTIVE_LEFT_NS_MAX } else { u64::MAX };
+        self.wanted.inactive_ns.min(most)
     }
 
     /// Those who ask for messages, in the order in which they came.

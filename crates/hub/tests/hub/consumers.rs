@@ -1,8 +1,8 @@
 //! Following a stream from a place in it.
 
 use stilling_hub::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS,
-    PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, INACTIVE_NS_MAX,
+    MEMORY_TIME_STEP_NS, PULLS_PER_CONSUMER_MAX,
 };
 use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -627,4 +627,58 @@ fn consumers_are_looked_after_although_the_calendar_is_set_back() {
     let told = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns - rig.set_back_ns)).expect("a time");
     let message = question(&mut rig, "STREAM.MSG.GET.memory", r#"{"seq":1}"#);
     assert!(message.contains(&format!(r#""time":"{told}""#)), "{message}");
+}
+
+/// Row 0.14: who comes again and again has no more than who stays, and takes the room of nobody.
+#[test]
+fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
+    let mut rig = rig();
+    let question = |name: &str| {
+        format!(
+            r#"{{"config":{{"ack_policy":"none","name":"{name}","inactive_threshold":{INACTIVE_NS_MAX},
+                "deliver_subject":"to.{name}"}}}}"#
+        )
+    };
+    rig.subscribe(READER, "to.heard", "2");
+    for life in 0..11_u64 {
+        let by = Client { shard: 1, token: 100 + life };
+        for number in 0..CONSUMERS_PER_CLIENT_MAX {
+            let name =
+                if life == 0 && number == 0 { "heard".to_owned() } else { format!("c{life}-{number}") };
+            rig.ask_all(by, &[publish("$JS.API.CONSUMER.CREATE.disk", &question(&name))]);
+        }
+        rig.ask_all(by, &[Request::Leave]);
+        rig.turn();
+    }
+    let made = rig.hub.counters().consumers.get();
+    assert!(made < CONSUMERS_MAX as u64 && made > CONSUMERS_PER_CLIENT_MAX as u64, "{made}");
+    for _ in 0..30 {
+        rig.pass(1 + INACTIVE_LEFT_NS_MAX / 10);
+        rig.settle();
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 1, "one has a listener still");
+    fill(&mut rig, "disk", 1..3);
+    assert_eq!(take(&mut rig).len(), 2);
+}
+
+/// One that followed its stream and was left for a moment goes on where it was.
+#[test]
+fn who_listens_again_gets_what_came_meanwhile() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        rig.subscribe(READER, "push", "2");
+        create(&mut rig, stream, r#""deliver_subject":"push""#);
+        fill(&mut rig, stream, 1..3);
+        assert_eq!(take(&mut rig).len(), 2);
+        rig.ask_all(READER, &[Request::Unsubscribe { sid: b"2", after: None }]);
+        rig.pass(100_000_000);
+        fill(&mut rig, stream, 3..6);
+        assert_eq!(take(&mut rig), []);
+        rig.subscribe(READER, "push", "3");
+        rig.pass(100_000_000);
+        let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
+        assert_eq!(got, [3, 4, 5], "{stream}");
+        fill(&mut rig, stream, 6..7);
+        assert_eq!(take(&mut rig).len(), 1, "{stream}");
+    }
 }

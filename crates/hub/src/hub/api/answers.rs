@@ -12,8 +12,8 @@ use super::{Hub, Outlets, no_stream, time};
 use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
 use crate::storage::Storage;
 
-/// What a place in the list of a stream's consumers costs to be looked at, in bytes of an answer.
-const PLACE_COST: usize = 16;
+/// What a place in a list of consumers costs to be looked at, in bytes of an answer.
+pub(super) const PLACE_COST: usize = 16;
 
 #[derive(Serialize)]
 struct Info<'a> {

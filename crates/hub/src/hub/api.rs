@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
-use stilling_journal::{Batch, Chunk, From, ReadOrder, Record};
+use stilling_journal::{Batch, Chunk, From, Kind, ReadOrder, Record};
 use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
@@ -376,6 +376,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let read = self.reads.swap_remove(at);
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
+            // A marker of a loss is none that anybody published.
+            if record.kind != Kind::Ordinary {
+                return false;
+            }
             let Some(filter) = &read.filter else { return true };
             let subject = checked(record.subject).and_then(|subject| subject.literal());
             checked(filter).zip(subject).is_some_and(|(filter, subject)| filter.takes(subject))

@@ -5,7 +5,7 @@ use stilling_hub::{Client, Door, Loss, Lost, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{From, Kind, Read};
 
-use crate::asking::publish;
+use crate::asking::{publish, publish_for};
 use crate::rig::Rig;
 
 const ALICE: Client = Client { shard: 0, token: 1 };
@@ -117,4 +117,31 @@ fn what_no_stream_keeps_is_counted_only() {
     rig.settle();
     assert!(rig.hub.is_settled(), "a frozen stream is not waited for");
     assert_eq!(rig.hub.counters().losses(Door::Syslog, Loss::Shed), 15);
+}
+
+/// Who asks for a message is not answered with what the server has written itself.
+#[test]
+fn a_marker_is_not_read_as_a_message() {
+    for stream in ["disk", "memory"] {
+        let subject = format!("{stream}.a");
+        let mut rig = Rig::new();
+        rig.subscribe(ALICE, "answers.*", "1");
+        rig.ask_all(ALICE, &[publish(&subject, "x")]);
+        rig.ask_all(ALICE, &[lost(&subject, 7, rig.now_ns, rig.now_ns)]);
+        rig.ask_all(ALICE, &[publish(&subject, "y")]);
+        rig.settle();
+        let mut ask = |question: &str, payload: &str| {
+            rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.{question}.{stream}"), payload, "answers.1")]);
+            rig.settle();
+            rig.heard(ALICE)
+        };
+        assert!(ask("DIRECT.GET", r#"{"seq":1}"#).ends_with("\r\nx\r\n"));
+        for (question, refusal) in [("DIRECT.GET", "NATS/1.0 404"), ("STREAM.MSG.GET", r#""err_code":10037"#)]
+        {
+            let heard = ask(question, r#"{"seq":2}"#);
+            assert!(heard.contains(refusal), "{stream}: {heard}");
+        }
+        let heard = ask("DIRECT.GET", &format!(r#"{{"seq":2,"next_by_subj":"{subject}"}}"#));
+        assert!(heard.contains("Nats-Sequence: 3\r\n") && heard.ends_with("\r\ny\r\n"), "{stream}: {heard}");
+    }
 }

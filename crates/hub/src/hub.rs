@@ -142,6 +142,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     consumers: Consumers,
     /// Those who wait for single records.
     reads: Vec<PendingRead>,
+    /// There was no room to ask the storage for what one of them wants. There is when records have come.
+    reads_full: bool,
     /// Numbers them, and whatever else needs a number of its own.
     reads_asked: u64,
     /// Bytes of questions and answers of the API in this turn, and whether one was put off because of them.
@@ -239,6 +241,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             consumers: Consumers::new(key, streams.len()),
             streams,
             reads: Vec::new(),
+            reads_full: false,
             reads_asked: 0,
             api_size: 0,
             has_put_off: false,
@@ -267,7 +270,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(shard) = self.stalled {
             return self.outs[shard].is_full();
         }
-        let has_due = self.reads.iter().any(PendingRead::is_due);
+        let has_due = !self.reads_full && self.reads.iter().any(PendingRead::is_due);
         !self.has_put_off && !self.consumers.go_on && !has_due && self.storage.is_quiet()
     }
 
@@ -348,6 +351,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         while self.has_room()
             && let Some(chunk) = self.storage.next_chunk()
         {
+            self.reads_full = false;
             self.take_chunk(chunk, now.steady_ns);
         }
         self.look_further();

@@ -332,41 +332,38 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let ticket = SINGLE | self.reads_asked;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
         let read = PendingRead { ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
-        self.look_for(read, first).map_err(|_| too_many_reads())
+        self.look_for(read, first);
+        Ok(())
     }
 
-    /// Asks for records from `first` on. Gives the question back if there is no room to ask.
-    fn look_for(&mut self, read: PendingRead, first: u64) -> Result<(), PendingRead> {
+    /// Asks for records from `first` on, as soon as there is room to ask.
+    fn look_for(&mut self, read: PendingRead, first: u64) {
         let records_max = if read.filter.is_some() { u32::MAX } else { 1 };
         let (ticket, stream, from) = (read.ticket, read.stream as u32, From::Sequence(first));
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if state.config.durability == Durability::Disk {
-            if !self.storage.read(order) {
-                return Err(read);
-            }
-            self.reads.push(PendingRead { due: None, ..read });
+            self.reads_full = !self.storage.read(order);
+            let due = self.reads_full.then_some(first);
+            self.reads.push(PendingRead { due, ..read });
         } else {
             let chunk = state.read_memory(&order);
             self.reads.push(PendingRead { due: None, ..read });
             self.answer_read(chunk);
         }
-        Ok(())
     }
 
     /// Goes on for those whose record was not among the ones that they were read so far: some of them, so that the others
     /// need not wait for the end of a long stream.
     pub(super) fn look_further(&mut self) {
         for _ in 0..CHUNKS_PER_TURN {
-            if !self.has_room() {
+            if self.reads_full || !self.has_room() {
                 break;
             }
             let Some(at) = self.reads.iter().position(PendingRead::is_due) else { break };
             let read = self.reads.remove(at);
             let first = read.due.unwrap_or(1);
-            if let Err(read) = self.look_for(read, first) {
-                self.refuse_read(&read, &too_many_reads());
-            }
+            self.look_for(read, first);
         }
     }
 

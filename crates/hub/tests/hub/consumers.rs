@@ -682,3 +682,25 @@ fn who_listens_again_gets_what_came_meanwhile() {
         assert_eq!(take(&mut rig).len(), 1, "{stream}");
     }
 }
+
+/// A question that was taken is answered, however many the disk has to read for; and the hub does not turn in vain meanwhile.
+#[test]
+fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..40);
+    rig.hub.storage_mut().orders_max = 3;
+    for sequence in 1..40 {
+        let question = format!(r#"{{"seq":{sequence}}}"#);
+        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", &question, "answers.1")]);
+    }
+    let next = publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1,"next_by_subj":"disk.n"}"#, "answers.1");
+    rig.ask_all(READER, &[next]);
+    rig.turn();
+    assert!(rig.hub.is_quiet(), "it waits for the disk");
+    for _ in 0..20 {
+        rig.settle();
+    }
+    let heard = rig.heard(READER);
+    assert_eq!(heard.matches("Nats-Sequence: ").count(), 40, "{heard}");
+    assert!(!heard.contains("503") && rig.hub.is_quiet(), "{heard}");
+}

@@ -29,6 +29,8 @@ pub(crate) struct SteppedStorage {
     pub(crate) waiting: VecDeque<(StreamIndex, Batch)>,
     pub(crate) answers: VecDeque<(Answer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,
+    /// Orders that may wait, and chunks.
+    pub(crate) orders_max: usize,
     chunks: VecDeque<Chunk>,
     /// The last sequence of each stream whose batch has been answered for.
     pub(crate) told: Vec<u64>,
@@ -46,6 +48,7 @@ impl SteppedStorage {
             waiting: VecDeque::new(),
             answers: VecDeque::new(),
             orders: VecDeque::new(),
+            orders_max: usize::MAX,
             chunks: VecDeque::new(),
             retained: Vec::new(),
         }
@@ -93,8 +96,11 @@ impl Storage for SteppedStorage {
     }
 
     fn read(&mut self, order: ReadOrder) -> bool {
-        self.orders.push_back(order);
-        true
+        let has_room = self.orders.len() + self.chunks.len() < self.orders_max;
+        if has_room {
+            self.orders.push_back(order);
+        }
+        has_room
     }
 
     fn publish(&mut self) {}

@@ -41,7 +41,7 @@ pub struct Chunk {
     pub ticket: u64,
     /// The order's.
     pub stream: StreamIndex,
-    /// Where the next order goes on.
+    /// Where the next order goes on; not known if there is a failure.
     pub next: u64,
     /// Whether everything durable has been read.
     pub is_end: bool,

@@ -168,12 +168,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
         }
         let Some(consumer) = self.consumers.get_mut(number) else { return };
-        let durable_end = chunk.next.max(consumer.next.unwrap_or(0));
-        consumer.next = Some(durable_end);
+        if chunk.failure.is_none() {
+            // Where reading failed it may not be known, and least of all for who began at a time.
+            consumer.next = Some(chunk.next.max(consumer.next.unwrap_or(0)));
+        }
         if chunk.is_end {
             // What lies between the last record and what comes next belongs to nobody.
             // Not what has become visible since: nobody has read that.
-            consumer.next = Some(durable_end.max(visible + 1));
+            consumer.next = consumer.next.max(Some(visible + 1));
         }
         consumer.state = State::Asleep;
         if let Some((first, last, cause)) = chunk.gap {

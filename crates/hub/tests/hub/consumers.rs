@@ -704,3 +704,24 @@ fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
     assert_eq!(heard.matches("Nats-Sequence: ").count(), 40, "{heard}");
     assert!(!heard.contains("503") && rig.hub.is_quiet(), "{heard}");
 }
+
+/// The disk's bad moment does not send who begins at a time back to the first record.
+#[test]
+fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..10);
+    rig.pass(60_000_000_000);
+    let start = jiff::Timestamp::from_nanosecond(i128::from(rig.now_ns)).expect("a time");
+    fill(&mut rig, "disk", 10..12);
+    rig.subscribe(READER, "push", "2");
+    let config = format!(
+        r#"{{"config":{{"ack_policy":"none","deliver_subject":"push",
+            "deliver_policy":"by_start_time","opt_start_time":"{start}"}}}}"#
+    );
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", &config, "answers.1")]);
+    rig.hub.storage_mut().fail_to_look_up();
+    rig.turn();
+    rig.pass(100_000_000);
+    let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
+    assert_eq!(got, [10, 11]);
+}

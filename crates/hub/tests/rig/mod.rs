@@ -75,6 +75,15 @@ impl SteppedStorage {
         self.chunks.push_back(read_chunk(&mut reader, &order));
         true
     }
+
+    /// Fails to read for the oldest order.
+    #[cfg(not(stilling_planted))]
+    pub(crate) fn fail_to_look_up(&mut self) {
+        let order = self.orders.pop_front().expect("somebody has asked");
+        let mut chunk = Chunk::empty(&order);
+        chunk.failure = Some(std::io::Error::other("reading panicked"));
+        self.chunks.push_back(chunk);
+    }
 }
 
 impl Storage for SteppedStorage {

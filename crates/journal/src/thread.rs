@@ -356,13 +356,16 @@ struct Round {
     batches: Vec<Vec<Batch>>,
     /// The streams that have some, in the order of their first.
     dirty: Vec<StreamIndex>,
+    /// Where each stream's de-duplication window begins behind what is written. It holds when that is durable: a segment that
+    /// is made meanwhile may be all that a crash leaves.
+    noted: Vec<Option<u64>>,
     capacity: usize,
 }
 
 impl Round {
     fn new(streams: usize, capacity: usize) -> Round {
         let batches = (0..streams).map(|_| Vec::new()).collect();
-        Round { batches, dirty: Vec::with_capacity(streams), capacity }
+        Round { batches, dirty: Vec::with_capacity(streams), noted: vec![None; streams], capacity }
     }
 
     /// Takes all requests that are there. Returns whether there was one.
@@ -377,8 +380,8 @@ impl Round {
             has_any = true;
             match request {
                 Request::Append { stream, batch, deduplicate_from } => {
-                    if let (Some(log), Some(from)) = (logs.get_mut(stream as usize), deduplicate_from) {
-                        log.deduplicate_from(from);
+                    if let (Some(noted), Some(_)) = (self.noted.get_mut(stream as usize), deduplicate_from) {
+                        *noted = deduplicate_from;
                     }
                     let Some(batches) = self.batches.get_mut(stream as usize) else {
                         reply(done, unknown(stream), Some(batch));
@@ -413,6 +416,11 @@ impl Round {
             };
             let outcome = log.append(batches);
             let watermark = log.durable();
+            if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
+                && outcome.is_ok()
+            {
+                log.deduplicate_from(from);
+            }
             for batch in batches.drain(..) {
                 let answer = match &outcome {
                     Err(frozen) if batch.next() > watermark + 1 => {

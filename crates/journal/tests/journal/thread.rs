@@ -215,3 +215,39 @@ fn records_of_another_numbering_acknowledge_nothing() {
     };
     assert!(matches!(answer, Answer::Frozen { stream: 0, watermark: 0, .. }), "{answer:?}");
 }
+
+/// Row 2.15: where the window of message ids begins holds for what is durable, whichever segment a crash leaves as the last one.
+#[test]
+fn a_segment_carries_the_window_of_what_was_durable_before_it() {
+    let disk = SimulatedDisk::new();
+    // A batch in each segment.
+    let (log, _) = open(&disk, 8192);
+    let mut journal =
+        Journal::start(vec![log], Limits { batches: 4, batch_size: 4096 }, Arc::new(Wake::new(|| ())))
+            .expect("a thread");
+    let mut hand_over = |windows: &[u64], next: &mut u64| {
+        for &from in windows {
+            let mut batch = journal.batch().expect("one is free");
+            batch.begin(*next, time_of(*next));
+            for _ in 0..5 {
+                assert_eq!(batch.push(&Record::new(b"a", b"x")), Ok(*next));
+                *next += 1;
+            }
+            journal.append_noting(0, batch, from).expect("there is room");
+        }
+        // Both are of one round.
+        journal.publish();
+        while journal.outstanding() > 0 {
+            if journal.next_answer().is_none() {
+                thread::yield_now();
+            }
+        }
+    };
+    let mut next = 1;
+    hand_over(&[3, 8], &mut next);
+    let crashed =
+        |disk: &SimulatedDisk| open(&SimulatedDisk::with_files(disk.files()), 8192).1.deduplicate_from;
+    assert_eq!(crashed(&disk), 0, "the second batch might not have been written");
+    hand_over(&[13], &mut next);
+    assert_eq!(crashed(&disk), 8);
+}

@@ -138,15 +138,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
+        let mut last_client = self.consumers.take_sent(number);
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
-        let mut last_client = None;
         for at in from..chunk.len() {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
             let has_room = self.has_room();
             let Some(consumer) = self.consumers.get_mut(number) else { return };
             if !has_room {
                 consumer.state = State::Sending(chunk, at, visible);
+                self.consumers.note_sent(number, last_client);
                 return self.consumers.call(number, false);
             }
             if consumer.wants(&record) {
@@ -222,6 +223,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 && matches!(consumer.state, State::Ahead(ahead) if ahead == client)
             {
                 self.consumers.has_left(number);
+            }
+            if self.consumers.get(number).is_some_and(|consumer| consumer.sent_to() == Some(client)) {
+                self.consumers.take_sent(number);
             }
             // The answers of one may go to another, who listens.
             let asked = self.consumers.get(number).map(|consumer| {

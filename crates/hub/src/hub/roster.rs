@@ -52,6 +52,8 @@ pub(super) struct Consumer {
     pub(super) delivered: u64,
     pub(super) last: u64,
     pulls: VecDeque<Pull>,
+    /// Who got the last message of a chunk that waits for room.
+    sent_to: Option<Client>,
     pub(super) active_ns: SteadyNanos,
     pub(super) spoke_ns: SteadyNanos,
     /// Bytes sent since the last flow control request, and whether it is unanswered.
@@ -229,6 +231,7 @@ impl Consumers {
             delivered: 0,
             last,
             pulls: VecDeque::new(),
+            sent_to: None,
             active_ns: now.steady_ns,
             spoke_ns: now.steady_ns,
             flow: 0,
@@ -254,6 +257,9 @@ impl Consumers {
         self.configs_size -= consumer.wanted.config.get().len();
         self.count(consumer.owner, |of| of.made -= 1);
         if let State::Ahead(client) = consumer.state {
+            self.count(client, |of| of.awaited -= 1);
+        }
+        if let Some(client) = consumer.sent_to {
             self.count(client, |of| of.awaited -= 1);
         }
         for pull in &consumer.pulls {
@@ -313,6 +319,23 @@ impl Consumers {
         }
     }
 
+    /// Notes who got the last message of a chunk whose rest waits for room: that has to leave before more is read.
+    pub(super) fn note_sent(&mut self, number: u32, to: Option<Client>) {
+        if let Some(client) = to
+            && let Some(consumer) = self.get_mut(number)
+        {
+            consumer.sent_to = Some(client);
+            self.count(client, |of| of.awaited += 1);
+        }
+    }
+
+    /// Takes who that was.
+    pub(super) fn take_sent(&mut self, number: u32) -> Option<Client> {
+        let client = self.get_mut(number)?.sent_to.take()?;
+        self.count(client, |of| of.awaited -= 1);
+        Some(client)
+    }
+
     /// What it sent has left. Returns whether it waited for that.
     pub(super) fn has_left(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
@@ -326,7 +349,8 @@ impl Consumers {
     pub(super) fn concerned(&self, client: Client) -> Vec<u32> {
         let concerns = |(number, (_, place)): (usize, &(u32, Option<Consumer>))| {
             let consumer = place.as_ref()?;
-            let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client);
+            let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client)
+                || consumer.sent_to == Some(client);
             let has_asked = consumer.pulls.iter().any(|pull| pull.client == client);
             (is_awaited || has_asked).then_some(number as u32)
         };
@@ -475,6 +499,10 @@ impl Consumer {
     /// Those who ask for messages, in the order in which they came.
     pub(super) fn pulls(&self) -> &VecDeque<Pull> {
         &self.pulls
+    }
+
+    pub(super) fn sent_to(&self) -> Option<Client> {
+        self.sent_to
     }
 
     pub(super) fn first_pull(&mut self) -> Option<&mut Pull> {

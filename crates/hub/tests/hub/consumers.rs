@@ -1,8 +1,8 @@
 //! Following a stream from a place in it.
 
 use stilling_hub::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, INACTIVE_NS_MAX,
-    MEMORY_TIME_STEP_NS, PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, DELIVERIES_SIZE, INACTIVE_LEFT_NS_MAX,
+    INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS, PULLS_PER_CONSUMER_MAX,
 };
 use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -724,4 +724,53 @@ fn a_consumer_that_begins_at_a_time_does_so_also_when_reading_has_failed() {
     rig.pass(100_000_000);
     let got: Vec<_> = take(&mut rig).into_iter().map(|(sequence, _)| sequence).collect();
     assert_eq!(got, [10, 11]);
+}
+
+/// What a chunk has sent has to leave, also when its rest waited for room and is for somebody else; and who left is not waited
+/// for.
+#[test]
+fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
+    for leaves in [false, true] {
+        let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 8, 1);
+        rig.subscribe(READER, "push", "2");
+        rig.subscribe(READER, "plain", "3");
+        let payload = "x".repeat(8000);
+        rig.ask_all(WRITER, &[publish("memory.this", &payload)]);
+        for number in 0..5 {
+            rig.ask_all(WRITER, &[publish("memory.other", &number.to_string())]);
+        }
+        // The shard has its one piece, and the next is as good as full.
+        let rest = "x".repeat(DELIVERIES_SIZE - 1000);
+        rig.ask_all(WRITER, &[publish("plain", "x")]);
+        rig.ask_all(WRITER, &[publish("plain", &rest)]);
+        let config =
+            r#"{"config":{"ack_policy":"none","deliver_subject":"push","filter_subject":"memory.this"}}"#;
+        rig.ask_all(READER, &[publish("$JS.API.CONSUMER.CREATE.memory", config)]);
+        rig.turn();
+        rig.turn();
+        let is_mark = |told: &Told| matches!(told, Told::Mark(_));
+        let mut told = rig.told(READER);
+        assert!(!told.iter().any(is_mark), "it waits for room");
+        let listener = if leaves { Client { shard: 0, token: 9 } } else { READER };
+        if leaves {
+            rig.ask_all(READER, &[Request::Leave]);
+            rig.subscribe(listener, "push", "1");
+        }
+        for _ in 0..3 {
+            rig.turn();
+            told.extend(rig.told(READER));
+        }
+        assert_eq!(told.iter().any(is_mark), !leaves);
+        for mark in
+            told.iter().filter_map(|told| if let Told::Mark(mark) = told { Some(*mark) } else { None })
+        {
+            rig.ask_all(READER, &[Request::Reached { mark }]);
+        }
+        rig.pass(100_000_000);
+        rig.turn();
+        rig.ask_all(WRITER, &[publish("memory.this", "y")]);
+        rig.turn();
+        let heard = rig.heard(listener);
+        assert!(heard.ends_with("\r\ny\r\n"), "{heard}");
+    }
 }

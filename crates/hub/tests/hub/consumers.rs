@@ -1,9 +1,6 @@
 //! Following a stream from a place in it.
 
-use stilling_hub::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, DELIVERIES_SIZE, INACTIVE_LEFT_NS_MAX,
-    INACTIVE_NS_MAX, MEMORY_TIME_STEP_NS, PULLS_PER_CONSUMER_MAX,
-};
+use stilling_hub::limits::{DELIVERIES_SIZE, MEMORY_TIME_STEP_NS};
 use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
@@ -325,70 +322,6 @@ fn a_consumer_beats_while_nothing_comes_and_goes_when_nobody_listens() {
     assert_eq!(rig.hub.counters().consumers.get(), 0);
 }
 
-#[test]
-fn single_records_are_read_by_their_sequence() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..6);
-    let message = question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":3}"#);
-    // "3" in base64.
-    assert!(message.contains(r#""data":"Mw==""#) && message.contains(r#""seq":3"#), "{message}");
-    assert!(question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":99}"#).contains(r#""code":404"#));
-    rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":4}"#, "answers.1")]);
-    rig.settle();
-    let heard = rig.heard(READER);
-    assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
-}
-
-/// However far the next record of a subject lies behind, and however many others have to be passed over.
-#[test]
-fn the_next_record_of_a_subject_is_found_behind_many_others() {
-    for stream in ["disk", "memory"] {
-        let mut rig = rig();
-        let (other, payload) = (format!("{stream}.other"), "x".repeat(4000));
-        let pass_over = |rig: &mut Rig| {
-            for _ in 0..300 {
-                rig.ask_all(WRITER, &[publish(&other, &payload)]);
-                rig.settle();
-            }
-        };
-        pass_over(&mut rig);
-        rig.ask_all(WRITER, &[publish(&format!("{stream}.this"), "found")]);
-        pass_over(&mut rig);
-        let ask = |rig: &mut Rig, payload: &str| {
-            rig.ask_all(
-                READER,
-                &[publish_for(&format!("$JS.API.DIRECT.GET.{stream}"), payload, "answers.1")],
-            );
-            let mut turns = 0;
-            while {
-                rig.settle();
-                !rig.hub.is_quiet()
-            } {
-                turns += 1;
-                assert!(turns < 1000, "it does not end");
-            }
-            rig.heard(READER)
-        };
-        let this = format!("{stream}.this");
-        let heard = ask(&mut rig, &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#));
-        assert!(heard.contains("Nats-Sequence: 301\r\n") && heard.contains("found"), "{stream}: {heard}");
-        let heard = ask(&mut rig, &format!(r#"{{"seq":302,"next_by_subj":"{this}"}}"#));
-        assert!(heard.contains("404 Message Not Found"), "{stream}: {heard}");
-        // Who has stopped listening is not searched for.
-        rig.ask_all(
-            WRITER,
-            &[publish_for(
-                &format!("$JS.API.DIRECT.GET.{stream}"),
-                &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#),
-                "nobody",
-            )],
-        );
-        rig.settle();
-        assert!(rig.hub.is_quiet());
-        assert_eq!(rig.heard(READER), "");
-    }
-}
-
 /// Nobody will say that what it was sent has left: the consumer waits for whoever listens next, or goes.
 #[test]
 fn a_client_that_is_gone_in_the_middle_of_a_replay_leaves_no_consumer_behind() {
@@ -516,63 +449,6 @@ fn those_who_wait_at_a_consumer_that_is_deleted_are_told() {
     assert!(heard.contains(r#""success":true"#), "{heard}");
 }
 
-/// Row 0.14: what a client may make others keep for it is bounded, and it is told when that is reached.
-#[test]
-fn what_consumers_cost_is_bounded_for_each_client() {
-    let mut rig = rig();
-    let many: Vec<_> = (0..65).map(|number| format!("\"disk.{number}\"")).collect();
-    let answer = create(&mut rig, "disk", &format!(r#""filter_subjects":[{}]"#, many.join(",")));
-    assert!(answer.contains(r#""err_code":10003"#) && answer.contains("65 filters"), "{answer}");
-    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX);
-    let answer = create(&mut rig, "disk", &format!(r#""description":"{long}""#));
-    assert!(answer.contains(r#""err_code":10003"#), "{answer}");
-    let answer = create(&mut rig, "disk", r#""name":"long","inactive_threshold":18446744073709551615"#);
-    assert!(answer.contains(&format!(r#""inactive_threshold":{INACTIVE_NS_MAX}"#)), "{answer}");
-    for number in 1..CONSUMERS_PER_CLIENT_MAX {
-        let answer = create(&mut rig, "disk", &format!(r#""name":"c{number}","inactive_threshold":1"#));
-        assert!(!answer.contains("err_code"), "{number}: {answer}");
-    }
-    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
-    assert!(answer.contains(r#""err_code":10026"#), "{answer}");
-    // Others may have some still, and those of the first make room when they go.
-    let question = r#"{"config":{"ack_policy":"none","name":"other"}}"#;
-    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", question, "answers.2")]);
-    let heard = rig.heard(READER);
-    assert!(heard.contains(r#""name":"other""#) && !heard.contains("err_code"), "{heard}");
-    for _ in 0..3 {
-        rig.pass(100_000_000);
-        rig.settle();
-    }
-    assert_eq!(rig.hub.counters().consumers.get(), 2);
-    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
-    assert!(!answer.contains("err_code"), "{answer}");
-}
-
-/// Row 0.14: the same for those who ask for messages; and what nobody would hear is not kept.
-#[test]
-fn requests_for_messages_are_bounded_and_go_with_their_client() {
-    let mut rig = rig();
-    create(&mut rig, "disk", r#""name":"p","inactive_threshold":9000000000"#);
-    let other = Client { shard: 1, token: 7 };
-    rig.subscribe(other, "pulled", "2");
-    let pull = publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", r#"{"batch":1}"#, "pulled");
-    for _ in 0..PULLS_PER_CONSUMER_MAX {
-        rig.ask_all(other, &[pull]);
-    }
-    assert_eq!(rig.heard(other), "");
-    rig.ask_all(other, &[pull]);
-    assert!(rig.heard(other).contains("NATS/1.0 409 Exceeded MaxWaiting"));
-    rig.ask_all(other, &[Request::Leave]);
-    let answer = question(&mut rig, "CONSUMER.INFO.disk.p", "");
-    assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
-    // One whose sender does not listen any more takes no message away from the next.
-    rig.subscribe(READER, "pulled", "2");
-    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", "", "nobody")]);
-    rig.ask_all(READER, &[pull]);
-    fill(&mut rig, "disk", 1..2);
-    assert_eq!(take(&mut rig), [(1, "1".to_owned())]);
-}
-
 /// A long stream that has nothing for it is gone through piece by piece, with the others in between.
 #[test]
 fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
@@ -629,38 +505,6 @@ fn consumers_are_looked_after_although_the_calendar_is_set_back() {
     assert!(message.contains(&format!(r#""time":"{told}""#)), "{message}");
 }
 
-/// Row 0.14: who comes again and again has no more than who stays, and takes the room of nobody.
-#[test]
-fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
-    let mut rig = rig();
-    let question = |name: &str| {
-        format!(
-            r#"{{"config":{{"ack_policy":"none","name":"{name}","inactive_threshold":{INACTIVE_NS_MAX},
-                "deliver_subject":"to.{name}"}}}}"#
-        )
-    };
-    rig.subscribe(READER, "to.heard", "2");
-    for life in 0..11_u64 {
-        let by = Client { shard: 1, token: 100 + life };
-        for number in 0..CONSUMERS_PER_CLIENT_MAX {
-            let name =
-                if life == 0 && number == 0 { "heard".to_owned() } else { format!("c{life}-{number}") };
-            rig.ask_all(by, &[publish("$JS.API.CONSUMER.CREATE.disk", &question(&name))]);
-        }
-        rig.ask_all(by, &[Request::Leave]);
-        rig.turn();
-    }
-    let made = rig.hub.counters().consumers.get();
-    assert!(made < CONSUMERS_MAX as u64 && made > CONSUMERS_PER_CLIENT_MAX as u64, "{made}");
-    for _ in 0..30 {
-        rig.pass(1 + INACTIVE_LEFT_NS_MAX / 10);
-        rig.settle();
-    }
-    assert_eq!(rig.hub.counters().consumers.get(), 1, "one has a listener still");
-    fill(&mut rig, "disk", 1..3);
-    assert_eq!(take(&mut rig).len(), 2);
-}
-
 /// One that followed its stream and was left for a moment goes on where it was.
 #[test]
 fn who_listens_again_gets_what_came_meanwhile() {
@@ -681,28 +525,6 @@ fn who_listens_again_gets_what_came_meanwhile() {
         fill(&mut rig, stream, 6..7);
         assert_eq!(take(&mut rig).len(), 1, "{stream}");
     }
-}
-
-/// A question that was taken is answered, however many the disk has to read for; and the hub does not turn in vain meanwhile.
-#[test]
-fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
-    let mut rig = rig();
-    fill(&mut rig, "disk", 1..40);
-    rig.hub.storage_mut().orders_max = 3;
-    for sequence in 1..40 {
-        let question = format!(r#"{{"seq":{sequence}}}"#);
-        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", &question, "answers.1")]);
-    }
-    let next = publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1,"next_by_subj":"disk.n"}"#, "answers.1");
-    rig.ask_all(READER, &[next]);
-    rig.turn();
-    assert!(rig.hub.is_quiet(), "it waits for the disk");
-    for _ in 0..20 {
-        rig.settle();
-    }
-    let heard = rig.heard(READER);
-    assert_eq!(heard.matches("Nats-Sequence: ").count(), 40, "{heard}");
-    assert!(!heard.contains("503") && rig.hub.is_quiet(), "{heard}");
 }
 
 /// The disk's bad moment does not send who begins at a time back to the first record.

@@ -1,13 +1,137 @@
-//! What may be asked below `$JS.API`, and what that may cost.
+//! Questions to the API of JetStream: each is answered, and what they may cost is bounded.
 
 use std::collections::BTreeSet;
 
-use stilling_hub::Request;
-use stilling_hub::limits::CONSUMER_CONFIG_SIZE_MAX;
+use stilling_hub::limits::{
+    CONSUMER_CONFIG_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, INACTIVE_NS_MAX,
+    PULLS_PER_CONSUMER_MAX,
+};
+use stilling_hub::{Client, Request};
 
 use crate::asking::{publish, publish_for};
 use crate::consumers::{READER, WRITER, create, fill, question, rig, take};
-use crate::rig::ABLE;
+use crate::rig::{ABLE, Rig};
+
+#[test]
+fn single_records_are_read_by_their_sequence() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..6);
+    let message = question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":3}"#);
+    // "3" in base64.
+    assert!(message.contains(r#""data":"Mw==""#) && message.contains(r#""seq":3"#), "{message}");
+    assert!(question(&mut rig, "STREAM.MSG.GET.disk", r#"{"seq":99}"#).contains(r#""code":404"#));
+    rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":4}"#, "answers.1")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("Nats-Sequence: 4\r\n") && heard.ends_with("\r\n\r\n4\r\n"), "{heard}");
+}
+
+/// However far the next record of a subject lies behind, and however many others have to be passed over.
+#[test]
+fn the_next_record_of_a_subject_is_found_behind_many_others() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        let (other, payload) = (format!("{stream}.other"), "x".repeat(4000));
+        let pass_over = |rig: &mut Rig| {
+            for _ in 0..300 {
+                rig.ask_all(WRITER, &[publish(&other, &payload)]);
+                rig.settle();
+            }
+        };
+        pass_over(&mut rig);
+        rig.ask_all(WRITER, &[publish(&format!("{stream}.this"), "found")]);
+        pass_over(&mut rig);
+        let ask = |rig: &mut Rig, payload: &str| {
+            rig.ask_all(
+                READER,
+                &[publish_for(&format!("$JS.API.DIRECT.GET.{stream}"), payload, "answers.1")],
+            );
+            let mut turns = 0;
+            while {
+                rig.settle();
+                !rig.hub.is_quiet()
+            } {
+                turns += 1;
+                assert!(turns < 1000, "it does not end");
+            }
+            rig.heard(READER)
+        };
+        let this = format!("{stream}.this");
+        let heard = ask(&mut rig, &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#));
+        assert!(heard.contains("Nats-Sequence: 301\r\n") && heard.contains("found"), "{stream}: {heard}");
+        let heard = ask(&mut rig, &format!(r#"{{"seq":302,"next_by_subj":"{this}"}}"#));
+        assert!(heard.contains("404 Message Not Found"), "{stream}: {heard}");
+        // Who has stopped listening is not searched for.
+        rig.ask_all(
+            WRITER,
+            &[publish_for(
+                &format!("$JS.API.DIRECT.GET.{stream}"),
+                &format!(r#"{{"seq":1,"next_by_subj":"{this}"}}"#),
+                "nobody",
+            )],
+        );
+        rig.settle();
+        assert!(rig.hub.is_quiet());
+        assert_eq!(rig.heard(READER), "");
+    }
+}
+
+/// Row 0.14: what a client may make others keep for it is bounded, and it is told when that is reached.
+#[test]
+fn what_consumers_cost_is_bounded_for_each_client() {
+    let mut rig = rig();
+    let many: Vec<_> = (0..65).map(|number| format!("\"disk.{number}\"")).collect();
+    let answer = create(&mut rig, "disk", &format!(r#""filter_subjects":[{}]"#, many.join(",")));
+    assert!(answer.contains(r#""err_code":10003"#) && answer.contains("65 filters"), "{answer}");
+    let long = "x".repeat(CONSUMER_CONFIG_SIZE_MAX);
+    let answer = create(&mut rig, "disk", &format!(r#""description":"{long}""#));
+    assert!(answer.contains(r#""err_code":10003"#), "{answer}");
+    let answer = create(&mut rig, "disk", r#""name":"long","inactive_threshold":18446744073709551615"#);
+    assert!(answer.contains(&format!(r#""inactive_threshold":{INACTIVE_NS_MAX}"#)), "{answer}");
+    for number in 1..CONSUMERS_PER_CLIENT_MAX {
+        let answer = create(&mut rig, "disk", &format!(r#""name":"c{number}","inactive_threshold":1"#));
+        assert!(!answer.contains("err_code"), "{number}: {answer}");
+    }
+    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
+    assert!(answer.contains(r#""err_code":10026"#), "{answer}");
+    // Others may have some still, and those of the first make room when they go.
+    let question = r#"{"config":{"ack_policy":"none","name":"other"}}"#;
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", question, "answers.2")]);
+    let heard = rig.heard(READER);
+    assert!(heard.contains(r#""name":"other""#) && !heard.contains("err_code"), "{heard}");
+    for _ in 0..3 {
+        rig.pass(100_000_000);
+        rig.settle();
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 2);
+    let answer = create(&mut rig, "disk", r#""name":"one_more""#);
+    assert!(!answer.contains("err_code"), "{answer}");
+}
+
+/// Row 0.14: the same for those who ask for messages; and what nobody would hear is not kept.
+#[test]
+fn requests_for_messages_are_bounded_and_go_with_their_client() {
+    let mut rig = rig();
+    create(&mut rig, "disk", r#""name":"p","inactive_threshold":9000000000"#);
+    let other = Client { shard: 1, token: 7 };
+    rig.subscribe(other, "pulled", "2");
+    let pull = publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", r#"{"batch":1}"#, "pulled");
+    for _ in 0..PULLS_PER_CONSUMER_MAX {
+        rig.ask_all(other, &[pull]);
+    }
+    assert_eq!(rig.heard(other), "");
+    rig.ask_all(other, &[pull]);
+    assert!(rig.heard(other).contains("NATS/1.0 409 Exceeded MaxWaiting"));
+    rig.ask_all(other, &[Request::Leave]);
+    let answer = question(&mut rig, "CONSUMER.INFO.disk.p", "");
+    assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
+    // One whose sender does not listen any more takes no message away from the next.
+    rig.subscribe(READER, "pulled", "2");
+    rig.ask_all(WRITER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", "", "nobody")]);
+    rig.ask_all(READER, &[pull]);
+    fill(&mut rig, "disk", 1..2);
+    assert_eq!(take(&mut rig), [(1, "1".to_owned())]);
+}
 
 /// A line with an empty subject would be no line.
 #[test]
@@ -201,4 +325,58 @@ fn questions_with_long_answers_wait_for_the_next_turn_and_others_go_on() {
     rig.turn();
     rig.ask_all(READER, &unheard);
     assert!(rig.hub.is_quiet());
+}
+
+/// Row 0.14: who comes again and again has no more than who stays, and takes the room of nobody.
+#[test]
+fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
+    let mut rig = rig();
+    let question = |name: &str| {
+        format!(
+            r#"{{"config":{{"ack_policy":"none","name":"{name}","inactive_threshold":{INACTIVE_NS_MAX},
+                "deliver_subject":"to.{name}"}}}}"#
+        )
+    };
+    rig.subscribe(READER, "to.heard", "2");
+    for life in 0..11_u64 {
+        let by = Client { shard: 1, token: 100 + life };
+        for number in 0..CONSUMERS_PER_CLIENT_MAX {
+            let name =
+                if life == 0 && number == 0 { "heard".to_owned() } else { format!("c{life}-{number}") };
+            rig.ask_all(by, &[publish("$JS.API.CONSUMER.CREATE.disk", &question(&name))]);
+        }
+        rig.ask_all(by, &[Request::Leave]);
+        rig.turn();
+    }
+    let made = rig.hub.counters().consumers.get();
+    assert!(made < CONSUMERS_MAX as u64 && made > CONSUMERS_PER_CLIENT_MAX as u64, "{made}");
+    for _ in 0..30 {
+        rig.pass(1 + INACTIVE_LEFT_NS_MAX / 10);
+        rig.settle();
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 1, "one has a listener still");
+    fill(&mut rig, "disk", 1..3);
+    assert_eq!(take(&mut rig).len(), 2);
+}
+
+/// A question that was taken is answered, however many the disk has to read for; and the hub does not turn in vain meanwhile.
+#[test]
+fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
+    let mut rig = rig();
+    fill(&mut rig, "disk", 1..40);
+    rig.hub.storage_mut().orders_max = 3;
+    for sequence in 1..40 {
+        let question = format!(r#"{{"seq":{sequence}}}"#);
+        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", &question, "answers.1")]);
+    }
+    let next = publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1,"next_by_subj":"disk.n"}"#, "answers.1");
+    rig.ask_all(READER, &[next]);
+    rig.turn();
+    assert!(rig.hub.is_quiet(), "it waits for the disk");
+    for _ in 0..20 {
+        rig.settle();
+    }
+    let heard = rig.heard(READER);
+    assert_eq!(heard.matches("Nats-Sequence: ").count(), 40, "{heard}");
+    assert!(!heard.contains("503") && rig.hub.is_quiet(), "{heard}");
 }

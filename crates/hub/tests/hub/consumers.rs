@@ -473,7 +473,7 @@ fn a_filter_that_takes_nothing_of_a_long_stream_comes_to_its_end() {
     assert_eq!(payloads, ["y"]);
 }
 
-/// Row 2.15: what comes so often, or lasts so long, does so also when somebody sets the calendar back.
+/// What comes so often, or lasts so long, does so also when somebody sets the calendar back.
 #[test]
 fn consumers_are_looked_after_although_the_calendar_is_set_back() {
     let mut rig = rig();

@@ -263,7 +263,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         &mut self.outlets
     }
 
-    /// Whether the storage has nothing to say, so that nothing can be done before somebody asks for something.
+    /// Whether nothing can be done before somebody asks for something, a shard gives deliveries back or the storage answers.
     pub fn is_quiet(&self) -> bool {
         // It waits for that shard, unless the shard had given a piece back by the end of the turn: nobody wakes the hub for
         // what was full and has gone out since.
@@ -329,6 +329,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.stalled = None;
         (self.api_size, self.has_put_off) = (0, false);
         self.patience.look(now.steady_ns);
+        self.end_farewells();
         if !self.finish_begun() {
             return true;
         }
@@ -469,7 +470,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             Request::Reached { mark } => self.reached(mark, now.steady_ns),
             Request::Lost(lost) => self.lose(&lost, now),
-            Request::Farewell => self.bid_farewell(client),
+            Request::Farewell => self.bid_farewell(client, now),
             Request::Leave => {
                 self.farewells.remove(&client);
                 for id in self.subscriptions.of(client) {

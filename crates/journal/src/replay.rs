@@ -82,6 +82,12 @@ impl Chunk {
         self.places.len()
     }
 
+    /// Bytes of its records.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Whether it has as many bytes as it may have.
     #[must_use]
     pub fn is_full(&self) -> bool {

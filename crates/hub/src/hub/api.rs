@@ -348,6 +348,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.reads.push(PendingRead { due, ..read });
         } else {
             let chunk = state.read_memory(&order);
+            self.api_size += chunk.size();
             self.reads.push(PendingRead { due: None, ..read });
             self.answer_read(chunk);
         }
@@ -357,10 +358,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// need not wait for the end of a long stream.
     pub(super) fn look_further(&mut self) {
         for _ in 0..CHUNKS_PER_TURN {
-            if self.reads_full || !self.has_room() {
+            if !self.has_room() {
                 break;
             }
-            let Some(at) = self.reads.iter().position(PendingRead::is_due) else { break };
+            // What is in memory does not wait for those who read the disk.
+            let may = |read: &PendingRead| {
+                let is_on_disk = self.streams[read.stream].config.durability == Durability::Disk;
+                read.is_due() && !(self.reads_full && is_on_disk)
+            };
+            let Some(at) = self.reads.iter().position(may) else { break };
             let read = self.reads.remove(at);
             let first = read.due.unwrap_or(1);
             self.look_for(read, first);

@@ -1,23 +1,34 @@
-//! The ends of connections that have been promised something: closed when they have been told everything.
+//! The ends of connections that have been promised something: closed when they have been told everything, or when the disk
+//! has been waited for too long: those that wait for their end would otherwise keep the places of those that come.
 
-use super::{Hub, Outlets};
+use super::{Hub, Now, Outlets};
 use crate::intake::Client;
 use crate::storage::Storage;
 use crate::stream::{Promise, PromisedTo};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a connection closed behind everything that is promised to it.
-    pub(super) fn bid_farewell(&mut self, client: Client) {
+    pub(super) fn bid_farewell(&mut self, client: Client, now: Now) {
         let mut waits_for = 0;
         for stream in self.streams.iter_mut().filter(|stream| !stream.is_settled()) {
             let to = PromisedTo::Farewell;
             stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
             waits_for += 1;
         }
-        if waits_for == 0 {
+        if waits_for == 0 || self.patience.is_over() {
             self.outs[client.shard as usize].close(client.token);
         } else {
+            self.patience.begin(now.steady_ns);
             self.farewells.insert(client, waits_for);
+        }
+    }
+
+    /// Closes those that wait for a disk that has been waited for too long.
+    pub(super) fn end_farewells(&mut self) {
+        if self.patience.is_over() {
+            for (client, _) in self.farewells.drain() {
+                self.outs[client.shard as usize].close(client.token);
+            }
         }
     }
 

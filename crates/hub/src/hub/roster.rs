@@ -266,6 +266,11 @@ impl Consumers {
             self.pulls -= 1;
             self.count(pull.client, |of| of.pulls -= 1);
         }
+        if self.is_empty() {
+            // Nobody looks any more at who was called.
+            self.due.clear();
+            self.go_on = false;
+        }
         Some(consumer)
     }
 

@@ -596,3 +596,24 @@ fn a_chunk_that_waited_for_room_is_waited_for_as_any_other() {
         assert!(heard.ends_with("\r\ny\r\n"), "{heard}");
     }
 }
+
+/// The hub sleeps again when the last consumer has gone, whoever had been called.
+#[test]
+fn when_the_last_consumer_goes_nothing_is_left_to_do() {
+    let mut rig = rig();
+    fill(&mut rig, "memory", 1..10);
+    rig.subscribe(READER, "push", "2");
+    let config = r#""deliver_subject":"push","name":"short","filter_subject":"memory.nothing""#;
+    let payload = format!(r#"{{"stream_name":"memory","config":{{"ack_policy":"none",{config}}}}}"#);
+    let ask = |subject| publish_for(subject, &payload, "answers.1");
+    for _ in 0..3 {
+        rig.ask_all(
+            READER,
+            &[ask("$JS.API.CONSUMER.CREATE.memory.short"), ask("$JS.API.CONSUMER.DELETE.memory.short")],
+        );
+        rig.turn();
+        let heard = rig.heard(READER);
+        assert!(heard.contains(r#""success":true"#), "{heard}");
+        assert!(rig.hub.is_quiet(), "nobody is there to be called");
+    }
+}

@@ -380,3 +380,27 @@ fn more_questions_for_records_than_the_disk_takes_at_once_wait_for_it() {
     assert_eq!(heard.matches("Nats-Sequence: ").count(), 40, "{heard}");
     assert!(!heard.contains("503") && rig.hub.is_quiet(), "{heard}");
 }
+
+/// A question costs what is read for it, whatever its answer is.
+#[test]
+fn questions_for_which_much_is_read_wait_for_the_next_turn() {
+    let mut rig = rig();
+    let filling = "x".repeat(3000);
+    for _ in 0..200 {
+        rig.ask_all(WRITER, &[publish("memory.n", &filling)]);
+    }
+    rig.settle();
+    let wish = r#"{"seq":1,"next_by_subj":"memory.nothing"}"#;
+    let questions: Vec<_> =
+        (0..100).map(|_| publish_for("$JS.API.DIRECT.GET.memory", wish, "answers.1")).collect();
+    let (mut asked, mut turns) = (0, 0);
+    while asked < questions.len() {
+        let now = rig.ask(READER, ABLE, &questions[asked..]);
+        assert!(now <= 10, "{now} in one turn");
+        (asked, turns) = (asked + now, turns + 1);
+        assert!(turns < 1000, "only {asked} in so many turns");
+        rig.turn();
+    }
+    rig.settle();
+    assert_eq!(rig.heard(READER).matches(" 404 ").count(), questions.len(), "all are answered");
+}

@@ -377,6 +377,27 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     assert!(heard.contains(&format!(r#"{{"stream":"disk","seq":{}}}"#, done + 1)), "{heard}");
 }
 
+/// Those who leave while a disk hangs keep their places no longer than it is waited for, and those who leave then do not wait.
+#[test]
+fn a_disk_that_hangs_does_not_keep_those_who_leave() {
+    let mut rig = Rig::new();
+    rig.ask_all(ALICE, &[publish("disk.a", "never written"), Request::Farewell]);
+    rig.turn();
+    assert!(!rig.told(ALICE).contains(&Told::Close), "it is waited for");
+    for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+    }
+    assert!(rig.told(ALICE).contains(&Told::Close));
+    rig.ask_all(BOB, &[Request::Farewell]);
+    rig.turn();
+    assert!(rig.told(BOB).contains(&Told::Close), "at once");
+    // It answers after all, and nobody is closed twice.
+    rig.settle();
+    assert_eq!((rig.told(ALICE), rig.told(BOB)), (Vec::new(), Vec::new()));
+}
+
 /// All memory goes round: when the disk has all batches, the hub takes nothing more, and loses nothing.
 #[test]
 fn without_a_free_batch_the_hub_stops_and_goes_on_where_it_was() {

@@ -7,6 +7,8 @@
 //!
 //! What a client may do is judged here; everything else is the hub's.
 
+use std::time::Duration;
+
 use stilling_engine::{CloseReason, Io, Token};
 use stilling_hub::{Delivery, Door, Publication, Request, Traits};
 use stilling_ring::Time;
@@ -30,8 +32,8 @@ pub(crate) struct NatsSession {
     traits: Traits,
     access: Access,
     verbose: bool,
-    /// It waits for room in the port.
-    waits: bool,
+    /// Since when it waits for room in the port, if it does.
+    waits: Option<Time>,
     course: Course,
     /// Questions whether it lives that it has not answered.
     pings: u8,
@@ -97,7 +99,7 @@ impl NatsSession {
             traits: Traits::default(),
             access: Access::Unknown,
             verbose: false,
-            waits: false,
+            waits: None,
             course: Course::Serving,
             pings: 0,
             heard: Time::ZERO,
@@ -161,10 +163,11 @@ impl NatsSession {
 
     /// Whether the next request may be looked at now.
     fn may_go_on(&mut self, io: &mut HouseIo<'_>) -> bool {
-        let token = io.token();
+        let (now, token) = (io.now(), io.token());
         let Some(hub) = io.service.hub.as_deref_mut() else { return false };
         if !hub.port.has_room() {
-            if !std::mem::replace(&mut self.waits, true) {
+            if self.waits.is_none() {
+                self.waits = Some(now);
                 hub.port.wait(token);
             }
             io.pause();
@@ -379,21 +382,17 @@ impl NatsSession {
     /// Goes on with one that parts, or has it leave when it says nothing more.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        let is_silent = now >= self.heard.after(DRAIN_QUIET);
-        if self.waits && is_silent {
+        if self.waits.is_some() {
             // It is not read, and has no say in how long that takes.
-            match &mut self.course {
-                Course::Parting(until) | Course::Mute(until) => *until = now.after(DRAIN_READ_MAX),
-                Course::Serving | Course::Leaving(_) => {}
-            }
-            return self.look_at(now.after(DRAIN_QUIET), io);
+            return io.set_deadline(Some(now.after(DRAIN_QUIET)));
         }
-        if now < until && !is_silent {
-            if self.assembly.is_some() && !self.waits {
+        let silent_at = self.heard.after(DRAIN_QUIET);
+        if now < until.min(silent_at) {
+            if self.assembly.is_some() {
                 // It may rest because there was no room for a long message.
                 io.resume();
             }
-            return self.look_at(self.heard.after(DRAIN_QUIET), io);
+            return self.look_at(silent_at, io);
         }
         match self.course {
             Course::Mute(_) => io.finish(CloseReason::Drained),
@@ -417,7 +416,11 @@ impl NatsSession {
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
         match mail {
             HubMail::Room => {
-                self.waits = false;
+                let waited = self.waits.take().map_or(Duration::ZERO, |since| io.now().since(since));
+                if let Course::Parting(until) | Course::Mute(until) = &mut self.course {
+                    // That was no time in which it could say something.
+                    *until = until.after(waited);
+                }
                 self.resume(io);
             }
             HubMail::Delivery => {

@@ -3,6 +3,7 @@
 //! Without room on the way to the hub it is not read, and TCP slows its sender down: nothing of it is shed.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
 use stilling_engine::{CloseReason, Io};
@@ -27,8 +28,8 @@ pub(crate) struct SyslogSession {
     source: Option<IpAddr>,
     /// When it last said something.
     heard: Time,
-    /// It waits for room in the port.
-    waits: bool,
+    /// Since when it waits for room in the port, if it does.
+    waits: Option<Time>,
     /// The server drains, which nobody can tell its peer: it is read until it says nothing, or until this point in time.
     parts: Option<Time>,
     /// Why nothing more is waited for.
@@ -44,7 +45,7 @@ impl SyslogSession {
             left: 0,
             source,
             heard: Time::ZERO,
-            waits: false,
+            waits: None,
             parts: None,
             ending: None,
         }
@@ -75,7 +76,8 @@ impl SyslogSession {
         loop {
             let Some(hub) = io.service.hub.as_deref_mut() else { return bytes.len() };
             if !hub.port.has_room() {
-                if !std::mem::replace(&mut self.waits, true) {
+                if self.waits.is_none() {
+                    self.waits = Some(self.heard);
                     hub.port.wait(token);
                 }
                 io.pause();
@@ -126,7 +128,9 @@ impl SyslogSession {
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
         if mail == HubMail::Room {
-            self.waits = false;
+            let waited = self.waits.take().map_or(Duration::ZERO, |since| io.now().since(since));
+            // That was no time in which it could say something.
+            self.parts = self.parts.map(|until| until.after(waited));
             io.resume();
         }
     }
@@ -136,8 +140,8 @@ impl SyslogSession {
             return self.part(until, io);
         }
         let due = self.heard.after(IDLE_TIMEOUT);
-        if io.now() < due || self.waits {
-            let later = if self.waits { io.now().after(IDLE_TIMEOUT) } else { due };
+        if io.now() < due || self.waits.is_some() {
+            let later = if self.waits.is_some() { io.now().after(IDLE_TIMEOUT) } else { due };
             return io.set_deadline(Some(later));
         }
         io.finish(CloseReason::IdleTimeout);
@@ -156,14 +160,13 @@ impl SyslogSession {
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        let is_silent = now >= self.heard.after(DRAIN_QUIET);
-        if self.waits && is_silent {
+        if self.waits.is_some() {
             // It is not read, and has no say in how long that takes.
-            self.parts = Some(now.after(DRAIN_READ_MAX));
             return io.set_deadline(Some(now.after(DRAIN_QUIET)));
         }
-        if now < until && !is_silent {
-            return io.set_deadline(Some(self.heard.after(DRAIN_QUIET)));
+        let silent_at = self.heard.after(DRAIN_QUIET);
+        if now < until.min(silent_at) {
+            return io.set_deadline(Some(silent_at));
         }
         self.ending = Some(CloseReason::Drained);
         io.again();

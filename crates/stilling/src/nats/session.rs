@@ -7,8 +7,6 @@
 //!
 //! What a client may do is judged here; everything else is the hub's.
 
-use std::time::Duration;
-
 use stilling_engine::{CloseReason, Io, Token};
 use stilling_hub::{Delivery, Door, Publication, Request, Traits};
 use stilling_ring::Time;
@@ -32,8 +30,8 @@ pub(crate) struct NatsSession {
     traits: Traits,
     access: Access,
     verbose: bool,
-    /// Since when it waits for room in the port, if it does.
-    waits: Option<Time>,
+    /// It waits for room in the port, since it was heard last.
+    waits: bool,
     course: Course,
     /// Questions whether it lives that it has not answered.
     pings: u8,
@@ -99,7 +97,7 @@ impl NatsSession {
             traits: Traits::default(),
             access: Access::Unknown,
             verbose: false,
-            waits: None,
+            waits: false,
             course: Course::Serving,
             pings: 0,
             heard: Time::ZERO,
@@ -163,11 +161,10 @@ impl NatsSession {
 
     /// Whether the next request may be looked at now.
     fn may_go_on(&mut self, io: &mut HouseIo<'_>) -> bool {
-        let (now, token) = (io.now(), io.token());
+        let token = io.token();
         let Some(hub) = io.service.hub.as_deref_mut() else { return false };
         if !hub.port.has_room() {
-            if self.waits.is_none() {
-                self.waits = Some(now);
+            if !std::mem::replace(&mut self.waits, true) {
                 hub.port.wait(token);
             }
             io.pause();
@@ -382,7 +379,7 @@ impl NatsSession {
     /// Goes on with one that parts, or has it leave when it says nothing more.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        if self.waits.is_some() {
+        if self.waits {
             // It is not read, and has no say in how long that takes.
             return io.set_deadline(Some(now.after(DRAIN_QUIET)));
         }
@@ -416,10 +413,10 @@ impl NatsSession {
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
         match mail {
             HubMail::Room => {
-                let waited = self.waits.take().map_or(Duration::ZERO, |since| io.now().since(since));
+                self.waits = false;
                 if let Course::Parting(until) | Course::Mute(until) = &mut self.course {
                     // That was no time in which it could say something.
-                    *until = until.after(waited);
+                    *until = until.after(io.now().since(self.heard));
                 }
                 self.resume(io);
             }

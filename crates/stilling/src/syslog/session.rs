@@ -3,7 +3,6 @@
 //! Without room on the way to the hub it is not read, and TCP slows its sender down: nothing of it is shed.
 
 use std::net::IpAddr;
-use std::time::Duration;
 
 use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
 use stilling_engine::{CloseReason, Io};
@@ -28,8 +27,8 @@ pub(crate) struct SyslogSession {
     source: Option<IpAddr>,
     /// When it last said something.
     heard: Time,
-    /// Since when it waits for room in the port, if it does.
-    waits: Option<Time>,
+    /// It waits for room in the port, since it was heard last.
+    waits: bool,
     /// The server drains, which nobody can tell its peer: it is read until it says nothing, or until this point in time.
     parts: Option<Time>,
     /// Why nothing more is waited for.
@@ -45,7 +44,7 @@ impl SyslogSession {
             left: 0,
             source,
             heard: Time::ZERO,
-            waits: None,
+            waits: false,
             parts: None,
             ending: None,
         }
@@ -76,8 +75,7 @@ impl SyslogSession {
         loop {
             let Some(hub) = io.service.hub.as_deref_mut() else { return bytes.len() };
             if !hub.port.has_room() {
-                if self.waits.is_none() {
-                    self.waits = Some(self.heard);
+                if !std::mem::replace(&mut self.waits, true) {
                     hub.port.wait(token);
                 }
                 io.pause();
@@ -128,9 +126,9 @@ impl SyslogSession {
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
         if mail == HubMail::Room {
-            let waited = self.waits.take().map_or(Duration::ZERO, |since| io.now().since(since));
+            self.waits = false;
             // That was no time in which it could say something.
-            self.parts = self.parts.map(|until| until.after(waited));
+            self.parts = self.parts.map(|until| until.after(io.now().since(self.heard)));
             io.resume();
         }
     }
@@ -140,8 +138,8 @@ impl SyslogSession {
             return self.part(until, io);
         }
         let due = self.heard.after(IDLE_TIMEOUT);
-        if io.now() < due || self.waits.is_some() {
-            let later = if self.waits.is_some() { io.now().after(IDLE_TIMEOUT) } else { due };
+        if io.now() < due || self.waits {
+            let later = if self.waits { io.now().after(IDLE_TIMEOUT) } else { due };
             return io.set_deadline(Some(later));
         }
         io.finish(CloseReason::IdleTimeout);
@@ -160,7 +158,7 @@ impl SyslogSession {
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        if self.waits.is_some() {
+        if self.waits {
             // It is not read, and has no say in how long that takes.
             return io.set_deadline(Some(now.after(DRAIN_QUIET)));
         }

@@ -8,8 +8,8 @@ pub const UNACKNOWLEDGED_DEFAULT: usize = 256;
 /// Most messages without an answer that can be asked for; more is cut to this.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 
-/// Messages that wait aside because there is no stream for them or theirs stores nothing. More: the next one is dropped at once,
-/// and told.
+/// Messages that wait aside because there is no stream for them or theirs stores nothing. More: the next ones keep their places
+/// among those without an answer, and when they fill them, all others wait in the spool.
 pub const UNWANTED_MAX: usize = 1024;
 
 /// The part of the spool's bytes that those messages may count: one in so many. More: as above; one alone may always wait.

@@ -227,7 +227,10 @@ impl Link {
         }
         if let State::Ready { greeting } = self.state {
             self.pump(now, greeting);
-            self.drop_unwanted(now);
+            if self.drop_unwanted(now) {
+                // They may have stood in the way.
+                self.pump(now, greeting);
+            }
         }
         for cost in self.spool.lost() {
             self.count_drop(cost, String::new(), String::new(), Reason::SpoolDamaged);
@@ -433,13 +436,15 @@ impl Link {
         let handed = self.talk.handed();
         for token in self.window.tokens() {
             let Some(flight) = self.window.get_mut(token) else { continue };
-            flight.entry.unwanted = None;
+            let was_unwanted = flight.entry.unwanted.take().is_some();
             let cause = match flight.stage {
                 Stage::Sent { end, .. } if end <= handed && self.config.mode == Mode::OneWay => {
                     self.drop_token(token, Reason::Unsure);
                     continue;
                 }
                 Stage::Sent { end, .. } if end <= handed => Cause::Interrupted,
+                // Over the next connection its stream may be there, and all that wait for it go as fast as it takes them.
+                Stage::Sent { .. } | Stage::Due(..) if was_unwanted => Cause::Interrupted,
                 // The socket did not have it whole, so the server has not seen it.
                 Stage::Sent { cause, .. } | Stage::Due(_, cause) => cause,
             };

@@ -57,11 +57,11 @@ impl Link {
             Stage::Due(at, cause) => Some((token, at, cause)),
             Stage::Sent { .. } => None,
         });
-        // When the budget gives the next permission, once it has refused one.
-        let mut permitted_at = None;
+        // When the budget gives the next permission, once it has refused one; and when the next one is due.
+        let (mut permitted_at, mut next_at) = (None, None);
         for (token, at, cause) in due.collect::<Vec<_>>() {
             if at > now {
-                self.pump_by(at);
+                next_at = Some(next_at.map_or(at, |first: Instant| first.min(at)));
                 continue;
             }
             if self.output().len() >= OUTPUT_SIZE {
@@ -86,6 +86,10 @@ impl Link {
             if self.write(now, token, cause, greeting) {
                 self.counts.retried += u64::from(cause != Cause::First);
             }
+        }
+        if let Some(at) = next_at {
+            // Without a permission it would be looked at in vain.
+            self.pump_by(permitted_at.map_or(at, |permitted| at.max(permitted)));
         }
         true
     }

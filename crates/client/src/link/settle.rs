@@ -48,9 +48,10 @@ impl Link {
         };
         let was_interrupted = matches!(flight.stage, Stage::Sent { cause: Cause::Interrupted, .. });
         let verdict = judge(headers, payload);
-        // The connection was to blame, and this one works. What the server itself has put off earns nothing: it may be
-        // flooded still.
-        if was_interrupted && !matches!(verdict, Verdict::Later(_)) {
+        let is_taken_again = flight.entry.unwanted.is_some() && matches!(verdict, Verdict::Stored { .. });
+        // The connection was to blame, and this one works; or the stream was, and it takes messages again. What the server
+        // itself has put off earns nothing: it may be flooded still.
+        if is_taken_again || was_interrupted && !matches!(verdict, Verdict::Later(_)) {
             self.budget.recovered();
         }
         match verdict {
@@ -78,7 +79,8 @@ impl Link {
     }
 
     /// The message's stream does not take it now. It alone waits, longer each time and aside: the others have done nothing
-    /// wrong.
+    /// wrong. Only when as many lie aside as may does it keep its place, so that a stream that comes back in time finds all
+    /// of its messages, however fast they came.
     fn unwanted(&mut self, now: Instant, token: u64, reason: Reason) {
         let Some(flight) = self.window.get_mut(token) else { return };
         let since = flight.entry.unwanted.as_ref().map_or(now, |(since, _)| *since);
@@ -92,20 +94,22 @@ impl Link {
         let is_tried = self.config.keep == Keep::Attempts
             && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
         let cost_max = self.config.spool_size / UNWANTED_PART;
-        if is_tried || now >= end || !self.window.set_aside(token, cost_max) {
+        if is_tried || now >= end {
             self.drop_token(token, reason);
         } else {
+            self.window.set_aside(token, cost_max);
             self.window.set(token, Stage::Due((now + wait).min(end), Cause::Declined));
         }
     }
 
     /// Those that their stream has not taken in the time for it, and that nothing lets be tried once more; on disk, where the
-    /// oldest message keeps the room of all behind it, also those that too many have passed.
-    pub(super) fn drop_unwanted(&mut self, now: Instant) {
+    /// oldest message keeps the room of all behind it, also those that too many have passed. Returns whether there were any.
+    pub(super) fn drop_unwanted(&mut self, now: Instant) -> bool {
         self.unwanted_at = None;
         if self.window.due() == 0 {
-            return;
+            return false;
         }
+        let dropped_before = self.counts.dropped;
         let timeout = self.config.no_stream_timeout;
         let is_on_disk = matches!(self.config.keep, Keep::Directory(_));
         let next = self.window.next_token();
@@ -126,6 +130,7 @@ impl Link {
                 self.drop_token(token, reason);
             }
         }
+        self.counts.dropped > dropped_before
     }
 
     /// The server has read everything before its last PONG.

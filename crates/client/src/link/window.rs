@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A message keeps its token when it is sent again, so that the answer to any of its attempts ends it. One that its stream
-//! does not take is put aside: it takes no place in the row, so that it costs the others nothing.
+//! does not take is put aside: it takes no place in the row, so that it costs the others nothing. Where no more may lie aside,
+//! it keeps its place: the row waits for its oldest message, and what is new waits in the spool.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;

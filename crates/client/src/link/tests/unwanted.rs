@@ -1,4 +1,4 @@
-//! Messages that nobody takes cost themselves, not the others.
+//! Messages that nobody takes cost themselves, not the others, and are not lost before their time.
 
 use std::time::Duration;
 
@@ -17,6 +17,14 @@ fn goes_on(rig: &mut Rig, sequence: u64) {
     let published = rig.published();
     let one = published.iter().find(|one| one.subject == "kept").expect("it goes at once");
     rig.answer(one, "", &stored(sequence, false));
+}
+
+/// Gives a message and has the server say that nobody takes it.
+fn nobodys(rig: &mut Rig) {
+    rig.submit_silently("nobody", b"x");
+    let published = rig.published();
+    let one = published.iter().find(|one| one.subject == "nobody").expect("it goes at once");
+    rig.answer(one, NOBODY, b"");
 }
 
 /// Row 0.17: a window's worth of others, and another one, go past it.
@@ -38,45 +46,94 @@ fn one_message_that_nobody_takes_holds_up_none_of_those_behind_it() {
     rig.check_settled(1001, 0);
 }
 
-/// They come ever on: as many wait as may, the others are dropped at once, and what is kept goes on at its pace.
+/// They come ever on: as many lie aside as may, the next ones fill the row, and then all wait. Nothing is lost before its time,
+/// and then everything goes on.
 #[test]
 fn messages_that_nobody_takes_may_come_ever_on() {
-    let mut rig = Rig::new(crate::Config { mode: Mode::NoWait, ..config() });
+    let mut rig = Rig::new(crate::Config { mode: Mode::NoWait, unacknowledged: 100, ..config() });
     rig.greet();
-    let too_many = 100;
-    for sequence in 1..=UNWANTED_MAX as u64 + too_many {
-        rig.submit_silently("nobody", b"x");
-        let published = rig.published();
-        let one = published.iter().find(|one| one.subject == "nobody").expect("it goes at once");
-        rig.answer(one, NOBODY, b"");
+    let begun = rig.now;
+    for sequence in 1..=UNWANTED_MAX as u64 {
+        nobodys(&mut rig);
         goes_on(&mut rig, sequence);
     }
-    let counts = rig.counts();
-    assert_eq!((counts.dropped, counts.held), (too_many, UNWANTED_MAX as u64));
-    assert!(rig.failures().iter().all(|failure| failure.reason == Reason::NoStream));
-    let begun = rig.now;
-    while rig.counts().held > 0 {
-        for one in rig.until("it goes on", |rig| {
-            Some(rig.published()).filter(|seen| !seen.is_empty() || rig.counts().held == 0)
-        }) {
-            rig.answer(&one, NOBODY, b"");
+    for _ in 0..100 {
+        nobodys(&mut rig);
+    }
+    let kept = rig.submit("kept", b"y");
+    assert!(rig.published().is_empty(), "the row is full");
+    let held = UNWANTED_MAX as u64 + 100;
+    while kept.outcome().is_none() {
+        assert!(rig.counts().dropped == 0 || rig.now - begun == Duration::from_secs(10));
+        for one in rig.until_published() {
+            match &one.subject[..] {
+                "kept" => rig.answer(&one, "", &stored(7, false)),
+                _ => rig.answer(&one, NOBODY, b""),
+            }
         }
     }
     assert_eq!(rig.now - begun, Duration::from_secs(10));
-    rig.check_settled(UNWANTED_MAX as u64 + too_many, UNWANTED_MAX as u64 + too_many);
+    assert!(rig.failures().iter().all(|failure| failure.reason == Reason::NoStream));
+    rig.check_settled(UNWANTED_MAX as u64 + 1, held);
+}
+
+/// Row 0.17: a stream elects its leader, or its server starts again, while messages come as fast as they can.
+#[test]
+fn a_stream_that_comes_back_in_time_gets_every_message_however_fast_they_came() {
+    for starts_again in [false, true] {
+        let mut rig = Rig::new(crate::Config { mode: Mode::NoWait, ..config() });
+        rig.greet();
+        let (begun, given) = (rig.now, 3 * UNWANTED_MAX as u64);
+        for _ in 0..given {
+            rig.submit_silently("a", b"x");
+        }
+        let mut sequence = 0;
+        while rig.counts().held > 0 {
+            let published = rig.until_published();
+            let is_back = rig.now - begun >= Duration::from_secs(3);
+            if is_back && starts_again && rig.counts().connection_failures == 0 {
+                rig.close(Trouble::Closed);
+                rig.greet();
+                continue;
+            }
+            for one in published {
+                if is_back {
+                    sequence += 1;
+                    rig.answer(&one, "", &stored(sequence, false));
+                } else {
+                    rig.answer(&one, NOBODY, b"");
+                }
+            }
+        }
+        rig.check_settled(given, 0);
+        assert!(rig.now - begun < Duration::from_secs(10), "{:?}", rig.now - begun);
+    }
 }
 
 #[test]
-fn messages_that_nobody_takes_leave_the_spool_its_room() {
-    let mut rig = Rig::new(crate::Config { spool_size: 20_000, ..config() });
+fn beyond_its_part_of_the_spool_what_nobody_takes_keeps_its_place_in_the_row() {
+    let mut rig = Rig::new(crate::Config { spool_size: 20_000, unacknowledged: 4, ..config() });
     rig.greet();
     let tickets: Vec<_> = (0..5).map(|_| rig.submit("nobody", &[0; 2000])).collect();
-    for one in rig.published() {
-        rig.answer(&one, NOBODY, b"");
+    let mut published = rig.published();
+    while !published.is_empty() {
+        for one in published {
+            rig.answer(&one, NOBODY, b"");
+        }
+        published = rig.published();
     }
-    let told: Vec<_> = tickets.iter().map(crate::ticket::Ticket::outcome).collect();
-    let dropped = Some(Outcome::Dropped(Reason::NoStream));
-    assert_eq!(told, [None, None, dropped.clone(), dropped.clone(), dropped]);
+    assert!(tickets.iter().all(|ticket| ticket.outcome().is_none()));
+    goes_on(&mut rig, 1);
+    let kept = rig.submit("kept", b"y");
+    assert!(rig.published().is_empty(), "two lie aside; three and what came behind them are the row");
+    while rig.counts().held > 0 {
+        for one in rig.until_published() {
+            rig.answer(&one, "", &stored(7, false));
+        }
+    }
+    assert_eq!(kept.outcome(), delivered(7, false));
+    assert!(tickets.iter().all(|ticket| ticket.outcome() == delivered(7, false)));
+    rig.check_settled(7, 0);
 }
 
 #[test]

@@ -80,7 +80,8 @@ pub struct Config {
     /// How long a message is tried while no stream keeps its subject, or its stream stores nothing; 10 s. Then it is dropped.
     /// The others do not wait for it as long as no more than 1024 of them wait and they count no more than a quarter of the
     /// spool. Beyond that they take the places of `unacknowledged` messages: when they have all of them, everything waits
-    /// in the spool until their stream takes them or their time is over.
+    /// in the spool until their stream takes them or their time is over. In a spool on disk a message that others have
+    /// passed is also dropped when those count a quarter of the spool.
     pub no_stream_timeout: Duration,
     /// After so long without a word from the server it is asked whether it lives; 20 s.
     pub ping_interval: Duration,

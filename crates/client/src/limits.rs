@@ -12,11 +12,13 @@ pub const UNACKNOWLEDGED_MAX: usize = 65_536;
 /// among those without an answer, and when they fill them, all others wait in the spool.
 pub const UNWANTED_MAX: usize = 1024;
 
-/// The part of the spool's bytes that those messages may count: one in so many. More: as above; one alone may always wait.
+/// The part of the spool's bytes that those messages may count: one in so many. More: as above; one alone may always wait. In a
+/// spool on disk, where the oldest message keeps the room of all behind it, as much may pass one of them: so much more may lie
+/// there than the spool holds. More: that one is dropped, and told; what comes waits until it is done with.
 pub const UNWANTED_PART: u64 = 4;
 
-/// Messages that may pass one of those in a spool on disk: until it is done with, the disk keeps the room of all behind it.
-/// More: it is dropped, and told.
+/// Messages that may pass one of those in a spool on disk, if they do not count too much before: as many may be sent once more
+/// after a crash. More: it is dropped, and told.
 pub const UNWANTED_PASSED_MAX: u64 = 65_536;
 
 /// Bytes that the spool holds unless told otherwise. Full: what `Overflow` says.
@@ -33,7 +35,7 @@ pub const SPOOLED_MESSAGE_SIZE_MAX: usize = 2 * 1024 * 1024;
 pub const SPOOL_CACHE_SIZE: u64 = 4 * 1024 * 1024;
 
 /// Smallest and largest segment of a spool on disk in bytes; an eighth of the spool's size between them. On disk there may be
-/// two segments more than the spool holds.
+/// two segments more than the spool holds, and what [`UNWANTED_PART`] says.
 pub const SPOOL_SEGMENT_SIZES: (u64, u64) = (1024 * 1024, 64 * 1024 * 1024);
 
 /// Messages that may be done with before a spool on disk notes it. As many may be sent once more after a crash; the server

@@ -187,6 +187,7 @@ impl Link {
     pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
         let entry = self.spool.pop()?;
         let cost = entry.cost;
+        self.window.skip(cost);
         self.drop_entry(entry, Reason::SpoolFull);
         Some(cost)
     }

@@ -10,8 +10,9 @@ use stilling_wire::nats::Pub;
 
 use super::Link;
 use super::window::{Cause, Stage};
+use crate::config::Keep;
 use crate::handshake::Greeting;
-use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE};
+use crate::limits::{ONE_WAY_BATCH, OUTPUT_SIZE, UNWANTED_PART};
 use crate::outcome::Reason;
 
 impl Link {
@@ -29,7 +30,10 @@ impl Link {
         if self.window.due() > 0 && !self.send_again(now, greeting) {
             return;
         }
-        while self.window.span() < self.unacknowledged && self.output().len() < OUTPUT_SIZE {
+        while self.window.span() < self.unacknowledged
+            && self.output().len() < OUTPUT_SIZE
+            && !self.is_passed_by_enough()
+        {
             let Some(entry) = self.spool.pop() else { break };
             if entry.is_abandoned() {
                 self.drop_entry(entry, Reason::TimedOut);
@@ -49,6 +53,12 @@ impl Link {
         if self.is_one_way() && is_behind {
             self.talk.ping(now, self.window.next_token());
         }
+    }
+
+    /// On disk the oldest message keeps the room of all behind it: past one aside goes no more than may.
+    fn is_passed_by_enough(&self) -> bool {
+        matches!(self.config.keep, Keep::Directory(_))
+            && self.window.passed_aside() > self.config.spool_size / UNWANTED_PART
     }
 
     /// Sends what is due in the window; false: nothing new may be sent before the rest of it.

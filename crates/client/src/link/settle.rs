@@ -112,11 +112,13 @@ impl Link {
         let dropped_before = self.counts.dropped;
         let timeout = self.config.no_stream_timeout;
         let is_on_disk = matches!(self.config.keep, Keep::Directory(_));
+        let cost_max = self.config.spool_size / UNWANTED_PART;
         let next = self.window.next_token();
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             Stage::Due(..) => {
                 let (since, _) = flight.entry.unwanted.as_ref()?;
-                let is_passed = is_on_disk && next - token > UNWANTED_PASSED_MAX;
+                let is_much = next - token > UNWANTED_PASSED_MAX || self.window.passed(flight) > cost_max;
+                let is_passed = is_on_disk && is_much;
                 Some((token, if is_passed { now } else { *since + timeout }))
             }
             Stage::Sent { .. } => None,

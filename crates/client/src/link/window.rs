@@ -21,6 +21,8 @@ use crate::limits::UNWANTED_MAX;
 pub(super) struct Flight {
     pub(super) entry: Entry,
     pub(super) stage: Stage,
+    /// What all that came before it count.
+    before: u64,
 }
 
 /// Where a message is.
@@ -59,6 +61,10 @@ pub(super) struct Window {
     aside: BTreeMap<u64, Flight>,
     /// What those aside count.
     aside_cost: u64,
+    /// What all count that have come.
+    come: u64,
+    /// What those of them count that are gone.
+    gone: u64,
     due: usize,
 }
 
@@ -88,7 +94,26 @@ impl Window {
 
     pub(super) fn push(&mut self, entry: Entry, stage: Stage) {
         self.due += usize::from(matches!(stage, Stage::Due(..)));
-        self.flights.push_back(Some(Flight { entry, stage }));
+        let before = self.come;
+        self.come += entry.cost;
+        self.flights.push_back(Some(Flight { entry, stage, before }));
+    }
+
+    /// Counts a message that comes behind all the others and is gone at once.
+    pub(super) fn skip(&mut self, cost: u64) {
+        self.come += cost;
+        self.gone += cost;
+    }
+
+    /// What those count that came after this message and are gone; for one that is not the oldest, perhaps less.
+    pub(super) fn passed(&self, flight: &Flight) -> u64 {
+        // All that came before the oldest one is gone, too.
+        self.gone.saturating_sub(flight.before)
+    }
+
+    /// What those count that came after the oldest message aside and are gone.
+    pub(super) fn passed_aside(&self) -> u64 {
+        self.aside.values().next().map_or(0, |flight| self.passed(flight))
     }
 
     pub(super) fn get_mut(&mut self, token: u64) -> Option<&mut Flight> {
@@ -134,6 +159,7 @@ impl Window {
             None => self.take_from_row(token)?,
         };
         self.due -= usize::from(matches!(flight.stage, Stage::Due(..)));
+        self.gone += flight.entry.cost;
         Some(flight)
     }
 
@@ -197,6 +223,30 @@ mod tests {
         assert!(window.take(2).is_some() && window.take(3).is_some());
         assert!(window.span() == 0 && window.take(4).is_none());
         assert_eq!((window.due(), window.low(), window.next_token()), (0, u64::MAX, 4));
+    }
+
+    #[test]
+    fn what_has_passed_a_message_is_counted_from_the_oldest_one_on() {
+        let now = Instant::now();
+        let mut window = Window::default();
+        for cost in [1, 2, 4, 8, 16] {
+            let entry = Entry::new(Message::new(b"s", b"", b""), cost);
+            window.push(entry, Stage::Due(now, Cause::Declined));
+        }
+        assert!(window.take(0).is_some());
+        assert_eq!(window.passed_aside(), 0, "none is aside");
+        assert!(window.set_aside(1, 100) && window.set_aside(3, 100));
+        assert_eq!(window.passed_aside(), 0, "none has passed");
+        assert!(window.take(2).is_some());
+        assert_eq!(window.passed_aside(), 4);
+        window.skip(32);
+        assert_eq!(window.passed_aside(), 36);
+        assert!(window.take(4).is_some());
+        assert_eq!(window.passed_aside(), 52);
+        assert!(window.take(1).is_some());
+        assert_eq!(window.passed_aside(), 48);
+        assert!(window.take(3).is_some());
+        assert_eq!(window.passed_aside(), 0);
     }
 
     #[test]

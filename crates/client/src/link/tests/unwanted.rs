@@ -151,6 +151,53 @@ fn on_disk_no_message_keeps_the_room_of_too_many_behind_it() {
     assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(Reason::NoStream)));
 }
 
+/// Bytes, too: a connection that was lost in between does not begin the count anew.
+#[test]
+fn on_disk_no_message_keeps_more_than_a_part_of_the_spool_behind_it() {
+    let keep = Keep::Directory("/nowhere".into());
+    let mut rig = Rig::new(crate::Config { keep, spool_size: 40_000, ..config() });
+    rig.greet();
+    let nobodys = rig.submit("nobody", b"x");
+    let mut one = rig.published().remove(0);
+    rig.answer(&one, NOBODY, b"");
+    let mut passed = 0;
+    while nobodys.outcome().is_none() {
+        assert!(passed <= 10_000, "a quarter of the spool");
+        if passed > 5_000 && rig.counts().connection_failures == 0 {
+            rig.close(Trouble::Closed);
+            rig.greet();
+            one = rig.published().remove(0);
+            rig.answer(&one, NOBODY, b"");
+        }
+        let before = rig.counts().held_bytes;
+        rig.submit_silently("kept", b"y");
+        passed += rig.counts().held_bytes - before;
+        let published = rig.published();
+        let kept = published.iter().find(|one| one.subject == "kept").expect("it goes at once");
+        rig.answer(kept, "", &stored(passed, false));
+    }
+    assert!(passed > 10_000 && rig.counts().connection_failures == 1);
+    assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(Reason::NoStream)));
+    goes_on(&mut rig, 1);
+}
+
+/// Also what makes room in a full spool passes it.
+#[test]
+fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
+    let keep = Keep::Directory("/nowhere".into());
+    let mut rig = Rig::new(crate::Config { keep, spool_size: 40_000, unacknowledged: 1, ..config() });
+    rig.greet();
+    let nobodys = rig.submit("nobody", b"x");
+    let one = rig.published().remove(0);
+    rig.answer(&one, NOBODY, b"");
+    rig.submit_silently("a", b"x");
+    rig.submit_silently("a", &[0; 10_000]);
+    assert_eq!(nobodys.outcome(), None);
+    assert!(rig.link.drop_oldest().is_some());
+    rig.published();
+    assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(Reason::NoStream)));
+}
+
 /// What lay aside when the connection ended goes to the next server with all the others, in its order.
 #[test]
 fn the_next_server_is_asked_again_for_what_the_last_one_did_not_take() {

@@ -81,7 +81,8 @@ pub struct Config {
     /// The others do not wait for it as long as no more than 1024 of them wait and they count no more than a quarter of the
     /// spool. Beyond that they take the places of `unacknowledged` messages: when they have all of them, everything waits
     /// in the spool until their stream takes them or their time is over. In a spool on disk a message that others have
-    /// passed is also dropped when those count a quarter of the spool.
+    /// passed is also dropped when those count a quarter of the spool. Where Stilling says that only a disk hangs, no message
+    /// is dropped.
     pub no_stream_timeout: Duration,
     /// After so long without a word from the server it is asked whether it lives; 20 s.
     pub ping_interval: Duration,

@@ -73,8 +73,16 @@ pub(crate) struct Entry {
     pub(crate) round: u64,
     /// Its own failed attempts.
     pub(crate) attempts: u64,
-    /// Since when its stream does not take it, and why.
-    pub(crate) unwanted: Option<(Instant, Reason)>,
+    /// Its stream does not take it.
+    pub(crate) unwanted: Option<Unwanted>,
+}
+
+/// Why a message's own stream does not take it, and for how long that is borne.
+#[derive(Clone, Debug)]
+pub(crate) struct Unwanted {
+    /// Then it is dropped; nothing: it is kept, for its stream will take it.
+    pub(crate) until: Option<Instant>,
+    pub(crate) reason: Reason,
 }
 
 impl Entry {

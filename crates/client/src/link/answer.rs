@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stilling_wire::nats::{Headers, PubVerdict};
+use stilling_wire::nats::{DISK_HUNG, Headers, PubVerdict};
 
 use crate::limits::HINT_MAX;
 use crate::outcome::Reason;
@@ -23,6 +23,8 @@ pub(super) enum Verdict {
     Later(Option<Duration>),
     /// The message's own stream is the trouble, perhaps not for long: there is none, or it stores nothing.
     NotTaken(Reason),
+    /// The disk of the message's own stream hangs: it takes the message when the disk answers, however late that is.
+    Hung(Reason),
     /// Never.
     Refused(Reason),
 }
@@ -44,6 +46,7 @@ pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
         },
         Ok(PubVerdict::Refused(refusal)) => {
             let (code, error_code) = (refusal.code, refusal.error_code);
+            let is_hung = refusal.description == DISK_HUNG;
             let reason = Reason::Refused {
                 stream: refusal.stream.into_owned(),
                 code,
@@ -52,6 +55,7 @@ pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
             };
             match code {
                 500.. if error_code == STORE_FAILED && hint.is_none() => Verdict::NotTaken(reason),
+                500.. if is_hung && hint.is_none() => Verdict::Hung(reason),
                 429 | 500.. => Verdict::Later(hint),
                 _ => Verdict::Refused(reason),
             }
@@ -106,6 +110,17 @@ mod tests {
         };
         check("", frozen, Verdict::NotTaken(reason));
         check("NATS/1.0\r\nRetry-After: 1\r\n\r\n", frozen, later(1000));
+        let hung = format!(
+            "{{\"error\":{{\"code\":503,\"err_code\":10023,\"description\":\"{DISK_HUNG}\"}},\"stream\":\"s\"}}"
+        );
+        let reason = Reason::Refused {
+            stream: "s".to_owned(),
+            code: 503,
+            error_code: 10023,
+            description: DISK_HUNG.to_owned(),
+        };
+        check("", &hung, Verdict::Hung(reason));
+        check("NATS/1.0\r\nRetry-After: 1\r\n\r\n", &hung, later(1000));
         let refused = Verdict::Refused(Reason::Refused {
             stream: "s".to_owned(),
             code: 400,

@@ -7,7 +7,7 @@ use super::answer::{Verdict, judge};
 use super::window::{Cause, Stage};
 use super::{Link, State};
 use crate::config::Keep;
-use crate::entry::Entry;
+use crate::entry::{Entry, Unwanted};
 use crate::handshake::Greeting;
 use crate::limits::{UNWANTED_PART, UNWANTED_PASSED_MAX};
 use crate::outcome::{Counts, Failure, Outcome, Reason};
@@ -73,7 +73,13 @@ impl Link {
                 }
                 self.review_due = true;
             }
-            Verdict::NotTaken(reason) => self.unwanted(now, token, reason),
+            Verdict::NotTaken(reason) => {
+                self.unwanted(now, token, reason, Some(now + self.config.no_stream_timeout));
+            }
+            Verdict::Hung(reason) => {
+                self.unwanted(now, token, reason, None);
+                self.review_due = true;
+            }
             Verdict::Refused(reason) => self.drop_token(token, reason),
         }
     }
@@ -81,24 +87,26 @@ impl Link {
     /// The message's stream does not take it now. It alone waits, longer each time and aside: the others have done nothing
     /// wrong. Only when as many lie aside as may does it keep its place, so that a stream that comes back in time finds all
     /// of its messages, however fast they came.
-    fn unwanted(&mut self, now: Instant, token: u64, reason: Reason) {
+    fn unwanted(&mut self, now: Instant, token: u64, reason: Reason, until: Option<Instant>) {
         let Some(flight) = self.window.get_mut(token) else { return };
-        let since = flight.entry.unwanted.as_ref().map_or(now, |(since, _)| *since);
-        flight.entry.unwanted = Some((since, reason.clone()));
+        let before = flight.entry.unwanted.as_ref().and_then(|unwanted| unwanted.until);
+        let until = until.map(|until| before.unwrap_or(until));
+        flight.entry.unwanted = Some(Unwanted { until, reason: reason.clone() });
         let longest = self.config.ladder.wait_max;
         let factor = 1 << flight.entry.attempts.min(16);
         let wait = self.ladder.wait().checked_mul(factor).map_or(longest, |wait| wait.min(longest));
         let wait = self.random.jitter(wait);
         flight.entry.attempts += 1;
-        let end = since + self.config.no_stream_timeout;
         let is_tried = self.config.keep == Keep::Attempts
             && flight.entry.tried(self.rounds) >= u64::from(self.ladder.attempts());
         let cost_max = self.config.spool_size / UNWANTED_PART;
-        if is_tried || now >= end {
+        if is_tried || until.is_some_and(|until| now >= until) {
             self.drop_token(token, reason);
         } else {
             self.window.set_aside(token, cost_max);
-            self.window.set(token, Stage::Due((now + wait).min(end), Cause::Declined));
+            let at = now + wait;
+            let at = until.map_or(at, |until| at.min(until));
+            self.window.set(token, Stage::Due(at, Cause::Declined));
         }
     }
 
@@ -110,16 +118,15 @@ impl Link {
             return false;
         }
         let dropped_before = self.counts.dropped;
-        let timeout = self.config.no_stream_timeout;
         let is_on_disk = matches!(self.config.keep, Keep::Directory(_));
         let cost_max = self.config.spool_size / UNWANTED_PART;
         let next = self.window.next_token();
         let ends = self.window.iter().filter_map(|(token, flight)| match flight.stage {
             Stage::Due(..) => {
-                let (since, _) = flight.entry.unwanted.as_ref()?;
+                let until = flight.entry.unwanted.as_ref()?.until?;
                 let is_much = next - token > UNWANTED_PASSED_MAX || self.window.passed(flight) > cost_max;
                 let is_passed = is_on_disk && is_much;
-                Some((token, if is_passed { now } else { *since + timeout }))
+                Some((token, if is_passed { now } else { until }))
             }
             Stage::Sent { .. } => None,
         });
@@ -127,7 +134,7 @@ impl Link {
             if now < end {
                 self.unwanted_at = Some(self.unwanted_at.map_or(end, |first| first.min(end)));
             } else if let Some(flight) = self.window.get_mut(token)
-                && let Some((_, reason)) = flight.entry.unwanted.clone()
+                && let Some(Unwanted { reason, .. }) = flight.entry.unwanted.clone()
             {
                 self.drop_token(token, reason);
             }
@@ -196,7 +203,8 @@ impl Link {
         let (rounds, attempts) = (self.rounds, u64::from(self.ladder.attempts()));
         let is_kept = self.config.keep != Keep::Attempts;
         let stays = |entry: &mut Entry| {
-            let is_tried = entry.tried(rounds) >= attempts && entry.unwanted.is_none();
+            let is_patient = entry.unwanted.as_ref().is_some_and(|unwanted| unwanted.until.is_some());
+            let is_tried = entry.tried(rounds) >= attempts && !is_patient;
             if is_tried
                 && is_kept
                 && let Some(ticket) = entry.ticket.take()

@@ -10,6 +10,10 @@ use super::error::{DecodeError, Fault};
 /// What every acknowledgement subject begins with.
 pub const ACK_PREFIX: &str = "$JS.ACK.";
 
+/// What a stream of this hub says in its refusal (503, error 10023) when its disk hangs. Other servers, and the hub in other
+/// answers, say under this number that they have no room at all: the words alone tell the one from the other.
+pub const DISK_HUNG: &str = "the disk does not answer: nothing more is taken before it does";
+
 /// The reply subject of a message that a consumer of a stream gets:
 /// `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use stilling_wire::nats::DISK_HUNG;
+
 use super::rig::{Rig, config, stored};
 use super::{delivered, ms};
 use crate::config::{Keep, Mode};
@@ -196,6 +198,61 @@ fn on_disk_what_is_dropped_for_room_passes_what_nobody_takes() {
     assert!(rig.link.drop_oldest().is_some());
     rig.published();
     assert_eq!(nobodys.outcome(), Some(Outcome::Dropped(Reason::NoStream)));
+}
+
+/// A server's refusal when a stream's disk hangs.
+fn hung() -> Vec<u8> {
+    let error = format!(r#"{{"code":503,"err_code":10023,"description":"{DISK_HUNG}"}}"#);
+    format!(r#"{{"error":{error},"stream":"hung","seq":0}}"#).into_bytes()
+}
+
+/// Row 0.17: the disk answers after a minute; until then the other streams go on at their pace, and nothing is lost.
+#[test]
+fn a_stream_whose_disk_hangs_holds_up_no_other_and_gets_its_messages_in_the_end() {
+    let mut rig = Rig::new(config());
+    rig.greet();
+    let waits = rig.submit("hung", b"x");
+    let begun = rig.now;
+    let mut sequence = 1;
+    while rig.now - begun < Duration::from_secs(60) {
+        for one in rig.until_published() {
+            rig.answer(&one, "", &hung());
+        }
+        sequence += 1;
+        goes_on(&mut rig, sequence);
+        assert_eq!((rig.rung(), rig.counts().dropped), (0, 0));
+    }
+    assert_eq!(waits.outcome(), Some(Outcome::Queued), "its caller goes on after the ladder's attempts");
+    let one = rig.until_published().remove(0);
+    rig.answer(&one, "", &stored(1, false));
+    rig.check_settled(sequence, 0);
+}
+
+/// It is not dropped for the room that it keeps: what comes waits for it.
+#[test]
+fn on_disk_others_pass_a_stream_whose_disk_hangs_up_to_their_part_of_the_spool() {
+    let keep = Keep::Directory("/nowhere".into());
+    let mut rig = Rig::new(crate::Config { keep, spool_size: 40_000, ..config() });
+    rig.greet();
+    rig.submit_silently("hung", b"x");
+    let one = rig.published().remove(0);
+    rig.answer(&one, "", &hung());
+    let mut passed = 0;
+    let waits = loop {
+        assert!(passed < 200);
+        let kept = rig.submit("kept", b"y");
+        let Some(one) = rig.published().pop() else { break kept };
+        passed += 1;
+        rig.answer(&one, "", &stored(passed, false));
+    };
+    assert!(passed > 50, "{passed}");
+    let again = rig.until_published().remove(0);
+    assert_eq!((again.id, waits.outcome()), (one.id, None));
+    rig.answer_to(&again.reply, "", &stored(1, false));
+    let kept = rig.published().remove(0);
+    rig.answer(&kept, "", &stored(2, false));
+    assert_eq!(waits.outcome(), delivered(2, false));
+    rig.check_settled(passed + 2, 0);
 }
 
 /// What lay aside when the connection ended goes to the next server with all the others, in its order.

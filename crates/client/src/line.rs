@@ -185,6 +185,13 @@ impl Line {
         stream.peek(&mut [0]).expect("something comes");
     }
 
+    /// Lets nothing more be sent.
+    #[cfg(test)]
+    pub(crate) fn break_sending(&self) {
+        let Stream::Tcp(stream) = &self.stream else { panic!("other sockets cannot be asked") };
+        stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+    }
+
     /// Shows `look` one event after the other until it finds something, or the deadline passes.
     fn take<T>(
         &mut self,

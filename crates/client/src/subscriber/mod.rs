@@ -417,17 +417,13 @@ impl Subscriber {
         let is_of_now = message.subject.rsplit('.').next() == Some(self.sid.to_string().as_str());
         let (Some(follow), true) = (&mut self.follow, is_of_now) else { return Ok(None) };
         let created = match self.wish {
-            Wish::Asked(_) => match follow.told(message.status(), &message.payload) {
-                Ok(standing) => {
-                    self.order(line)?;
-                    return Ok(match standing {
-                        Standing::Whole => None,
-                        Standing::Missed { first, last } => Some(Event::Missed { first, last }),
-                        Standing::Anew { last } => Some(Event::Anew { last }),
-                    });
+            Wish::Asked(_) => {
+                let before = follow.clone();
+                match follow.told(message.status(), &message.payload) {
+                    Ok(standing) => return self.go_on(line, standing, before),
+                    Err(refused) => refused,
                 }
-                Err(refused) => refused,
-            },
+            }
             _ => follow.created(message.status(), &message.payload),
         };
         let stream = self.config.stream.as_ref().map(|place| place.stream.clone()).unwrap_or_default();
@@ -455,6 +451,23 @@ impl Subscriber {
                 Err(End::Error(SubscribeError::Refused { stream, code, error_code, description }))
             }
         }
+    }
+
+    /// The stream stands so: wishes for a consumer, and tells what has happened to it. `before` is the follower who did not
+    /// know.
+    fn go_on(&mut self, line: &mut Line, standing: Standing, before: Follow) -> Result<Option<Event>, End> {
+        let event = match standing {
+            Standing::Whole => None,
+            Standing::Missed { first, last } => Some(Event::Missed { first, last }),
+            Standing::Anew { last } => Some(Event::Anew { last }),
+        };
+        self.order(line).inspect_err(|_| {
+            // The next connection finds out again what has not been told.
+            if event.is_some() {
+                self.follow = Some(before);
+            }
+        })?;
+        Ok(event)
     }
 
     fn followed(&mut self, line: &mut Line, message: Message) -> Result<Option<Event>, End> {

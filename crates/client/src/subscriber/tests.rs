@@ -10,9 +10,16 @@ use super::*;
 
 /// A follower of what is new in `events`, and the server's end of its connection.
 fn connected() -> (Subscriber, Talk) {
+    let (mut follower, listener) = follower();
+    let talk = let_in(&mut follower, &listener);
+    (follower, talk)
+}
+
+/// A follower of what is new in `events`, and its server.
+fn follower() -> (Subscriber, TcpListener) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let url = format!("nats://{}", listener.local_addr().expect("it has an address"));
-    let mut follower = Subscriber::new(SubscriberConfig {
+    let follower = Subscriber::new(SubscriberConfig {
         servers: vec![url.parse().expect("an address")],
         stream: Some(StreamPlace { stream: "events".to_owned(), from: From::New }),
         ladder: LadderConfig { wait: 10 * HANG, wait_max: 10 * HANG, ..LadderConfig::default() },
@@ -21,13 +28,20 @@ fn connected() -> (Subscriber, Talk) {
         ..SubscriberConfig::default()
     })
     .expect("it can work");
-    let greeting = std::thread::spawn(move || {
-        let mut talk = Talk::accept(&listener);
-        talk.greet();
-        talk
+    (follower, listener)
+}
+
+fn let_in(follower: &mut Subscriber, listener: &TcpListener) -> Talk {
+    let talk = std::thread::scope(|scope| {
+        let greeting = scope.spawn(|| {
+            let mut talk = Talk::accept(listener);
+            talk.greet();
+            talk
+        });
+        assert_eq!(follower.next_event(HANG), Ok(Some(Event::Connected)));
+        greeting.join()
     });
-    assert_eq!(follower.next_event(HANG), Ok(Some(Event::Connected)));
-    (follower, greeting.join().expect("it lets the follower in"))
+    talk.expect("it lets the follower in")
 }
 
 impl Subscriber {
@@ -91,4 +105,43 @@ fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over
         follower.wish = Wish::Due(Instant::now());
     }
     assert_eq!(follower.ladder.rung(), 3);
+}
+
+/// The connection breaks just when the follower has learned it: the next one tells.
+#[test]
+fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() {
+    let check = |state: &str, event: Event| {
+        let (mut follower, listener) = follower();
+        let mut talk = let_in(&mut follower, &listener);
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        let question = question_of(&mut talk);
+        talk.deliver(&question, "1", "", "", STATE);
+        assert_eq!(follower.looks_late(), Ok(None), "it wishes for a consumer");
+        let Said::Sub { sid, .. } = talk.said() else { panic!("it subscribes first") };
+        let wish = talk.published();
+        talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
+        assert_eq!(follower.looks_late(), Ok(None), "it has its consumer");
+        talk.deliver("events.a", &sid, "", "NATS/1.0 409 Consumer Deleted\r\n\r\n", b"");
+        assert_eq!(follower.looks_late(), Ok(None), "it asks again");
+        let question = question_of(&mut talk);
+        follower.line.as_ref().expect("it is connected").break_sending();
+        talk.deliver(&question, "1", "", "", state.as_bytes());
+        let broken = follower.looks_late();
+        assert!(matches!(broken, Ok(Some(Event::Interrupted(_)))), "{broken:?}");
+        follower.retry_at = Instant::now();
+        let mut talk = let_in(&mut follower, &listener);
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        let question = question_of(&mut talk);
+        talk.deliver(&question, "1", "", "", state.as_bytes());
+        assert_eq!(follower.looks_late(), Ok(Some(event)));
+    };
+    check(r#"{"state":{"first_seq":1,"last_seq":3}}"#, Event::Anew { last: 9 });
+    check(r#"{"state":{"first_seq":13,"last_seq":20}}"#, Event::Missed { first: 10, last: 12 });
+}
+
+/// Where the follower wants its question about the stream answered.
+fn question_of(talk: &mut Talk) -> String {
+    let question = talk.published();
+    assert_eq!(question.subject, "$JS.API.STREAM.INFO.events");
+    question.reply
 }

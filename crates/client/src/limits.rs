@@ -57,6 +57,10 @@ pub const READ_SIZE: usize = 64 * 1024;
 /// Reads from a publisher's socket before it looks at its messages again.
 pub const READS_PER_TURN: usize = 16;
 
+/// Reads from a subscriber's or requester's socket after its caller's time is over, for what had come before. More that is not
+/// for the caller: it is told that nothing has come, and the next look goes on there.
+pub const LATE_READS_MAX: usize = 16;
+
 /// One-way messages that are written before the server is asked whether it has come so far.
 pub const ONE_WAY_BATCH: u64 = 64;
 

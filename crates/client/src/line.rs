@@ -12,7 +12,7 @@ use stilling_wire::nats::{Delivery, Info, Limits, PING, PONG, ServerDecoder, Ser
 
 use crate::address::{Place, Server};
 use crate::handshake::{Greeting, Handshake, Introduction};
-use crate::limits::READ_SIZE;
+use crate::limits::{LATE_READS_MAX, READ_SIZE};
 use crate::message::Message;
 use crate::socket::{refused, resolve};
 use crate::trouble::Trouble;
@@ -29,6 +29,8 @@ pub(crate) enum Heard {
     LameDuck,
     /// Nothing until the deadline.
     Nothing,
+    /// Nothing in as much as one look reads after the deadline, and more may have come before it: nothing is late yet.
+    Enough,
 }
 
 /// How long a line waits.
@@ -52,6 +54,8 @@ pub(crate) struct Line {
     patience: Patience,
     heard: Instant,
     pinged: Option<Instant>,
+    /// Reads of this look that began after their deadline.
+    late_reads: usize,
     /// Messages that came while something else was waited for.
     early: VecDeque<(u64, Message)>,
 }
@@ -78,6 +82,7 @@ impl Line {
             patience,
             heard: now,
             pinged: None,
+            late_reads: 0,
             early: VecDeque::new(),
         };
         let introduction = Introduction { credentials: &server.credentials, name, needs_headers: true };
@@ -107,6 +112,7 @@ impl Line {
     /// Waits until the server has processed all that was sent so far. What comes meanwhile is kept; a server sends at most
     /// what fits into the time for an answer.
     pub(crate) fn settle(&mut self) -> Result<(), Trouble> {
+        self.look();
         self.send(PING)?;
         let mut early = std::mem::take(&mut self.early);
         let deadline = Instant::now() + self.patience.answer;
@@ -125,6 +131,12 @@ impl Line {
         })?;
         self.early = early;
         settled.ok_or(Trouble::Hung)
+    }
+
+    /// Begins a look: how long a caller waits for one thing, in as many steps as it takes. Whoever sends without a pause does
+    /// not extend it: after its deadline a bounded number of reads is left.
+    pub(crate) fn look(&mut self) {
+        self.late_reads = 0;
     }
 
     /// What comes next, until `deadline`. Keeps the connection alive meanwhile.
@@ -162,6 +174,9 @@ impl Line {
             if let Some(heard) = heard {
                 return Ok(heard);
             }
+            if self.late_reads >= LATE_READS_MAX {
+                return Ok(Heard::Enough);
+            }
             let now = Instant::now();
             match self.pinged {
                 Some(pinged) if now >= pinged + self.patience.answer => return Err(Trouble::Hung),
@@ -192,7 +207,8 @@ impl Line {
         stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
     }
 
-    /// Shows `look` one event after the other until it finds something, or the deadline passes.
+    /// Shows `look` one event after the other until it finds something, or the deadline passes, or after the deadline as much
+    /// has been read as one look may.
     fn take<T>(
         &mut self,
         deadline: Instant,
@@ -218,8 +234,14 @@ impl Line {
         }
     }
 
-    /// Reads what is there; false: nothing came until the deadline.
+    /// Reads what is there; false: nothing came until the deadline, or enough after it.
     fn receive(&mut self, deadline: Instant) -> Result<bool, Trouble> {
+        if Instant::now() >= deadline {
+            if self.late_reads >= LATE_READS_MAX {
+                return Ok(false);
+            }
+            self.late_reads += 1;
+        }
         self.input.drain(..self.done);
         self.done = 0;
         let kept = self.input.len();

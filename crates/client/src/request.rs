@@ -122,9 +122,11 @@ impl Requester {
         self.inbox.subject(self.asked, &mut reply);
         Pub { subject: subject.as_bytes(), reply: Some(&reply), headers: &[], payload }.encode(&mut out);
         line.send(&out).map_err(RequestError::Trouble)?;
+        line.look();
         loop {
             match line.next(deadline).map_err(RequestError::Trouble)? {
-                Heard::Nothing => return Err(RequestError::TimedOut),
+                Heard::Enough if Instant::now() < deadline => line.look(),
+                Heard::Nothing | Heard::Enough => return Err(RequestError::TimedOut),
                 // An answer to an earlier question comes too late.
                 Heard::Message(_, message)
                     if self.inbox.token(message.subject.as_bytes()) != Some(self.asked) => {}

@@ -244,7 +244,8 @@ impl Subscriber {
 
     /// What happens next, or nothing if nothing has until `timeout`. A connection that has to be made, or a question that the
     /// server does not answer, may take as long as [`SubscriberConfig`] allows for it in addition. It may be called as rarely
-    /// as its caller likes: what has come meanwhile counts before anything is late.
+    /// as its caller likes: what has come meanwhile counts before anything is late. A server that sends without a pause what is
+    /// not for the caller does not extend `timeout`.
     ///
     /// # Errors
     /// [`SubscribeError`], if going on makes no sense. Asked again, it tries again, over the same connection and not before
@@ -254,6 +255,9 @@ impl Subscriber {
         let deadline = limits::deadline(now, timeout);
         if let Some(message) = self.behind.take() {
             return Ok(Some(Event::Message(message)));
+        }
+        if let Some(line) = &mut self.line {
+            line.look();
         }
         loop {
             let now = Instant::now();
@@ -274,6 +278,7 @@ impl Subscriber {
                 // There may be more of what had come before the deadline.
                 Ok(Step::Progress) => self.line = Some(line),
                 Ok(Step::Nothing) => {
+                    line.look();
                     self.line = Some(line);
                     if Instant::now() >= deadline {
                         return Ok(None);
@@ -346,6 +351,7 @@ impl Subscriber {
         }
         let event = match line.next(until).map_err(End::Trouble)? {
             Heard::Nothing => return self.miss(line),
+            Heard::Enough => return Ok(Step::Nothing),
             Heard::LameDuck => return Err(End::Trouble(Trouble::LameDuck)),
             Heard::Message(sid, message) if self.follow.is_none() => {
                 (sid == self.sid).then_some(Event::Message(message))
@@ -505,7 +511,7 @@ enum Step {
     Event(Event),
     /// Nothing for the caller.
     Progress,
-    /// Nothing until the deadline.
+    /// Nothing until the deadline, or too little for as much as was read after it.
     Nothing,
 }
 

@@ -89,6 +89,30 @@ fn one_look_takes_all_that_has_come_and_is_not_for_the_caller() {
     assert!(matches!(follower.wish, Wish::Uttered(_)), "{:?}", follower.wish);
 }
 
+/// Whether it sends messages that nobody wants, or no messages: each look reads no more than 1 MiB of it.
+#[test]
+fn a_server_that_sends_without_a_pause_does_not_extend_a_look() {
+    let check = |noise: &str| {
+        let (mut follower, mut talk) = connected();
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        let question = question_of(&mut talk);
+        let answer = stilling_probe::nats::delivery(&question, "1", "", "", STATE);
+        let least = 4;
+        let noise = noise.repeat((least << 20) / noise.len() + 1);
+        let mut looks = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| talk.say([noise.as_bytes(), &answer].concat()));
+            while matches!(follower.wish, Wish::Asked(_)) {
+                assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+                looks += 1;
+            }
+        });
+        assert!(looks >= least, "{looks}");
+    };
+    check(&format!("MSG x 77 1000\r\n{}\r\n", "x".repeat(1000)));
+    check(&"+OK\r\n".repeat(20));
+}
+
 #[test]
 fn a_stream_that_is_not_there_is_asked_for_again_after_the_ladders_wait_and_over_the_same_connection() {
     let (mut follower, mut talk) = connected();

@@ -127,6 +127,17 @@ mod tests {
 
     const GREEDY: u64 = 7;
 
+    /// A hub without streams, turned by hand, and its only shard's way to it.
+    fn hub_of_one_shard() -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
+        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+        let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
+        let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
+        let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
+        let counters = hub.counters();
+        let runner = Runner::new(hub, inlets);
+        (ports.pop().expect("one for each shard"), runner, counters)
+    }
+
     /// Asks for as much as there is room for, as a connection does that has much to say.
     fn fill(port: &mut Port) {
         let publication = Publication {
@@ -146,13 +157,7 @@ mod tests {
     /// Row 0.14: datagrams that wait get their part of the room, however much connections have to say.
     #[test]
     fn datagrams_that_wait_come_before_those_who_always_have_more() {
-        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
-        let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
-        let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
-        let counters = hub.counters();
-        let mut runner = Runner::new(hub, inlets);
-        let port = ports.pop().expect("one for each shard");
+        let (port, mut runner, counters) = hub_of_one_shard();
         let info = super::super::info(0, false, 1 << 20);
         let mut desk = HubDesk::new(port, Arc::default(), (info, Arc::default()), None, 0);
         fill(&mut desk.port);
@@ -180,13 +185,7 @@ mod tests {
     /// Invariant 4: neither who waits for room nor deliveries that never end keep from the hub what it has to be told.
     #[test]
     fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
-        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
-        let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
-        let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
-        let counters = hub.counters();
-        let mut runner = Runner::new(hub, inlets);
-        let mut port = ports.pop().expect("one for each shard");
+        let (mut port, mut runner, counters) = hub_of_one_shard();
         let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
         let subscribe = Request::Subscribe { filter: b"a", queue: b"", sid: b"1" };
         port.ask(member, Traits::default(), &subscribe);

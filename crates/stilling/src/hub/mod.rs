@@ -21,6 +21,7 @@ use crate::settings;
 mod desk;
 pub(crate) mod limits;
 mod opened;
+pub(crate) mod parting;
 mod port;
 mod runner;
 

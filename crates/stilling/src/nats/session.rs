@@ -22,6 +22,7 @@ use super::users::Access;
 use crate::http::HttpService;
 use crate::hub::HubMail;
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
+use crate::hub::parting::looks_again;
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -379,17 +380,12 @@ impl NatsSession {
     /// Goes on with one that parts, or has it leave when it says nothing more.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        if self.waits {
-            // It is not read, and has no say in how long that takes.
-            return io.set_deadline(Some(now.after(DRAIN_QUIET)));
-        }
-        let silent_at = self.heard.after(DRAIN_QUIET);
-        if now < until.min(silent_at) {
-            if self.assembly.is_some() {
+        if let Some(at) = looks_again(now, self.heard, self.waits, until) {
+            if self.assembly.is_some() && !self.waits {
                 // It may rest because there was no room for a long message.
                 io.resume();
             }
-            return self.look_at(silent_at, io);
+            return io.set_deadline(Some(at));
         }
         match self.course {
             Course::Mute(_) => io.finish(CloseReason::Drained),

@@ -14,6 +14,7 @@ use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
 use crate::http::HttpService;
 use crate::hub::HubMail;
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
+use crate::hub::parting::looks_again;
 
 /// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
 const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
@@ -158,13 +159,8 @@ impl SyslogSession {
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
-        if self.waits {
-            // It is not read, and has no say in how long that takes.
-            return io.set_deadline(Some(now.after(DRAIN_QUIET)));
-        }
-        let silent_at = self.heard.after(DRAIN_QUIET);
-        if now < until.min(silent_at) {
-            return io.set_deadline(Some(silent_at));
+        if let Some(at) = looks_again(now, self.heard, self.waits, until) {
+            return io.set_deadline(Some(at));
         }
         self.ending = Some(CloseReason::Drained);
         io.again();

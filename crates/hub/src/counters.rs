@@ -61,6 +61,10 @@ pub struct StreamCounters {
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,
+    /// Message ids in the de-duplication window.
+    pub ids: Figure,
+    /// Message ids that were forgotten before their time because there were too many.
+    pub ids_evicted: Figure,
     /// Records that consumers did not get because retention had removed them.
     pub passed_removed: Figure,
     /// The same because their bytes are damaged.

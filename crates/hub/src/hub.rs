@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, Kind, Record, Retention};
+use stilling_journal::{Answer, Batch, BatchView, Kind, Record, Retention};
 use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
@@ -29,7 +29,7 @@ use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
     AGES_EVERY_NS, DISK_LOOK_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
-    SUBSCRIPTIONS_PER_CLIENT_MAX,
+    SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
 };
 use crate::patience::Patience;
 use crate::storage::Storage;
@@ -295,14 +295,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Arc::clone(&self.counters)
     }
 
-    /// Notes a record that was kept before the start, one after the other: its message id, for the de-duplication window,
+    /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
     /// and when it came.
-    pub fn remember(&mut self, stream: usize, sequence: u64, time_ns: UnixNanos, headers: &[u8]) {
+    pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
         let stream = &mut self.streams[stream];
-        stream.newest_ns = Some(time_ns);
-        let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
-        if let Some(name) = id.and_then(|id| stream.recent.name(id)) {
-            stream.recent.note(name, sequence);
+        stream.newest_ns = Some(batch.time_ns);
+        stream.dedup.replay_batch(batch.epoch, batch.time_ns);
+        for (sequence, record) in batch.records {
+            let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+            if let Some(name) = id.and_then(|id| stream.dedup.name(id)) {
+                stream.dedup.replay(name, sequence);
+            }
         }
     }
 
@@ -329,6 +332,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.stalled = None;
         (self.api_size, self.has_put_off) = (0, false);
         self.patience.look(now.steady_ns);
+        for stream in &mut self.streams {
+            stream.dedup.sweep(now.steady_ns);
+        }
         self.end_farewells();
         if !self.finish_begun() {
             return true;
@@ -370,7 +376,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
         let disk = self.patience.is_tried().then_some(DISK_LOOK_EVERY_NS);
-        consumers.into_iter().chain(markers).chain(ages).chain(disk).min().map(Duration::from_nanos)
+        let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
+        let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
+        consumers
+            .into_iter()
+            .chain(markers)
+            .chain(ages)
+            .chain(disk)
+            .chain(ids)
+            .min()
+            .map(Duration::from_nanos)
     }
 
     /// Has one stream after the other let go what need not be kept any more.
@@ -397,7 +412,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     || stream.open.as_ref().is_some_and(|b| b.size() >= SEAL_SIZE))
                 && let Some(batch) = stream.seal()
             {
-                self.storage.append(number as u32, batch, stream.recent.first(stream.next));
+                self.storage.append(number as u32, batch, stream.dedup.first(stream.next));
             }
         }
         self.storage.publish();
@@ -432,6 +447,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.visible.set(stream.visible);
             counters.pending.set(pending);
             counters.pending_max.set(counters.pending_max.get().max(pending));
+            counters.ids.set(stream.dedup.len());
+            counters.ids_evicted.set(stream.dedup.evicted());
             counters.passed_removed.set(stream.passed_over.removed);
             counters.passed_damaged.set(stream.passed_over.damaged);
             if let Some(reason) = &stream.frozen {

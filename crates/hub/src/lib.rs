@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod dedup;
 mod deliveries;
 mod hub;
 mod intake;
@@ -19,7 +20,6 @@ mod key;
 mod ledger;
 pub mod limits;
 mod patience;
-mod recent;
 mod storage;
 mod stream;
 mod subscriptions;

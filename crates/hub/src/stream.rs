@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention};
 
+use crate::dedup::DedupWindow;
 use crate::intake::{Client, Door};
 use crate::key::HashKey;
 use crate::ledger::Loss;
 use crate::limits::{
-    DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS, PROMISES_KEPT_MAX, PROMISES_MAX,
+    DEDUP_TIME_NS, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS, PROMISES_KEPT_MAX, PROMISES_MAX,
     REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
 };
-use crate::recent::Recent;
 
 /// When a message counts as kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,8 +45,8 @@ pub struct StreamConfig {
     pub durability: Durability,
     /// What is kept of it. A stream in memory is bounded by bytes alone, 64 MiB unless told otherwise.
     pub retention: Retention,
-    /// Records behind the newest in which a message id is recognised.
-    pub deduplication_window: u64,
+    /// How long a message id is recognised, in nanoseconds; 0: not at all.
+    pub dedup_time_ns: u64,
     /// Bytes of a message, headers and payload. Longer ones are refused.
     pub message_size_max: usize,
 }
@@ -58,7 +58,7 @@ impl Default for StreamConfig {
             subjects: vec!["events.>".to_owned()],
             durability: Durability::Disk,
             retention: Retention::default(),
-            deduplication_window: DEDUPLICATION_WINDOW,
+            dedup_time_ns: DEDUP_TIME_NS,
             message_size_max: usize::MAX,
         }
     }
@@ -122,7 +122,7 @@ impl Promises {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) config: StreamConfig,
-    pub(crate) recent: Recent,
+    pub(crate) dedup: DedupWindow,
     /// The sequence that the next record gets.
     pub(crate) next: u64,
     /// The first sequence that is kept.
@@ -176,7 +176,7 @@ pub(crate) struct LostBefore {
 impl Stream {
     pub(crate) fn new(config: StreamConfig, key: HashKey, first: u64, next: u64) -> Stream {
         Stream {
-            recent: Recent::new(key, config.deduplication_window),
+            dedup: DedupWindow::new(key, config.dedup_time_ns),
             config,
             next,
             first,

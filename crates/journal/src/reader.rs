@@ -114,6 +114,8 @@ pub enum GapCause {
 /// Records that became durable together.
 #[derive(Clone, Debug)]
 pub struct BatchView<'a> {
+    /// The opening of the stream that wrote them; it never falls along the log.
+    pub epoch: u64,
     /// The time of all of them, Unix time in nanoseconds.
     pub time_ns: u64,
     /// The records, from the one that the reader was to begin with.
@@ -173,7 +175,12 @@ impl<D: Disk> Reader<D> {
                 let bytes = file.and_then(|file| self.window.get(file, offset, length)).unwrap_or(&[]);
                 let body = bytes.get(BATCH_HEADER_SIZE..).unwrap_or(&[]);
                 let records = Records::new(body, header.first, header.count).skip_to(from);
-                Read::Batch(BatchView { time_ns: header.time_ns, records, last: header.last() })
+                Read::Batch(BatchView {
+                    epoch: header.epoch,
+                    time_ns: header.time_ns,
+                    records,
+                    last: header.last(),
+                })
             }
         })
     }

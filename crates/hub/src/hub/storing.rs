@@ -63,7 +63,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         let wants_answer = ticket.is_some() || !reply.is_empty();
         if let Some(id) = id
-            && let Some(original) = stream.recent.find(id, stream.next)
+            && let Some(original) = stream.dedup.find(id, now.steady_ns)
         {
             if original > stream.visible && wants_answer && !stream.has_room_for(reply) {
                 return Err(Stalled);
@@ -103,7 +103,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let sequence = stream.next;
         stream.next += 1;
         if let Some(id) = id {
-            stream.recent.note(id, sequence);
+            stream.dedup.note(id, sequence, now.steady_ns);
         }
         if stream.config.durability == Durability::Disk {
             stream.promises.records[door as usize] += 1;
@@ -146,7 +146,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 Err(Refused::TooLarge) => return Ok(Err(Refused::TooLarge)),
                 Err(Refused::Full) => {
                     if let Some(batch) = stream.seal() {
-                        storage.append(number as u32, batch, stream.recent.first(stream.next));
+                        storage.append(number as u32, batch, stream.dedup.first(stream.next));
                     }
                 }
             }
@@ -163,7 +163,7 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Op
         let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
         if name == MESSAGE_ID.as_bytes() {
             // The first counts, as when the window is built again.
-            id.get_or_insert_with(|| stream.recent.name(value));
+            id.get_or_insert_with(|| stream.dedup.name(value));
         } else if name == EXPECTED_LAST_SEQUENCE.as_bytes() {
             let last = stream.next - 1;
             let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());

@@ -75,8 +75,8 @@ impl Opened {
         for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
             resumed[number] = Resumed { first: recovery.first.max(1), next: recovery.next };
         }
-        let windows: Vec<u64> =
-            of_hub.iter().map(|&number| self.config.streams[number].deduplication_window).collect();
+        let dedup_times: Vec<u64> =
+            of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
         let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
         let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
         let names = self.names();
@@ -89,21 +89,18 @@ impl Opened {
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
         for (at, source) in sources.iter().enumerate() {
-            let (window, recovery) = (windows[at], &self.recoveries[at]);
-            let from = recovery.deduplicate_from.max(recovery.next.saturating_sub(window)).max(1);
+            let recovery = &self.recoveries[at];
+            // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
+            let from = if dedup_times[at] == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
             let mut reader = source.read_from(stilling_journal::From::Sequence(from));
             let unread = |source| {
                 let place = self.data.join(&on_disk[at]).display().to_string();
                 ServeError::Streams(OpenError::Disk { place, source })
             };
             loop {
-                // With half a window, what is sent again would be stored again, and nobody would know.
+                // With a part of the window missing, messages sent again would be stored again, unnoticed.
                 match reader.read().map_err(unread)? {
-                    Read::Batch(batch) => {
-                        for (sequence, record) in batch.records {
-                            hub.remember(of_hub[at], sequence, batch.time_ns, record.headers);
-                        }
-                    }
+                    Read::Batch(batch) => hub.remember(of_hub[at], batch),
                     Read::Gap { .. } => {}
                     Read::End => break,
                 }

@@ -63,6 +63,6 @@ pub use format::record::{Kind, Record, Records};
 pub use log::{Config, Frozen, Log};
 pub use reader::{BatchView, From, GapCause, Read, Reader, Source};
 pub use recovery::Recovery;
-pub use replay::{Chunk, ReadOrder, Replay, read_chunk};
+pub use replay::{Chunk, ReadOrder, Replay, ReplayWorker, read_chunk};
 pub use retention::{Removed, Retention};
-pub use thread::{Answer, Journal, Limits, StreamIndex};
+pub use thread::{Answer, Journal, Limits, StreamIndex, Worker};

@@ -64,6 +64,6 @@ pub use inspect::Preview;
 pub use log::{AppendError, Config, Frozen, Log};
 pub use reader::{BatchView, From, Gap, GapCause, Read, Reader, Source};
 pub use recovery::Recovery;
-pub use replay::{Chunk, ReadOrder, Replay, read_chunk};
+pub use replay::{Chunk, ReadOrder, Replay, ReplayWorker, read_chunk};
 pub use retention::{Removed, Retention};
-pub use thread::{Answer, Journal, Limits, StreamIndex};
+pub use thread::{Answer, Journal, Limits, StreamIndex, Worker};

@@ -8,6 +8,7 @@
 //! Bounded: at most so many orders are unanswered as there is room for chunks, and a chunk has at most
 //! [`CHUNK_SIZE`] bytes unless a single record is longer.
 
+use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
@@ -180,20 +181,42 @@ impl Replay {
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> io::Result<Replay> {
-        let (orders, to_do) = mailbox(orders_max.max(1));
-        let (done, chunks) = mailbox(orders_max.max(1));
         let sleeper = Arc::new(OnceLock::<Thread>::new());
         let wake = Arc::new(Wake::new({
             let sleeper = Arc::clone(&sleeper);
             move || sleeper.get().into_iter().for_each(Thread::unpark)
         }));
-        let own = Arc::clone(&wake);
-        let work = move || run(&sources, to_do, done, &own, &consumer);
-        let thread = thread::Builder::new().name("replay".to_owned()).spawn(work)?;
+        let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
+        let thread = thread::Builder::new().name("replay".to_owned()).spawn(move || run(worker, &wake))?;
         // Before anybody can wake it: only the end that is returned here does.
         let _ = sleeper.set(thread.thread().clone());
+        replay.thread = Some(thread);
+        Ok(replay)
+    }
+
+    /// The same without a thread: the caller runs the worker, order by order, whenever it
+    /// [has work](ReplayWorker::has_work).
+    #[must_use]
+    pub fn stepped<D: Disk>(
+        sources: Vec<Source<D>>,
+        orders_max: usize,
+        consumer: Arc<Wake>,
+    ) -> (Replay, ReplayWorker<D>) {
+        Replay::connect(sources, orders_max, consumer, Arc::new(Wake::new(|| ())))
+    }
+
+    /// Both ends, connected. The end that asks notifies `wake` when there is work.
+    fn connect<D: Disk>(
+        sources: Vec<Source<D>>,
+        orders_max: usize,
+        consumer: Arc<Wake>,
+        wake: Arc<Wake>,
+    ) -> (Replay, ReplayWorker<D>) {
         let outstanding_max = orders_max.max(1);
-        Ok(Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: Some(thread) })
+        let (orders, to_do) = mailbox(outstanding_max);
+        let (done, chunks) = mailbox(outstanding_max);
+        let worker = ReplayWorker { sources, kept: Kept::new(), to_do, done, consumer };
+        (Replay { orders, chunks, wake, outstanding: 0, outstanding_max, thread: None }, worker)
     }
 
     /// Asks for records; it goes out with the next [`publish`](Replay::publish). Returns whether there was room to ask.
@@ -238,36 +261,60 @@ impl Drop for Replay {
 }
 
 /// The thread's life.
-fn run<D: Disk>(
-    sources: &[Source<D>],
-    mut to_do: Receiver<ReadOrder>,
-    mut done: Sender<Chunk>,
-    wake: &Wake,
-    consumer: &Wake,
-) {
-    let mut kept = Kept::new();
+fn run<D: Disk>(mut worker: ReplayWorker<D>, wake: &Wake) {
     loop {
         // Asked first: what is there afterwards is all there will be.
-        let is_last = to_do.is_closed();
-        if let Some(order) = to_do.pop() {
-            // There is room: never are more orders unanswered than the mailbox has places.
-            // A panic costs this order and the readers that were kept, not everybody who is behind.
-            let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
-            let _ = done.push(outcome.unwrap_or_else(|_| {
-                kept = Kept::new();
-                Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
-            }));
-            done.publish();
-            consumer.notify();
-        } else if is_last {
-            return;
-        } else {
-            wake.park();
-            if to_do.is_empty() && !to_do.is_closed() {
-                thread::park();
-            }
-            wake.unpark();
+        let is_last = worker.to_do.is_closed();
+        if worker.turn() {
+            continue;
         }
+        if is_last {
+            return;
+        }
+        wake.park();
+        if !worker.has_work() && !worker.to_do.is_closed() {
+            thread::park();
+        }
+        wake.unpark();
+    }
+}
+
+/// What the replay thread does, one order at a time.
+pub struct ReplayWorker<D: Disk> {
+    sources: Vec<Source<D>>,
+    kept: Kept<D>,
+    to_do: Receiver<ReadOrder>,
+    done: Sender<Chunk>,
+    consumer: Arc<Wake>,
+}
+
+impl<D: Disk> ReplayWorker<D> {
+    /// Reads for the oldest order. Returns whether there was one.
+    pub fn turn(&mut self) -> bool {
+        let Some(order) = self.to_do.pop() else { return false };
+        let ReplayWorker { sources, kept, done, consumer, .. } = self;
+        // There is room: never are more orders unanswered than the mailbox has places.
+        // A panic costs this order and the readers that were kept, not everybody who is behind.
+        let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
+        let _ = done.push(outcome.unwrap_or_else(|_| {
+            *kept = Kept::new();
+            Chunk { failure: Some(io::Error::other("reading panicked")), ..Chunk::empty(&order) }
+        }));
+        done.publish();
+        consumer.notify();
+        true
+    }
+
+    /// Whether there is an order.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.to_do.is_empty()
+    }
+}
+
+impl<D: Disk> fmt::Debug for ReplayWorker<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReplayWorker").field("readers", &self.kept.readers.len()).finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,8 @@
 //! round: a fixed number of batches exists, an empty hand is the writer's sign to stop reading its sources, and since each
 //! answer carries one batch the way back can never be full.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
@@ -144,6 +146,42 @@ impl Journal {
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
     pub fn start<D: Disk>(logs: Vec<Log<D>>, limits: Limits, consumer: Arc<Wake>) -> io::Result<Journal> {
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = Arc::new(Wake::new({
+            let sleeper = Arc::clone(&sleeper);
+            move || sleeper.get().into_iter().for_each(Thread::unpark)
+        }));
+        let (mut journal, worker) = Journal::connect(logs, limits, &consumer, Arc::clone(&wake))?;
+        let work = move || {
+            let _last_word = LastWord(consumer);
+            run(worker, &wake)
+        };
+        let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
+        // Before anybody can wake it: only the journal that is returned here does.
+        let _ = sleeper.set(thread.thread().clone());
+        journal.thread = Some(thread);
+        Ok(journal)
+    }
+
+    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work).
+    ///
+    /// # Errors
+    /// If there are more than [`STREAMS_MAX`] streams.
+    pub fn stepped<D: Disk>(
+        logs: Vec<Log<D>>,
+        limits: Limits,
+        consumer: &Arc<Wake>,
+    ) -> io::Result<(Journal, Worker<D>)> {
+        Journal::connect(logs, limits, consumer, Arc::new(Wake::new(|| ())))
+    }
+
+    /// Both ends, connected. The journal notifies `wake` when there is work.
+    fn connect<D: Disk>(
+        logs: Vec<Log<D>>,
+        limits: Limits,
+        consumer: &Arc<Wake>,
+        wake: Arc<Wake>,
+    ) -> io::Result<(Journal, Worker<D>)> {
         if logs.len() > STREAMS_MAX {
             let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -152,24 +190,13 @@ impl Journal {
         let (requests, to_do) = mailbox(batches + 1);
         // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
         let (done, replies) = mailbox(batches + 1);
-        let sleeper = Arc::new(OnceLock::<Thread>::new());
-        let wake = Arc::new(Wake::new({
-            let sleeper = Arc::clone(&sleeper);
-            move || sleeper.get().into_iter().for_each(Thread::unpark)
-        }));
-        let own = Arc::clone(&wake);
         let streams =
             logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
         let streams = streams.collect();
-        let work = move || {
-            let _last_word = LastWord(Arc::clone(&consumer));
-            run(logs, batches, to_do, done, &own, &consumer)
-        };
-        let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
-        // Before anybody can wake it: only the journal that is returned here does.
-        let _ = sleeper.set(thread.thread().clone());
+        let round = Round::new(logs.len(), batches);
+        let worker = Worker { logs, round, to_do, done, consumer: Arc::clone(consumer) };
         let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
-        Ok(Journal {
+        let journal = Journal {
             requests,
             replies,
             wake,
@@ -178,8 +205,9 @@ impl Journal {
             outstanding_max: batches,
             is_retaining: false,
             streams,
-            thread: Some(thread),
-        })
+            thread: None,
+        };
+        Ok((journal, worker))
     }
 
     /// An empty batch, if one is free.
@@ -341,33 +369,70 @@ impl Drop for Journal {
 const DIED: &str = "the thread that writes the journal has died of a panic";
 
 /// The thread's life.
-fn run<D: Disk>(
-    mut logs: Vec<Log<D>>,
-    capacity: usize,
-    mut to_do: Receiver<Request>,
-    mut done: Sender<Reply>,
-    wake: &Wake,
-    consumer: &Wake,
-) -> Vec<Frozen> {
-    let mut round = Round::new(logs.len(), capacity);
+fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
     loop {
         // Asked first: what is there afterwards is all there will be.
-        let is_last = to_do.is_closed();
-        if round.gather(&mut to_do, &mut logs, &mut done) {
-            round.write(&mut logs, &mut done, consumer);
-            done.publish();
-            consumer.notify();
-        } else if is_last {
-            break;
-        } else {
-            wake.park();
-            if to_do.is_empty() && !to_do.is_closed() {
-                thread::park();
-            }
-            wake.unpark();
+        let is_last = worker.is_closed();
+        if worker.turn() {
+            continue;
         }
+        if is_last {
+            return worker.close();
+        }
+        wake.park();
+        if !worker.has_work() && !worker.is_closed() {
+            thread::park();
+        }
+        wake.unpark();
     }
-    logs.into_iter().filter_map(|log| log.close().err()).collect()
+}
+
+/// What the journal thread does, one step at a time.
+pub struct Worker<D: Disk> {
+    logs: Vec<Log<D>>,
+    round: Round,
+    to_do: Receiver<Request>,
+    done: Sender<Reply>,
+    consumer: Arc<Wake>,
+}
+
+impl<D: Disk> Worker<D> {
+    /// Writes the next stream of the round and answers for it. Without a round it begins one with all requests that are
+    /// there. Returns whether there was something to do.
+    pub fn turn(&mut self) -> bool {
+        if self.round.dirty.is_empty() && !self.round.gather(&mut self.to_do, &mut self.logs, &mut self.done)
+        {
+            return false;
+        }
+        self.round.write_next(&mut self.logs, &mut self.done);
+        // The other streams' syncs are not waited for.
+        self.done.publish();
+        self.consumer.notify();
+        true
+    }
+
+    /// Whether the next [`turn`](Worker::turn) has something to do.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.round.dirty.is_empty() || !self.to_do.is_empty()
+    }
+
+    /// Whether the [`Journal`] is gone. Requests that it left may still be there.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.to_do.is_closed()
+    }
+
+    /// Ends all streams. Returns why streams are frozen, if some are.
+    pub fn close(self) -> Vec<Frozen> {
+        self.logs.into_iter().filter_map(|log| log.close().err()).collect()
+    }
+}
+
+impl<D: Disk> fmt::Debug for Worker<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker").field("logs", &self.logs).finish_non_exhaustive()
+    }
 }
 
 /// What one round writes. All its memory is there from the start.
@@ -375,7 +440,7 @@ struct Round {
     /// The batches of each stream, in order.
     batches: Vec<Vec<Batch>>,
     /// The streams that have some, in the order of their first.
-    dirty: Vec<StreamIndex>,
+    dirty: VecDeque<StreamIndex>,
     /// Where each stream's de-duplication window begins behind what is written. It holds when that is durable: a segment that
     /// is made meanwhile may be all that a crash leaves.
     noted: Vec<Option<u64>>,
@@ -385,7 +450,7 @@ struct Round {
 impl Round {
     fn new(streams: usize, capacity: usize) -> Round {
         let batches = (0..streams).map(|_| Vec::new()).collect();
-        Round { batches, dirty: Vec::with_capacity(streams), noted: vec![None; streams], capacity }
+        Round { batches, dirty: VecDeque::with_capacity(streams), noted: vec![None; streams], capacity }
     }
 
     /// Takes all requests that are there. Returns whether there was one.
@@ -410,7 +475,7 @@ impl Round {
                     if batches.is_empty() {
                         // Grows once, to what it can ever hold.
                         batches.reserve(self.capacity);
-                        self.dirty.push(stream);
+                        self.dirty.push_back(stream);
                     }
                     batches.push(batch);
                 }
@@ -426,34 +491,30 @@ impl Round {
         has_any
     }
 
-    /// Writes stream after stream, each in as few writes as it can be.
-    fn write<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>, consumer: &Wake) {
-        for stream in self.dirty.drain(..) {
-            let (Some(log), Some(batches)) =
-                (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
-            else {
-                continue;
+    /// Writes what the round has of its next stream, in as few writes as it can be.
+    fn write_next<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>) {
+        let Some(stream) = self.dirty.pop_front() else { return };
+        let (Some(log), Some(batches)) =
+            (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
+        else {
+            return;
+        };
+        let outcome = log.append(batches).map_err(|error| log.give_up(error));
+        let watermark = log.durable();
+        if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
+            && outcome.is_ok()
+        {
+            log.deduplicate_from(from);
+        }
+        for batch in batches.drain(..) {
+            let answer = match &outcome {
+                Err(frozen) if batch.next() > watermark + 1 => {
+                    let frozen = frozen.clone();
+                    Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
+                }
+                _ => Answer::Durable { stream, watermark },
             };
-            let outcome = log.append(batches).map_err(|error| log.give_up(error));
-            let watermark = log.durable();
-            if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
-                && outcome.is_ok()
-            {
-                log.deduplicate_from(from);
-            }
-            for batch in batches.drain(..) {
-                let answer = match &outcome {
-                    Err(frozen) if batch.next() > watermark + 1 => {
-                        let frozen = frozen.clone();
-                        Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
-                    }
-                    _ => Answer::Durable { stream, watermark },
-                };
-                reply(done, answer, Some(batch));
-            }
-            // The others' syncs are not waited for.
-            done.publish();
-            consumer.notify();
+            reply(done, answer, Some(batch));
         }
     }
 }

@@ -4,11 +4,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use stilling_engine::cores;
-use stilling_hub::Now;
+use stilling_hub::{Now, Threads};
+use stilling_journal::disk::Disk;
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::{Config as LogConfig, Limits, Log, OpenError};
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
-use crate::hub::{self, HubDesk, Opened, Runner};
+use crate::hub::{self, HubDesk, Opened, Runner, SteppedJournal};
 use crate::lifecycle::{EndUnless, Lifecycle};
 use crate::nats::Users;
 use crate::overview::Overview;
@@ -16,8 +20,8 @@ use crate::settings::{self, StreamConfig};
 use crate::syslog::Rules;
 
 /// The hub, its streams opened.
-pub(crate) struct HubPlan {
-    opened: Opened,
+pub(crate) struct HubPlan<D: Disk = FileDisk> {
+    opened: Opened<D>,
     users: Arc<Users>,
     syslog: Arc<Rules>,
     payload_size_max: u32,
@@ -42,6 +46,41 @@ pub fn hub_in_memory(
     plan.start(shards, overview, lifecycle).map(|(desks, _)| desks)
 }
 
+/// What a simulated world keeps its streams on.
+#[derive(Clone, Copy, Debug)]
+pub struct SimulatedStorage<'a> {
+    /// A disk for each stream on disk, in their order.
+    pub disks: &'a [SimulatedDisk],
+    /// How each of them is kept.
+    pub log: LogConfig,
+    /// The memory between hub and journal.
+    pub limits: Limits,
+}
+
+/// A hub in the first shard, with its streams on simulated disks. The caller runs the journal.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn hub_on_simulated_disks(
+    streams: &[StreamConfig],
+    storage: SimulatedStorage<'_>,
+    shards: &[Arc<Wake>],
+    overview: &Overview,
+    lifecycle: &Arc<Lifecycle>,
+) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
+    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let open = |hub, _| Opened::simulated(hub, storage.disks, (storage.log, storage.limits));
+    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
+    let mut stepped = None;
+    let (desks, _) = plan.start_with(shards, overview, lifecycle, |logs, limits, wake| {
+        let (threads, journal) = hub::start_stepped(logs, limits, wake)?;
+        stepped = Some(journal);
+        Ok(threads)
+    })?;
+    let journal = stepped.ok_or_else(|| ServeError::Threads(std::io::ErrorKind::NotFound.into()))?;
+    Ok((desks, journal))
+}
+
 impl HubPlan {
     /// Opens the streams, if anybody can come to them.
     pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
@@ -49,6 +88,27 @@ impl HubPlan {
     }
 
     fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
+        HubPlan::with(config, hub_thread, |hub, size_max| Opened::open(hub, &config.data, size_max))
+    }
+
+    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
+    pub(crate) fn start(
+        self,
+        shards: &[Arc<Wake>],
+        overview: &Overview,
+        lifecycle: &Arc<Lifecycle>,
+    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+        self.start_with(shards, overview, lifecycle, hub::start_threads)
+    }
+}
+
+impl<D: Disk> HubPlan<D> {
+    /// A plan for streams that `open` opens; its second argument is the longest message.
+    fn with(
+        config: &settings::HubConfig,
+        hub_thread: HubThread,
+        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Opened<D>, OpenError>,
+    ) -> Result<HubPlan<D>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
         let streams: Vec<_> = config.streams.iter().map(hub::stream_config).collect();
@@ -56,8 +116,7 @@ impl HubPlan {
         let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
-        let opened =
-            Opened::open(hub, &config.data, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let opened = open(hub, payload_size_max as usize).map_err(ServeError::Streams)?;
         let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2,
             HubThread::Shard => false,
@@ -78,12 +137,13 @@ impl HubPlan {
         lines
     }
 
-    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
-    pub(crate) fn start(
+    /// As [`start`](HubPlan::start), with the journal started by `start_journal`.
+    fn start_with(
         self,
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
+        start_journal: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
         let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, .. } = self;
         let [key, other_key, id] = secret;
@@ -97,7 +157,7 @@ impl HubPlan {
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
         let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
-        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake)?;
+        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake, start_journal)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
         let mut runner = Some(Runner::new(hub, inlets));

@@ -58,8 +58,8 @@ pub use stilling_workers::{Growth, QueueTarget};
 /// serves HTTP needs none of it but [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
 pub mod parts {
     pub use crate::http::parts::*;
-    pub use crate::hub::HubDesk;
-    pub use crate::hub_plan::hub_in_memory;
+    pub use crate::hub::{HubDesk, SteppedJournal};
+    pub use crate::hub_plan::{SimulatedStorage, hub_in_memory, hub_on_simulated_disks};
     pub use crate::lifecycle::{Calendar, Lifecycle, Phase};
 }
 

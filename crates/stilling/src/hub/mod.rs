@@ -27,7 +27,8 @@ mod runner;
 
 pub(crate) use desk::DeskCounters;
 pub use desk::HubDesk;
-pub(crate) use opened::{Opened, RECORD_EXTRA_MAX};
+pub use opened::SteppedJournal;
+pub(crate) use opened::{Opened, RECORD_EXTRA_MAX, start_stepped, start_threads};
 pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, connect};
 

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::thread;
 
 use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
+use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
+use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
     Answer, Batch, Chunk, Config as LogConfig, Journal, Limits, Log, OpenError, Read, ReadOrder, Recovery,
-    Replay, Retention, Source, StreamIndex,
+    Replay, ReplayWorker, Retention, Source, StreamIndex, Worker,
 };
 use stilling_ring::{Receiver, Wake, mailbox};
 
@@ -22,12 +24,12 @@ use crate::config::ServeError;
 const READ_ORDERS_MAX: usize = 64;
 
 /// The streams on disk, opened; nothing runs yet.
-pub(crate) struct Opened {
+pub(crate) struct Opened<D: Disk = FileDisk> {
     config: HubConfig,
     data: PathBuf,
-    batch_size: usize,
+    limits: Limits,
     /// Whether there is a directory; without, it is made with the first record.
-    logs: Option<Vec<Log<FileDisk>>>,
+    logs: Option<Vec<Log<D>>>,
     recoveries: Vec<Recovery>,
 }
 
@@ -35,15 +37,36 @@ impl Opened {
     /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
     pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
-        let mut opened =
-            Opened { config, data: data.to_owned(), batch_size, logs: None, recoveries: Vec::new() };
+        let limits = Limits { batch_size, ..Limits::default() };
+        let mut opened = Opened { config, data: data.to_owned(), limits, logs: None, recoveries: Vec::new() };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
             let (logs, recoveries) = open_all(&opened.names(), data)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
     }
+}
 
+impl Opened<SimulatedDisk> {
+    /// Opens the streams of `config` that are on disk, each on one of `disks`.
+    pub(crate) fn simulated(
+        config: HubConfig,
+        disks: &[SimulatedDisk],
+        (log, limits): (LogConfig, Limits),
+    ) -> Result<Opened<SimulatedDisk>, OpenError> {
+        let mut opened = Opened { config, data: PathBuf::new(), limits, logs: None, recoveries: Vec::new() };
+        let mut logs = Vec::new();
+        for (name, disk) in opened.names().iter().zip(disks) {
+            let (log, recovery) = Log::open(disk.clone(), name, log)?;
+            logs.push(log);
+            opened.recoveries.push(recovery);
+        }
+        opened.logs = Some(logs);
+        Ok(opened)
+    }
+}
+
+impl<D: Disk> Opened<D> {
     /// What opening found that is not as it was written, by stream.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
         let names = self.names();
@@ -62,13 +85,14 @@ impl Opened {
         self.on_disk().map(|(_, stream)| stream.name.clone()).collect()
     }
 
-    /// Starts what is needed, and the hub. Whoever runs it is woken by `wake`.
+    /// Starts the journal by `start`, and the hub, which is woken by `wake`.
     pub(crate) fn start(
         self,
         outlets: Mailboxes,
         shards: usize,
         (key, started_ns): (stilling_hub::HashKey, UnixNanos),
         wake: &Arc<Wake>,
+        start: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> io::Result<Threads>,
     ) -> Result<Hub<House, Mailboxes>, ServeError> {
         let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
         let mut resumed = vec![Resumed::default(); self.config.streams.len()];
@@ -77,8 +101,8 @@ impl Opened {
         }
         let dedup_times: Vec<u64> =
             of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
-        let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
-        let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
+        let sources: Vec<Source<D>> = self.logs.iter().flatten().map(Log::source).collect();
+        let limits = self.limits;
         let names = self.names();
         let on_disk = names.clone();
         let threads = match self.logs {
@@ -142,11 +166,37 @@ fn as_begun(logs: &[Log<FileDisk>], data: &Path) -> Result<(), (String, io::Erro
     Err((reason, io::ErrorKind::AlreadyExists))
 }
 
-fn start(logs: Vec<Log<FileDisk>>, limits: Limits, wake: &Arc<Wake>) -> io::Result<Threads> {
+/// Starts the journal's two threads.
+pub(crate) fn start_threads(
+    logs: Vec<Log<FileDisk>>,
+    limits: Limits,
+    wake: &Arc<Wake>,
+) -> io::Result<Threads> {
     let sources = logs.iter().map(Log::source).collect();
     let journal = Journal::start(logs, limits, Arc::clone(wake))?;
     let replay = Replay::start(sources, READ_ORDERS_MAX, Arc::clone(wake))?;
     Ok(Threads::new(journal, replay))
+}
+
+/// The journal's two threads as steps, for a simulation.
+#[derive(Debug)]
+pub struct SteppedJournal {
+    /// Writes batches.
+    pub writer: Worker<SimulatedDisk>,
+    /// Reads records.
+    pub reader: ReplayWorker<SimulatedDisk>,
+}
+
+/// As [`start_threads`], without threads.
+pub(crate) fn start_stepped(
+    logs: Vec<Log<SimulatedDisk>>,
+    limits: Limits,
+    wake: &Arc<Wake>,
+) -> io::Result<(Threads, SteppedJournal)> {
+    let sources = logs.iter().map(Log::source).collect();
+    let (journal, writer) = Journal::stepped(logs, limits, wake)?;
+    let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
+    Ok((Threads::new(journal, replay), SteppedJournal { writer, reader }))
 }
 
 /// The journal's threads, which know only the streams on disk; the hub numbers all.
@@ -217,7 +267,7 @@ impl House {
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
-                    start(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind()))
+                    start_threads(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind()))
                 });
             let _ = done.push(outcome);
             done.publish();
@@ -388,7 +438,7 @@ mod tests {
         let own = thread::current();
         let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
         let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
-        let mut hub = open(&data).start(outlets, 1, (KEY, 0), &wakes[1]).expect("it starts");
+        let mut hub = open(&data).start(outlets, 1, (KEY, 0), &wakes[1], start_threads).expect("it starts");
         keep(&data, 500);
         let mut intake = Intake::new();
         let publication = Publication {
@@ -435,7 +485,8 @@ mod tests {
         }
         let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
         let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
-        let error = opened.start(outlets, 1, (KEY, 0), &wakes[1]).err().expect("it does not start");
+        let error =
+            opened.start(outlets, 1, (KEY, 0), &wakes[1], start_threads).err().expect("it does not start");
         assert!(error.to_string().contains("events cannot be read"), "{error}");
     }
 }

@@ -41,6 +41,10 @@ pub struct Counters {
     pub subscriptions: Figure,
     /// Consumers that there are.
     pub consumers: Figure,
+    /// Times that a record was offered to a consumer, whether it was sent or not: what consumers cost.
+    pub offered: Figure,
+    /// Steps in which the subscriptions and consumers of connections that have left were taken apart.
+    pub left: Figure,
     losses: [[Figure; Loss::ALL.len()]; Door::ALL.len()],
     /// The streams, by their numbers.
     pub streams: Vec<StreamCounters>,

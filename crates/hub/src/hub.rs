@@ -19,6 +19,7 @@ use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
 use self::api::PendingRead;
+use self::departures::Departure;
 use self::roster::Consumers;
 use self::unsent::{Unsent, Visible};
 use crate::counters::Counters;
@@ -28,17 +29,19 @@ use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
-    AGES_EVERY_NS, DISK_LOOK_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
+    AGES_EVERY_NS, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
     SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
 };
 use crate::patience::Patience;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
-use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
+use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked};
 
 mod api;
 mod consumers;
+mod departures;
 mod farewells;
+mod followers;
 mod losses;
 mod roster;
 mod sending;
@@ -151,6 +154,15 @@ pub struct Hub<S: Storage, O: Outlets> {
     has_put_off: bool,
     /// As `found`, for what is sent in the middle of something else.
     found_again: Vec<u32>,
+    /// Consumers that want a record; memory that is used again.
+    followers: Vec<u32>,
+    /// Filters that were compared with records of chunks in this turn.
+    compared: usize,
+    /// Clients that have left, and whose consumers are to be dealt with.
+    departures: VecDeque<Departure>,
+    /// Steps for clients that have left that this turn may still do.
+    departure_steps: usize,
+    work: Work,
     key: HashKey,
     started_ns: UnixNanos,
     /// When the last round of retention was asked for, and for which stream.
@@ -166,6 +178,15 @@ struct Totals {
     verdicts: u64,
     duplicates: u64,
     unheard: u64,
+}
+
+/// Steps that were done, whatever they were for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Work {
+    /// Consumers to which a record was offered.
+    offered: u64,
+    /// Steps for clients that have left.
+    left: u64,
 }
 
 /// A durable batch, whose records and promises go out.
@@ -222,7 +243,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             outs: (0..shards).map(|_| Deliveries::new()).collect(),
             interest,
             subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
-
             memory_batch_size: config.memory_batch_size,
             release: None,
             patience: Patience::default(),
@@ -246,6 +266,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             api_size: 0,
             has_put_off: false,
             found_again: Vec::new(),
+            followers: Vec::new(),
+            compared: 0,
+            departures: VecDeque::new(),
+            departure_steps: LEFT_PER_TURN,
+            work: Work::default(),
             key,
             started_ns,
             retained_ns: 0,
@@ -271,7 +296,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.outs[shard].is_full();
         }
         let has_due = !self.reads_full && self.reads.iter().any(PendingRead::is_due);
-        !self.has_put_off && !self.consumers.go_on && !has_due && self.storage.is_quiet()
+        !self.has_put_off && !self.has_departures() && !self.consumers.go_on && !has_due && self.storage.is_quiet()
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -330,7 +355,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn absorb(&mut self, now: impl Into<Now>) -> bool {
         let now = now.into();
         self.stalled = None;
-        (self.api_size, self.has_put_off) = (0, false);
+        (self.api_size, self.has_put_off, self.compared) = (0, false, 0);
         self.patience.look(now.steady_ns);
         for stream in &mut self.streams {
             stream.dedup.sweep(now.steady_ns);
@@ -339,6 +364,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if !self.finish_begun() {
             return true;
         }
+        // Behind what waited for room: that names subscriptions by their numbers, which may be used again.
+        self.begin_departures();
         loop {
             if let Some(release) = self.release.take()
                 && let Some(unfinished) = self.go_on(release, now.steady_ns)
@@ -436,6 +463,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.unheard, unheard),
             (&counters.subscriptions, self.subscriptions.len() as u64),
             (&counters.consumers, self.consumers.len() as u64),
+            (&counters.offered, self.work.offered),
+            (&counters.left, self.work.left),
         ] {
             figure.set(value);
         }
@@ -490,19 +519,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Request::Farewell => self.bid_farewell(client, now),
             Request::Leave => {
                 self.farewells.remove(&client);
-                for id in self.subscriptions.of(client) {
-                    self.forget(id);
-                }
-                self.stop_waiting_for(client);
-                self.consumers.note_left(client);
+                self.leave(client);
             }
         }
         Ok(())
     }
 
     fn subscribe(&mut self, client: Client, traits: Traits, filter: &[u8], queue: &[u8], sid: &[u8]) {
+        while self.subscriptions.waits_for_left(filter) {
+            self.remove_left_subscription();
+        }
         match self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid)) {
-            Ok(Some(_)) => self.count_listener(filter, 1),
+            Ok(Some(id)) => self.add_listener(id, filter),
             Ok(None) => {}
             Err(too_many) => {
                 let out = &mut self.outs[client.shard as usize];
@@ -524,19 +552,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn forget(&mut self, id: u32) {
-        if let Some(filter) = self.subscriptions.remove(&mut self.interest, id) {
-            self.count_listener(&filter, -1);
-        }
-    }
-
-    /// A filter has come or gone that streams may have subjects for.
-    fn count_listener(&mut self, filter: &[u8], change: i32) {
-        for stream in &mut self.streams {
-            let subjects = &stream.config.subjects;
-            let concerns = subjects.iter().any(|subject| overlap(subject.as_bytes(), filter));
-            if concerns {
-                stream.listeners = stream.listeners.saturating_add_signed(change);
-            }
+        if let Some(removed) = self.subscriptions.remove(&mut self.interest, id) {
+            self.remove_listener(&removed);
         }
     }
 
@@ -661,13 +678,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
                 // Consumers pass over what is not for them.
                 let visible = Visible { stream: number, sequence, time_ns: batch.time_ns(), now_ns };
-                self.follow(visible, &record, 0);
+                self.follow(visible, &record);
                 release.next_record = sequence + 1;
             }
             self.found = found;
             if release.next_record <= last {
                 return Some(release);
             }
+        }
+        if release.batch.is_some() {
+            self.consumers.note_offered(number, last);
         }
         while let Some(&promise) = release.promises.entries.get(release.next_promise) {
             if !self.has_room() {

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A subject follows its own token and `*` at each step, and collects every `>` that it passes. That visits at most as many
-//! places as there are filters with such beginnings.
+//! nodes as there are filters with such beginnings. Adding and removing a filter visits one node for each of its tokens,
+//! however many filters are equal to it.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use stilling_wire::nats::{Filter, Tokens};
 
 use crate::key::HashKey;
 
-/// Where a filter's owner is listed; what the numbers mean is the caller's.
+/// The owner of a filter; what the numbers mean is the caller's.
 type Id = u32;
 
 /// The tree.
@@ -25,9 +26,16 @@ pub struct Interest {
     nodes: Vec<Node>,
     /// Nodes that are in no tree.
     free: Vec<u32>,
+    /// Where each entry stands in the list of its node.
+    positions: Vec<u32>,
+    free_entries: Vec<u32>,
 }
 
-/// Places of nodes that stay when no filter is left.
+/// A filter in the tree, to be removed by it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry(u32);
+
+/// Nodes, and entries, whose memory stays when no filter is left.
 const PLACES_KEPT: usize = 1024;
 
 /// The root, which is nobody's child.
@@ -38,10 +46,17 @@ struct Node {
     children: HashMap<Box<[u8]>, u32, HashKey>,
     /// The child for any one token; the root if there is none.
     any: u32,
-    /// Whose filter ends here.
-    here: Vec<Id>,
-    /// Whose filter has `>` here.
-    rest: Vec<Id>,
+    /// Filters that end here.
+    here: Vec<Listed>,
+    /// Filters that have `>` here.
+    rest: Vec<Listed>,
+}
+
+/// A filter in the list of its node.
+#[derive(Clone, Copy, Debug)]
+struct Listed {
+    id: Id,
+    entry: u32,
 }
 
 impl Node {
@@ -58,31 +73,63 @@ impl Interest {
     /// A tree without filters.
     #[must_use]
     pub fn new(key: HashKey) -> Interest {
-        Interest { key, nodes: vec![Node::new(key)], free: Vec::new() }
+        Interest {
+            key,
+            nodes: vec![Node::new(key)],
+            free: Vec::new(),
+            positions: Vec::new(),
+            free_entries: Vec::new(),
+        }
     }
 
     /// Adds a filter of `id`.
-    pub fn insert(&mut self, filter: Filter<'_>, id: Id) {
+    pub fn insert(&mut self, filter: Filter<'_>, id: Id) -> Entry {
         let mut at = ROOT;
         for token in filter.tokens() {
             if token == b">" {
-                self.nodes[at as usize].rest.push(id);
-                return;
+                return self.list(at, true, id);
             }
             at = match self.child(at, token) {
                 Some(child) => child,
                 None => self.add_child(at, token),
             };
         }
-        self.nodes[at as usize].here.push(id);
+        self.list(at, false, id)
     }
 
-    /// Removes a filter of `id`. Returns whether it was there.
-    pub fn remove(&mut self, filter: Filter<'_>, id: Id) -> bool {
-        self.remove_below(ROOT, filter.tokens(), id)
+    fn list(&mut self, at: u32, is_rest: bool, id: Id) -> Entry {
+        let node = &mut self.nodes[at as usize];
+        let list = if is_rest { &mut node.rest } else { &mut node.here };
+        let position = list.len() as u32;
+        let entry = match self.free_entries.pop() {
+            Some(entry) => {
+                self.positions[entry as usize] = position;
+                entry
+            }
+            None => {
+                self.positions.push(position);
+                (self.positions.len() - 1) as u32
+            }
+        };
+        list.push(Listed { id, entry });
+        Entry(entry)
     }
 
-    /// Appends to `into` whoever has a filter that takes the checked `subject`, once for each such filter.
+    /// Removes the `filter` that is the `entry`. Returns whether it was there.
+    pub fn remove(&mut self, filter: Filter<'_>, entry: Entry) -> bool {
+        let was_there = self.remove_below(ROOT, filter.tokens(), entry.0);
+        if was_there {
+            self.free_entries.push(entry.0);
+            if self.free_entries.len() == self.positions.len() {
+                self.free_entries = Vec::new();
+                self.positions.clear();
+                self.positions.shrink_to(PLACES_KEPT);
+            }
+        }
+        was_there
+    }
+
+    /// Appends to `into` the owners of all filters that take the checked `subject`, once for each such filter.
     #[inline]
     pub fn find(&self, subject: &[u8], into: &mut Vec<Id>) {
         self.find_below(ROOT, subject, into);
@@ -90,7 +137,7 @@ impl Interest {
 
     fn find_below(&self, at: u32, rest: &[u8], into: &mut Vec<Id>) {
         let node = &self.nodes[at as usize];
-        into.extend_from_slice(&node.rest);
+        into.extend(node.rest.iter().map(|listed| listed.id));
         // Tokens are a few bytes long; a search by words would cost more to set up.
         let (token, behind) = match rest.iter().position(|&byte| byte == b'.') {
             Some(dot) => (&rest[..dot], Some(&rest[dot + 1..])),
@@ -101,7 +148,7 @@ impl Interest {
         for child in literal.into_iter().chain(any) {
             match behind {
                 Some(behind) => self.find_below(child, behind, into),
-                None => into.extend_from_slice(&self.nodes[child as usize].here),
+                None => into.extend(self.nodes[child as usize].here.iter().map(|listed| listed.id)),
             }
         }
     }
@@ -128,19 +175,28 @@ impl Interest {
         child
     }
 
-    fn remove_below(&mut self, at: u32, mut tokens: Tokens<'_>, id: Id) -> bool {
-        let forget = |list: &mut Vec<Id>| {
-            let found = list.iter().position(|&other| other == id);
-            // The others keep their order, in which they are served.
-            found.map(|found| list.remove(found)).is_some()
-        };
+    /// Takes an entry out of the list of a node; the last one of the list takes its position.
+    fn unlist(&mut self, at: u32, is_rest: bool, entry: u32) -> bool {
         let node = &mut self.nodes[at as usize];
+        let list = if is_rest { &mut node.rest } else { &mut node.here };
+        let Some(&position) = self.positions.get(entry as usize) else { return false };
+        if list.get(position as usize).is_none_or(|listed| listed.entry != entry) {
+            return false;
+        }
+        list.swap_remove(position as usize);
+        if let Some(moved) = list.get(position as usize) {
+            self.positions[moved.entry as usize] = position;
+        }
+        true
+    }
+
+    fn remove_below(&mut self, at: u32, mut tokens: Tokens<'_>, entry: u32) -> bool {
         match tokens.next() {
-            None => forget(&mut node.here),
-            Some(b">") => forget(&mut node.rest),
+            None => self.unlist(at, false, entry),
+            Some(b">") => self.unlist(at, true, entry),
             Some(token) => {
                 let Some(child) = self.child(at, token) else { return false };
-                let was_there = self.remove_below(child, tokens, id);
+                let was_there = self.remove_below(child, tokens, entry);
                 if self.nodes[child as usize].is_empty() {
                     let node = &mut self.nodes[at as usize];
                     if token == b"*" {
@@ -187,19 +243,19 @@ mod tests {
     fn a_subject_finds_the_filters_that_take_it() {
         let mut interest = Interest::new(HashKey(1, 2));
         let filters = ["orders.eu.new", "orders.*.new", "orders.>", ">", "orders.eu", "*.*"];
-        for (id, text) in filters.iter().enumerate() {
-            interest.insert(filter(text), id as Id);
-        }
+        let entries: Vec<Entry> =
+            (0..).zip(filters).map(|(id, text)| interest.insert(filter(text), id)).collect();
         assert_eq!(found(&interest, "orders.eu.new"), [0, 1, 2, 3]);
         assert_eq!(found(&interest, "orders.us.new"), [1, 2, 3]);
         assert_eq!(found(&interest, "orders.eu"), [2, 3, 4, 5]);
         assert_eq!(found(&interest, "orders"), [3]);
-        for (id, text) in filters.iter().enumerate() {
-            assert!(interest.remove(filter(text), id as Id));
-            assert!(!interest.remove(filter(text), id as Id));
+        for (entry, text) in entries.into_iter().zip(filters) {
+            assert!(interest.remove(filter(text), entry));
+            assert!(!interest.remove(filter(text), entry));
         }
         assert!(interest.nodes[0].is_empty());
         assert_eq!((interest.free.len(), interest.nodes.len()), (0, 1), "nothing is left behind");
+        assert_eq!((interest.free_entries.len(), interest.positions.len()), (0, 0));
     }
 
     fn token() -> impl Strategy<Value = &'static str> {
@@ -221,21 +277,21 @@ mod tests {
             subjects in prop::collection::vec(prop::collection::vec(prop_oneof![Just("a"), Just("b"), Just("c")], 1..6), 1..10),
         ) {
             let mut interest = Interest::new(HashKey(3, 4));
-            let mut kept: Vec<(String, Id)> = Vec::new();
+            let mut kept: Vec<(String, Id, Entry)> = Vec::new();
             for (id, (text, goes)) in steps.into_iter().enumerate() {
                 if goes && !kept.is_empty() {
-                    let (text, id) = kept.swap_remove(id % kept.len());
-                    prop_assert!(interest.remove(filter(&text), id));
+                    let (text, _, entry) = kept.swap_remove(id % kept.len());
+                    prop_assert!(interest.remove(filter(&text), entry));
                 } else {
-                    interest.insert(filter(&text), id as Id);
-                    kept.push((text, id as Id));
+                    let entry = interest.insert(filter(&text), id as Id);
+                    kept.push((text, id as Id, entry));
                 }
             }
             for tokens in subjects {
                 let text = tokens.join(".");
                 let subject = Subject::parse(text.as_bytes(), &LIMITS).expect("a subject");
                 let mut expected: Vec<Id> =
-                    kept.iter().filter(|(text, _)| filter(text).takes(subject)).map(|(_, id)| *id).collect();
+                    kept.iter().filter(|(text, ..)| filter(text).takes(subject)).map(|(_, id, _)| *id).collect();
                 expected.sort_unstable();
                 prop_assert_eq!(found(&interest, &text), expected);
             }

@@ -81,19 +81,33 @@ pub const CONSUMER_CONFIGS_SIZE_MAX: usize = 64 * 1024 * 1024;
 /// Filters of one consumer. One with more is refused with an error object (`err_code` 10003).
 pub const FILTERS_PER_CONSUMER_MAX: usize = 64;
 
+/// Tokens of the filters of the consumers that one connection has made, each of which may cost some 250 bytes. One more filter
+/// than fit is refused with an error object (`err_code` 10026).
+pub const CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX: usize = 500_000;
+
+/// Tokens of the filters of all consumers. One more filter than fit is refused with an error object (`err_code` 10023).
+pub const CONSUMER_FILTER_TOKENS_MAX: usize = 4_000_000;
+
 /// Longest time that a consumer stays which nobody listens to, in nanoseconds. Who asks for longer gets this, and is told.
 pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
-/// Longest time that a consumer stays which nobody listens to and whose client has left, in nanoseconds. Where others find no
-/// room it goes at once.
+/// Longest time that a consumer stays without a listener when its client has left, in nanoseconds. Where another one finds no
+/// room the one whose client left first is removed at once.
 pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
 
-/// Consumers of which it is looked, every 50 milliseconds, whether their time has come. With more of them each waits for its
-/// turn.
+/// Steps per turn of the hub in which it takes apart what connections that have left had: a step is a subscription, a
+/// consumer, or a request for messages. The rest waits for the next turns; the subscriptions of such a connection get nothing
+/// meanwhile.
+pub const LEFT_PER_TURN: usize = 256;
+
+/// Consumers checked for expiry and heartbeats per 50 ms. With more of them each waits for its turn.
 pub const CONSUMERS_LOOKED_AT: usize = 1024;
 
 /// Consumers that read or send a chunk in one turn of the hub. The others are the first of the next turn.
 pub const CHUNKS_PER_TURN: usize = 64;
+
+/// Filters that are compared with records of chunks in one turn of the hub. The rest of the chunks waits for the next turn.
+pub const FILTERS_COMPARED_PER_TURN: usize = 65_536;
 
 /// Consumers that are told at once of those of a stream. Who wants the others asks from the next place on.
 pub const CONSUMERS_PER_PAGE: usize = 256;

@@ -1,12 +1,15 @@
-//! Who is subscribed to what, by which name, and which subscription of a queue is next.
+//! The table of subscriptions: by number, by client and sid, and whose turn it is in a queue.
+//!
+//! A client that leaves may have ten thousand subscriptions. They stop counting at once and are removed some at a time
+//! ([`Subscriptions::remove_left`]), so that no turn of the hub is long because of them.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::hash_map::{self, Entry};
+use std::collections::{HashMap, VecDeque};
 
 use stilling_wire::nats::{Filter, SubjectLimits};
 
 use crate::intake::{Client, Traits};
-use crate::interest::Interest;
+use crate::interest::{self, Interest};
 use crate::key::HashKey;
 use crate::limits::{FILTER_TOKENS_MAX, FILTER_TOKENS_PER_CLIENT_MAX, SUBSCRIPTIONS_MAX};
 
@@ -19,11 +22,34 @@ pub(crate) struct Subscription {
     pub(crate) traits: Traits,
     pub(crate) sid: Box<[u8]>,
     filter: Box<[u8]>,
+    /// Its filter in the tree.
+    entry: Option<interest::Entry>,
+    /// The place of its client.
+    owner: u32,
+    /// The streams whose subjects its filter may take.
+    pub(crate) streams: Streams,
     /// The queue's number.
     pub(crate) queue: Option<u32>,
     pub(crate) delivered: u64,
     /// It ends after so many messages.
     pub(crate) ends_after: Option<u32>,
+}
+
+/// Streams that a filter concerns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Streams {
+    #[default]
+    None,
+    One(u32),
+    /// Those with an overlapping subject.
+    Many,
+}
+
+/// A subscription that was removed.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) struct Removed {
+    pub(crate) filter: Box<[u8]>,
+    pub(crate) streams: Streams,
 }
 
 /// Why there is no more room for a subscription.
@@ -40,7 +66,12 @@ pub(crate) struct Subscriptions {
     per_client_max: usize,
     places: Vec<Option<Subscription>>,
     free: Vec<u32>,
-    clients: HashMap<Client, OfClient, HashKey>,
+    clients: HashMap<Client, u32, HashKey>,
+    owners: Vec<Owner>,
+    free_owners: Vec<u32>,
+    /// Clients that have left, and their subscriptions that are not removed yet.
+    left: VecDeque<Left>,
+    left_count: usize,
     /// Tokens of all filters.
     tokens: usize,
     queues: HashMap<Box<[u8]>, u32, HashKey>,
@@ -49,11 +80,20 @@ pub(crate) struct Subscriptions {
     free_groups: Vec<u32>,
 }
 
+/// A client with subscriptions.
 #[derive(Debug)]
-struct OfClient {
+struct Owner {
     sids: HashMap<Box<[u8]>, u32, HashKey>,
     /// Tokens of its filters.
     tokens: usize,
+    /// Its subscriptions count no longer.
+    has_left: bool,
+}
+
+#[derive(Debug)]
+struct Left {
+    owner: u32,
+    sids: hash_map::IntoIter<Box<[u8]>, u32>,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +111,10 @@ impl Subscriptions {
             places: Vec::new(),
             free: Vec::new(),
             clients: HashMap::with_hasher(key),
+            owners: Vec::new(),
+            free_owners: Vec::new(),
+            left: VecDeque::new(),
+            left_count: 0,
             tokens: 0,
             queues: HashMap::with_hasher(key),
             groups: Vec::new(),
@@ -78,18 +122,37 @@ impl Subscriptions {
         }
     }
 
+    /// Subscriptions of clients that are there.
     pub(crate) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
+        self.places.len() - self.free.len() - self.left_count
+    }
+
+    /// Whether subscriptions of clients that have left are to be removed.
+    pub(crate) fn has_left(&self) -> bool {
+        !self.left.is_empty()
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Subscription> {
-        self.places.get_mut(id as usize)?.as_mut()
+        let subscription = self.places.get_mut(id as usize)?.as_mut()?;
+        let is_there = self.left.is_empty() || !self.owners[subscription.owner as usize].has_left;
+        is_there.then_some(subscription)
     }
 
     #[inline]
     pub(crate) fn get(&self, id: u32) -> Option<&Subscription> {
-        self.places.get(id as usize)?.as_ref()
+        let subscription = self.places.get(id as usize)?.as_ref()?;
+        let is_there = self.left.is_empty() || !self.owners[subscription.owner as usize].has_left;
+        is_there.then_some(subscription)
+    }
+
+    fn is_full(&self, tokens: usize) -> bool {
+        self.len() + self.left_count >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX
+    }
+
+    /// Whether one more with this filter fits as soon as some of the clients that have left are removed.
+    pub(crate) fn waits_for_left(&self, filter: &[u8]) -> bool {
+        self.has_left() && self.is_full(tokens(filter))
     }
 
     /// Adds a subscription. One whose sid the client uses already is left as it is, as nats-server does.
@@ -101,11 +164,11 @@ impl Subscriptions {
         (filter, queue, sid): (&[u8], &[u8], &[u8]),
     ) -> Result<Option<u32>, TooMany> {
         let tokens = tokens(filter);
-        if self.len() >= SUBSCRIPTIONS_MAX || self.tokens + tokens > FILTER_TOKENS_MAX {
+        if self.is_full(tokens) {
             return Err(TooMany::InAll);
         }
-        let new = || OfClient { sids: HashMap::with_hasher(self.key), tokens: 0 };
-        let of_client = self.clients.entry(client).or_insert_with(new);
+        let owner = self.owner(client);
+        let of_client = &mut self.owners[owner as usize];
         if of_client.sids.len() >= self.per_client_max
             || of_client.tokens + tokens > FILTER_TOKENS_PER_CLIENT_MAX
         {
@@ -122,13 +185,13 @@ impl Subscriptions {
             traits,
             sid: sid.into(),
             filter: filter.into(),
+            entry: checked(filter).map(|filter| interest.insert(filter, id)),
+            owner,
+            streams: Streams::None,
             queue,
             delivered: 0,
             ends_after: None,
         };
-        if let Some(filter) = checked(filter) {
-            interest.insert(filter, id);
-        }
         match self.places.get_mut(id as usize) {
             Some(place) => *place = Some(subscription),
             None => self.places.push(Some(subscription)),
@@ -136,40 +199,84 @@ impl Subscriptions {
         Ok(Some(id))
     }
 
-    /// The number of a client's subscription.
-    pub(crate) fn find(&self, client: Client, sid: &[u8]) -> Option<u32> {
-        self.clients.get(&client)?.sids.get(sid).copied()
+    /// The place of a client, which it gets with its first subscription.
+    fn owner(&mut self, client: Client) -> u32 {
+        if let Some(&owner) = self.clients.get(&client) {
+            return owner;
+        }
+        let new = Owner { sids: HashMap::with_hasher(self.key), tokens: 0, has_left: false };
+        let owner = match self.free_owners.pop() {
+            Some(owner) => {
+                self.owners[owner as usize] = new;
+                owner
+            }
+            None => {
+                self.owners.push(new);
+                (self.owners.len() - 1) as u32
+            }
+        };
+        self.clients.insert(client, owner);
+        owner
     }
 
-    /// Removes a subscription; returns its filter.
-    pub(crate) fn remove(&mut self, interest: &mut Interest, id: u32) -> Option<Box<[u8]>> {
+    /// The number of a client's subscription.
+    pub(crate) fn find(&self, client: Client, sid: &[u8]) -> Option<u32> {
+        let owner = *self.clients.get(&client)?;
+        self.owners[owner as usize].sids.get(sid).copied()
+    }
+
+    /// Removes a subscription of a client that is there.
+    pub(crate) fn remove(&mut self, interest: &mut Interest, id: u32) -> Option<Removed> {
+        let Subscription { client, owner, .. } = *self.get(id)?;
+        let removed = self.take(interest, id)?;
+        let of_client = &mut self.owners[owner as usize];
+        of_client.sids.remove(&removed.sid);
+        of_client.tokens -= tokens(&removed.filter);
+        if of_client.sids.is_empty() {
+            self.clients.remove(&client);
+            self.free_owners.push(owner);
+        }
+        Some(Removed { filter: removed.filter, streams: removed.streams })
+    }
+
+    /// Takes a subscription out of everything but its client's list.
+    fn take(&mut self, interest: &mut Interest, id: u32) -> Option<Subscription> {
         let subscription = self.places.get_mut(id as usize)?.take()?;
         self.free.push(id);
-        let tokens = tokens(&subscription.filter);
-        self.tokens -= tokens;
-        if let Some(of_client) = self.clients.get_mut(&subscription.client) {
-            of_client.sids.remove(&subscription.sid);
-            of_client.tokens -= tokens;
-            if of_client.sids.is_empty() {
-                self.clients.remove(&subscription.client);
-            }
-        }
+        self.tokens -= tokens(&subscription.filter);
         if let Some(queue) = subscription.queue {
             self.part(queue);
         }
-        if let Some(filter) = checked(&subscription.filter) {
-            interest.remove(filter, id);
+        if let Some((filter, entry)) = checked(&subscription.filter).zip(subscription.entry) {
+            interest.remove(filter, entry);
         }
-        Some(subscription.filter)
+        Some(subscription)
     }
 
-    /// The numbers of all subscriptions of a client.
-    pub(crate) fn of(&self, client: Client) -> Vec<u32> {
-        let mut ids: Vec<u32> =
-            self.clients.get(&client).map(|of| of.sids.values().copied().collect()).unwrap_or_default();
-        // The table's order depends on its key.
-        ids.sort_unstable();
-        ids
+    /// A client has left: from now on it has no subscriptions. They are removed by [`remove_left`](Self::remove_left).
+    pub(crate) fn leave(&mut self, client: Client) {
+        let Some(owner) = self.clients.remove(&client) else { return };
+        let of_client = &mut self.owners[owner as usize];
+        of_client.has_left = true;
+        let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
+        self.left_count += sids.len();
+        self.left.push_back(Left { owner, sids: sids.into_iter() });
+    }
+
+    /// Removes one subscription of a client that has left, if there is one.
+    pub(crate) fn remove_left(&mut self, interest: &mut Interest) -> Option<Removed> {
+        loop {
+            let left = self.left.front_mut()?;
+            let Some((_, id)) = left.sids.next() else {
+                self.free_owners.push(left.owner);
+                self.left.pop_front();
+                continue;
+            };
+            self.left_count -= 1;
+            if let Some(removed) = self.take(interest, id) {
+                return Some(Removed { filter: removed.filter, streams: removed.streams });
+            }
+        }
     }
 
     /// Whose turn it is among `members` of a queue.
@@ -209,7 +316,8 @@ impl Subscriptions {
     }
 }
 
-fn tokens(filter: &[u8]) -> usize {
+/// How many tokens a filter has.
+pub(crate) fn tokens(filter: &[u8]) -> usize {
     filter.iter().filter(|&&byte| byte == b'.').count() + 1
 }
 
@@ -273,10 +381,11 @@ mod tests {
         }
         assert_eq!(add(one, most), Err(TooMany::OfClient));
         assert!(add(other, 0).is_ok(), "another client's share");
-        for id in all.of(one) {
-            assert!(all.remove(&mut interest, id).is_some());
+        all.leave(one);
+        for _ in 0..most {
+            assert!(all.remove_left(&mut interest).is_some());
         }
-        assert_eq!(all.tokens, 1000);
+        assert_eq!((all.tokens, all.remove_left(&mut interest)), (1000, None));
     }
 
     #[test]
@@ -290,11 +399,16 @@ mod tests {
         assert_eq!(all.add(&mut interest, client, traits, (b"b", b"", b"1")), Ok(None), "the sid is in use");
         assert_eq!(all.add(&mut interest, client, traits, (b"b", b"q", b"2")), Ok(Some(1)));
         assert_eq!(all.add(&mut interest, client, traits, (b"b", b"", b"3")), Err(TooMany::OfClient));
-        assert_eq!(all.of(client), [0, 1]);
-        for id in all.of(client) {
-            assert!(all.remove(&mut interest, id).is_some());
-        }
-        assert_eq!((all.len(), all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0, 0));
+        assert_eq!(all.len(), 2);
+        let removed = |filter: &[u8]| Some(Removed { filter: filter.into(), streams: Streams::None });
+        assert_eq!(all.remove(&mut interest, 0), removed(b"a.>"));
+        all.leave(client);
+        assert_eq!((all.len(), all.find(client, b"2")), (0, None), "at once");
+        assert!(all.get(1).is_none() && all.remove(&mut interest, 1).is_none(), "at once");
+        assert_eq!(all.remove_left(&mut interest), removed(b"b"));
+        assert_eq!((all.remove_left(&mut interest), all.has_left()), (None, false));
+        assert_eq!((all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0));
+        assert_eq!(all.free_owners.len(), all.owners.len());
         let mut found = Vec::new();
         interest.find(b"a.b", &mut found);
         assert!(found.is_empty());

@@ -533,10 +533,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             inactive_ns,
             config: told,
         };
-        if self.consumers.are_full(wanted.config.get().len()) {
-            self.api_size += answers::PLACE_COST * self.consumers.places();
-            self.forget_left();
-        }
+        self.api_size += answers::PLACE_COST * self.make_room_for(&wanted);
         let added = self.consumers.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
             Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),

@@ -14,14 +14,16 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_journal::{Chunk, From, GapCause, ReadOrder, Record};
+use stilling_journal::{Chunk, From, GapCause, Kind, ReadOrder, Record};
 use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
 
 use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::{Ended, Visible};
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
-use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
+use crate::limits::{
+    CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN,
+};
 use crate::storage::Storage;
 use crate::stream::Durability;
 
@@ -46,6 +48,7 @@ pub(super) const LOOK_EVERY_NS: u64 = 50_000_000;
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a consumer go on, if it can.
     pub(super) fn advance(&mut self, number: u32, now_ns: SteadyNanos) {
+        self.consumers.catch_up(number);
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         match consumer.state {
             State::Asleep | State::Following => {}
@@ -145,11 +148,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
             let has_room = self.has_room();
             let Some(consumer) = self.consumers.get_mut(number) else { return };
-            if !has_room {
+            if !has_room || self.compared >= FILTERS_COMPARED_PER_TURN {
                 consumer.state = State::Sending(chunk, at, visible);
                 self.consumers.note_sent(number, last_client);
-                return self.consumers.call(number, false);
+                return self.consumers.call(number, has_room);
             }
+            self.compared += consumer.wanted.filters.len();
             if consumer.wants(&record) {
                 if self.has_no_target(number) {
                     // The pulls are satisfied, or the flow is to be answered first.
@@ -216,56 +220,79 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// A connection is gone: nobody will say that what it was sent has left, and what it has asked for is not wanted.
-    pub(super) fn stop_waiting_for(&mut self, client: Client) {
-        for number in self.consumers.concerned(client) {
-            if let Some(consumer) = self.consumers.get_mut(number)
-                && matches!(consumer.state, State::Ahead(ahead) if ahead == client)
-            {
-                self.consumers.has_left(number);
-            }
-            if self.consumers.get(number).is_some_and(|consumer| consumer.sent_to() == Some(client)) {
-                self.consumers.take_sent(number);
-            }
-            // The answers of one may go to another, who listens.
-            let asked = self.consumers.get(number).map(|consumer| {
-                let of_client = consumer.pulls().iter().filter(|pull| pull.client == client);
-                of_client.map(|pull| pull.reply.clone()).collect::<Vec<_>>()
-            });
-            let mut asked = asked.unwrap_or_default();
-            asked.retain(|reply| !self.is_heard(reply));
-            self.consumers.take_pulls(number, |pull| {
-                (pull.client == client && asked.contains(&pull.reply)).then_some(())
-            });
+    /// A connection is gone: a consumer is not to wait for it, and its requests for messages are dropped unless another
+    /// connection listens for the answers. Returns how many requests were looked at.
+    pub(super) fn stop_waiting_for(&mut self, client: Client, number: u32) -> usize {
+        let Some(consumer) = self.consumers.get(number) else { return 0 };
+        let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client);
+        let has_got_last = consumer.sent_to() == Some(client);
+        let Hub { consumers, found_again, interest, subscriptions, .. } = self;
+        let mut is_heard = |subject: &[u8]| {
+            found_again.clear();
+            interest.find(subject, found_again);
+            found_again.iter().any(|&id| subscriptions.get(id).is_some())
+        };
+        if is_awaited {
+            consumers.has_left(number);
         }
+        if has_got_last {
+            consumers.take_sent(number);
+        }
+        let mut count = 0;
+        consumers.take_pulls(number, |pull| {
+            count += 1;
+            (pull.client == client && !is_heard(&pull.reply)).then_some(())
+        });
+        count
     }
 
-    /// A record has become visible, and goes to those who follow its stream, from a place in their list on. Where there is
-    /// no room any more it waits, for the rest of them.
-    pub(super) fn follow(&mut self, visible: Visible, record: &Record<'_>, from: usize) {
+    /// A record has become visible, and goes to the consumers that follow its stream and want it.
+    pub(super) fn follow(&mut self, visible: Visible, record: &Record<'_>) {
+        let Visible { stream, sequence, .. } = visible;
+        if self.consumers.has_hole_before(stream, sequence) && self.consumers.has_following(stream) {
+            self.read_again_before(stream, sequence);
+        }
+        let mut found = std::mem::take(&mut self.followers);
+        found.clear();
+        if record.kind == Kind::Ordinary && self.consumers.has_following(stream) {
+            self.consumers.find_following(stream, record.subject, &mut found);
+        }
+        self.offer(visible, record, &found);
+        self.followers = found;
+    }
+
+    /// Offers a record to consumers that want it. Without room the rest of them waits.
+    pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
         let Visible { stream, sequence, time_ns, now_ns } = visible;
-        let mut at = from;
-        while let Some(number) = self.consumers.next_following(stream, at) {
+        for (at, &number) in to.iter().enumerate() {
             if self.has_begun() {
-                return self.keep_record(visible, record, at);
+                return self.keep_record(visible, record, &to[at..]);
             }
-            at += 1;
-            let Some(consumer) = self.consumers.get_mut(number) else { continue };
-            match consumer.next {
-                Some(next) if next == sequence => {}
-                Some(next) if next > sequence => continue,
-                _ => {
-                    consumer.state = State::Asleep;
-                    self.consumers.call(number, true);
-                    continue;
-                }
-            }
-            if !consumer.wants(record) {
-                consumer.next = Some(sequence + 1);
-            } else if self.has_no_target(number)
-                || self.send_record(number, sequence, time_ns, record, now_ns) == Sent::Unheard
+            self.work.offered += 1;
+            let Some(consumer) = self.consumers.get(number) else { continue };
+            if !matches!(consumer.state, State::Following) {
+                self.consumers.unlist(number);
+            } else if consumer.next.is_none_or(|next| next <= sequence)
+                && (self.has_no_target(number)
+                    || self.send_record(number, sequence, time_ns, record, now_ns) == Sent::Unheard)
             {
                 self.sleep(number, sequence);
+            }
+        }
+        self.consumers.note_offered(stream, sequence);
+    }
+
+    /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
+    fn read_again_before(&mut self, stream: usize, sequence: u64) {
+        for number in self.consumers.of_stream(stream) {
+            if self.consumers.next_of(number).is_some_and(|next| next < sequence)
+                && self.consumers.get(number).is_some_and(|c| matches!(c.state, State::Following))
+            {
+                self.consumers.catch_up(number);
+                if let Some(consumer) = self.consumers.get_mut(number) {
+                    consumer.state = State::Asleep;
+                }
+                self.consumers.call(number, true);
             }
         }
     }
@@ -408,6 +435,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
+        if !self.consumers.get(number).is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some())) {
+            return;
+        }
         let ended = self.consumers.take_pulls(number, why);
         self.tell_ended(ended.into_iter().map(|(pull, status)| (pull.reply, status)).collect());
     }
@@ -480,11 +510,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.consumers.remove(number);
             return;
         }
+        if is_idle && !is_heard {
+            // A record that it wants would still visit it.
+            self.consumers.catch_up(number);
+        }
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         if is_heard {
             consumer.active_ns = now_ns;
         } else if is_idle {
-            // Those that follow are walked over for each record, also for one that nobody will ever be sent.
             consumer.state = State::Asleep;
         }
         let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
@@ -519,17 +552,30 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Makes room where there is none: consumers whose clients have left, and which nobody listens to, go.
-    pub(super) fn forget_left(&mut self) {
-        for number in 0..self.consumers.places() as u32 {
-            let Some(consumer) = self.consumers.get(number).filter(|consumer| consumer.is_left()) else {
+    /// Makes room for a consumer where there is none: of those without a listener whose clients have left the oldest are
+    /// removed. Returns how many were looked at.
+    pub(super) fn make_room_for(&mut self, wanted: &Wanted) -> usize {
+        for looked in 0..LEFT_PER_TURN {
+            if !self.consumers.are_full(wanted) {
+                return looked;
+            }
+            let Some(number) = self.consumers.first_left() else {
+                // Those of a client that has just left are not noted yet.
+                if !self.end_a_departure() {
+                    return looked;
+                }
                 continue;
             };
-            let deliver = consumer.wanted.deliver.clone();
-            if !deliver.is_some_and(|deliver| self.is_heard(&deliver)) {
+            let Some(consumer) = self.consumers.get(number) else { return looked };
+            let (is_idle, deliver) = (consumer.is_idle(), consumer.wanted.deliver.clone());
+            if is_idle && !deliver.is_some_and(|deliver| self.is_heard(&deliver)) {
                 self.consumers.remove(number);
+            } else {
+                // To the end of the line.
+                self.consumers.note_left(number);
             }
         }
+        LEFT_PER_TURN
     }
 
     /// Whether somebody is subscribed to a subject.

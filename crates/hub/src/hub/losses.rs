@@ -93,7 +93,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     stream.visible = sequence;
                     let visible =
                         Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
-                    self.follow(visible, &record, 0);
+                    self.follow(visible, &record);
                 }
             }
         }

@@ -1,23 +1,27 @@
 //! All consumers: what each wants and how far it is, whose they are, and which of them have something to do.
 //!
-//! There may be many that do nothing, so nobody walks over all of them: those that follow are listed by stream, those that
-//! can go on stand in a queue, and those for whom only time passes are looked at in turn, some at a time.
+//! There may be many that do nothing, so nothing walks over all of them: those that follow are indexed by stream and filter,
+//! those that can go on stand in a queue, those of a client are listed with it, and those for which only time passes are
+//! looked at in turn, some at a time.
 //!
 //! What they cost is bounded for each client that makes them or asks for messages, and for all together.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use serde_json::value::RawValue;
 use stilling_journal::{Chunk, From, Kind, Record};
 
+use super::followers::Followers;
 use super::{Now, SteadyNanos, UnixNanos};
 use crate::intake::Client;
+use crate::interest::Entry;
 use crate::key::HashKey;
 use crate::limits::{
-    CONSUMER_CONFIGS_SIZE_MAX, CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, PULLS_MAX,
-    PULLS_PER_CLIENT_MAX, PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIGS_SIZE_MAX, CONSUMER_FILTER_TOKENS_MAX, CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX,
+    CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
+    PULLS_PER_CONSUMER_MAX,
 };
-use crate::subscriptions::overlap;
+use crate::subscriptions::{overlap, tokens};
 
 /// What somebody wants of a stream.
 #[derive(Clone, Debug)]
@@ -41,12 +45,12 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Consumer {
     pub(super) wanted: Wanted,
-    /// Who made it, and whether that connection is gone.
+    /// The connection that made it, and, once that is gone, the place among those whose makers have left.
     owner: Client,
-    has_left: bool,
+    left: Option<u64>,
     pub(super) created_ns: UnixNanos,
     pub(super) state: State,
-    /// The sequence that it looks at next, once it is known.
+    /// The sequence that it looks at next, once it is known. One that follows may be further: [`Consumers::catch_up`].
     pub(super) next: Option<u64>,
     /// How many it has got, and the sequence of the last; before the first, the one before that which it begins with.
     pub(super) delivered: u64,
@@ -61,8 +65,8 @@ pub(super) struct Consumer {
     pub(super) stalled: bool,
     /// It stands in the queue of those that can go on.
     is_due: bool,
-    /// It stands in the list of those that follow its stream; it may have stopped meanwhile.
-    is_listed: bool,
+    /// Its filters in the index of those that follow its stream; it may have stopped meanwhile.
+    entries: Option<Vec<Entry>>,
 }
 
 #[derive(Debug, Default)]
@@ -113,6 +117,11 @@ pub(super) struct Consumers {
     pub(super) go_on: bool,
     pulls: usize,
     configs_size: usize,
+    /// Tokens of the filters of all consumers.
+    tokens: usize,
+    /// Those whose makers have left, in the order in which these did.
+    left: BTreeMap<u64, u32>,
+    left_next: u64,
     pub(super) looked_ns: SteadyNanos,
     /// The first to be looked at next.
     look_from: u32,
@@ -121,17 +130,33 @@ pub(super) struct Consumers {
 #[derive(Debug)]
 struct OfStream {
     names: HashMap<String, u32, HashKey>,
-    following: Vec<u32>,
+    followers: Followers,
 }
 
 /// What there is because of a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(PartialEq, Eq, Debug, Default)]
 struct OfClient {
-    /// Consumers that it made.
-    made: usize,
+    /// Consumers that it made, and the tokens of their filters.
+    made: BTreeSet<u32>,
+    tokens: usize,
     pulls: usize,
-    /// Consumers that wait until what they sent has left by its connection.
-    awaited: usize,
+    /// Consumers that hold pulls of it or wait until what they sent has left by its connection, and how many times each.
+    concerned: BTreeMap<u32, usize>,
+}
+
+impl OfClient {
+    fn concern(&mut self, number: u32) {
+        *self.concerned.entry(number).or_default() += 1;
+    }
+
+    fn release(&mut self, number: u32) {
+        if let Some(times) = self.concerned.get_mut(&number) {
+            *times -= 1;
+            if *times == 0 {
+                self.concerned.remove(&number);
+            }
+        }
+    }
 }
 
 /// A consumer's number in a mark or ticket.
@@ -139,7 +164,7 @@ pub(super) type Ticket = u64;
 
 impl Consumers {
     pub(super) fn new(key: HashKey, streams: usize) -> Consumers {
-        let of_stream = || OfStream { names: HashMap::with_hasher(key), following: Vec::new() };
+        let of_stream = || OfStream { names: HashMap::with_hasher(key), followers: Followers::new(key) };
         Consumers {
             places: Vec::new(),
             free: Vec::new(),
@@ -149,6 +174,9 @@ impl Consumers {
             go_on: false,
             pulls: 0,
             configs_size: 0,
+            tokens: 0,
+            left: BTreeMap::new(),
+            left_next: 0,
             looked_ns: 0,
             look_from: 0,
         }
@@ -199,11 +227,15 @@ impl Consumers {
 
     /// Adds one of a client, under a name that its stream does not have yet, if there is room.
     pub(super) fn add(&mut self, owner: Client, wanted: Wanted, now: Now) -> Result<u32, Unwelcome> {
-        let made = self.clients.get(&owner).map_or(0, |of| of.made);
-        if self.len() >= CONSUMERS_MAX || made >= CONSUMERS_PER_CLIENT_MAX {
+        let (made, of_owner) = self.clients.get(&owner).map_or((0, 0), |of| (of.made.len(), of.tokens));
+        let tokens = wanted.tokens();
+        if self.len() >= CONSUMERS_MAX
+            || made >= CONSUMERS_PER_CLIENT_MAX
+            || of_owner + tokens > CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX
+        {
             return Err(Unwelcome::TooMany);
         }
-        if self.configs_size + wanted.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX {
+        if self.are_full(&wanted) {
             return Err(Unwelcome::NoMemory);
         }
         let next = match wanted.from {
@@ -219,12 +251,15 @@ impl Consumers {
         if let Some(of) = self.streams.get_mut(wanted.stream) {
             of.names.insert(wanted.name.clone(), number);
         }
-        self.clients.entry(owner).or_default().made += 1;
+        let of_owner = self.clients.entry(owner).or_default();
+        of_owner.made.insert(number);
+        of_owner.tokens += tokens;
         self.configs_size += wanted.config.get().len();
+        self.tokens += tokens;
         self.places[number as usize].1 = Some(Consumer {
             wanted,
             owner,
-            has_left: false,
+            left: None,
             created_ns: now.unix_ns,
             state: State::Asleep,
             next,
@@ -237,7 +272,7 @@ impl Consumers {
             flow: 0,
             stalled: false,
             is_due: false,
-            is_listed: false,
+            entries: None,
         });
         Ok(number)
     }
@@ -250,21 +285,28 @@ impl Consumers {
         self.free.push(number);
         if let Some(of) = self.streams.get_mut(consumer.wanted.stream) {
             of.names.remove(&consumer.wanted.name);
-            if consumer.is_listed {
-                of.following.retain(|&other| other != number);
+            if let Some(entries) = &consumer.entries {
+                of.followers.remove(&consumer.wanted.filters, entries);
             }
         }
+        let tokens = consumer.wanted.tokens();
         self.configs_size -= consumer.wanted.config.get().len();
-        self.count(consumer.owner, |of| of.made -= 1);
+        self.tokens -= tokens;
+        self.count(consumer.owner, |of| {
+            of.made.remove(&number);
+            of.tokens -= tokens;
+        });
+        if let Some(place) = consumer.left {
+            self.left.remove(&place);
+        }
         if let State::Ahead(client) = consumer.state {
-            self.count(client, |of| of.awaited -= 1);
+            self.count(client, |of| of.release(number));
         }
         if let Some(client) = consumer.sent_to {
-            self.count(client, |of| of.awaited -= 1);
+            self.count(client, |of| of.release(number));
         }
         for pull in &consumer.pulls {
-            self.pulls -= 1;
-            self.count(pull.client, |of| of.pulls -= 1);
+            self.uncount_pull(number, pull);
         }
         if self.is_empty() {
             // Nobody looks any more at who was called.
@@ -282,45 +324,87 @@ impl Consumers {
         }
     }
 
+    fn uncount_pull(&mut self, number: u32, pull: &Pull) {
+        self.pulls -= 1;
+        self.count(pull.client, |of| {
+            of.pulls -= 1;
+            of.release(number);
+        });
+    }
+
     /// Has a consumer get each record as it becomes visible.
     pub(super) fn follow_on(&mut self, number: u32) {
         let Some(consumer) = self.places.get_mut(number as usize).and_then(|place| place.1.as_mut()) else {
             return;
         };
         consumer.state = State::Following;
-        if !std::mem::replace(&mut consumer.is_listed, true)
+        if consumer.entries.is_none()
             && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
         {
-            of.following.push(number);
+            consumer.entries = Some(of.followers.insert(&consumer.wanted.filters, number));
         }
     }
 
-    /// The next consumer that follows a stream, from the place `at` of its list on. Those that have stopped are taken
-    /// out of it.
-    pub(super) fn next_following(&mut self, stream: usize, at: usize) -> Option<u32> {
-        loop {
-            let &number = self.streams.get(stream)?.following.get(at)?;
-            let consumer = self.get_mut(number);
-            if let Some(consumer) = consumer {
-                if matches!(consumer.state, State::Following) {
-                    return Some(number);
-                }
-                consumer.is_listed = false;
-            }
-            self.streams[stream].following.swap_remove(at);
+    /// Appends the consumers that follow a stream and want records of a subject. Some may have stopped following: they are
+    /// to be [removed from the index](Consumers::unlist).
+    pub(super) fn find_following(&self, stream: usize, subject: &[u8], into: &mut Vec<u32>) {
+        if let Some(of) = self.streams.get(stream) {
+            of.followers.find(subject, into);
+        }
+    }
+
+    /// Takes a consumer that follows no more out of the index.
+    pub(super) fn unlist(&mut self, number: u32) {
+        let Some(consumer) = self.places.get_mut(number as usize).and_then(|place| place.1.as_mut()) else {
+            return;
+        };
+        if let Some(entries) = consumer.entries.take()
+            && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
+        {
+            of.followers.remove(&consumer.wanted.filters, &entries);
         }
     }
 
     /// Whether a consumer follows a stream, or did a moment ago.
     pub(super) fn has_following(&self, stream: usize) -> bool {
-        self.streams.get(stream).is_some_and(|of| !of.following.is_empty())
+        self.streams.get(stream).is_some_and(|of| !of.followers.is_empty())
+    }
+
+    /// Notes that all records of a stream up to `sequence` were offered to those that follow it.
+    pub(super) fn note_offered(&mut self, stream: usize, sequence: u64) {
+        if let Some(of) = self.streams.get_mut(stream) {
+            of.followers.advance(sequence);
+        }
+    }
+
+    /// Whether records of a stream before `sequence` were never offered to those that follow it.
+    pub(super) fn has_hole_before(&self, stream: usize, sequence: u64) -> bool {
+        self.streams.get(stream).is_some_and(|of| of.followers.has_hole_before(sequence))
+    }
+
+    /// The sequence that a consumer looks at next.
+    pub(super) fn next_of(&self, number: u32) -> Option<u64> {
+        let consumer = self.get(number)?;
+        match (&consumer.state, self.streams.get(consumer.wanted.stream)) {
+            (State::Following, Some(of)) => of.followers.position(consumer.next),
+            _ => consumer.next,
+        }
+    }
+
+    /// Moves the position of a consumer that follows behind the records that were offered to it and that it did not want.
+    /// To be called before it stops following.
+    pub(super) fn catch_up(&mut self, number: u32) {
+        let next = self.next_of(number);
+        if let Some(consumer) = self.get_mut(number) {
+            consumer.next = next;
+        }
     }
 
     /// Has a consumer wait until what it sent has left by a connection.
     pub(super) fn wait_for(&mut self, number: u32, client: Client) {
         if let Some(consumer) = self.get_mut(number) {
             consumer.state = State::Ahead(client);
-            self.count(client, |of| of.awaited += 1);
+            self.count(client, |of| of.concern(number));
         }
     }
 
@@ -330,14 +414,14 @@ impl Consumers {
             && let Some(consumer) = self.get_mut(number)
         {
             consumer.sent_to = Some(client);
-            self.count(client, |of| of.awaited += 1);
+            self.count(client, |of| of.concern(number));
         }
     }
 
     /// Takes who that was.
     pub(super) fn take_sent(&mut self, number: u32) -> Option<Client> {
         let client = self.get_mut(number)?.sent_to.take()?;
-        self.count(client, |of| of.awaited -= 1);
+        self.count(client, |of| of.release(number));
         Some(client)
     }
 
@@ -346,39 +430,47 @@ impl Consumers {
         let Some(consumer) = self.get_mut(number) else { return false };
         let State::Ahead(client) = consumer.state else { return false };
         consumer.state = State::Asleep;
-        self.count(client, |of| of.awaited -= 1);
+        self.count(client, |of| of.release(number));
         true
     }
 
-    /// The consumers that have something to do with a connection that is gone.
-    pub(super) fn concerned(&self, client: Client) -> Vec<u32> {
-        let concerns = |(number, (_, place)): (usize, &(u32, Option<Consumer>))| {
-            let consumer = place.as_ref()?;
-            let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client)
-                || consumer.sent_to == Some(client);
-            let has_asked = consumer.pulls.iter().any(|pull| pull.client == client);
-            (is_awaited || has_asked).then_some(number as u32)
-        };
-        match self.clients.get(&client) {
-            Some(of) if of.awaited + of.pulls > 0 => {
-                self.places.iter().enumerate().filter_map(concerns).collect()
-            }
-            _ => Vec::new(),
-        }
+    /// Whether there is anything because of a client.
+    pub(super) fn has_client(&self, client: Client) -> bool {
+        self.clients.contains_key(&client)
     }
 
-    /// Notes that a connection is gone: what it has made stays only for those who listen to it.
-    pub(super) fn note_left(&mut self, client: Client) {
-        if self.clients.get(&client).is_none_or(|of| of.made == 0) {
-            return;
-        }
-        let all = self.places.iter_mut().filter_map(|(_, place)| place.as_mut());
-        all.filter(|consumer| consumer.owner == client).for_each(|consumer| consumer.has_left = true);
+    /// The first consumer from the number `from` on that holds pulls of a client, or waits for it.
+    pub(super) fn next_concerned(&self, client: Client, from: u32) -> Option<u32> {
+        self.clients.get(&client)?.concerned.range(from..).next().map(|(number, _)| *number)
     }
 
-    /// Whether there is no room for one more with a configuration of so many bytes, whoever makes it.
-    pub(super) fn are_full(&self, config_size: usize) -> bool {
-        self.len() >= CONSUMERS_MAX || self.configs_size + config_size > CONSUMER_CONFIGS_SIZE_MAX
+    /// The first consumer from the number `from` on that a client has made.
+    pub(super) fn next_made(&self, client: Client, from: u32) -> Option<u32> {
+        self.clients.get(&client)?.made.range(from..).next().copied()
+    }
+
+    /// Notes that the maker of a consumer has left: it stays only for those that listen to it.
+    pub(super) fn note_left(&mut self, number: u32) {
+        let place = self.left_next;
+        let Some(consumer) = self.get_mut(number) else { return };
+        let before = consumer.left.replace(place);
+        if let Some(before) = before {
+            self.left.remove(&before);
+        }
+        self.left.insert(place, number);
+        self.left_next += 1;
+    }
+
+    /// The consumer whose maker left first.
+    pub(super) fn first_left(&self) -> Option<u32> {
+        self.left.first_key_value().map(|(_, number)| *number)
+    }
+
+    /// Whether there is no room for one more with this configuration, whoever makes it.
+    pub(super) fn are_full(&self, wanted: &Wanted) -> bool {
+        self.len() >= CONSUMERS_MAX
+            || self.configs_size + wanted.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX
+            || self.tokens + wanted.tokens() > CONSUMER_FILTER_TOKENS_MAX
     }
 
     /// Has a consumer called as soon as there is room; `at_once`: it does not wait for any.
@@ -431,24 +523,30 @@ impl Consumers {
         let client = pull.client;
         consumer.pulls.push_back(pull);
         self.pulls += 1;
-        self.count(client, |of| of.pulls += 1);
+        self.count(client, |of| {
+            of.pulls += 1;
+            of.concern(number);
+        });
         true
     }
 
-    /// Takes the pulls that `ends` says something of, in their order.
-    pub(super) fn take_pulls<T>(&mut self, number: u32, ends: impl Fn(&Pull) -> Option<T>) -> Vec<(Pull, T)> {
+    /// Takes the pulls that `ends` says something of, in their order; it is asked once for each.
+    pub(super) fn take_pulls<T>(
+        &mut self,
+        number: u32,
+        mut ends: impl FnMut(&Pull) -> Option<T>,
+    ) -> Vec<(Pull, T)> {
         let mut taken = Vec::new();
         let Some(consumer) = self.get_mut(number) else { return taken };
-        let mut at = 0;
-        while let Some(pull) = consumer.pulls.get(at) {
-            match ends(pull) {
-                Some(why) => taken.extend(consumer.pulls.remove(at).map(|pull| (pull, why))),
-                None => at += 1,
+        for _ in 0..consumer.pulls.len() {
+            let Some(pull) = consumer.pulls.pop_front() else { break };
+            match ends(&pull) {
+                Some(why) => taken.push((pull, why)),
+                None => consumer.pulls.push_back(pull),
             }
         }
         for (pull, _) in &taken {
-            self.pulls -= 1;
-            self.count(pull.client, |of| of.pulls -= 1);
+            self.uncount_pull(number, pull);
         }
         taken
     }
@@ -456,21 +554,28 @@ impl Consumers {
     /// Takes the oldest pull.
     pub(super) fn take_pull(&mut self, number: u32) -> Option<Pull> {
         let pull = self.get_mut(number)?.pulls.pop_front()?;
-        self.pulls -= 1;
-        self.count(pull.client, |of| of.pulls -= 1);
+        self.uncount_pull(number, &pull);
         Some(pull)
     }
 
     /// Whether nothing is kept for anybody.
     #[cfg(test)]
     fn holds_nothing(&self) -> bool {
-        self.is_empty() && self.clients.is_empty() && self.pulls == 0 && self.configs_size == 0
+        let counts = (self.pulls, self.configs_size, self.tokens, self.left.len());
+        self.is_empty() && self.clients.is_empty() && counts == (0, 0, 0, 0)
+    }
+}
+
+impl Wanted {
+    /// Tokens of its filters.
+    fn tokens(&self) -> usize {
+        self.filters.iter().map(|filter| tokens(filter)).sum()
     }
 }
 
 impl Consumer {
-    /// Whether it is sent a record. That is asked of each consumer for each record: its filters were checked when it came, as
-    /// the record's subject was, which has no wildcards.
+    /// Whether it is sent a record of a chunk. Its filters were checked when it came, as the record's subject was, which has
+    /// no wildcards.
     pub(super) fn wants(&self, record: &Record<'_>) -> bool {
         let filters = &self.wanted.filters;
         record.kind == Kind::Ordinary
@@ -485,11 +590,6 @@ impl Consumer {
         }
     }
 
-    /// Whether its client has left, and nobody has asked for anything.
-    pub(super) fn is_left(&self) -> bool {
-        self.has_left && self.is_idle()
-    }
-
     /// Whether it does nothing, and nobody has asked for anything.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Asleep | State::Following) && self.pulls.is_empty()
@@ -497,7 +597,7 @@ impl Consumer {
 
     /// How long it stays when nobody listens.
     pub(super) fn inactive_ns(&self) -> u64 {
-        let most = if self.has_left { INACTIVE_LEFT_NS_MAX } else { u64::MAX };
+        let most = if self.left.is_some() { INACTIVE_LEFT_NS_MAX } else { u64::MAX };
         self.wanted.inactive_ns.min(most)
     }
 
@@ -588,9 +688,14 @@ mod tests {
         all.remove(first);
         let second = all.add(ALICE, wanted(1, 0), NOW).expect("there is room");
         assert_eq!(second, first);
-        assert_eq!((all.next_due(), all.next_following(0, 0), all.has_following(0)), (None, None, false));
+        let following = |all: &Consumers, stream| {
+            let mut found = Vec::new();
+            all.find_following(stream, b"a", &mut found);
+            found
+        };
+        assert_eq!((all.next_due(), following(&all, 0), all.has_following(0)), (None, vec![], false));
         all.follow_on(second);
-        assert_eq!((all.next_following(0, 0), all.next_following(1, 0)), (None, Some(second)));
+        assert_eq!((following(&all, 0), following(&all, 1)), (vec![], vec![second]));
         assert_eq!((all.find(0, "0"), all.find(1, "0")), (None, Some(second)));
     }
 }

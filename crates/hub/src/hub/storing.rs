@@ -118,7 +118,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         (stream.visible, stream.newest_ns) = (sequence, Some(now.unix_ns));
         let visible = Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
-        self.follow(visible, &record, 0);
+        self.follow(visible, &record);
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);

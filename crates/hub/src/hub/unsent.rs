@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   send ─▶ s1 s2 s3 ▌ the shard of s4 has all its pieces
-//!                     └▶ unsent: [ message, s4 … s900000 ] [ record, consumers from the 7th on ] [ mark ] ─▶ when one comes back
+//!                     └▶ unsent: [ message, s4 … s900000 ] [ record, its last 7 consumers ] [ mark ] ─▶ when one comes back
 //! ```
 //!
 //! One message may go to a million subscriptions, and one record to thousands of consumers with thousands of listeners each:
@@ -23,8 +23,8 @@ use crate::storage::Storage;
 pub(super) enum Unsent {
     /// A message for the rest of its subscriptions.
     Message { number: u64, message: Kept, to: Vec<u32> },
-    /// A record for the consumers of its stream, from a place in their list on.
-    Record { visible: Visible, kind: Kind, record: Kept, from: usize },
+    /// A record for the rest of the consumers that want it.
+    Record { visible: Visible, kind: Kind, record: Kept, to: Vec<u32> },
     /// What those are told who had asked for messages that do not come.
     Statuses(VecDeque<Ended>),
     /// A mark behind what waits.
@@ -84,11 +84,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.unsent.push_back(Unsent::Message { number, message: Kept::new(message), to: to.to_vec() });
     }
 
-    /// Has a record wait for the consumers from a place in the list of its stream on.
-    pub(super) fn keep_record(&mut self, visible: Visible, record: &Record<'_>, from: usize) {
+    /// Has a record wait for the rest of the consumers that want it.
+    pub(super) fn keep_record(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
         let &Record { kind, subject, headers, payload } = record;
         let record = Kept::new(&Message { subject, reply: b"", headers, payload });
-        self.unsent.push_back(Unsent::Record { visible, kind, record, from });
+        self.unsent.push_back(Unsent::Record { visible, kind, record, to: to.to_vec() });
     }
 
     /// Has statuses wait, behind what waits already.
@@ -118,9 +118,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         self.unsent.push_back(Unsent::Message { number, message, to });
                     }
                 }
-                Unsent::Record { visible, kind, record, from } => {
+                Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
-                    self.follow(visible, &Record { kind, subject, headers, payload }, from);
+                    self.offer(visible, &Record { kind, subject, headers, payload }, &to);
                 }
                 Unsent::Statuses(ended) => self.tell_ended(ended),
                 Unsent::Mark { client, ticket } => {

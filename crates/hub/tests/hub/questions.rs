@@ -348,8 +348,16 @@ fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
         rig.ask_all(by, &[Request::Leave]);
         rig.turn();
     }
-    let made = rig.hub.counters().consumers.get();
-    assert!(made < CONSUMERS_MAX as u64 && made > CONSUMERS_PER_CLIENT_MAX as u64, "{made}");
+    assert_eq!(rig.hub.counters().consumers.get(), CONSUMERS_MAX as u64);
+    // As many as there was no room for are gone: the oldest without a listener.
+    let is_there = |rig: &mut Rig, name: &str| {
+        !crate::consumers::question(rig, &format!("CONSUMER.INFO.disk.{name}"), "").contains("not found")
+    };
+    for (name, expected) in
+        [("heard", true), ("c0-1", false), ("c0-999", false), ("c1-0", false), ("c1-1", true), ("c10-999", true)]
+    {
+        assert_eq!(is_there(&mut rig, name), expected, "{name}");
+    }
     for _ in 0..30 {
         rig.pass(1 + INACTIVE_LEFT_NS_MAX / 10);
         rig.settle();

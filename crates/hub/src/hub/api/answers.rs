@@ -49,7 +49,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn info(&self, stream: usize, number: u32) -> Option<Info<'_>> {
         let consumer = self.consumers.get(number)?;
         let stream = &self.streams[stream];
-        let next = consumer.next.unwrap_or(stream.first).max(stream.first);
+        let next = self.consumers.next_of(number).unwrap_or(stream.first).max(stream.first);
         Some(Info {
             stream_name: &stream.config.name,
             name: &consumer.wanted.name,

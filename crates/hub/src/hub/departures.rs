@@ -1,0 +1,141 @@
+//! Clients that leave: what they had is taken apart some at a time, so that no turn of the hub is long because of them.
+//!
+//! ```text
+//!   Leave ─▶ at once:  no subscription of the client counts
+//!            per turn: LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made, a subscription
+//! ```
+//!
+//! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
+//! client from its first request on.
+
+use super::{Hub, Outlets};
+use crate::intake::Client;
+use crate::limits::LEFT_PER_TURN;
+use crate::storage::Storage;
+use crate::subscriptions::{Removed, Streams, overlap};
+
+/// A client that has left, and how far its consumers are dealt with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Departure {
+    client: Client,
+    stage: Stage,
+}
+
+/// The kind of consumers that comes next, from this number on.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Consumers that wait for the client, or hold requests of it.
+    Concerned(u32),
+    /// Consumers that it made.
+    Made(u32),
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// A connection is gone. Its subscriptions stop counting at once.
+    pub(super) fn leave(&mut self, client: Client) {
+        self.subscriptions.leave(client);
+        if self.consumers.has_client(client) {
+            self.departures.push_back(Departure { client, stage: Stage::Concerned(0) });
+        }
+        self.end_departures();
+    }
+
+    /// Whether clients that have left are still to be dealt with.
+    pub(super) fn has_departures(&self) -> bool {
+        self.subscriptions.has_left() || !self.departures.is_empty()
+    }
+
+    /// Begins a turn, in which as many steps may be done.
+    pub(super) fn begin_departures(&mut self) {
+        self.departure_steps = LEFT_PER_TURN;
+        self.end_departures();
+    }
+
+    /// Takes apart what clients that have left had, as far as this turn allows.
+    fn end_departures(&mut self) {
+        // Consumers first: they are few, and may go on when they do not wait any more.
+        while self.departure_steps > 0
+            && let Some(departure) = self.departures.pop_front()
+        {
+            let cost = self.depart(departure);
+            self.departure_steps = self.departure_steps.saturating_sub(cost);
+        }
+        while self.departure_steps > 0 && self.subscriptions.has_left() {
+            let cost = self.remove_left_subscription();
+            self.departure_steps = self.departure_steps.saturating_sub(cost);
+        }
+    }
+
+    /// Does one step for a client that has left. Returns whether there was one.
+    pub(super) fn end_a_departure(&mut self) -> bool {
+        let departure = self.departures.pop_front();
+        departure.map(|departure| self.depart(departure)).is_some()
+    }
+
+    /// Does one step for a client that has left. Returns what that cost.
+    fn depart(&mut self, departure: Departure) -> usize {
+        self.work.left += 1;
+        let Departure { client, stage } = departure;
+        let (stage, cost) = match stage {
+            Stage::Concerned(from) => match self.consumers.next_concerned(client, from) {
+                Some(number) => {
+                    let pulls = self.stop_waiting_for(client, number);
+                    (Stage::Concerned(number + 1), 1 + pulls)
+                }
+                None => (Stage::Made(0), 1),
+            },
+            Stage::Made(from) => {
+                let Some(number) = self.consumers.next_made(client, from) else { return 1 };
+                self.consumers.note_left(number);
+                (Stage::Made(number + 1), 1)
+            }
+        };
+        self.departures.push_front(Departure { client, stage });
+        cost
+    }
+
+    /// Removes a subscription of a client that has left. Returns what that cost, in subscriptions.
+    pub(super) fn remove_left_subscription(&mut self) -> usize {
+        self.work.left += 1;
+        let removed = self.subscriptions.remove_left(&mut self.interest);
+        removed.map_or(1, |removed| self.remove_listener(&removed))
+    }
+
+    /// A filter has come that streams may have subjects for.
+    pub(super) fn add_listener(&mut self, id: u32, filter: &[u8]) {
+        let mut concerned = Streams::None;
+        for (number, stream) in (0..).zip(&mut self.streams) {
+            if stream.config.subjects.iter().any(|subject| overlap(subject.as_bytes(), filter)) {
+                stream.listeners += 1;
+                concerned = if concerned == Streams::None { Streams::One(number) } else { Streams::Many };
+            }
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
+            subscription.streams = concerned;
+        }
+    }
+
+    /// It has gone. Returns what that cost, in subscriptions.
+    pub(super) fn remove_listener(&mut self, removed: &Removed) -> usize {
+        let is_concerned = |subjects: &[String]| {
+            subjects.iter().any(|subject| overlap(subject.as_bytes(), &removed.filter))
+        };
+        match removed.streams {
+            Streams::None => 1,
+            Streams::One(number) => {
+                self.streams[number as usize].listeners -= 1;
+                1
+            }
+            Streams::Many => {
+                let streams = self.streams.iter_mut();
+                for stream in streams.filter(|stream| is_concerned(&stream.config.subjects)) {
+                    stream.listeners -= 1;
+                }
+                1 + self.streams.len() / STREAMS_PER_SUBSCRIPTION
+            }
+        }
+    }
+}
+
+/// Streams that are compared with a filter in the time in which a subscription is removed.
+const STREAMS_PER_SUBSCRIPTION: usize = 16;

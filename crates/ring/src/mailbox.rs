@@ -215,6 +215,12 @@ impl<T> Receiver<T> {
         Some(self.shared.place(self.next).with(|place| unsafe { (*place).assume_init_ref() }))
     }
 
+    /// How many items this end has ever taken, which is the sequence of the next one.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.next
+    }
+
     /// Whether there is nothing to take now. Asked after [`Wake::park`](crate::Wake::park), it cannot miss what
     /// the sender published before its [`notify`](crate::Wake::notify) found nobody parked.
     #[must_use]

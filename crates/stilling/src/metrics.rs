@@ -180,6 +180,7 @@ impl Everything {
             ("panicked", pool.panicked),
             ("expired", pool.expired.saturating_sub(pool.shed)),
             ("shed", pool.shed),
+            ("cancelled", pool.cancelled),
             ("refused", pool.refused),
         ];
         family(to, "jobs", "Jobs, by what became of them in the pool", "outcome", outcomes)?;

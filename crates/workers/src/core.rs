@@ -5,7 +5,7 @@
 //! the two see the other.
 //!
 //! **Closing.** `queued` counts every accepted job from before it is pushed until it is taken, hence also those
-//! that a lane has not published yet. Workers leave when the pool is closed and `queued` is zero. A lane counts
+//! that a lane has not published yet; a withdrawn one is counted out at once. Workers leave when the pool is closed and `queued` is zero. A lane counts
 //! first and checks `closed` afterwards, a worker checks `closed` first and `queued` afterwards, each with a
 //! fence between: so no worker leaves while a job was accepted that nobody would run.
 //!
@@ -19,8 +19,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
 
+use crate::claims::Claims;
 use crate::context::JobContext;
 use crate::counters::{Counters, Tally, count};
+use crate::lane::Position;
 use crate::pool::Limits;
 use crate::running::{Completed, Outcome, Running, contain};
 use crate::strength::Strength;
@@ -68,6 +70,8 @@ pub(crate) struct Core<R> {
     queued: AtomicU64,
     closed: AtomicBool,
     intake: Mutex<Intake<R>>,
+    /// By lane: which of its queued jobs nobody has claimed yet.
+    pub(crate) claims: Vec<Claims>,
     outlets: Vec<Outlet<R>>,
 }
 
@@ -85,6 +89,24 @@ pub(crate) struct Outlet<R> {
     pub(crate) wake: Arc<Wake>,
 }
 
+/// What a worker found at the front of the queue.
+enum Pop<R> {
+    /// A job that is now this worker's.
+    Owned(Popped<R>),
+    /// A job that its lane has withdrawn.
+    Withdrawn(Job<R>),
+}
+
+/// A job that a worker has taken out of the queue.
+struct Popped<R> {
+    lane: usize,
+    position: Position,
+    job: Job<R>,
+    now: Time,
+    /// It is not to be run, because the queue stands.
+    shed: bool,
+}
+
 /// Whether one more job may enter the queue.
 pub(crate) enum Admission {
     Admitted,
@@ -97,6 +119,7 @@ impl<R> Core<R> {
         limits: Limits,
         clock: Clock,
         intake: Vec<Receiver<Job<R>>>,
+        claims: Vec<Claims>,
         outlets: Vec<Outlet<R>>,
     ) -> Core<R> {
         let strength =
@@ -111,6 +134,7 @@ impl<R> Core<R> {
             queued: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             intake: Mutex::new(Intake { lanes: intake, standing: limits.queue_target.map(Standing::new) }),
+            claims,
             outlets,
         }
     }
@@ -171,17 +195,12 @@ impl<R> Core<R> {
 
     /// Takes the job that was submitted first among all that are published.
     pub(crate) fn take(core: &Arc<Core<R>>) -> Option<Running<R>> {
-        let (lane, job, now, shed) = {
-            let mut intake = lock(&core.intake);
-            let Intake { lanes, standing } = &mut *intake;
-            let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
-            let (_, lane) = lanes.iter_mut().enumerate().filter_map(oldest).min()?;
-            let job = lanes[lane].pop()?;
-            let now = core.clock.now();
-            let service = core.tally.service_mean();
-            let shed = |standing: &mut Standing| standing.sheds(now, now.since(job.enqueued.at()), service);
-            let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.lasts();
-            (lane, job, now, shed)
+        let Popped { lane, position, job, now, shed } = loop {
+            match Core::pop(core)? {
+                Pop::Owned(popped) => break popped,
+                // The lane has accounted for it. What the job captured is the user's, and may panic while it is dropped.
+                Pop::Withdrawn(job) => drop(contain(|| drop(job))),
+            }
         };
         let taken = count(&core.tally.taken);
         core.leave_queue();
@@ -196,7 +215,26 @@ impl<R> Core<R> {
             count(&core.tally.shed);
         }
         let expired = shed || waited > core.limits.age_max && !job.enqueued.lasts();
-        Some(Running::new(Arc::clone(core), lane, job, now, expired, lost))
+        Some(Running::new(Arc::clone(core), (lane, position), job, now, expired, lost))
+    }
+
+    /// Takes the first entry of the queue, which may have been withdrawn.
+    fn pop(core: &Arc<Core<R>>) -> Option<Pop<R>> {
+        let mut intake = lock(&core.intake);
+        let Intake { lanes, standing } = &mut *intake;
+        let oldest = |(lane, jobs): (usize, &mut Receiver<Job<R>>)| Some((jobs.peek()?.enqueued, lane));
+        let (_, lane) = lanes.iter_mut().enumerate().filter_map(oldest).min()?;
+        let position = lanes[lane].taken();
+        let is_owned = core.claims[lane].claim(position);
+        let job = lanes[lane].pop()?;
+        if !is_owned {
+            return Some(Pop::Withdrawn(job));
+        }
+        let now = core.clock.now();
+        let service = core.tally.service_mean();
+        let shed = |standing: &mut Standing| standing.sheds(now, now.since(job.enqueued.at()), service);
+        let shed = standing.as_mut().is_some_and(shed) && !job.enqueued.lasts();
+        Some(Pop::Owned(Popped { lane, position: Position::new(position), job, now, shed }))
     }
 
     /// A worker's life: runs jobs until the pool is closed and its queue is empty, or until it can spare this one.
@@ -270,19 +308,20 @@ impl<R> Core<R> {
     }
 
     /// Puts the answer for one taken job into its lane's results and wakes its shard.
-    pub(crate) fn deliver(&self, lane: usize, ticket: u64, outcome: Outcome<R>) {
-        let answered = count(self.tally.answers(&outcome));
+    pub(crate) fn deliver(&self, lane: usize, completed: Completed<R>) {
+        let Completed { ticket, position, .. } = completed;
+        let answered = count(self.tally.answers(&completed.outcome));
         let outlet = &self.outlets[lane];
         {
             let mut results = lock(&outlet.results);
-            let pushed = results.push(Completed { ticket, outcome });
+            let pushed = results.push(completed);
             assert!(
                 pushed.is_ok() || planted::AVAILABLE,
                 "lane {lane} has more jobs outstanding than its result mailbox holds"
             );
             if planted!("double answer") && answered.is_multiple_of(8) {
                 // The copy cannot repeat the value, so it claims another outcome for the same ticket.
-                drop(results.push(Completed { ticket, outcome: Outcome::Panicked }));
+                drop(results.push(Completed { ticket, position, outcome: Outcome::Panicked }));
             }
             results.publish();
         }

@@ -25,6 +25,8 @@ pub struct Counters {
     pub expired: u64,
     /// Jobs not run because they had waited twice the target in a queue that stands.
     pub shed: u64,
+    /// Jobs withdrawn before a worker took them, because their client had gone.
+    pub cancelled: u64,
     /// Jobs that panicked, or were given up by whoever played the worker.
     pub panicked: u64,
     /// Jobs that a lane ran in its own thread; they are among those done and panicked.
@@ -50,6 +52,7 @@ pub(crate) struct Tally {
     pub(crate) refused: AtomicU64,
     pub(crate) expired: AtomicU64,
     pub(crate) shed: AtomicU64,
+    pub(crate) cancelled: AtomicU64,
     pub(crate) panicked: AtomicU64,
     pub(crate) inline: AtomicU64,
     pub(crate) threads_started: AtomicU64,
@@ -100,6 +103,7 @@ impl Tally {
             refused: self.refused.load(Relaxed),
             expired,
             shed: self.shed.load(Relaxed),
+            cancelled: self.cancelled.load(Relaxed),
             panicked,
             inline: self.inline.load(Relaxed),
             threads,

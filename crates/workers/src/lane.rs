@@ -16,6 +16,8 @@ use crate::running::{Completed, Outcome};
 
 /// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
+    /// Its number among the lanes of the pool.
+    number: usize,
     jobs: Sender<Job<R>>,
     results: Receiver<Completed<R>>,
     core: Arc<Core<R>>,
@@ -26,9 +28,15 @@ pub struct Lane<R> {
     ran_inline: bool,
 }
 
-/// Where in its lane's queue a job was put.
+/// Where in its lane's queue a job was put. Positions are 64-bit and never repeat within a lane.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Position(u64);
+
+impl Position {
+    pub(crate) fn new(position: u64) -> Position {
+        Position(position)
+    }
+}
 
 /// Why a job was not accepted; the closure comes back.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,12 +78,13 @@ impl<F> std::error::Error for Refused<F> {}
 
 impl<R> Lane<R> {
     pub(crate) fn new(
+        number: usize,
         jobs: Sender<Job<R>>,
         results: Receiver<Completed<R>>,
         core: Arc<Core<R>>,
         outstanding_max: usize,
     ) -> Lane<R> {
-        Lane { jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
+        Lane { number, jobs, results, core, outstanding: 0, outstanding_max, batch: 0, ran_inline: false }
     }
 
     /// Queues `job`, which a worker will see after [`publish`](Lane::publish). Its answer carries `ticket`, which
@@ -128,6 +137,7 @@ impl<R> Lane<R> {
             count(&self.core.tally.refused);
             return Err(Refused::Full(job));
         };
+        self.core.claims[self.number].open(position.0);
         vacancy.fill(|| Job { work: InlineFn::new(job), ticket, enqueued });
         self.outstanding += 1;
         self.batch += 1;
@@ -137,7 +147,11 @@ impl<R> Lane<R> {
     /// Whether the queue would refuse a job now, as far as this lane can see: another one may take the last place.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.outstanding >= self.outstanding_max || self.core.queued() >= self.core.limits.queue_max as u64
+        // Withdrawn jobs have their places until a worker passes them.
+        let places_used = self.jobs.pushed() - self.jobs.taken();
+        self.outstanding >= self.outstanding_max
+            || self.core.queued() >= self.core.limits.queue_max as u64
+            || places_used >= self.jobs.capacity() as u64
     }
 
     /// Runs `job` here and now, in the calling thread, and returns what became of it; or returns the job to be
@@ -170,7 +184,27 @@ impl<R> Lane<R> {
     /// Whether the job put at `position` has not been taken by a worker yet.
     #[must_use]
     pub fn is_waiting(&self, position: Position) -> bool {
-        self.jobs.taken() <= position.0
+        self.core.claims[self.number].is_waiting(position.0)
+    }
+
+    /// Takes the job at `position` out of the queue, unless a worker has taken it. It is not run and has no result; it
+    /// leaves the queue's length and the [outstanding](Lane::outstanding) jobs now, and its place in the queue when a
+    /// worker passes it. What it captured is dropped then, so a job with much memory shares it with its submitter.
+    /// `is_late`: it counts as expired, otherwise as cancelled.
+    pub fn withdraw(&mut self, position: Position, is_late: bool) -> bool {
+        let core = &self.core;
+        if !core.claims[self.number].claim(position.0) {
+            return false;
+        }
+        if is_late {
+            count(&core.tally.taken);
+            count(&core.tally.expired);
+        } else {
+            count(&core.tally.cancelled);
+        }
+        core.leave_queue();
+        self.outstanding -= 1;
+        true
     }
 
     /// The next answer, in the order in which workers delivered them.

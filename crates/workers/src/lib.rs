@@ -11,7 +11,8 @@
 //! first out over all shards, and bounded twice: in length (the closure comes back as [`Refused::Full`]) and in
 //! age (a job that waited longer than [`Limits::age_max`] is answered [`Outcome::Expired`] and not run); with a
 //! [`QueueTarget`] a queue that stands is cut to the jobs that have not waited long. A panic
-//! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once.
+//! costs one answer ([`Outcome::Panicked`]), never a thread. Every job that was accepted is answered exactly once,
+//! unless its lane [withdraws](Lane::withdraw) it before a worker takes it: then it is neither run nor answered.
 //!
 //! Work for processes instead of threads has an order and bounds like these, and no thread: see [`processes`].
 //!
@@ -84,6 +85,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod claims;
 mod context;
 mod core;
 mod counters;

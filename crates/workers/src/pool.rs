@@ -6,6 +6,7 @@ use std::time::Duration;
 use stilling_ring::sync::{Arc, Mutex};
 use stilling_ring::{CAPACITY_MAX, Clock, Wake, mailbox};
 
+use crate::claims::Claims;
 use crate::context::JobContext;
 use crate::core::{Core, Outlet};
 use crate::counters::Counters;
@@ -89,17 +90,23 @@ impl<R> Pool<R> {
         let mut intake = Vec::with_capacity(wakes.len());
         let mut outlets = Vec::with_capacity(wakes.len());
         let mut ends = Vec::with_capacity(wakes.len());
+        let mut claims = Vec::with_capacity(wakes.len());
         for wake in wakes {
-            let (jobs, taken) = mailbox(queue_max);
+            // As many withdrawn jobs as waiting ones may have places.
+            let (jobs, taken) = mailbox(2 * queue_max);
+            claims.push(Claims::new(jobs.capacity()));
             let (results, fetched) = mailbox(outstanding_max);
             intake.push(taken);
             outlets.push(Outlet { results: Mutex::new(results), wake });
             ends.push((jobs, fetched));
         }
-        let core = Arc::new(Core::new(limits, clock, intake, outlets));
+        let core = Arc::new(Core::new(limits, clock, intake, claims, outlets));
         let lanes = ends
             .into_iter()
-            .map(|(jobs, fetched)| Lane::new(jobs, fetched, Arc::clone(&core), outstanding_max))
+            .enumerate()
+            .map(|(number, (jobs, fetched))| {
+                Lane::new(number, jobs, fetched, Arc::clone(&core), outstanding_max)
+            })
             .collect();
         let closing = Closing {
             core: Arc::clone(&core),

@@ -12,6 +12,7 @@ use stilling_ring::sync::Arc;
 use crate::context::JobContext;
 use crate::core::{Core, Job};
 use crate::counters::count;
+use crate::lane::Position;
 
 /// What became of a job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +32,8 @@ pub enum Outcome<R> {
 pub struct Completed<R> {
     /// The ticket that the job was submitted with.
     pub ticket: u64,
+    /// Where it was queued: no other job of the lane has, had or will have this position.
+    pub position: Position,
     /// What became of it.
     pub outcome: Outcome<R>,
 }
@@ -46,13 +49,14 @@ pub struct Running<R> {
 impl<R> Running<R> {
     pub(crate) fn new(
         core: Arc<Core<R>>,
-        lane: usize,
+        (lane, position): (usize, Position),
         job: Job<R>,
         taken: Time,
         expired: bool,
         lost: bool,
     ) -> Running<R> {
-        let duty = Duty { core, lane, ticket: job.ticket, taken, lost, outcome: Some(Outcome::Panicked) };
+        let duty =
+            Duty { core, lane, position, ticket: job.ticket, taken, lost, outcome: Some(Outcome::Panicked) };
         Running { job, expired, duty }
     }
 
@@ -112,6 +116,7 @@ impl<R> Finished<R> {
 struct Duty<R> {
     core: Arc<Core<R>>,
     lane: usize,
+    position: Position,
     ticket: u64,
     taken: Time,
     lost: bool,
@@ -129,7 +134,7 @@ impl<R> Drop for Duty<R> {
             if !matches!(outcome, Outcome::Expired) {
                 self.core.tally.served(self.core.clock.now().since(self.taken));
             }
-            self.core.deliver(self.lane, self.ticket, outcome);
+            self.core.deliver(self.lane, Completed { ticket: self.ticket, position: self.position, outcome });
         }
     }
 }

@@ -84,7 +84,7 @@ fn a_lane_and_a_worker_lose_no_wake() {
             lanes[0].submit(ticket, move |_| ticket).unwrap();
             lanes[0].publish();
             let completed = bed.next(&mut lanes[0]);
-            assert_eq!(completed, Completed { ticket, outcome: Outcome::Done(ticket) });
+            assert_eq!((completed.ticket, completed.outcome), (ticket, Outcome::Done(ticket)));
         }
         pool.close();
         worker.join().unwrap();
@@ -310,5 +310,27 @@ fn a_pool_that_shrinks_is_not_short_unnoticed() {
         assert!(!pool.retire());
         assert_eq!(pool.counters().threads, 2);
         running.run(&mut JobContext::simulated()).deliver();
+    });
+}
+
+/// Row 4.26: a worker takes a job or its lane withdraws it, never both and never neither.
+#[test]
+fn a_job_is_taken_or_withdrawn() {
+    model(3, || {
+        let bed = Bed::new();
+        let (pool, mut lanes) = pool(&[&bed]);
+        let worker = worker(&pool);
+        let position = lanes[0].submit(1, |_| 1).unwrap();
+        lanes[0].publish();
+        let is_withdrawn = lanes[0].withdraw(position, false);
+        if !is_withdrawn {
+            assert_eq!(bed.next(&mut lanes[0]).position, position);
+        }
+        assert_eq!(lanes[0].outstanding(), 0);
+        pool.close();
+        worker.join().unwrap();
+        let counters = pool.counters();
+        assert_eq!((counters.done, counters.cancelled), (u64::from(!is_withdrawn), u64::from(is_withdrawn)));
+        assert!(lanes[0].next_result().is_none());
     });
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use stilling_ring::{Clock, Wake};
-use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool, Refused};
+use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool, Position, Refused};
 
 const LANES: usize = 2;
 const THREADS: usize = 2;
@@ -17,6 +17,7 @@ const AGE_MAX: u64 = 100;
 enum Op {
     Submit { lane: usize, panics: bool },
     Publish { lane: usize },
+    Withdraw { lane: usize, job: usize, is_late: bool },
     Advance { nanos: u64 },
     Take,
     Deliver { which: usize },
@@ -28,6 +29,8 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         12 => (0..LANES, prop::bool::weighted(0.1)).prop_map(|(lane, panics)| Op::Submit { lane, panics }),
         6 => (0..LANES).prop_map(|lane| Op::Publish { lane }),
+        3 => (0..LANES, 0_usize..12, prop::bool::ANY)
+            .prop_map(|(lane, job, is_late)| Op::Withdraw { lane, job, is_late }),
         6 => (1_u64..70).prop_map(|nanos| Op::Advance { nanos }),
         8 => Just(Op::Take),
         8 => (0..THREADS).prop_map(|which| Op::Deliver { which }),
@@ -39,6 +42,7 @@ fn op() -> impl Strategy<Value = Op> {
 #[derive(Clone, Copy)]
 struct Expected {
     ticket: u64,
+    position: Position,
     at: u64,
     panics: bool,
 }
@@ -48,6 +52,8 @@ struct LaneModel {
     unpublished: VecDeque<Expected>,
     published: VecDeque<Expected>,
     results: VecDeque<Completed<u64>>,
+    /// Every job that was accepted.
+    accepted: Vec<Position>,
     outstanding: usize,
 }
 
@@ -69,7 +75,9 @@ proptest! {
         let mut model: [LaneModel; LANES] = Default::default();
         let mut busy = Vec::new();
         let (mut ticket, mut now, mut queued, mut closed) = (0_u64, 0_u64, 0_usize, false);
-        let (mut refused, mut done, mut panicked, mut expired, mut waited) = (0, 0, 0, 0, 0);
+        let (mut refused, mut done, mut panicked, mut expired, mut cancelled, mut waited) = (0, 0, 0, 0, 0, 0);
+        // At least as many as still have places in the queue.
+        let mut withdrawn = 0;
 
         for op in ops {
             match op {
@@ -78,17 +86,19 @@ proptest! {
                         if panics { std::panic::resume_unwind(Box::new(())) } else { ticket * 3 }
                     });
                     let lane = &mut model[lane];
-                    let full = queued == queue_max || lane.outstanding == outstanding_max;
+                    let has_room = queued < queue_max && lane.outstanding < outstanding_max;
                     match outcome {
-                        Ok(_) => {
-                            prop_assert!(!closed && !full);
-                            lane.unpublished.push_back(Expected { ticket, at: now, panics });
+                        Ok(position) => {
+                            prop_assert!(!closed && has_room);
+                            lane.accepted.push(position);
+                            lane.unpublished.push_back(Expected { ticket, position, at: now, panics });
                             lane.outstanding += 1;
                             queued += 1;
                         }
                         Err(Refused::Closed(_)) => prop_assert!(closed),
                         Err(Refused::Full(_)) => {
-                            prop_assert!(full);
+                            // Withdrawn jobs that no worker has passed yet have as many places of their own.
+                            prop_assert!(!has_room || withdrawn >= queue_max);
                             refused += 1;
                         }
                     }
@@ -98,6 +108,24 @@ proptest! {
                     lanes[lane].publish();
                     let LaneModel { unpublished, published, .. } = &mut model[lane];
                     published.append(unpublished);
+                }
+                Op::Withdraw { lane, job, is_late } => {
+                    let model = &mut model[lane];
+                    let Some(&position) = model.accepted.iter().rev().nth(job) else { continue };
+                    let LaneModel { unpublished, published, .. } = model;
+                    let waiting = unpublished.len() + published.len();
+                    unpublished.retain(|job| job.position != position);
+                    published.retain(|job| job.position != position);
+                    let waits = unpublished.len() + published.len() < waiting;
+                    prop_assert_eq!(lanes[lane].is_waiting(position), waits);
+                    prop_assert_eq!(lanes[lane].withdraw(position, is_late), waits);
+                    prop_assert!(!lanes[lane].is_waiting(position));
+                    if waits {
+                        queued -= 1;
+                        withdrawn += 1;
+                        model.outstanding -= 1;
+                        *if is_late { &mut expired } else { &mut cancelled } += 1;
+                    }
                 }
                 Op::Advance { nanos } => {
                     hand.advance(Duration::from_nanos(nanos));
@@ -133,7 +161,7 @@ proptest! {
                         (false, false) => { done += 1; Outcome::Done(job.ticket * 3) }
                     };
                     running.run(&mut JobContext::simulated()).deliver();
-                    model[lane].results.push_back(Completed { ticket: job.ticket, outcome });
+                    model[lane].results.push_back(Completed { ticket: job.ticket, position: job.position, outcome });
                 }
                 Op::Fetch { lane } => {
                     let expected = model[lane].results.pop_front();
@@ -151,6 +179,7 @@ proptest! {
             prop_assert_eq!(counters.busy, busy.len() as u64);
             prop_assert_eq!(counters.refused, refused);
             prop_assert_eq!((counters.done, counters.panicked, counters.expired), (done, panicked, expired));
+            prop_assert_eq!(counters.cancelled, cancelled);
             prop_assert_eq!(counters.waited, Duration::from_nanos(waited));
             for (lane, model) in lanes.iter().zip(&model) {
                 prop_assert_eq!(lane.outstanding(), model.outstanding);

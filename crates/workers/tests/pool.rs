@@ -31,8 +31,13 @@ fn serve(pool: &Pool<u64>) -> Option<u64> {
     Some(ticket)
 }
 
-fn done(ticket: u64, value: u64) -> Option<Completed<u64>> {
-    Some(Completed { ticket, outcome: Outcome::Done(value) })
+fn done(ticket: u64, value: u64) -> Option<(u64, Outcome<u64>)> {
+    Some((ticket, Outcome::Done(value)))
+}
+
+/// Ticket and outcome of the lane's next result.
+fn next(lane: &mut Lane<u64>) -> Option<(u64, Outcome<u64>)> {
+    lane.next_result().map(|Completed { ticket, outcome, .. }| (ticket, outcome))
 }
 
 /// Row 4.3: first in, first out over all shards, whatever lane a job came through.
@@ -51,7 +56,7 @@ fn the_oldest_job_of_all_lanes_goes_first() {
     let served: Vec<_> = std::iter::from_fn(|| serve(&world.pool)).collect();
     assert_eq!(served, (0..order.len() as u64).collect::<Vec<_>>());
     for (ticket, lane) in order.into_iter().enumerate() {
-        assert_eq!(world.lanes[lane].next_result(), done(ticket as u64, ticket as u64));
+        assert_eq!(next(&mut world.lanes[lane]), done(ticket as u64, ticket as u64));
     }
 }
 
@@ -88,7 +93,7 @@ fn a_lane_that_fetches_nothing_is_refused_in_the_end() {
     }
     assert_eq!(lane.outstanding() as u64, accepted);
     for ticket in 0..accepted {
-        assert_eq!(lane.next_result(), done(ticket, ticket));
+        assert_eq!(next(lane), done(ticket, ticket));
     }
     assert!(lane.submit(accepted, |_| 0).is_ok());
 }
@@ -110,7 +115,7 @@ fn a_job_that_waited_too_long_expires_and_is_not_run() {
         world.hand.advance(waited);
         assert_eq!(serve(&world.pool), Some(9));
         let outcome = if expires { Outcome::Expired } else { Outcome::Done(2) };
-        assert_eq!(world.lanes[0].next_result(), Some(Completed { ticket: 9, outcome }));
+        assert_eq!(next(&mut world.lanes[0]), Some((9, outcome)));
         let counters = world.pool.counters();
         assert_eq!((counters.expired, counters.done), (u64::from(expires), u64::from(!expires)));
         assert_eq!(counters.waited, waited);
@@ -137,7 +142,7 @@ fn a_job_that_lasts_is_run_however_long_it_has_waited() {
         assert_eq!(serve(&pool), Some(ticket));
         hand.advance(Duration::from_millis(10));
         let outcome = if ticket % 2 == 0 { Outcome::Done(ticket) } else { Outcome::Expired };
-        assert_eq!(lane.next_result(), Some(Completed { ticket, outcome }));
+        assert_eq!(next(lane), Some((ticket, outcome)));
     }
 }
 
@@ -168,7 +173,7 @@ fn a_standing_queue_is_cut_to_those_who_have_not_waited_long() {
         lane.publish();
         let end = clock.now().after(SLOT);
         while clock.now() < end && serve(&pool).is_some() {}
-        while let Some(Completed { ticket, outcome }) = lane.next_result() {
+        while let Some(Completed { ticket, outcome, .. }) = lane.next_result() {
             let took = clock.now().since(submitted[ticket as usize]);
             answers.push((slot, took, matches!(outcome, Outcome::Done(_))));
         }
@@ -220,7 +225,7 @@ fn a_panic_in_a_job_is_one_answer() {
     lane.publish();
     world.hand.advance(Duration::from_secs(2));
     assert_eq!(serve(&world.pool), Some(4));
-    assert_eq!(lane.next_result(), Some(Completed { ticket: 4, outcome: Outcome::Expired }));
+    assert_eq!(next(lane), Some((4, Outcome::Expired)));
     let counters = world.pool.counters();
     assert_eq!((counters.panicked, counters.done, counters.expired, counters.busy), (2, 1, 1, 0));
 }
@@ -235,9 +240,9 @@ fn a_taken_job_is_answered_even_if_its_worker_gives_up() {
     }
     lane.publish();
     drop(world.pool.take());
-    assert_eq!(lane.next_result(), Some(Completed { ticket: 0, outcome: Outcome::Panicked }));
+    assert_eq!(next(lane), Some((0, Outcome::Panicked)));
     drop(world.pool.take().map(|running| running.run(&mut JobContext::simulated())));
-    assert_eq!(lane.next_result(), done(1, 5));
+    assert_eq!(next(lane), done(1, 5));
     assert_eq!(world.pool.counters().busy, 0);
 }
 
@@ -268,7 +273,7 @@ fn a_lane_may_go_while_its_jobs_are_outstanding() {
     while serve(&world.pool).is_some() {}
     assert_eq!(ran.load(Ordering::Relaxed), 4, "accepted jobs run, published or not");
     assert_eq!(Arc::strong_count(&witness), 1);
-    assert_eq!(world.lanes[0].next_result(), done(9, 9), "the other lane is not disturbed");
+    assert_eq!(next(&mut world.lanes[0]), done(9, 9), "the other lane is not disturbed");
 }
 
 /// Row 4.12: jobs that nobody takes any more are dropped with the pool.
@@ -297,8 +302,8 @@ fn a_closed_pool_finishes_what_it_accepted() {
     assert_eq!(world.pool.counters().queued, 1);
     lane.publish();
     world.pool.work(&mut JobContext::simulated());
-    assert_eq!(lane.next_result(), done(1, 1));
-    assert_eq!(lane.next_result(), None);
+    assert_eq!(next(lane), done(1, 1));
+    assert_eq!(next(lane), None);
 }
 
 #[test]
@@ -360,4 +365,49 @@ fn a_pool_without_threads_is_legal() {
     assert!(!pool.is_closed());
     pool.close();
     pool.join(Time::ZERO).unwrap();
+}
+
+/// Rows 4.3 and 4.26: a withdrawn job is neither run nor answered, leaves the queue's length at once, and its place is
+/// no other job's.
+#[test]
+fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
+    let mut world = world(1, 2, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    let first = lane.submit(1, |_| 1).unwrap();
+    let second = lane.submit(2, |_| 2).unwrap();
+    lane.publish();
+    assert!(lane.is_full() && lane.submit(3, |_| 3).is_err());
+    assert!(lane.withdraw(first, false) && !lane.withdraw(first, false), "it is withdrawn once");
+    assert_eq!((world.pool.counters().queued, lane.outstanding()), (1, 1));
+    let third = lane.submit(3, |_| 3).unwrap();
+    lane.publish();
+    assert!(!lane.is_waiting(first) && lane.is_waiting(second) && lane.is_waiting(third));
+    assert_eq!(serve(&world.pool), Some(2));
+    assert!(!lane.withdraw(second, false), "a worker has it");
+    assert!(lane.withdraw(third, true));
+    assert_eq!(serve(&world.pool), None);
+    assert_eq!(next(lane), done(2, 2));
+    assert_eq!((next(lane), lane.outstanding()), (None, 0));
+    let counters = world.pool.counters();
+    assert_eq!((counters.cancelled, counters.expired, counters.done), (1, 1, 1));
+    assert_eq!((counters.queued, counters.busy), (0, 0));
+}
+
+/// Row 4.26: results are told apart by position, which no two jobs of a lane share, however many there are.
+#[test]
+fn positions_are_not_used_again() {
+    let mut world = world(1, 2, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    let old = lane.submit(7, |_| 0).unwrap();
+    lane.publish();
+    let running = world.pool.take().unwrap();
+    for _ in 0..1000 {
+        let position = lane.submit(7, |_| 1).unwrap();
+        lane.publish();
+        assert_eq!(serve(&world.pool), Some(7));
+        assert_eq!(lane.next_result().map(|completed| completed.position), Some(position));
+        assert_ne!(position, old);
+    }
+    running.run(&mut JobContext::simulated()).deliver();
+    assert_eq!(lane.next_result().map(|completed| completed.position), Some(old));
 }

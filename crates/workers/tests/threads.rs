@@ -48,7 +48,7 @@ fn drive(mut lane: Lane<u64>, wake: &Wake, jobs: u64) {
         batch = batch % 61 + 1;
         // Sometimes everything is fetched before more is submitted, so that both sides fall asleep often.
         while fetched < submitted && (batch % 3 == 0 || lane.has_result() || submitted == jobs) {
-            let Completed { ticket, outcome } = next(&mut lane, wake);
+            let Completed { ticket, outcome, .. } = next(&mut lane, wake);
             assert_eq!(outcome, Outcome::Done(ticket ^ 0xABCD));
             let seen = &mut answered[usize::try_from(ticket).expect("fits")];
             assert!(!std::mem::replace(seen, true), "ticket {ticket} was answered twice");

@@ -89,13 +89,13 @@ fn check_shard(shard: &mut HttpShard) -> Result<(), String> {
     })
 }
 
-/// Every job that was accepted was answered once, and never more than the limit waited.
+/// Every job that was accepted was answered or cancelled once, and never more than the limit waited.
 fn check_jobs(outside: &Outside) -> Result<(), String> {
     let overview = &outside.overview;
     let pool = outside.pool.counters();
     let submitted =
         overview.http(|counters| &counters.jobs) - overview.http(|counters| &counters.jobs_refused);
-    let answered = pool.done + pool.expired + pool.panicked;
+    let answered = pool.done + pool.expired + pool.panicked + pool.cancelled;
     check(submitted == answered && pool.busy == 0, || {
         format!("{submitted} jobs accepted, {answered} answered: {pool:?}")
     })?;

@@ -30,7 +30,7 @@ use super::limits::{DEATH_PATIENCE, KEPT_IDLE_MAX, REFUSING_MAX, REFUSING_PAUSE}
 use super::question::Question;
 use super::session::AppSession;
 
-/// The name of an exchange within its shard; one of a place that is used again is another one.
+/// The name of an exchange within its shard, which no other exchange of the shard has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ExchangeId {
     place: u32,
@@ -39,8 +39,8 @@ pub(crate) struct ExchangeId {
 
 /// What one connection of the shard says to another.
 pub(crate) enum Mail {
-    /// To a client, about its job of that number.
-    Said(u8, Said),
+    /// To a client, about this exchange of it.
+    Said(ExchangeId, Said),
     /// To a connection to a process: an exchange for it lies at the desk.
     Begin,
     /// To one that has this exchange: the client says something.
@@ -77,7 +77,6 @@ enum Rest {
 
 struct Entry {
     client: Token,
-    job: u8,
     stage: Stage,
 }
 
@@ -141,7 +140,7 @@ impl Desk {
     /// It comes back: the queue is full.
     pub(crate) fn ask(
         &mut self,
-        (client, job): (Token, u8),
+        client: Token,
         mut question: Box<Question>,
         now: Time,
     ) -> Result<ExchangeId, Box<Question>> {
@@ -156,7 +155,7 @@ impl Desk {
         };
         question.close_head();
         let stage = Stage::Waiting(ticket, question);
-        self.places[place as usize].entry = Some(Entry { client, job, stage });
+        self.places[place as usize].entry = Some(Entry { client, stage });
         self.serve(now);
         Ok(id)
     }
@@ -202,8 +201,8 @@ impl Desk {
         }
     }
 
-    pub(crate) fn tell_client(&mut self, client: Token, job: u8, said: Said) {
-        self.mail.push_back((client, Mail::Said(job, said)));
+    pub(crate) fn tell_client(&mut self, client: Token, id: ExchangeId, said: Said) {
+        self.mail.push_back((client, Mail::Said(id, said)));
     }
 
     /// The next piece of mail.
@@ -352,7 +351,7 @@ impl Desk {
             match called {
                 Called::Expired(id) => {
                     if let Some(entry) = self.remove(id) {
-                        self.tell_client(entry.client, entry.job, Said::Expired);
+                        self.tell_client(entry.client, id, Said::Expired);
                     }
                 }
                 Called::In(pass, id) => {
@@ -360,8 +359,7 @@ impl Desk {
                     let Some(entry) = self.entry_mut(id) else { continue };
                     match std::mem::replace(&mut entry.stage, Stage::Moving) {
                         Stage::Waiting(ticket, question) => {
-                            let name = (id, entry.client, entry.job);
-                            let exchange = Exchange::new(name, question, (ticket, pass), until);
+                            let exchange = Exchange::new((id, entry.client), question, (ticket, pass), until);
                             self.connect(exchange, now);
                         }
                         stage => entry.stage = stage,
@@ -413,10 +411,10 @@ impl Desk {
     fn watch_dials(&mut self, now: Time) {
         for id in std::mem::take(&mut self.dialing) {
             match self.entry(id) {
-                Some(Entry { stage: Stage::Dialing(until), client, job }) if now >= *until => {
-                    let (client, job) = (*client, *job);
+                Some(Entry { stage: Stage::Dialing(until), client }) if now >= *until => {
+                    let client = *client;
                     self.remove(id);
-                    self.tell_client(client, job, Said::Refused(Refusal::Late));
+                    self.tell_client(client, id, Said::Refused(Refusal::Late));
                 }
                 Some(Entry { stage: Stage::Dialing(_), .. }) => self.dialing.push(id),
                 _ => {}
@@ -525,7 +523,7 @@ impl Desk {
 
     fn answer(&mut self, exchange: &Exchange, refusal: Refusal) {
         self.remove(exchange.id);
-        self.tell_client(exchange.client, exchange.job, exchange.refuse(refusal));
+        self.tell_client(exchange.client, exchange.id, exchange.refuse(refusal));
     }
 
     fn stage(&mut self, id: ExchangeId, stage: Stage) {
@@ -548,8 +546,11 @@ impl Desk {
         let place =
             self.places.get_mut(id.place as usize).filter(|place| place.generation == id.generation)?;
         let entry = place.entry.take()?;
-        place.generation = place.generation.wrapping_add(1);
-        self.free.push(id.place);
+        // A place whose generations are used up is not used again: no two exchanges have the same name.
+        if let Some(next) = place.generation.checked_add(1) {
+            place.generation = next;
+            self.free.push(id.place);
+        }
         Some(entry)
     }
 }

@@ -81,8 +81,6 @@ enum Upload {
 pub(super) struct Exchange {
     pub(super) id: ExchangeId,
     pub(super) client: Token,
-    /// Which of the client's jobs it is.
-    pub(super) job: u8,
     pub(super) question: Box<Question>,
     /// Its place in the queue, should it go back.
     pub(super) ticket: Ticket,
@@ -168,7 +166,7 @@ pub(super) enum Progress {
 
 impl Exchange {
     pub(super) fn new(
-        (id, client, job): (ExchangeId, Token, u8),
+        (id, client): (ExchangeId, Token),
         question: Box<Question>,
         (ticket, pass): (Ticket, Pass),
         until: Time,
@@ -176,7 +174,6 @@ impl Exchange {
         Box::new(Exchange {
             id,
             client,
-            job,
             question,
             ticket,
             pass,
@@ -458,7 +455,7 @@ impl Exchange {
     }
 
     fn say(&self, said: Said, io: &mut Io<'_, HttpService>) {
-        io.service.tell_client(self.client, self.job, said);
+        io.service.tell_client(self.client, self.id, said);
     }
 }
 

@@ -318,6 +318,7 @@ fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
     eventually("it waits", || world.requests().queued == 1);
     reset(leaves);
     eventually("its place is free", || world.requests().queued == 0);
+    assert_eq!(world.requests().cancelled, 1);
     go.send(()).expect("the process waits");
     assert_eq!(read(first), (200, b"ok".to_vec()));
     world.is_ok(POST);

@@ -150,9 +150,8 @@ impl HttpSession {
     /// Puts the request into the queue.
     fn ask(&mut self, question: Box<Question>, io: &mut Io<'_, HttpService>) {
         io.service.counters.jobs.add(1);
-        self.job = self.job.wrapping_add(1);
-        let (name, now) = ((io.token(), self.job), io.now());
-        let asked = io.service.app.as_mut().map(|app| app.ask(name, question, now));
+        let (client, now) = (io.token(), io.now());
+        let asked = io.service.app.as_mut().map(|app| app.ask(client, question, now));
         let Some(Ok(id)) = asked else {
             io.service.counters.jobs_refused.add(1);
             return self.refuse_forward(Status::ServiceUnavailable, io);
@@ -174,7 +173,8 @@ impl HttpSession {
         io.set_deadline(Some(if waiting == Waiting::App && late > io.now() { look.min(late) } else { look }));
     }
 
-    fn exchange(&self) -> Option<ExchangeId> {
+    /// The exchange that the present request has with a process.
+    pub(super) fn exchange(&self) -> Option<ExchangeId> {
         match &self.kept {
             Kept::Asked(id) => Some(*id),
             Kept::Forward(forward) => forward.exchange,

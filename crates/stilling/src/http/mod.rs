@@ -15,6 +15,7 @@ mod counters;
 mod delegated;
 mod files;
 mod forward;
+mod job_input;
 mod methods;
 mod outgoing;
 mod pages;

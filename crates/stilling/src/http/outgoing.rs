@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::Status;
-use stilling_workers::Outcome;
+use stilling_workers::{Outcome, Position};
 
 use super::answer;
 use super::counters::Held;
 use super::delegated::Delegate;
+use super::job_input::{JobInput, Shared};
 use super::response::{Body, Response};
 use super::sending::{Next, Sending};
 use super::service::{HttpService, JobOutcome, Work};
 use super::session::{Begun, HttpSession, Kept, Waiting};
 use super::stream::Stream;
+use crate::app::limits::CLIENT_LOOK;
 
 /// How soon an answer that found the workers' queue full asks for its next piece again.
 const QUEUE_ROOM_AGAIN: Duration = Duration::from_millis(5);
@@ -85,6 +87,7 @@ impl HttpSession {
             | Kept::Answer(_)
             | Kept::Asked(_)
             | Kept::Forward(_)
+            | Kept::Job(_)
             | Kept::Published(_) => None,
         }
     }
@@ -139,18 +142,28 @@ impl HttpSession {
             io.set_deadline(Some(deadline));
             return io.pause();
         }
+        let stream = Shared::new(stream);
+        self.kept = Kept::Job(JobInput::Stream(stream.clone()));
         let submitted = self.give(Begun::Yes, io, move |_| {
+            let mut stream = stream.take().expect("the stream of a withdrawn job is not read");
             stream.next_piece();
             JobOutcome(Work::Piece(stream))
         });
         match submitted {
             Some(position) => {
                 self.waiting = Waiting::Piece { position };
-                let deadline = self.since.after(io.service.config.timeouts.work);
-                io.set_deadline(Some(deadline));
+                self.wait_for_piece(position, io);
             }
             None => io.abort(CloseReason::AnswerBroken),
         }
+    }
+
+    /// Sets the deadline for the next piece: while its job waits for a worker, the client is looked for now and then.
+    pub(super) fn wait_for_piece(&self, position: Position, io: &mut Io<'_, HttpService>) {
+        let done_by = self.since.after(io.service.config.timeouts.work);
+        let look = io.now().after(CLIENT_LOOK);
+        let waits = io.service.lane.is_waiting(position);
+        io.set_deadline(Some(if waits { look.min(done_by) } else { done_by }));
     }
 
     /// The result of the job that an answer waits for to go on.

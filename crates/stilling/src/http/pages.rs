@@ -117,6 +117,7 @@ fn status_page(see: &Overview, ready: bool) -> String {
             ("refused, queue full", pool.refused),
             ("expired in the queue", pool.expired),
             ("shed of them", pool.shed),
+            ("cancelled, client gone", pool.cancelled),
             ("panicked", pool.panicked),
             ("run by accept threads", pool.inline),
             ("worker threads now", pool.threads),

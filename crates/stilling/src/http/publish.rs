@@ -89,7 +89,7 @@ impl HttpSession {
             unreachable!("a publication is kept from its head on")
         };
         let view = request.view(&config.limits, &config.routes);
-        let ticket = self.job.wrapping_add(1);
+        let ticket = self.publication.wrapping_add(1);
         let asked = Order::of(view.head(), hub).and_then(|order| {
             check(&order, view.body(), hub)?;
             let mut count = 0;
@@ -100,7 +100,7 @@ impl HttpSession {
                     reply: b"",
                     headers: &order.headers,
                     payload,
-                    ticket: Some(ticket.into()),
+                    ticket: Some(ticket),
                 };
                 // The room that there is for the first is enough for all: an intake's size is no hard limit.
                 hub.port.ask_more(token, Traits::default(), &Request::Publish(publication));
@@ -110,7 +110,7 @@ impl HttpSession {
         });
         match asked {
             Ok(expected) => {
-                self.job = ticket;
+                self.publication = ticket;
                 self.kept = Kept::Published(Box::new(Published { expected, ..Published::default() }));
                 self.waiting = Waiting::Verdict;
                 self.since = io.now();
@@ -141,7 +141,7 @@ impl HttpSession {
                 let Some(deliveries) = hub.port.take_current() else { return };
                 let delivery = deliveries.current();
                 let verdict = match delivery {
-                    Some(Delivery::Verdict { ticket, verdict }) if ticket == u32::from(self.job) => {
+                    Some(Delivery::Verdict { ticket, verdict }) if ticket == self.publication => {
                         Some(verdict)
                     }
                     _ => None,
@@ -178,7 +178,7 @@ impl HttpSession {
         if let Some(hub) = io.service.hub.as_deref() {
             hub.counters.publications_unanswered.add(1);
         }
-        self.job = self.job.wrapping_add(1);
+        self.publication = self.publication.wrapping_add(1);
         self.kept = Kept::Nothing;
         self.terms.persistent = false;
         io.finish_lingering(CloseReason::WorkTimeout);

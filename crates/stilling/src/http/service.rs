@@ -10,7 +10,7 @@ use stilling_engine::{CloseReason, Control, DatagramIo, Io, Service, Session, To
 use stilling_hub::Now;
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, Limits};
-use stilling_workers::{Completed, Lane, Outcome};
+use stilling_workers::{Completed, Lane, Outcome, Position};
 
 use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
@@ -20,7 +20,7 @@ use super::routes::Routes;
 use super::session::HttpSession;
 use super::stream::Stream;
 use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
-use crate::app::{AppSession, Desk, Mail as AppMail, Said};
+use crate::app::{AppSession, Desk, ExchangeId, Mail as AppMail, Said};
 use crate::hub::{HubDesk, HubMail};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::nats::NatsSession;
@@ -204,10 +204,10 @@ impl HttpService {
         self.app_leftovers_open -= 1;
     }
 
-    /// Says something about its job to a client.
-    pub(crate) fn tell_client(&mut self, client: Token, job: u8, said: Said) {
+    /// Says something about its exchange to a client.
+    pub(crate) fn tell_client(&mut self, client: Token, id: ExchangeId, said: Said) {
         if let Some(app) = &mut self.app {
-            app.tell_client(client, job, said);
+            app.tell_client(client, id, said);
         }
     }
 
@@ -301,8 +301,8 @@ impl HttpService {
 
 /// What a connection of the shard hears from elsewhere.
 pub enum Mail {
-    /// What a worker has made of the job of that number.
-    Job(u8, Outcome<JobOutcome>),
+    /// What a worker has made of the job that was queued at that position.
+    Job(Position, Outcome<JobOutcome>),
     /// What a worker process, or its client, has said.
     App(AppNews),
     /// What the hub has to say.
@@ -446,8 +446,8 @@ impl HttpService {
     }
 
     fn next_of_workers(&mut self) -> Option<(Token, Mail)> {
-        let Completed { ticket, outcome } = self.lane.next_result()?;
-        Some((Token::from_bits(ticket), Mail::Job((ticket >> 56) as u8, outcome)))
+        let Completed { ticket, position, outcome } = self.lane.next_result()?;
+        Some((Token::from_bits(ticket), Mail::Job(position, outcome)))
     }
 }
 

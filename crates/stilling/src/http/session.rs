@@ -14,6 +14,7 @@ use stilling_workers::{JobContext, Outcome, Position, Refused};
 use super::answer::{self, ANSWER_ROOM, Terms};
 use super::delegated::Delegate;
 use super::forward::Forward;
+use super::job_input::{JobInput, Shared};
 use super::pages;
 use super::publish::Published;
 use super::request::{KeptRequest, Request};
@@ -22,6 +23,7 @@ use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::Sending;
 use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
+use crate::app::limits::CLIENT_LOOK;
 use crate::app::{ExchangeId, Mail as AppMail};
 
 /// What the connection is waiting for; decides what its deadline means.
@@ -63,6 +65,8 @@ pub(super) enum Kept {
     Answer(Box<Sending>),
     /// What a worker is to do with the connection.
     Delegate(Delegate),
+    /// What the job that waits for a worker needs.
+    Job(JobInput),
     /// A request that a worker process is to answer, and nothing else.
     Asked(ExchangeId),
     /// A long request to a worker process, or its long answer.
@@ -89,8 +93,8 @@ pub struct HttpSession {
     pub(super) since: Time,
     /// Bytes of the body so far.
     pub(super) body_received: u64,
-    /// Which of the connection's jobs is the present one; a result with another number is late.
-    pub(super) job: u8,
+    /// The ticket of the last publication. At most one is unanswered: a connection closes behind a late verdict.
+    pub(super) publication: u32,
     /// The hub's desk is to say when there is room, and has not yet.
     pub(super) asks_for_room: bool,
     door: Door,
@@ -109,7 +113,7 @@ impl HttpSession {
             kept: Kept::Nothing,
             since: Time::ZERO,
             body_received: 0,
-            job: 0,
+            publication: 0,
             asks_for_room: false,
             door,
             peer: None,
@@ -252,7 +256,10 @@ impl HttpSession {
         match routes.handler(number) {
             Handler::Worker(_) if config.has_workers => {
                 let routes = Arc::clone(routes);
+                let request = Shared::new(request);
+                self.kept = Kept::Job(JobInput::Request(request.clone()));
                 self.submit(io, move |_| {
+                    let request = request.take().expect("the request of a withdrawn job is not run");
                     let answer = routes.handler(number).answer();
                     let response = answer(&request.view(&limits, &routes));
                     JobOutcome(Work::Answer(Box::new(response.read_ahead())))
@@ -285,19 +292,13 @@ impl HttpSession {
         }
     }
 
-    /// The ticket of the next job.
-    pub(super) fn next_ticket(&self, io: &Io<'_, HttpService>) -> u64 {
-        io.token().bits() | u64::from(self.job.wrapping_add(1)) << 56
-    }
-
     /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
     pub(super) fn give<F>(&mut self, begun: Begun, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
         io.service.counters.jobs.add(1);
-        let ticket = self.next_ticket(io);
-        self.job = self.job.wrapping_add(1);
+        let ticket = io.token().bits();
         let submitted = match begun {
             Begun::No => io.service.lane.submit(ticket, job),
             Begun::Yes => io.service.lane.submit_lasting(ticket, job),
@@ -330,9 +331,7 @@ impl HttpSession {
         match self.give(Begun::No, io, job) {
             Some(position) => {
                 self.waiting = Waiting::Worker { position };
-                let config = &io.service.config;
-                let deadline = self.since.after(config.queue_age_max.min(config.timeouts.work));
-                io.set_deadline(Some(deadline));
+                self.wait_for_worker(position, io);
             }
             None => {
                 let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
@@ -341,24 +340,52 @@ impl HttpSession {
         }
     }
 
-    /// The job's deadline came: no worker has taken it in time, or it has not been done in time.
-    fn work_is_late(&mut self, position: Position, io: &mut Io<'_, HttpService>) {
-        let done_by = self.since.after(io.service.config.timeouts.work);
-        let overdue = io.now() >= done_by;
-        let waits = io.service.lane.is_waiting(position);
-        if !overdue && !waits {
-            return io.set_deadline(Some(done_by));
-        }
-        // Whatever becomes of the job, its result is late from now on.
-        self.job = self.job.wrapping_add(1);
-        if waits {
+    /// Sets the deadline for a job: while it waits for a worker, the client is looked for now and then.
+    fn wait_for_worker(&self, position: Position, io: &mut Io<'_, HttpService>) {
+        let config = &io.service.config;
+        let done_by = self.since.after(config.timeouts.work);
+        let deadline = if io.service.lane.is_waiting(position) {
+            let taken_by = self.since.after(config.queue_age_max.min(config.timeouts.work));
+            taken_by.min(io.now().after(CLIENT_LOOK))
+        } else {
+            done_by
+        };
+        io.set_deadline(Some(deadline));
+    }
+
+    /// The job's deadline came: it is time to look for the client, or no worker has taken the job in time, or it has
+    /// not been done in time.
+    fn look_at_work(&mut self, position: Position, io: &mut Io<'_, HttpService>) {
+        let config = &io.service.config;
+        let age_max = config.queue_age_max.min(config.timeouts.work);
+        let (taken_by, done_by) = (self.since.after(age_max), self.since.after(config.timeouts.work));
+        if io.now() >= taken_by && self.withdraw_job(true, io.service) {
             io.service.counters.jobs_expired.add(1);
             return self.after_work(Status::ServiceUnavailable, io);
+        }
+        if io.now() < done_by {
+            if io.service.lane.is_waiting(position) {
+                io.look_for_peer();
+            }
+            return self.wait_for_worker(position, io);
         }
         io.service.counters.jobs_overdue.add(1);
         self.terms.persistent = false;
         answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+        // Whatever becomes of the job, its result is late from now on.
+        self.waiting = Waiting::NextRequest;
         io.finish_lingering(CloseReason::WorkTimeout);
+    }
+
+    /// Takes the present job out of the workers' queue and frees what it holds. False: there is none, or a worker has
+    /// it.
+    fn withdraw_job(&mut self, is_late: bool, service: &mut HttpService) -> bool {
+        let (Waiting::Worker { position } | Waiting::Piece { position }) = self.waiting else { return false };
+        let is_withdrawn = service.lane.withdraw(position, is_late);
+        if is_withdrawn && let Kept::Job(input) = std::mem::replace(&mut self.kept, Kept::Nothing) {
+            input.release();
+        }
+        is_withdrawn
     }
 
     /// Answers a request that a worker had, and goes on reading.
@@ -516,14 +543,16 @@ impl HttpSession {
 
     pub(super) fn delivered(&mut self, mail: Mail, io: &mut Io<'_, HttpService>) {
         match (mail, self.waiting) {
-            (Mail::Job(job, outcome), Waiting::Worker { .. }) if job == self.job => {
+            (Mail::Job(done, outcome), Waiting::Worker { position }) if done == position => {
                 self.work_is_done(outcome, io);
             }
-            (Mail::Job(job, outcome), Waiting::Piece { .. }) if job == self.job => {
+            (Mail::Job(done, outcome), Waiting::Piece { position }) if done == position => {
                 self.piece_is_read(outcome, io);
             }
             (Mail::Job(..), _) => io.service.counters.late_results.add(1),
-            (Mail::App(AppNews(AppMail::Said(job, said))), _) if job == self.job => self.forwarded(said, io),
+            (Mail::App(AppNews(AppMail::Said(id, said))), _) if self.exchange() == Some(id) => {
+                self.forwarded(said, io);
+            }
             (Mail::Hub(HubNews(mail)), _) => self.hub_says(mail, io),
             // To somebody who has left; or to an exchange, which is not ours.
             (Mail::App(_), _) => {}
@@ -538,18 +567,21 @@ impl HttpSession {
         }
     }
 
-    /// Forgets what is kept of the present request; whoever is asked for its answer hears that nobody wants it.
+    /// Forgets what is kept of the present request. Its job is cancelled if it has not begun; a process that has the
+    /// request is told that its answer is not wanted.
     pub(super) fn let_go(&mut self, service: &mut HttpService) {
+        self.withdraw_job(false, service);
         let id = match std::mem::replace(&mut self.kept, Kept::Nothing) {
             Kept::Asked(id) => Some(id),
             Kept::Forward(forward) => forward.exchange,
-            Kept::Nothing | Kept::Request(_) | Kept::Answer(_) | Kept::Delegate(_) | Kept::Published(_) => {
-                None
-            }
+            Kept::Nothing
+            | Kept::Request(_)
+            | Kept::Answer(_)
+            | Kept::Delegate(_)
+            | Kept::Job(_)
+            | Kept::Published(_) => None,
         };
         if let Some((id, app)) = id.zip(service.app.as_mut()) {
-            // What it has said already, and what lies in the mail, comes too late from now on.
-            self.job = self.job.wrapping_add(1);
             app.abandon(id, false);
         }
     }
@@ -563,9 +595,14 @@ impl HttpSession {
             Waiting::NextRequest => io.finish(CloseReason::IdleTimeout),
             Waiting::Head => self.time_out(CloseReason::HeadTimeout, io),
             Waiting::Body => self.time_out(CloseReason::BodyTimeout, io),
-            Waiting::Worker { position } => self.work_is_late(position, io),
+            Waiting::Worker { position } => self.look_at_work(position, io),
+            Waiting::Piece { position } if io.now() < self.since.after(io.service.config.timeouts.work) => {
+                if io.service.lane.is_waiting(position) {
+                    io.look_for_peer();
+                }
+                self.wait_for_piece(position, io);
+            }
             Waiting::Piece { .. } => {
-                self.job = self.job.wrapping_add(1);
                 io.service.counters.jobs_overdue.add(1);
                 io.abort(CloseReason::WorkTimeout);
             }

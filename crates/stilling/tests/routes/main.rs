@@ -26,6 +26,7 @@ mod admin;
 mod answers;
 mod bodies;
 mod broken;
+mod cancelled;
 mod crowd;
 mod embed;
 mod files;

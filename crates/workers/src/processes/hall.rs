@@ -188,6 +188,8 @@ impl<Q> Entrance<Q> {
         if is_late {
             count(&self.hall.tally.taken);
             count(&self.hall.tally.expired);
+        } else {
+            count(&self.hall.tally.cancelled);
         }
         self.tell();
         self.pass_on();

@@ -53,14 +53,14 @@ fn dialed(desk: &mut Desk, client: Token, now: Time) -> Box<Exchange> {
     let step = RequestDecoder::default().decode(&Limits::default(), request).expect("it is HTTP");
     let Event::Head(head) = step.event else { panic!("it is a whole head") };
     let question = Question::new(&head, None, Vec::new(), Held::new(&Arc::default()));
-    desk.ask((client, 1), question, now).expect("there is room in the queue");
+    desk.ask(client, question, now).expect("there is room in the queue");
     let (_, mut session) = desk.dials().next().expect("it is its turn");
     session.exchange.take().expect("it is dialed for it")
 }
 
 fn refusal(desk: &mut Desk, client: Token) -> Option<Refusal> {
     match desk.next_mail()? {
-        (to, Mail::Said(1, Said::Refused(refusal))) if to == client => Some(refusal),
+        (to, Mail::Said(_, Said::Refused(refusal))) if to == client => Some(refusal),
         _ => panic!("the client of that job is refused or hears nothing"),
     }
 }

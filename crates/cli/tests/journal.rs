@@ -268,7 +268,8 @@ fn what_is_not_there_is_shown_where_it_would_stand() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("logs");
     let disk = FileDisk::make(&path).expect("it can be made");
-    let (mut log, _) = Log::open(disk, "logs", Config { segment_size: 8192 }).expect("it opens");
+    let (mut log, _) =
+        Log::open(disk, "logs", Config { segment_size: 8192, ..Config::default() }).expect("it opens");
     let lost = br#"{"lost":120,"reason":"shed"}"#;
     let records = [
         Record::new(b"syslog.a", b"one"),

@@ -570,7 +570,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn answered(&mut self, answer: Answer, batch: Option<Batch>) -> Option<Release> {
         let (stream, watermark, frozen) = match answer {
             Answer::Durable { stream, watermark } => (stream as usize, watermark, None),
-            Answer::Frozen { stream, watermark, frozen } => (stream as usize, watermark, Some(frozen)),
+            Answer::Frozen { stream, frozen, is_batch_lost: false, .. } if batch.is_none() => {
+                self.streams[stream as usize].frozen = Some(frozen.reason);
+                return None;
+            }
+            Answer::Frozen { stream, watermark, frozen, .. } => (stream as usize, watermark, Some(frozen)),
+            // The batches stay with the journal: to publishers it is a disk that does not answer.
+            Answer::Waiting { .. } | Answer::Resumed { .. } => return None,
             Answer::Retained { stream, first, .. } => {
                 let stream = &mut self.streams[stream as usize];
                 stream.first = stream.first.max(first);

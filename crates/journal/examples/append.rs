@@ -14,7 +14,8 @@ use std::thread;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
-use stilling_journal::disk::file::{FileDisk, Fresh, Method};
+use stilling_journal::WriteMethod;
+use stilling_journal::disk::file::{FileDisk, Fresh};
 use stilling_journal::{Answer, Batch, Config, From, Journal, Limits, Log, Read, Record, Retention};
 use stilling_ring::Wake;
 
@@ -32,14 +33,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rounds = arguments.next().map_or(Ok(3), |text| text.parse::<usize>())?;
     let scratch = tempfile::tempdir_in(directory)?;
     let disk = FileDisk::make(scratch.path())?;
-    let buffered = || Method::Buffered { reason: "measured".to_owned() };
+    let buffered = || WriteMethod::Buffered { reason: "measured".to_owned() };
     let mut ways = vec![("write, fdatasync", buffered(), Fresh::AsItIs)];
     match disk.method().clone() {
-        Method::Direct => {
-            ways.push(("O_DIRECT, RWF_DSYNC", Method::Direct, Fresh::AsItIs));
-            ways.push(("the same, zeroed ahead", Method::Direct, Fresh::ZeroAhead));
+        WriteMethod::Direct => {
+            ways.push(("O_DIRECT, RWF_DSYNC", WriteMethod::Direct, Fresh::AsItIs));
+            ways.push(("the same, zeroed ahead", WriteMethod::Direct, Fresh::ZeroAhead));
         }
-        Method::Buffered { reason } => println!("No O_DIRECT with RWF_DSYNC here: {reason}.\n"),
+        WriteMethod::Buffered { reason } => println!("No O_DIRECT with RWF_DSYNC here: {reason}.\n"),
     }
     println!("| way | records per write | records/s | CPU s per million | open ms | read, records/s |");
     println!("|---|---|---|---|---|---|");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use crate::disk::Disk;
 use crate::finding::{Finding, Findings, OpenError};
 use crate::reader::{From, Reader, Source};
-use crate::recovery::survey;
+use crate::recovery::{Recovery, survey};
 use crate::scan::{Expected, Stretch, judge, scan};
 use crate::segments::{Segment, Shared};
 
@@ -40,6 +40,39 @@ pub struct Inspection<D: Disk> {
     findings: Findings,
     shared: Arc<Shared>,
     is_ended: bool,
+}
+
+/// A stream that another process writes, looked at without its lock: for a successor that checks format and permissions and
+/// reads ahead before it opens the stream with [`Log::open`](crate::Log::open). Nothing on disk changes.
+#[derive(Debug)]
+pub struct Preview<D: Disk> {
+    source: Source<D>,
+    recovery: Recovery,
+}
+
+impl<D: Disk> Preview<D> {
+    /// Looks at the stream `name` in `disk`.
+    ///
+    /// # Errors
+    /// Those of [`Log::open`](crate::Log::open) but the lock's.
+    pub fn of(disk: D, name: &str) -> Result<Preview<D>, OpenError> {
+        let survey = survey(&disk, Some(name))?;
+        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last));
+        Ok(Preview { source: Source::new(disk, shared), recovery: survey.recovery })
+    }
+
+    /// What was found. While the other process writes, its last batch may look torn.
+    #[must_use]
+    pub fn recovery(&self) -> &Recovery {
+        &self.recovery
+    }
+
+    /// Reads what was there when this was made, up to [`Recovery::last`]. A segment that retention removes meanwhile fails
+    /// with `NotFound`.
+    #[must_use]
+    pub fn source(&self) -> Source<D> {
+        self.source.clone()
+    }
 }
 
 /// What `verify` found.

@@ -57,11 +57,12 @@ mod segments;
 mod thread;
 
 pub use batch::{Batch, Refused};
-pub use disk::{Disk, DiskFile, LockError};
+pub use disk::{Disk, DiskFile, LockError, WriteMethod};
 pub use finding::{Finding, Findings, OpenError};
 pub use format::record::{Kind, Record, Records};
-pub use log::{Config, Frozen, Log};
-pub use reader::{BatchView, From, GapCause, Read, Reader, Source};
+pub use inspect::Preview;
+pub use log::{AppendError, Config, Frozen, Log};
+pub use reader::{BatchView, From, Gap, GapCause, Read, Reader, Source};
 pub use recovery::Recovery;
 pub use replay::{Chunk, ReadOrder, Replay, read_chunk};
 pub use retention::{Removed, Retention};

@@ -6,6 +6,9 @@ pub const BLOCK_SIZE: usize = 4096;
 /// Bytes of a segment unless told otherwise. Full: the next batch opens a new segment.
 pub const SEGMENT_SIZE_DEFAULT: u64 = 64 * 1024 * 1024;
 
+/// Bytes of a segment at least, where its size follows from how much of a stream is kept.
+pub const SEGMENT_SIZE_MIN: u64 = 256 * 1024;
+
 /// Most bytes of a segment that can be chosen; more is cut to this. The index that recovery builds of the last
 /// segment grows with it, by at most 64 bytes per block.
 pub const SEGMENT_SIZE_MAX: u64 = 1024 * 1024 * 1024;

@@ -15,12 +15,12 @@ use std::sync::Arc;
 use stilling_ring::planted;
 
 use crate::batch::{Aligned, Batch};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Disk, DiskFile, WriteMethod};
 use crate::finding::OpenError;
 use crate::format::segment::{SegmentHeader, file_name};
 use crate::limits::{
-    BLOCK_SIZE, EPOCH_MAX, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEQUENCE_MAX, STREAM_NAME_SIZE_MAX,
-    WRITE_BATCHES_MAX,
+    BLOCK_SIZE, EPOCH_MAX, SEGMENT_SIZE_DEFAULT, SEGMENT_SIZE_MAX, SEGMENT_SIZE_MIN, SEQUENCE_MAX,
+    STREAM_NAME_SIZE_MAX, WRITE_BATCHES_MAX,
 };
 use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
@@ -33,13 +33,69 @@ pub struct Config {
     /// Bytes of a segment, rounded up to whole blocks and cut to [`SEGMENT_SIZE_MAX`]. Full: the next batch opens a new
     /// segment. A batch that is longer gets a segment of its own size.
     pub segment_size: u64,
+    /// The creation time of the stream if it has none yet, Unix time in nanoseconds; 0: the time of its first batch.
+    pub created_ns: u64,
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { segment_size: SEGMENT_SIZE_DEFAULT }
+        Config { segment_size: SEGMENT_SIZE_DEFAULT, created_ns: 0 }
     }
 }
+
+impl Config {
+    /// The configuration for a stream that keeps at most `bytes_max` bytes: segments of an eighth of that, from
+    /// [`SEGMENT_SIZE_MIN`] to [`SEGMENT_SIZE_DEFAULT`], so that retention never has to remove much at once.
+    #[must_use]
+    pub fn for_retention(bytes_max: Option<u64>) -> Config {
+        let eighth = bytes_max.map_or(SEGMENT_SIZE_DEFAULT, |bytes| bytes / 8);
+        Config { segment_size: eighth.clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_DEFAULT), ..Config::default() }
+    }
+}
+
+/// Why batches were not appended.
+#[derive(Clone, Debug)]
+pub enum AppendError {
+    /// There is no room now: disk full, quota used up, or too many open files. What is not durable can be appended again
+    /// later, as it is or as other records with the same sequences.
+    Waiting {
+        /// What was being done, to which file, and what the system reported.
+        reason: Arc<str>,
+        /// The kind of error.
+        kind: io::ErrorKind,
+    },
+    /// The log takes nothing until it is opened again.
+    Frozen(Frozen),
+}
+
+impl AppendError {
+    /// What was being done, to which file, and what the system reported.
+    #[must_use]
+    pub fn reason(&self) -> &Arc<str> {
+        match self {
+            AppendError::Waiting { reason, .. } | AppendError::Frozen(Frozen { reason, .. }) => reason,
+        }
+    }
+
+    /// The kind of error.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            AppendError::Waiting { kind, .. } | AppendError::Frozen(Frozen { kind, .. }) => *kind,
+        }
+    }
+}
+
+impl fmt::Display for AppendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AppendError::Waiting { reason, .. } => write!(f, "the stream waits for room: {reason}"),
+            AppendError::Frozen(frozen) => frozen.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for AppendError {}
 
 /// The log takes nothing any more, and why.
 #[derive(Clone, Debug)]
@@ -70,6 +126,7 @@ pub struct Log<D: Disk> {
     /// The CRC of the last batch.
     chain: u32,
     deduplicate_from: u64,
+    created_ns: u64,
     shared: Arc<Shared>,
     active: Option<Active<D::File>>,
     /// Files that a crash has left without content.
@@ -107,13 +164,14 @@ impl<D: Disk> Log<D> {
         let block = BLOCK_SIZE as u64;
         let segment_size = config.segment_size.clamp(2 * block, SEGMENT_SIZE_MAX).next_multiple_of(block);
         let log = Log {
-            config: Config { segment_size },
+            config: Config { segment_size, ..config },
             name: name.to_owned(),
             stream_id,
             epoch: (survey.epoch + 1).min(EPOCH_MAX),
             next: recovery.next,
             chain: survey.chain,
             deduplicate_from: recovery.deduplicate_from,
+            created_ns: if recovery.created_ns == 0 { config.created_ns } else { recovery.created_ns },
             shared: Arc::new(Shared::new(survey.segments, recovery.last)),
             active: None,
             unfinished: survey.unfinished,
@@ -157,6 +215,28 @@ impl<D: Disk> Log<D> {
         self.frozen.as_ref()
     }
 
+    /// When the stream was created, Unix time in nanoseconds; 0 if that is not known: nothing has been written yet, and
+    /// [`Config::created_ns`] was not given. Survives retention.
+    #[must_use]
+    pub fn created_ns(&self) -> u64 {
+        self.created_ns
+    }
+
+    /// How durable writes are made.
+    #[must_use]
+    pub fn write_method(&self) -> WriteMethod {
+        self.disk.write_method()
+    }
+
+    /// Freezes the log because what could not be appended will not be appended again.
+    pub fn give_up(&mut self, error: AppendError) -> Frozen {
+        let frozen = match error {
+            AppendError::Frozen(frozen) => frozen,
+            AppendError::Waiting { reason, kind } => Frozen { reason, kind },
+        };
+        self.frozen.get_or_insert(frozen).clone()
+    }
+
     /// Where readers come from. It may go to any thread, and outlives the log.
     #[must_use]
     pub fn source(&self) -> Source<D> {
@@ -172,16 +252,15 @@ impl<D: Disk> Log<D> {
     /// into the segment go out in one durable write, at most [`WRITE_BATCHES_MAX`] at a time. Empty ones are left out.
     ///
     /// # Errors
-    /// [`Frozen`], now and for ever. What [`durable`](Log::durable) tells stays true; of what lies beyond it nothing is
-    /// known.
+    /// [`AppendError`]. What [`durable`](Log::durable) returns stays true; of what lies beyond it nothing is known.
     ///
     /// # Panics
     /// If a batch does not begin with the sequence that is next: its records would have the wrong ones.
-    pub fn append(&mut self, batches: &mut [Batch]) -> Result<u64, Frozen> {
+    pub fn append(&mut self, batches: &mut [Batch]) -> Result<u64, AppendError> {
         let mut rest = batches;
         while let Some(first) = rest.first() {
             if let Some(frozen) = &self.frozen {
-                return Err(frozen.clone());
+                return Err(AppendError::Frozen(frozen.clone()));
             }
             if first.is_empty() {
                 rest = &mut rest[1..];
@@ -196,11 +275,11 @@ impl<D: Disk> Log<D> {
             let count = rest.iter().take(WRITE_BATCHES_MAX).take_while(fits).count();
             if count == 0 {
                 let (size, time_ns) = (first.size() as u64, first.time_ns());
-                self.open_segment(size, time_ns)?;
+                self.open_segment(size, time_ns).map_err(AppendError::Frozen)?;
                 continue;
             }
             let (now, later) = rest.split_at_mut(count);
-            self.write(now)?;
+            self.write(now).map_err(AppendError::Frozen)?;
             rest = later;
         }
         Ok(self.shared.durable())
@@ -269,6 +348,9 @@ impl<D: Disk> Log<D> {
     }
 
     fn make_segment(&mut self, name: &str, size: u64, now_ns: u64) -> io::Result<()> {
+        if self.created_ns == 0 {
+            self.created_ns = now_ns;
+        }
         if self.next >= SEQUENCE_MAX {
             return Err(io::Error::other("the stream has had all the sequences that there are"));
         }
@@ -308,6 +390,7 @@ impl<D: Disk> Log<D> {
             size,
             chain: self.chain,
             name: self.name.clone(),
+            stream_created_ns: self.created_ns,
         };
         header.write(self.block.bytes_mut());
         file.write_durable(0, &mut [IoSlice::new(self.block.bytes())])?;

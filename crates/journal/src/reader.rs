@@ -87,17 +87,29 @@ impl<D: Disk> Source<D> {
 pub enum Read<'a> {
     /// A batch.
     Batch(BatchView<'a>),
-    /// These sequences are not there; the reader goes on behind them.
-    Gap {
-        /// The first one.
-        first: u64,
-        /// The last one.
-        last: u64,
-        /// Why.
-        cause: GapCause,
-    },
+    /// Sequences that are not there; the reader continues behind them.
+    Gap(Gap),
     /// The reader has everything that is durable so far.
     End,
+}
+
+/// A range of sequences that was passed over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gap {
+    /// The first one.
+    pub first: u64,
+    /// The last one.
+    pub last: u64,
+    /// Why.
+    pub cause: GapCause,
+}
+
+impl Gap {
+    /// How many sequences it covers.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        (self.last + 1).saturating_sub(self.first)
+    }
 }
 
 /// Why sequences are not there.
@@ -107,7 +119,8 @@ pub enum GapCause {
     Removed,
     /// Their bytes are not what was written, or their segment is missing.
     Damaged,
-    /// They belonged to a write that a crash has cut off; nobody has ever seen them.
+    /// They belonged to a write that a crash cut off. They may have been acknowledged if the disk lost what it had
+    /// reported as written.
     Torn,
 }
 
@@ -165,7 +178,7 @@ impl<D: Disk> Reader<D> {
             }
         };
         Ok(match found {
-            Step::Gap { first, last, cause } => Read::Gap { first, last, cause },
+            Step::Gap(gap) => Read::Gap(gap),
             Step::End => Read::End,
             Step::Batch { header, offset, from } => {
                 let length = header.length as usize;
@@ -278,13 +291,13 @@ impl<D: Disk> Reader<D> {
         let rest = self.place.as_ref().map_or(self.next, |place| place.last);
         let (first, last) = (self.next, last.unwrap_or(rest).max(self.next));
         self.next = last + 1;
-        Step::Gap { first, last, cause }
+        Step::Gap(Gap { first, last, cause })
     }
 }
 
 enum Step {
     Batch { header: BatchHeader, offset: u64, from: u64 },
-    Gap { first: u64, last: u64, cause: GapCause },
+    Gap(Gap),
     End,
 }
 

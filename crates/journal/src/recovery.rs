@@ -31,6 +31,9 @@ pub struct Recovery {
     pub deduplicate_from: u64,
     /// How many segments there are.
     pub segments: usize,
+    /// When the stream was created, Unix time in nanoseconds; 0 if there is no segment that has it. Of a stream whose
+    /// segments were all made before this was recorded: when the oldest of them was made.
+    pub created_ns: u64,
 }
 
 /// What a directory holds.
@@ -237,7 +240,11 @@ impl Survey {
         recovery.segments = self.segments.len();
         recovery.next = recovery.next.max(1);
         recovery.first = self.segments.first().map_or(recovery.next, |segment| segment.first);
+        recovery.created_ns = self.segments.first().map_or(0, |segment| segment.created_ns);
         if let Some(header) = newest.and_then(|newest| newest.header.as_ref()) {
+            if header.stream_created_ns > 0 {
+                recovery.created_ns = header.stream_created_ns;
+            }
             recovery.deduplicate_from = header.deduplicate_from;
         }
     }

@@ -18,7 +18,7 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox};
 use crate::disk::Disk;
 use crate::format::record::Record;
 use crate::limits::{CHUNK_SIZE, READERS_KEPT};
-use crate::reader::{From, GapCause, Read, Reader, Source};
+use crate::reader::{From, Gap, Read, Reader, Source};
 use crate::thread::StreamIndex;
 
 /// Asks for records.
@@ -41,13 +41,16 @@ pub struct Chunk {
     pub ticket: u64,
     /// The order's.
     pub stream: StreamIndex,
-    /// Where the next order goes on; not known if there is a failure.
+    /// Where the next order continues. After a failure: with the same order again if that asked for a time and there is no
+    /// record, else here.
     pub next: u64,
     /// Whether everything durable has been read.
     pub is_end: bool,
-    /// Sequences that are not there, which end the chunk.
-    pub gap: Option<(u64, u64, GapCause)>,
-    /// Why there is nothing more, if the system failed.
+    /// Sequences that were passed over, exactly; they come behind the records and end the chunk. A chunk has at most one such
+    /// range and no other hole between the order's beginning (or its first record, if it asked for a time) and `next`.
+    pub gap: Option<Gap>,
+    /// Why reading stopped, if the system failed: file, offset and what it reported. To be tried again later; it is neither a
+    /// gap nor the end.
     pub failure: Option<io::Error>,
     bytes: Vec<u8>,
     places: Vec<Place>,
@@ -140,8 +143,8 @@ pub fn read_chunk<D: Disk>(reader: &mut Reader<D>, order: &ReadOrder) -> Chunk {
                     chunk.push(sequence, batch.time_ns, &record);
                 }
             }
-            Ok(Read::Gap { first, last, cause }) => {
-                chunk.gap = Some((first, last, cause));
+            Ok(Read::Gap(gap)) => {
+                chunk.gap = Some(gap);
                 chunk.next = reader.next_sequence();
                 return chunk;
             }

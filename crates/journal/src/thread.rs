@@ -49,7 +49,8 @@ pub enum Answer {
         /// The last sequence that is durable.
         watermark: u64,
     },
-    /// The stream is frozen; nothing beyond the watermark will ever be acknowledged.
+    /// The stream is frozen: nothing beyond the watermark is acknowledged until the next start. Comes with each batch that
+    /// is not durable, and once without a batch if the trouble was noticed while nothing was to be written.
     Frozen {
         /// The stream.
         stream: StreamIndex,
@@ -57,6 +58,23 @@ pub enum Answer {
         watermark: u64,
         /// Why.
         frozen: Frozen,
+        /// Whether a batch is lost that does not come back with this answer: it went with a thread that panicked.
+        is_batch_lost: bool,
+    },
+    /// Nothing can be written to the stream now, and nothing is lost: the journal keeps the batches and tries again, until
+    /// it reports [`Resumed`](Answer::Resumed) or [`Frozen`](Answer::Frozen). Comes once, without a batch.
+    Waiting {
+        /// The stream.
+        stream: StreamIndex,
+        /// What was being done, to which file, and what the system reported.
+        reason: Arc<str>,
+        /// The kind of error, such as `StorageFull`.
+        kind: io::ErrorKind,
+    },
+    /// A stream that was waiting is written again. Comes once, without a batch.
+    Resumed {
+        /// The stream.
+        stream: StreamIndex,
     },
     /// What a round of retention removed.
     Retained {
@@ -273,12 +291,14 @@ impl Journal {
         let at = self.streams.iter().position(Known::is_owed)?;
         let known = &mut self.streams[at];
         known.is_given_up = true;
+        let is_batch_lost = known.unanswered > 0;
         if known.unanswered > 0 {
             known.unanswered -= 1;
             self.outstanding -= 1;
         }
         let frozen = Frozen { reason: DIED.into(), kind: io::ErrorKind::Other };
-        Some(Answer::Frozen { stream: at as StreamIndex, watermark: known.watermark, frozen })
+        let stream = at as StreamIndex;
+        Some(Answer::Frozen { stream, watermark: known.watermark, frozen, is_batch_lost })
     }
 
     /// Whether there is no answer to take; asked after [`Wake::park`], it misses none.
@@ -414,7 +434,7 @@ impl Round {
             else {
                 continue;
             };
-            let outcome = log.append(batches);
+            let outcome = log.append(batches).map_err(|error| log.give_up(error));
             let watermark = log.durable();
             if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
                 && outcome.is_ok()
@@ -424,7 +444,8 @@ impl Round {
             for batch in batches.drain(..) {
                 let answer = match &outcome {
                     Err(frozen) if batch.next() > watermark + 1 => {
-                        Answer::Frozen { stream, watermark, frozen: frozen.clone() }
+                        let frozen = frozen.clone();
+                        Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
                     }
                     _ => Answer::Durable { stream, watermark },
                 };
@@ -439,7 +460,8 @@ impl Round {
 
 fn unknown(stream: StreamIndex) -> Answer {
     let reason = format!("there is no stream {stream}").into();
-    Answer::Frozen { stream, watermark: 0, frozen: Frozen { reason, kind: io::ErrorKind::NotFound } }
+    let frozen = Frozen { reason, kind: io::ErrorKind::NotFound };
+    Answer::Frozen { stream, watermark: 0, frozen, is_batch_lost: false }
 }
 
 fn reply(done: &mut Sender<Reply>, answer: Answer, batch: Option<Batch>) {

@@ -18,7 +18,8 @@ static ALLOCATOR: Counting = Counting;
 fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(directory.path()).expect("it can be made");
-    let (log, _) = Log::open(disk, "events", Config { segment_size: 64 << 20 }).expect("an empty one opens");
+    let (log, _) = Log::open(disk, "events", Config { segment_size: 64 << 20, ..Config::default() })
+        .expect("an empty one opens");
     let source = log.source();
     let own = thread::current();
     let wake = Arc::new(Wake::new(move || own.unpark()));

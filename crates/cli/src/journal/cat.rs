@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::builder::{StringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use stilling_journal::{From, GapCause, Kind, Read, Record};
+use stilling_journal::{From, Gap, GapCause, Kind, Read, Record};
 use stilling_wire::nats::{Filter, Headers, Subject, SubjectLimits};
 
 use super::{LOOKS_MAX, Stop, Stream, stream, time};
@@ -106,8 +106,8 @@ impl Arguments {
         loop {
             let is_removed = match reader.read() {
                 Ok(Read::End) => return Ok(missing),
-                Ok(Read::Gap { first, .. }) if self.is_behind(first, 0) => return Ok(missing),
-                Ok(Read::Gap { first, last, cause }) => {
+                Ok(Read::Gap(Gap { first, .. })) if self.is_behind(first, 0) => return Ok(missing),
+                Ok(Read::Gap(Gap { first, last, cause })) => {
                     let last = match self.to {
                         Some(From::Sequence(to)) => last.min(to),
                         Some(From::Time(_)) | None => last,

@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use stilling_journal::{
-    Batch, Config, Disk, Findings, From, Frozen, Log, OpenError, Read, Reader, Record, Refused, Retention,
+    AppendError, Batch, Config, Disk, Findings, From, Gap, Log, OpenError, Read, Reader, Record, Refused,
+    Retention,
 };
 
 use super::{Spool, take_out};
@@ -78,7 +79,7 @@ impl<D: Disk> DiskSpool<D> {
     /// Opens what lies in the directory; `bytes_max` is the spool's bound.
     pub(crate) fn open(disk: D, bytes_max: u64) -> Result<Opened<D>, OpenError> {
         let (least, most) = SPOOL_SEGMENT_SIZES;
-        let config = Config { segment_size: (bytes_max / 8).clamp(least, most) };
+        let config = Config { segment_size: (bytes_max / 8).clamp(least, most), ..Config::default() };
         let (log, recovery) = Log::open(disk, STREAM, config)?;
         let (mut places, mut noted) = (VecDeque::new(), 0);
         let mut reader = log.source().read_from(From::Sequence(recovery.first));
@@ -92,7 +93,7 @@ impl<D: Disk> DiskSpool<D> {
                         }
                     }
                 }
-                Ok(Read::Gap { .. }) => {}
+                Ok(Read::Gap(_)) => {}
                 Ok(Read::End) => break,
                 Err(source) => {
                     return Err(OpenError::Disk { place: STREAM.to_owned(), source });
@@ -126,7 +127,7 @@ impl<D: Disk> DiskSpool<D> {
         entries: &mut VecDeque<Entry>,
         refused: &mut Vec<(Entry, Reason)>,
         unix_ns: u64,
-    ) -> Result<(), Frozen> {
+    ) -> Result<(), AppendError> {
         let Some(log) = &mut self.log else {
             refused.extend(entries.drain(..).map(|entry| (entry, Reason::Closed)));
             return Ok(());
@@ -153,12 +154,12 @@ impl<D: Disk> DiskSpool<D> {
                 }
             }
         }
-        if let Err(frozen) = log.append(std::slice::from_mut(&mut self.batch)) {
+        if let Err(error) = log.append(std::slice::from_mut(&mut self.batch)) {
             // Whether they are on disk is not known, and they are told to be dropped: they must not be sent later.
             while let Some(entry) = written.pop_back() {
                 entries.push_front(entry);
             }
-            return Err(frozen);
+            return Err(error);
         }
         for entry in written {
             self.keep(entry);
@@ -207,7 +208,7 @@ impl<D: Disk> DiskSpool<D> {
                         }
                     }
                 }
-                Ok(Read::Gap { last, .. }) => {
+                Ok(Read::Gap(Gap { last, .. })) => {
                     let gone = self.places.partition_point(|(place, _)| *place <= last);
                     self.lost.extend(self.places.drain(..gone).map(|(_, cost)| cost));
                 }
@@ -231,8 +232,8 @@ impl<D: Disk> Spool for DiskSpool<D> {
         let mut refused = Vec::new();
         let mut entries: VecDeque<Entry> = std::mem::take(&mut self.pushed).into();
         while !entries.is_empty() {
-            if let Err(frozen) = self.write(&mut entries, &mut refused, unix_ns) {
-                let reason = frozen.reason.to_string();
+            if let Err(error) = self.write(&mut entries, &mut refused, unix_ns) {
+                let reason = error.reason().to_string();
                 refused.extend(entries.drain(..).map(|entry| (entry, Reason::SpoolFailed(reason.clone()))));
             }
         }

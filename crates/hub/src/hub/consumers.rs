@@ -132,7 +132,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some(next) = consumer.next.filter(|&next| next > 1) else { return };
         if stream.config.durability != Durability::None {
             let first = chunk.get(0).map(|(sequence, ..)| sequence);
-            let begin = first.or(chunk.gap.map(|(first, ..)| first)).unwrap_or(chunk.next);
+            let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
             stream.passed_over.removed += begin.saturating_sub(next);
         }
     }
@@ -179,13 +179,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             consumer.next = consumer.next.max(Some(visible + 1));
         }
         consumer.state = State::Asleep;
-        if let Some((first, last, cause)) = chunk.gap {
+        if let Some(gap) = chunk.gap {
             let passed_over = &mut self.streams[consumer.wanted.stream].passed_over;
-            let count = (last + 1).saturating_sub(first);
-            match cause {
+            let count = gap.count();
+            match gap.cause {
                 GapCause::Removed => passed_over.removed += count,
                 GapCause::Damaged => passed_over.damaged += count,
-                // Nobody has ever seen what a crash has cut off.
+                // A crash cut off a write that had not been acknowledged.
                 GapCause::Torn => {}
             }
         }

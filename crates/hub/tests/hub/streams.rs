@@ -520,7 +520,7 @@ impl SteppedStorage {
             let watermark = self.logs[stream as usize].durable();
             assert!(batch.is_none_or(|batch| batch.first() > watermark));
             let frozen = Frozen { reason: "it has died".into(), kind: ErrorKind::Other };
-            self.answers.push_back((Answer::Frozen { stream, watermark, frozen }, None));
+            self.answers.push_back((Answer::Frozen { stream, watermark, frozen, is_batch_lost: true }, None));
         }
         self.waiting.clear();
     }

@@ -16,7 +16,7 @@ use stilling_journal::{
 };
 
 /// Short segments, so that there are many.
-pub(crate) const SEGMENTS: Config = Config { segment_size: 128 * 1024 };
+pub(crate) const SEGMENTS: Config = Config { segment_size: 128 * 1024, created_ns: 0 };
 
 /// Bytes of a batch; a longer record is refused.
 pub(crate) const BATCH_SIZE: usize = 8192;
@@ -61,7 +61,10 @@ impl SteppedStorage {
         let log = &mut self.logs[stream as usize];
         let answer = match log.append(&mut batches) {
             Ok(watermark) => Answer::Durable { stream, watermark },
-            Err(frozen) => Answer::Frozen { stream, watermark: log.durable(), frozen },
+            Err(error) => {
+                let (watermark, frozen) = (log.durable(), log.give_up(error));
+                Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
+            }
         };
         let [batch] = batches;
         self.answers.push_back((answer, Some(batch)));

@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
-use super::{Disk, DiskFile, Entry, LockError};
+use super::{Disk, DiskFile, Entry, LockError, WriteMethod};
 use crate::batch::Aligned;
 use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
@@ -29,18 +29,6 @@ use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_S
 /// The file whose lock keeps others away; it holds the process id of who has it.
 const LOCK_FILE: &str = "lock";
 const PROBE_FILE: &str = ".probe";
-
-/// How durable writes are made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Method {
-    /// O_DIRECT and RWF_DSYNC.
-    Direct,
-    /// Through the page cache, with fdatasync.
-    Buffered {
-        /// Why not directly.
-        reason: String,
-    },
-}
 
 /// Whether small writes into fresh space have it zeroed first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -55,7 +43,7 @@ pub enum Fresh {
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     path: Arc<Path>,
-    method: Method,
+    method: WriteMethod,
     fresh: Fresh,
 }
 
@@ -77,7 +65,7 @@ impl FileDisk {
     /// The system's, with the path.
     pub fn existing(path: &Path) -> io::Result<FileDisk> {
         fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
-        let method = Method::Buffered { reason: "it is only read".to_owned() };
+        let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
         Ok(FileDisk { path: path.into(), method, fresh: Fresh::AsItIs })
     }
 
@@ -105,7 +93,7 @@ impl FileDisk {
 
     /// The same directory with durable writes made in another way: for measuring.
     #[must_use]
-    pub fn with(self, method: Method, fresh: Fresh) -> FileDisk {
+    pub fn with(self, method: WriteMethod, fresh: Fresh) -> FileDisk {
         FileDisk { method, fresh, ..self }
     }
 
@@ -126,7 +114,7 @@ impl FileDisk {
 
     /// How durable writes are made here.
     #[must_use]
-    pub fn method(&self) -> &Method {
+    pub fn method(&self) -> &WriteMethod {
         &self.method
     }
 
@@ -141,6 +129,10 @@ impl Disk for FileDisk {
 
     fn place(&self) -> String {
         self.path.display().to_string()
+    }
+
+    fn write_method(&self) -> WriteMethod {
+        self.method.clone()
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {
@@ -162,7 +154,7 @@ impl Disk for FileDisk {
     fn create(&self, name: &str, size: u64) -> io::Result<OpenFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
-        if self.method == Method::Direct {
+        if self.method == WriteMethod::Direct {
             options.custom_flags(direct_flag());
         }
         let file = options.open(self.of(name))?;
@@ -173,7 +165,7 @@ impl Disk for FileDisk {
             Err(error) => return Err(error.into()),
         }
         let zeroed_to = match self.fresh {
-            Fresh::ZeroAhead if self.method == Method::Direct => 0,
+            Fresh::ZeroAhead if self.method == WriteMethod::Direct => 0,
             _ => u64::MAX,
         };
         Ok(OpenFile { file, method: self.method.clone(), written_to: zeroed_to, small_writes: 0, size })
@@ -243,7 +235,7 @@ impl Drop for FileLock {
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
-    method: Method,
+    method: WriteMethod,
     /// Up to here the space has been written at least once, if that matters.
     written_to: u64,
     /// Writes in a row that were small.
@@ -296,8 +288,8 @@ impl DiskFile for OpenFile {
         let mut at = offset;
         while !pieces.is_empty() {
             let written = match &self.method {
-                Method::Direct => pwritev2(&self.file, pieces, at, ReadWriteFlags::DSYNC),
-                Method::Buffered { .. } => pwritev(&self.file, pieces, at),
+                WriteMethod::Direct => pwritev2(&self.file, pieces, at, ReadWriteFlags::DSYNC),
+                WriteMethod::Buffered { .. } => pwritev(&self.file, pieces, at),
             };
             match written {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -310,7 +302,7 @@ impl DiskFile for OpenFile {
                 Err(error) => return Err(error.into()),
             }
         }
-        if self.method != Method::Direct {
+        if self.method != WriteMethod::Direct {
             fdatasync(&self.file)?;
         }
         Ok(())
@@ -343,9 +335,10 @@ fn make_directories(path: &Path) -> io::Result<()> {
 }
 
 /// Tries out whether a block can be written directly and durably.
-fn probe(directory: &Path) -> io::Result<Method> {
+fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let path = directory.join(PROBE_FILE);
-    let buffered = |what: &str, error: io::Error| Ok(Method::Buffered { reason: format!("{what}: {error}") });
+    let buffered =
+        |what: &str, error: io::Error| Ok(WriteMethod::Buffered { reason: format!("{what}: {error}") });
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true);
     // Whether the directory can be written at all comes first: then a refusal means O_DIRECT.
@@ -355,9 +348,9 @@ fn probe(directory: &Path) -> io::Result<Method> {
         Ok(file) => {
             let block = Aligned::new(BLOCK_SIZE);
             match pwritev2(&file, &[IoSlice::new(block.bytes())], 0, ReadWriteFlags::DSYNC) {
-                Ok(_) => Ok(Method::Direct),
+                Ok(_) => Ok(WriteMethod::Direct),
                 // A full disk is told by those who write what counts.
-                Err(Errno::NOSPC | Errno::DQUOT) => Ok(Method::Direct),
+                Err(Errno::NOSPC | Errno::DQUOT) => Ok(WriteMethod::Direct),
                 Err(error) => buffered("RWF_DSYNC with O_DIRECT", error.into()),
             }
         }
@@ -390,7 +383,7 @@ mod tests {
     #[test]
     fn space_is_zeroed_ahead_of_small_writes_in_a_row_and_not_of_the_odd_one() {
         const SIZE: u64 = 4 * 1024 * 1024;
-        let method = Method::Buffered { reason: "any file system will do".to_owned() };
+        let method = WriteMethod::Buffered { reason: "any file system will do".to_owned() };
         let mut file = OpenFile {
             file: tempfile::tempfile().expect("a file"),
             method,

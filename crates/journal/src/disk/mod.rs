@@ -31,6 +31,9 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// Where the directory is, for messages.
     fn place(&self) -> String;
 
+    /// How durable writes are made.
+    fn write_method(&self) -> WriteMethod;
+
     /// Its files, in any order, without what is no plain file.
     ///
     /// # Errors
@@ -92,6 +95,27 @@ pub trait DiskFile: Send + 'static {
     /// # Errors
     /// The system's. Nothing is known then about what was written, and it is not to be tried again.
     fn write_durable(&mut self, offset: u64, pieces: &mut [IoSlice<'_>]) -> io::Result<()>;
+}
+
+/// How durable writes are made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum WriteMethod {
+    /// `O_DIRECT` with `RWF_DSYNC`.
+    Direct,
+    /// Through the page cache, with `fdatasync`.
+    Buffered {
+        /// Why not directly.
+        reason: String,
+    },
+}
+
+impl fmt::Display for WriteMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteMethod::Direct => f.write_str("direct (O_DIRECT, RWF_DSYNC)"),
+            WriteMethod::Buffered { reason } => write!(f, "buffered (fdatasync), not direct: {reason}"),
+        }
+    }
 }
 
 /// Why a directory is not ours.

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stilling_ring::planted;
 
-use super::{Disk, DiskFile, Entry, LockError};
+use super::{Disk, DiskFile, Entry, LockError, WriteMethod};
 
 /// What a disk writes in one piece or not at all, in bytes.
 pub const SECTOR_SIZE: usize = 512;
@@ -215,6 +215,10 @@ impl Disk for SimulatedDisk {
 
     fn place(&self) -> String {
         "the simulated disk".to_owned()
+    }
+
+    fn write_method(&self) -> WriteMethod {
+        WriteMethod::Direct
     }
 
     fn list(&self) -> io::Result<Vec<Entry>> {

@@ -21,7 +21,11 @@
 //!            80  4  CRC of the last batch before
 //!            84  2  length of the stream's name
 //!            86  2  0
-//!            88  …  the stream's name, zeros
+//!            88  …  the stream's name, at most 255 bytes, zeros
+//!           344  8  when the stream was created, Unix time in ns; 0 in headers from before this was recorded. It took the
+//!                   place of zeros that no reader looked at, so the format version is still 1: each version reads the
+//!                   other's files
+//!           352  …  zeros
 //!
 //! batch       0  4  magic "STBA"
 //!             4  4  CRC of bytes 8..64 (the batch's CRC: it covers that of the body)

@@ -7,6 +7,7 @@ use crate::limits::{
 
 const MAGIC: [u8; 8] = *b"STILLSEG";
 const NAME_AT: usize = 88;
+const STREAM_CREATED_AT: usize = 344;
 const SUFFIX: &str = ".segment";
 const DIGITS: usize = 20;
 
@@ -23,6 +24,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) size: u64,
     pub(crate) chain: u32,
     pub(crate) name: String,
+    /// When the stream was created; 0 in headers from before this was recorded.
+    pub(crate) stream_created_ns: u64,
 }
 
 /// What the first block of a file turned out to be.
@@ -52,6 +55,7 @@ impl SegmentHeader {
             (56, self.previous_last),
             (64, self.deduplicate_from),
             (72, self.size),
+            (STREAM_CREATED_AT, self.stream_created_ns),
         ] {
             put(block, offset, &value.to_le_bytes());
         }
@@ -91,6 +95,7 @@ pub(crate) fn read(block: &[u8]) -> FirstBlock {
         size: u64_at(block, 72),
         chain: u32_at(block, 80),
         name: name.to_owned(),
+        stream_created_ns: u64_at(block, STREAM_CREATED_AT),
     };
     let in_order = header.previous_first <= header.previous_last.saturating_add(1)
         && header.previous_last < header.first
@@ -134,6 +139,7 @@ mod tests {
             size: 65536,
             chain: 0xdead_beef,
             name: "events".to_owned(),
+            stream_created_ns: 1_600_000_000_000_000_000,
         }
     }
 

@@ -19,13 +19,13 @@ fn check(faults: Faults, kind: ErrorKind) {
     // Far enough for a segment to be needed.
     let mut batches: Vec<_> = (0..12).map(|at| batch(1, next + at, 1, 4000)).collect();
     let frozen = log.append(&mut batches).expect_err("the disk refuses");
-    assert_eq!(frozen.kind, kind, "{frozen}");
+    assert_eq!(frozen.kind(), kind, "{frozen}");
     assert!(frozen.to_string().contains("events") && frozen.to_string().contains("segment"), "{frozen}");
     let durable = log.durable();
     // The disk is well again, but what it has is unknown.
     disk.fail(Faults::default());
     let again = log.append(&mut [batch(1, durable + 1, 1, 10)]).expect_err("it is frozen for good");
-    assert_eq!(again.reason, frozen.reason);
+    assert_eq!(again.reason(), frozen.reason());
     assert_eq!((log.durable(), log.frozen().is_some()), (durable, true));
     let source = log.source();
     assert_eq!(content(&source).records.len() as u64, durable);

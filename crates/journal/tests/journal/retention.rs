@@ -2,7 +2,7 @@
 
 use crate::support::{batch, content, content_from, open, time_of};
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{From, GapCause, Log, Read, Removed, Retention};
+use stilling_journal::{From, Gap, GapCause, Log, Read, Removed, Retention};
 
 const SEGMENT_SIZE: u64 = 16_384;
 
@@ -75,7 +75,7 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     for _ in 0..2 {
         assert!(matches!(reader.read(), Ok(Read::Batch(_))));
     }
-    assert!(matches!(reader.read(), Ok(Read::Gap { first: 7, last: 54, cause: GapCause::Removed })));
+    assert!(matches!(reader.read(), Ok(Read::Gap(Gap { first: 7, last: 54, cause: GapCause::Removed }))));
     assert!(matches!(reader.read(), Ok(Read::Batch(_))));
 }
 

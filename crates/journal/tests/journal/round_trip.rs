@@ -69,11 +69,12 @@ fn what_was_appended_is_read_back_in_order() {
 #[cfg(target_os = "linux")]
 #[test]
 fn files_of_the_machine_keep_the_same_promises() {
-    use stilling_journal::disk::file::{FileDisk, Fresh, Method};
+    use stilling_journal::WriteMethod;
+    use stilling_journal::disk::file::{FileDisk, Fresh};
     let directory = tempfile::tempdir().expect("a directory");
     let disk = FileDisk::make(&directory.path().join("a/b")).expect("it can be made");
     check_lives(&disk, 80);
-    let buffered = Method::Buffered { reason: "a test".to_owned() };
+    let buffered = WriteMethod::Buffered { reason: "a test".to_owned() };
     let disk = disk.directory("c").expect("it can be made").with(buffered, Fresh::AsItIs);
     check_lives(&disk, 80);
     let disk = disk.directory("d").expect("it can be made");
@@ -178,7 +179,8 @@ fn another_version_is_refused_with_a_clear_message() {
 #[test]
 fn what_is_not_ours_is_left_alone_and_named() {
     let other = SimulatedDisk::new();
-    let (mut log, _) = Log::open(other.clone(), "other", Config { segment_size: 8192 }).expect("it opens");
+    let (mut log, _) = Log::open(other.clone(), "other", Config { segment_size: 8192, ..Config::default() })
+        .expect("it opens");
     log.append(&mut [batch(0, 1, 1, 10)]).expect("nothing fails");
     drop(log);
     let disk = SimulatedDisk::with_files([("notes.txt".to_owned(), b"mine".to_vec())]);

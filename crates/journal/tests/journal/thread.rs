@@ -43,10 +43,11 @@ impl Writer {
                 assert!(watermark >= self.watermarks[at]);
                 self.watermarks[at] = watermark;
             }
-            Answer::Frozen { stream, watermark, frozen } => {
+            Answer::Frozen { stream, watermark, frozen, .. } => {
                 assert!(!frozen.reason.is_empty() && watermark >= self.watermarks[stream as usize]);
                 self.frozen[stream as usize] = true;
             }
+            Answer::Waiting { .. } | Answer::Resumed { .. } => panic!("no disk is full"),
             Answer::Retained { removed, .. } => {
                 removed.expect("the disk refuses nothing");
                 self.retained += 1;

@@ -104,7 +104,7 @@ impl Opened {
                             hub.remember(of_hub[at], sequence, batch.time_ns, record.headers);
                         }
                     }
-                    Read::Gap { .. } => {}
+                    Read::Gap(_) => {}
                     Read::End => break,
                 }
             }
@@ -292,7 +292,8 @@ impl Storage for House {
             Way::Open(threads) => threads.append(on_disk, batch, deduplicate_from),
             Way::Failed { reason, kind, .. } => {
                 let frozen = stilling_journal::Frozen { reason: Arc::clone(reason), kind: *kind };
-                let answer = Answer::Frozen { stream, watermark: batch.first() - 1, frozen };
+                let answer =
+                    Answer::Frozen { stream, watermark: batch.first() - 1, frozen, is_batch_lost: false };
                 self.refused.push((answer, Some(batch)));
             }
             Way::Unopened { .. } | Way::Opening { .. } => {}
@@ -330,6 +331,8 @@ impl Storage for House {
         let (mut answer, batch) = threads.next_answer()?;
         let (Answer::Durable { stream, .. }
         | Answer::Frozen { stream, .. }
+        | Answer::Waiting { stream, .. }
+        | Answer::Resumed { stream }
         | Answer::Retained { stream, .. }) = &mut answer;
         let number = *stream;
         *stream = self.number_in_hub(number);

@@ -2,7 +2,7 @@
 
 pub(crate) mod crash;
 
-use stilling_journal::{Batch, Config, Disk, From, GapCause, Kind, Log, Read, Record, Source};
+use stilling_journal::{Batch, Config, Disk, From, Gap, GapCause, Kind, Log, Read, Record, Source};
 
 /// The time of the batch that begins with `sequence`.
 pub(crate) const fn time_of(sequence: u64) -> u64 {
@@ -53,7 +53,7 @@ pub(crate) fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
     loop {
         match reader.read().expect("every file can be opened") {
             Read::End => break,
-            Read::Gap { first, last, cause } => {
+            Read::Gap(Gap { first, last, cause }) => {
                 assert!(first <= last && expected.is_none_or(|expected| expected == first));
                 expected = Some(last + 1);
                 content.gaps.push((first, last, cause));
@@ -77,7 +77,7 @@ pub(crate) fn content_from<D: Disk>(source: &Source<D>, from: From) -> Content {
 
 /// A log with segments of `segment_size` bytes.
 pub(crate) fn open<D: Disk>(disk: &D, segment_size: u64) -> (Log<D>, stilling_journal::Recovery) {
-    Log::open(disk.clone(), "events", Config { segment_size }).expect("any bytes open")
+    Log::open(disk.clone(), "events", Config { segment_size, ..Config::default() }).expect("any bytes open")
 }
 
 /// Numbers that look random and are the same in every run.

@@ -246,6 +246,8 @@ pub enum ServeError {
     Copies(io::Error),
     /// The server before did not hand over, or not to this one.
     HandOver(HandOverError),
+    /// The folder of streams cannot hold any: why.
+    Data(String),
     /// The streams on disk cannot be opened.
     Streams(OpenError),
     /// A thread could not be started.
@@ -300,6 +302,7 @@ impl fmt::Display for ServeError {
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
+            ServeError::Data(reason) => write!(f, "cannot store streams: {reason}"),
             ServeError::Streams(error) => write!(f, "cannot open the streams: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
@@ -344,6 +347,7 @@ impl std::error::Error for ServeError {
             ServeError::HandOver(error) => Some(error),
             ServeError::Streams(error) => Some(error),
             ServeError::Config(_)
+            | ServeError::Data(_)
             | ServeError::Overlap { .. }
             | ServeError::Descriptors(_)
             | ServeError::Listeners(..) => None,

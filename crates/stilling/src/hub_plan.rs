@@ -8,6 +8,7 @@ use stilling_hub::Now;
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
+use crate::data_folder::DataFolder;
 use crate::hub::{self, HubDesk, Opened, Runner};
 use crate::lifecycle::{EndUnless, Lifecycle};
 use crate::nats::Users;
@@ -56,6 +57,10 @@ impl HubPlan {
         let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
+        let data = DataFolder::inspect(config).map_err(ServeError::Data)?;
+        if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
+            return Err(ServeError::Data(shortage));
+        }
         let opened =
             Opened::open(hub, &config.data, payload_size_max as usize).map_err(ServeError::Streams)?;
         let has_thread = match hub_thread {

@@ -28,6 +28,7 @@
 
 pub mod app;
 mod config;
+mod data_folder;
 mod exposure;
 pub mod hand_over;
 pub mod http;
@@ -46,6 +47,7 @@ mod socket_file;
 mod syslog;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
+pub use data_folder::DataFolder;
 pub use exposure::Exposure;
 pub use metrics::render as render_metrics;
 pub use overview::Overview;

@@ -3,59 +3,79 @@
 use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
 
-use rustix::fs::{Access, access, statvfs};
 use stilling::settings::{Credential, Durability, HubConfig, SourceRange, StreamConfig, UserConfig};
-use stilling::{Admin, ServeConfig};
+use stilling::{Admin, DataFolder, Exposure, ServeConfig};
 
 use crate::serve::{Arguments, Settled};
 use crate::settings::units::{write_bytes, write_seconds};
-use crate::settings::{Complaint, Complaints, Sources};
+use crate::settings::{Complaint, Complaints, Origin, Sources};
 
-/// Looks at everything and says it.
+/// Prints what `serve` would open and what is wrong or unwise about it.
 ///
 /// # Errors
-/// What no server can be made with.
+/// Everything that keeps a server from starting or from storing anything.
 pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn Error>> {
     let settled = arguments.settle(sources)?;
-    let Settled { config, sources, warnings } = &settled;
+    let Settled { config, sources, .. } = &settled;
     config.check(false)?;
-    let mut said = settings(sources);
-    http(config, sources, &mut said);
-    let mut warnings = warnings.clone();
+    let mut out = settings(sources);
+    http(config, sources, &mut out);
+    messages(&config.hub, sources, &mut out);
     let mut wrong = Vec::new();
     let origin = sources.origin("data");
-    messages(&config.hub, sources, &mut said);
-    let data = Data::of(&config.hub.data);
-    let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
-    let wanted = on_disk.clone().map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
-    if on_disk.count() > 0 {
-        match data {
-            Ok(data) => {
-                let _ =
-                    writeln!(said, "data       {} ({origin}): {}", config.hub.data.display(), data.words());
-                if data.free < wanted {
-                    let (wanted, free) = (write_bytes(wanted), write_bytes(data.free));
-                    let reason = format!("the streams may come to keep {wanted}, and there are {free} free");
-                    warnings.push(Complaint::new(&origin, reason));
-                }
-            }
-            Err(reason) => wrong.push(Complaint::new(&origin, reason)),
+    match DataFolder::inspect(&config.hub) {
+        Ok(Some(data)) => {
+            let shown = config.hub.data.display();
+            let _ = writeln!(out, "data       {shown} ({origin}): {}", data_words(&data));
+            wrong.extend(data.shortage().map(|reason| Complaint::new(&origin, reason)));
         }
+        Ok(None) => {}
+        Err(reason) => wrong.push(Complaint::new(&origin, reason)),
     }
-    warnings.extend(unwise(&config.hub, sources));
-    for warning in &warnings {
-        let _ = writeln!(said, "warning: {warning}");
-    }
-    for name in &sources.unknown_variables {
-        let _ = writeln!(said, "warning: {name}: there is no such setting; it is not read");
+    for warning in warnings(&settled, &config.exposures()).into_iter().chain(in_use(&settled)) {
+        let _ = writeln!(out, "warning: {warning}");
     }
     if wrong.is_empty() {
-        said += "nothing is wrong\n";
+        out += "nothing is wrong\n";
     }
-    std::io::stdout().write_all(said.as_bytes())?;
+    std::io::stdout().write_all(out.as_bytes())?;
     if wrong.is_empty() { Ok(()) } else { Err(Box::new(Complaints(wrong))) }
+}
+
+/// Everything that is allowed and unwise, for `check` and for a server that starts.
+pub(crate) fn warnings(settled: &Settled, exposures: &[Exposure]) -> Vec<Complaint> {
+    let Settled { config, sources, warnings, .. } = settled;
+    let mut all = warnings.clone();
+    if let Ok(Some(data)) = DataFolder::inspect(&config.hub) {
+        let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
+        let wanted = on_disk.map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
+        if data.free() < wanted {
+            let (wanted, free) = (write_bytes(wanted), write_bytes(data.free()));
+            let reason = format!("the streams may come to keep {wanted}, and {free} are free");
+            all.push(Complaint::new(&sources.origin("data"), reason));
+        }
+    }
+    all.extend(exposures.iter().map(|Exposure { option, reason }| {
+        let origin = if *option == "listen" { sources.listen_origin() } else { sources.origin(option) };
+        Complaint::new(&origin, reason.clone())
+    }));
+    all.extend(unwise(&config.hub, sources));
+    let unknown = |name: &String| {
+        Complaint::new(&Origin::Variable(name.clone()), "there is no such setting; it is not read")
+    };
+    all.extend(sources.unknown_variables.iter().map(unknown));
+    all
+}
+
+/// A running server that has the streams already; it is no fault of the settings.
+fn in_use(Settled { config, sources, .. }: &Settled) -> Option<Complaint> {
+    let data = DataFolder::inspect(&config.hub).ok().flatten()?;
+    let (stream, process) = data.holder()?;
+    let reason = format!(
+        "process {process} uses the stream {stream} now; stop it before `serve`, or take over from it (--take-over)"
+    );
+    Some(Complaint::new(&sources.origin("data"), reason))
 }
 
 /// Where settings come from.
@@ -67,9 +87,12 @@ fn settings(sources: &Sources) -> String {
 }
 
 fn http(config: &ServeConfig, sources: &Sources, said: &mut String) {
-    let origin = [sources.origin("port"), sources.origin("listen")].into_iter().max().expect("there are two");
+    let origin = sources.listen_origin();
     for address in &config.listen {
         let _ = writeln!(said, "http       {address} ({origin})");
+        if config.app.is_some() && config.publishes_at(*address) {
+            let _ = writeln!(said, "publish    http://{address}/publish/* (answered here, not by the app)");
+        }
     }
     if let Admin::At(address) = config.admin {
         let _ = writeln!(said, "admin      {address} ({})", sources.origin("admin"));
@@ -130,17 +153,9 @@ fn user_words(user: &UserConfig) -> String {
     )
 }
 
-/// What is allowed and not wise.
+/// Unwise settings that concern syslog.
 fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
     let mut warnings = Vec::new();
-    if config.users.is_empty() {
-        for address in config.nats.iter().filter(|address| !address.ip().is_loopback()) {
-            let reason = format!(
-                "{address} can be reached from other machines, and without a user whoever reaches it may publish and subscribe to everything; add a [[user]], or listen on 127.0.0.1"
-            );
-            warnings.push(Complaint::new(&sources.origin("nats"), reason));
-        }
-    }
     let only_loopback = config.syslog_sources.iter().all(SourceRange::is_loopback);
     for (name, addresses) in [("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)] {
         for address in addresses.iter().filter(|address| only_loopback && !address.ip().is_loopback()) {
@@ -162,63 +177,11 @@ fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
     warnings
 }
 
-/// The folder of streams, or the one in which it will be made.
-struct Data {
-    /// What is there already.
-    existing: PathBuf,
-    is_there: bool,
-    /// Bytes for whoever runs the server.
-    free: u64,
-}
-
-impl Data {
-    fn of(path: &Path) -> Result<Self, String> {
-        let shown = path.display();
-        // A relative path ends in nothing, which is the current folder.
-        let here =
-            |part: &Path| if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() };
-        let existing = path.ancestors().map(here).find(|part| part.symlink_metadata().is_ok());
-        let existing = existing.ok_or_else(|| format!("`{shown}` is nowhere"))?;
-        let beside = existing.display();
-        if !existing.is_dir() {
-            return Err(format!("`{beside}` is no folder, so nothing can be kept in `{shown}`"));
-        }
-        if access(&existing, Access::WRITE_OK | Access::EXEC_OK).is_err() {
-            return Err(format!(
-                "this user may not write to `{beside}`, so nothing can be kept in `{shown}`"
-            ));
-        }
-        let system = statvfs(&existing).map_err(|error| format!("cannot look at `{beside}`: {error}"))?;
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
-        Ok(Data { is_there: existing == here(path), existing, free })
-    }
-
-    fn words(&self) -> String {
-        let mebibytes = self.free >> 20;
-        if self.is_there {
-            format!("is there, {mebibytes} MiB free")
-        } else {
-            format!("made at the first durable publish, {mebibytes} MiB free in {}", self.existing.display())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_folder_of_streams_is_looked_at_and_not_made() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let there = Data::of(folder.path()).expect("it is there");
-        assert!(there.is_there && there.free > 0, "{}", there.words());
-        let path = folder.path().join("a/b/c");
-        let later = Data::of(&path).expect("it can be made");
-        assert_eq!((later.is_there, later.existing.as_path()), (false, folder.path()));
-        assert!(!folder.path().join("a").exists());
-        std::fs::write(folder.path().join("a"), "").expect("it can be written");
-        let refused = Data::of(&path).err().expect("a file is in the way");
-        assert!(refused.contains("a` is no folder, so nothing can be kept in"), "{refused}");
-        assert!(Data::of(Path::new("not/there")).is_ok_and(|data| data.existing == Path::new(".")));
+fn data_words(data: &DataFolder) -> String {
+    let mebibytes = data.free() >> 20;
+    if data.is_there() {
+        format!("is there, {mebibytes} MiB free")
+    } else {
+        format!("made at the first durable publish, {mebibytes} MiB free in {}", data.existing().display())
     }
 }

@@ -10,7 +10,7 @@ use stilling::settings::{
 
 use crate::serve::address;
 use crate::settings::tables::{self, Tabled};
-use crate::settings::{Complaint, Origin, Sources, Table};
+use crate::settings::{Complaint, Origin, Sources, Table, render};
 
 /// Where NATS clients are listened for when no listener is named.
 const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
@@ -72,6 +72,8 @@ pub(crate) struct Chosen {
     pub(crate) thread: stilling::HubThread,
     /// What is allowed and not wise.
     pub(crate) warnings: Vec<Complaint>,
+    /// Streams and users as a file would have them.
+    pub(crate) tables: String,
     streams: Tabled<StreamConfig>,
     users: Tabled<UserConfig>,
 }
@@ -94,6 +96,13 @@ impl Hub {
     ) -> Chosen {
         let streams = read(&self.stream, "stream", tables::stream_word, sources, wrong);
         let users = read(&self.user, "user", tables::user_word, sources, wrong);
+        let of = |kind: &'static str| move |table: &Table| render::table(kind, table);
+        let shown: String = streams.iter().map(of("stream")).chain(users.iter().map(of("user"))).collect();
+        let default_streams = HubConfig::default().streams;
+        let shown = match streams.is_empty() {
+            true => default_streams.iter().map(tables::of_stream).map(|table| of("stream")(&table)).collect(),
+            false => String::new(),
+        } + &shown;
         let mut streams = tables::streams(&streams, wrong);
         let mut users = tables::users(&users, wrong);
         let defaults = HubConfig::default();
@@ -125,7 +134,7 @@ impl Hub {
             HubThread::Shard => stilling::HubThread::Shard,
             HubThread::Own => stilling::HubThread::Own,
         };
-        Chosen { config, thread, warnings, streams, users }
+        Chosen { config, thread, warnings, tables: shown, streams, users }
     }
 }
 
@@ -133,6 +142,7 @@ impl Chosen {
     /// A problem with where it was said.
     pub(crate) fn complaint(&self, problem: SettingError, sources: &Sources) -> Complaint {
         let origin = match problem.setting {
+            Setting::Option("listen") => sources.listen_origin(),
             Setting::Option(name) => sources.origin(name),
             Setting::Stream { index, key } => self.streams.place(index, key),
             Setting::User { index, key } => self.users.place(index, key),

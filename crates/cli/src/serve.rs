@@ -15,7 +15,9 @@ use stilling::http::{Routes, Timeouts};
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::WrongUsage;
+use crate::check;
 use crate::hub::Hub;
+use crate::settings::render::{self, Computed};
 use crate::settings::units::{bytes, read_seconds};
 use crate::settings::{Complaint, Complaints, Sources};
 
@@ -78,6 +80,9 @@ pub(crate) struct Arguments {
     /// Answer /test/* on addresses that are not loopback, too
     #[arg(long)]
     demo: bool,
+    /// Let everyone publish by /publish/* without credentials on addresses that are not loopback, too
+    #[arg(long)]
+    open_publish: bool,
     #[command(flatten)]
     hub: Hub,
     #[command(flatten)]
@@ -334,11 +339,15 @@ impl Arguments {
     /// Serves until the end.
     pub(crate) fn run(self, sources: Sources) -> Result<(), Box<dyn Error>> {
         let (verbose, daemonize) = (self.verbose, self.daemonize);
-        let Settled { config, .. } = self.settle(sources)?;
+        let settled = self.settle(sources)?;
+        let config = settled.config.clone();
         if verbose {
-            writeln!(std::io::stdout(), "{config:#?}")?;
+            write!(std::io::stdout(), "{}", settled.toml)?;
         }
         let server = Server::bind(config, Routes::new())?;
+        for warning in check::warnings(&settled, server.exposures()) {
+            tell(&format!("warning: {warning}"));
+        }
         // Before the banner: who has read it may send a signal.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();
@@ -399,6 +408,7 @@ impl Arguments {
             direct_descriptors: self.direct_descriptors,
             pin: self.pin,
             demo: self.demo,
+            open_publish: self.open_publish,
             admin: self.admin.unwrap_or_default(),
             timeouts: Timeouts {
                 first_byte: span(timeouts.first_byte_timeout),
@@ -437,7 +447,8 @@ impl Arguments {
             command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
             return Err(Box::new(WrongUsage));
         }
-        Ok(Settled { config, sources, warnings: hub.warnings })
+        let toml = render::render(&sources.effective, computed(&config), &hub.tables);
+        Ok(Settled { config, sources, toml, warnings: hub.warnings })
     }
 }
 
@@ -447,11 +458,30 @@ pub(crate) struct Settled {
     pub(crate) config: ServeConfig,
     /// Where it was said.
     pub(crate) sources: Sources,
+    /// What a file would have to say for the same.
+    pub(crate) toml: String,
     /// What is allowed and not wise.
     pub(crate) warnings: Vec<Complaint>,
 }
 
-/// What becomes of a hand-over, for the log.
+/// Values of the options whose defaults depend on the machine or on other options.
+fn computed(config: &ServeConfig) -> Computed {
+    fn texts<T: ToString>(values: &[T]) -> Vec<String> {
+        values.iter().map(T::to_string).collect()
+    }
+    let mut computed = vec![
+        ("listen", texts(&config.listen)),
+        ("accept-threads", texts(&[config.shards])),
+        ("nats", texts(&config.hub.nats)),
+        ("syslog-source", texts(&config.hub.syslog_sources)),
+    ];
+    if config.app.is_none() {
+        computed.push(("worker-threads", texts(&[config.worker_threads])));
+    }
+    computed
+}
+
+/// What becomes of a hand-over, and warnings, for the log.
 fn tell(line: &str) {
     // One write, so that lines of several processes do not mix. Without anybody to tell it to, the server serves on.
     let _ = std::io::stderr().write_all(format!("stilling: {line}\n").as_bytes());

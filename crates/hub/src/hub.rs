@@ -296,7 +296,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.outs[shard].is_full();
         }
         let has_due = !self.reads_full && self.reads.iter().any(PendingRead::is_due);
-        !self.has_put_off && !self.has_departures() && !self.consumers.go_on && !has_due && self.storage.is_quiet()
+        !self.has_put_off
+            && !self.has_departures()
+            && !self.consumers.go_on
+            && !has_due
+            && self.storage.is_quiet()
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.

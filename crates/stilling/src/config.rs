@@ -50,6 +50,8 @@ pub struct ServeConfig {
     pub pin: bool,
     /// Answer `/test/*` on listeners that are not loopback, too, and beside routes.
     pub demo: bool,
+    /// Answer `/publish/*` without credentials on listeners that are not loopback, too. Default: no.
+    pub open_publish: bool,
     /// Where `/status`, `/metrics`, `/livez` and `/readyz` are answered. Default: at every listener.
     pub admin: Admin,
     /// Bytes of requests, per shard, that may wait for their bodies or for workers, for handlers; more
@@ -106,6 +108,17 @@ pub enum Admin {
     Off,
 }
 
+impl Admin {
+    /// The address of a listener for the pages alone.
+    #[must_use]
+    pub const fn address(self) -> Option<SocketAddr> {
+        match self {
+            Admin::At(address) => Some(address),
+            Admin::Everywhere | Admin::Off => None,
+        }
+    }
+}
+
 impl Default for ServeConfig {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -124,6 +137,7 @@ impl Default for ServeConfig {
             direct_descriptors: false,
             pin: false,
             demo: false,
+            open_publish: false,
             admin: Admin::Everywhere,
             requests_held_max: 64 * 1024 * 1024,
             answers_held_max: 256 * 1024 * 1024,
@@ -166,14 +180,6 @@ impl ServeConfig {
                 ));
             }
         }
-        if let Admin::At(address) = self.admin
-            && address.port() != 0
-            && self.listen.contains(&address)
-        {
-            return Err(ServeError::Config(format!(
-                "{address} cannot be the address for the pages alone and one of those for everybody"
-            )));
-        }
         in_range("queue_max", self.queue_max, 1, most)?;
         in_range("the number of worker threads", threads_max, 0, most)?;
         if !growth.fits(self.worker_threads) {
@@ -195,10 +201,7 @@ impl ServeConfig {
     /// The addresses of HTTP, each with the name of its option.
     #[must_use]
     pub fn http_addresses(&self) -> Vec<(&'static str, SocketAddr)> {
-        let admin = match self.admin {
-            Admin::At(address) => Some(("admin", address)),
-            Admin::Everywhere | Admin::Off => None,
-        };
+        let admin = self.admin.address().map(|address| ("admin", address));
         self.listen.iter().map(|address| ("listen", *address)).chain(admin).collect()
     }
 }
@@ -243,6 +246,8 @@ pub enum ServeError {
     Copies(io::Error),
     /// The server before did not hand over, or not to this one.
     HandOver(HandOverError),
+    /// The folder of streams cannot hold any: why.
+    Data(String),
     /// The streams on disk cannot be opened.
     Streams(OpenError),
     /// A thread could not be started.
@@ -297,6 +302,7 @@ impl fmt::Display for ServeError {
             ServeError::Copies(error) => write!(f, "cannot keep listeners for a successor: {error}"),
             ServeError::HandOver(error) => write!(f, "cannot take over: {error}"),
             ServeError::App(error) => write!(f, "cannot prepare the worker processes: {error}"),
+            ServeError::Data(reason) => write!(f, "cannot store streams: {reason}"),
             ServeError::Streams(error) => write!(f, "cannot open the streams: {error}"),
             ServeError::Threads(error) => write!(f, "cannot start a thread: {error}"),
             ServeError::Shard(number, error) => write!(f, "shard {number} failed: {error}"),
@@ -341,6 +347,7 @@ impl std::error::Error for ServeError {
             ServeError::HandOver(error) => Some(error),
             ServeError::Streams(error) => Some(error),
             ServeError::Config(_)
+            | ServeError::Data(_)
             | ServeError::Overlap { .. }
             | ServeError::Descriptors(_)
             | ServeError::Listeners(..) => None,
@@ -369,8 +376,17 @@ mod tests {
         assert!(check(|_| (), true).is_ok());
         assert!(check(|config| _ = app(config), false).is_ok());
         assert!(check(|config| config.worker_threads = 0, false).is_ok());
-        let wrong: [(Change, bool, &str); 10] = [
-            (|config| config.admin = Admin::At(config.listen[0]), true, "127.0.0.1:9000 cannot be"),
+        let wrong: [(Change, bool, &str); 11] = [
+            (
+                |config| config.admin = Admin::At(config.listen[0]),
+                true,
+                "admin: 127.0.0.1:9000 is taken: `listen`",
+            ),
+            (
+                |config| config.listen = vec![config.listen[0]; 2],
+                true,
+                "listen: 127.0.0.1:9000 is named twice",
+            ),
             (|config| app(config).processes.processes = 0, false, "processes is 0"),
             (|config| app(config).processes.processes = PROCESSES_MAX + 1, false, "processes is 1025"),
             (|config| app(config).processes.slots = 0, false, "slots is 0"),

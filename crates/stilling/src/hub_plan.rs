@@ -8,10 +8,11 @@ use stilling_hub::{Now, Threads};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, Log, OpenError};
+use stilling_journal::{Config as LogConfig, Limits, Log};
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
+use crate::data_folder::DataFolder;
 use crate::hub::{self, HubDesk, Opened, Runner, SteppedJournal};
 use crate::lifecycle::{EndUnless, Lifecycle};
 use crate::nats::Users;
@@ -69,7 +70,9 @@ pub fn hub_on_simulated_disks(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let open = |hub, _| Opened::simulated(hub, storage.disks, (storage.log, storage.limits));
+    let open = |hub, _| {
+        Opened::simulated(hub, storage.disks, (storage.log, storage.limits)).map_err(ServeError::Streams)
+    };
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
     let (desks, _) = plan.start_with(shards, overview, lifecycle, |logs, limits, wake| {
@@ -88,7 +91,13 @@ impl HubPlan {
     }
 
     fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
-        HubPlan::with(config, hub_thread, |hub, size_max| Opened::open(hub, &config.data, size_max))
+        HubPlan::with(config, hub_thread, |hub, size_max| {
+            let data = DataFolder::inspect(config).map_err(ServeError::Data)?;
+            if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
+                return Err(ServeError::Data(shortage));
+            }
+            Opened::open(hub, &config.data, size_max).map_err(ServeError::Streams)
+        })
     }
 
     /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
@@ -107,7 +116,7 @@ impl<D: Disk> HubPlan<D> {
     fn with(
         config: &settings::HubConfig,
         hub_thread: HubThread,
-        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Opened<D>, OpenError>,
+        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Opened<D>, ServeError>,
     ) -> Result<HubPlan<D>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
@@ -116,7 +125,7 @@ impl<D: Disk> HubPlan<D> {
         let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
-        let opened = open(hub, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let opened = open(hub, payload_size_max as usize)?;
         let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2,
             HubThread::Shard => false,

@@ -28,6 +28,8 @@
 
 pub mod app;
 mod config;
+mod data_folder;
+mod exposure;
 pub mod hand_over;
 pub mod http;
 mod hub;
@@ -45,6 +47,8 @@ mod socket_file;
 mod syslog;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
+pub use data_folder::DataFolder;
+pub use exposure::Exposure;
 pub use metrics::render as render_metrics;
 pub use overview::Overview;
 pub use running::{RunningServer, Stopper};

@@ -26,6 +26,7 @@ use stilling_engine::limits::LISTENERS_MAX;
 use stilling_engine::net::{self, ListenOptions};
 
 use crate::config::{ServeConfig, ServeError};
+use crate::exposure::Endpoint;
 use crate::hand_over::{HandOverError, Passed};
 use crate::http::Way;
 use crate::socket_file::SocketFile;
@@ -68,6 +69,8 @@ pub(crate) struct Listener {
     /// Unspecified for a Unix socket.
     pub(crate) address: SocketAddr,
     pub(crate) speaks: Protocol,
+    /// It is the listener of `admin` alone.
+    pub(crate) is_admin: bool,
     /// The parent process passed it, and may have it still: who waits there is not lost with this server.
     pub(crate) is_parents: bool,
     /// It is bound, and is to listen when this server is the only one.
@@ -87,10 +90,12 @@ pub(crate) enum When<'a> {
 /// All listeners of the server.
 #[derive(Debug)]
 pub(crate) struct Listeners {
-    /// Where it listens, ports filled in.
+    /// Where it listens, ports filled in; without `admin`.
     pub(crate) addresses: Vec<SocketAddr>,
     /// What is spoken at each of them.
     pub(crate) protocols: Vec<Protocol>,
+    /// The address of the pages, port filled in, if they have a listener of their own.
+    pub(crate) admin: Option<SocketAddr>,
     /// For each shard its listeners, those that wait last.
     pub(crate) of_shards: Vec<Vec<Listener>>,
     /// How many came from the old server or the parent and are kept.
@@ -102,6 +107,7 @@ pub(crate) struct Listeners {
 /// One address with the listeners that there are for it.
 struct Group {
     speaks: Protocol,
+    is_admin: bool,
     wanted: SocketAddr,
     sockets: Vec<OwnedFd>,
 }
@@ -123,19 +129,23 @@ impl Listeners {
         }
         let mut kept: usize = groups.iter().map(|group| group.sockets.len()).sum();
         let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
-        let (mut addresses, mut protocols) = (Vec::new(), Vec::new());
+        let (mut addresses, mut protocols, mut admin) = (Vec::new(), Vec::new(), None);
         for (number, group) in groups.into_iter().enumerate() {
-            let (wanted, speaks) = (group.wanted, group.speaks);
+            let (wanted, speaks, is_admin) = (group.wanted, group.speaks, group.is_admin);
             let open = |error| ServeError::Listen(wanted, error);
             let sockets = complete(group, config.shards, &options(speaks), &when).map_err(open)?;
             let address = net::local_addr(&sockets[0]).map_err(open)?;
-            addresses.push(address);
-            protocols.push(speaks);
+            if is_admin {
+                admin = Some(address);
+            } else {
+                addresses.push(address);
+                protocols.push(speaks);
+            }
             for (at, socket) in sockets.into_iter().enumerate() {
                 // Each address begins with another shard, so that the first does not get all of what is over.
                 let waits = !net::is_listening(&socket).map_err(open)?;
                 let is_parents = parents.contains(&identity(&socket).map_err(open)?);
-                let listener = Listener { socket, address, speaks, is_parents, waits };
+                let listener = Listener { socket, address, speaks, is_admin, is_parents, waits };
                 of_shards[(number + at) % config.shards].push(listener);
             }
         }
@@ -157,6 +167,7 @@ impl Listeners {
                 socket,
                 address,
                 speaks,
+                is_admin: false,
                 is_parents: false,
                 waits: false,
             });
@@ -172,6 +183,7 @@ impl Listeners {
                 socket,
                 address,
                 speaks,
+                is_admin: false,
                 is_parents: false,
                 waits: false,
             });
@@ -181,13 +193,20 @@ impl Listeners {
         }
         match of_shards.iter().map(Vec::len).max() {
             Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
-            _ => Ok(Listeners { addresses, protocols, of_shards, kept, files }),
+            _ => Ok(Listeners { addresses, protocols, admin, of_shards, kept, files }),
         }
     }
 
     /// Descriptors of all shards together.
     pub(crate) fn count(&self) -> usize {
         self.of_shards.iter().map(Vec::len).sum()
+    }
+
+    /// The addresses on the network and what is answered there.
+    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
+        let of = |(&speaks, &address)| Endpoint { speaks, is_admin: false, address };
+        let admin = self.admin.map(|address| Endpoint { speaks: Protocol::Http, is_admin: true, address });
+        self.protocols.iter().zip(&self.addresses).map(of).chain(admin).collect()
     }
 
     /// A copy of every listener, each once even if several shards share it. Unix sockets stay: a successor has its own in
@@ -238,13 +257,14 @@ fn group(
     options: &impl Fn(Protocol) -> ListenOptions,
 ) -> Result<Found, ServeError> {
     let mut groups: Vec<Group> = Vec::new();
-    let http = config.listen.iter().map(|wanted| (Protocol::Http, *wanted));
-    let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, *wanted));
-    let syslog = config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(Way::Tcp), *wanted));
-    for (speaks, wanted) in http.chain(nats).chain(syslog) {
+    let http = config.listen.iter().map(|wanted| (Protocol::Http, false, *wanted));
+    let admin = config.admin.address().map(|wanted| (Protocol::Http, true, wanted));
+    let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, false, *wanted));
+    let syslog = config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(Way::Tcp), false, *wanted));
+    for (speaks, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
-            groups.push(Group { speaks, wanted, sockets: Vec::new() });
+            groups.push(Group { speaks, is_admin, wanted, sockets: Vec::new() });
         }
     }
     let (mut left, mut datagrams) = (Vec::new(), Vec::new());
@@ -267,7 +287,12 @@ fn group(
                 groups[at].sockets.push(descriptor);
             }
             // The parent decides where this server listens, besides what was asked for by name.
-            None => groups.push(Group { speaks: Protocol::Http, wanted: address, sockets: vec![descriptor] }),
+            None => groups.push(Group {
+                speaks: Protocol::Http,
+                is_admin: false,
+                wanted: address,
+                sockets: vec![descriptor],
+            }),
         }
         settle_ports(&mut groups);
     }

@@ -27,6 +27,7 @@ use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
+use crate::exposure::{Endpoint, Exposure, is_loopback};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
@@ -44,6 +45,7 @@ pub struct Server {
     addresses: Vec<SocketAddr>,
     admin: Option<SocketAddr>,
     banner: Vec<String>,
+    exposures: Vec<Exposure>,
     seats: Vec<Seat>,
     plan: Option<HubPlan>,
     shard_wakes: Vec<Arc<Wake>>,
@@ -93,10 +95,6 @@ impl Server {
             Vec::new()
         };
         let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
-        let listen_count = config.listen.len();
-        if let Admin::At(address) = config.admin {
-            config.listen.push(address);
-        }
         let listeners = match &arrival {
             Some(arrival) if arrival.has_old() => Listeners::open(&config, old, passed, When::Alone)?,
             Some(arrival) => Listeners::open(&config, old, passed, When::Free(&mut arrival.patience()))?,
@@ -109,23 +107,19 @@ impl Server {
         }
         let plan = HubPlan::make(&config)?;
         let room = Room::fit(&mut config, listeners.count() + copies.len())?;
-        let mut listeners = listeners;
-        let admin = match config.admin {
-            Admin::At(_) => {
-                listeners.protocols.remove(listen_count);
-                Some(listeners.addresses.remove(listen_count))
-            }
-            Admin::Everywhere | Admin::Off => None,
-        };
+        let admin = listeners.admin;
         let mut urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
             .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
             .collect();
         let unix = Protocol::Syslog(Way::Unix).scheme();
         urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path.display())));
+        let endpoints = listeners.endpoints();
+        let exposures = config.exposures_of(endpoints.iter().copied());
         let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
         if let Some(plan) = &plan {
             let last = banner.len() - 1;
-            banner.splice(last..last, plan.banner());
+            let taken = taken_from_app(&config, &endpoints);
+            banner.splice(last..last, taken.into_iter().chain(plan.banner()));
         }
         let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
         tell_where_from(&mut banner, listeners.kept, predecessor, &names);
@@ -190,7 +184,7 @@ impl Server {
         let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
         let http = HttpConfig {
             limits: config.limits,
-            timeouts: config.timeouts,
+            timeouts: config.timeouts.clone(),
             slow_duration: config.slow_duration,
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
@@ -203,8 +197,12 @@ impl Server {
         };
         // Connects go to the processes, which have their time for that, too.
         let connect_timeout = config.engine.connect_timeout.min(app_timeout);
-        let engine =
-            EngineConfig { capacity: config.capacity, connects_kept, connect_timeout, ..config.engine };
+        let engine = EngineConfig {
+            capacity: config.capacity,
+            connects_kept,
+            connect_timeout,
+            ..config.engine.clone()
+        };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,
@@ -215,12 +213,8 @@ impl Server {
                     doors: listeners
                         .iter()
                         .map(|listener| {
-                            let demo = demo || demo_on_loopback && listener.address.ip().is_loopback();
-                            match listener.speaks {
-                                Protocol::Http => door(listener.address, config.admin, admin, demo),
-                                Protocol::Nats => Door { serves: Serves::Nats, demo: false },
-                                Protocol::Syslog(way) => Door { serves: Serves::Syslog(way), demo: false },
-                            }
+                            let demo = demo || demo_on_loopback && is_loopback(listener.address);
+                            door(listener, &config, demo)
                         })
                         .collect(),
                     ..http.clone()
@@ -241,6 +235,7 @@ impl Server {
             addresses,
             admin,
             banner,
+            exposures,
             seats,
             plan,
             shard_wakes: wakes,
@@ -268,6 +263,11 @@ impl Server {
     /// The lines that say what has started.
     pub fn banner(&self) -> &[String] {
         &self.banner
+    }
+
+    /// Everything that is reachable from other machines without credentials, at the addresses that are listened on.
+    pub fn exposures(&self) -> &[Exposure] {
+        &self.exposures
     }
 
     /// From now on SIGTERM and SIGINT drain the server, also one that is not serving yet; a second
@@ -403,13 +403,16 @@ impl Drop for Staff {
 }
 
 /// What a listener answers.
-fn door(address: SocketAddr, choice: Admin, admin: Option<SocketAddr>, demo: bool) -> Door {
-    let serves = match choice {
-        Admin::Everywhere => Serves::Everything,
-        Admin::At(_) if admin == Some(address) => Serves::Pages,
-        Admin::At(_) | Admin::Off => Serves::Routes,
+fn door(listener: &Listener, config: &ServeConfig, demo: bool) -> Door {
+    let serves = match listener.speaks {
+        Protocol::Nats => Serves::Nats,
+        Protocol::Syslog(way) => Serves::Syslog(way),
+        Protocol::Http if listener.is_admin => Serves::Pages,
+        Protocol::Http if config.admin == Admin::Everywhere => Serves::Everything,
+        Protocol::Http => Serves::Routes,
     };
-    Door { serves, demo: demo && serves != Serves::Pages }
+    let has_routes = matches!(serves, Serves::Everything | Serves::Routes);
+    Door { serves, demo: demo && has_routes, publishes: has_routes && config.publishes_at(listener.address) }
 }
 
 fn banner(
@@ -438,6 +441,16 @@ fn banner(
         config.shards, config.worker_threads, config.capacity
     ));
     lines
+}
+
+/// The listeners whose publications do not reach the program behind the server.
+fn taken_from_app(config: &ServeConfig, endpoints: &[Endpoint]) -> Vec<String> {
+    let takes = |at: &&Endpoint| {
+        config.app.is_some() && at.speaks == Protocol::Http && !at.is_admin && config.publishes_at(at.address)
+    };
+    let line =
+        |at: &Endpoint| format!("publish http://{}/publish/* (answered here, not by the app)", at.address);
+    endpoints.iter().filter(takes).map(line).collect()
 }
 
 /// Before the last line, whose listeners these are.

@@ -76,6 +76,11 @@ impl<'a> Choice<'a> {
         self.arg.get_help_heading().unwrap_or("Server")
     }
 
+    /// Whether it means something only for a pool that grows.
+    pub(super) fn is_about_growth(&self) -> bool {
+        self.name != "accept-workers"
+    }
+
     /// How its value is called.
     pub(super) fn value_name(&self) -> String {
         let names = self.arg.get_value_names().unwrap_or_default();

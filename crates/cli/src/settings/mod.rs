@@ -19,6 +19,7 @@ mod file;
 pub(crate) mod nearest;
 mod origin;
 mod page;
+pub(crate) mod render;
 pub(crate) mod tables;
 pub(crate) mod units;
 
@@ -28,7 +29,7 @@ use std::path::PathBuf;
 
 use clap::builder::Resettable;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, CommandFactory, Id, Parser};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Id};
 
 use crate::Cli;
 use choices::{Choice, choices};
@@ -83,6 +84,8 @@ pub(crate) struct Sources {
     pub(crate) file: Option<PathBuf>,
     /// Variables of ours that nothing is known about.
     pub(crate) unknown_variables: Vec<String>,
+    /// All options that have a value.
+    pub(crate) effective: Vec<render::Effective>,
     /// The tables of the file, if nothing stronger takes their place.
     tables: Vec<(&'static str, Table)>,
     origins: HashMap<String, Origin>,
@@ -92,6 +95,11 @@ impl Sources {
     /// Where an option was said.
     pub(crate) fn origin(&self, name: &str) -> Origin {
         self.origins.get(name).cloned().unwrap_or(Origin::Default)
+    }
+
+    /// Where the addresses of HTTP were said: there are two options for them.
+    pub(crate) fn listen_origin(&self) -> Origin {
+        self.origin("listen").max(self.origin("port"))
     }
 
     /// What was said, in the file or elsewhere, with where.
@@ -122,11 +130,11 @@ pub(crate) fn gather(
     let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
     let root = Cli::command();
     let Some(command) = root.find_subcommand(name).filter(|_| COMMANDS.contains(&name)) else {
-        return Ok((parse(words, &Sources::default())?, Sources::default()));
+        return Ok((parse(words, &Sources::default())?.0, Sources::default()));
     };
     let choices = choices(command);
     let Some(typed) = typed(&root, name, &words, &choices) else {
-        return Ok((parse(words, &Sources::default())?, Sources::default()));
+        return Ok((parse(words, &Sources::default())?.0, Sources::default()));
     };
 
     let mut wrong = Vec::new();
@@ -158,7 +166,8 @@ pub(crate) fn gather(
         sources.origins.insert(name, origin);
     }
     sources.tables.retain(|(name, _)| !sources.origins.contains_key(*name));
-    let cli = parse(all, &sources)?;
+    let (cli, matches) = parse(all, &sources)?;
+    sources.effective = render::effective(&matches, &choices);
     Ok((cli, sources))
 }
 
@@ -214,8 +223,12 @@ fn strongest(said: Vec<Said>, typed: &Typed) -> Vec<Said> {
 }
 
 /// Parses a command line to which nothing is added any more.
-fn parse(words: Vec<OsString>, sources: &Sources) -> Result<Cli, Stop> {
-    Cli::try_parse_from(words).map_err(|error| {
+fn parse(words: Vec<OsString>, sources: &Sources) -> Result<(Cli, ArgMatches), Stop> {
+    let parsed = Cli::command().try_get_matches_from(words).and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches).map_err(|error| error.format(&mut Cli::command()))?;
+        Ok((cli, matches))
+    });
+    parsed.map_err(|error| {
         let rendered = error.render().to_string();
         let mut notes: Vec<String> = sources
             .said()

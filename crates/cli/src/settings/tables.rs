@@ -26,6 +26,25 @@ pub(crate) struct Table {
     pub(crate) said: Vec<Said>,
 }
 
+impl Table {
+    /// Its keys with their values.
+    pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.said.iter().map(|said| (said.name.as_str(), said.values.as_slice()))
+    }
+}
+
+/// A stream that nobody has described, with the keys that it has to have.
+pub(crate) fn of_stream(stream: &StreamConfig) -> Table {
+    let said = |name: &str, values| Said { name: name.to_owned(), values, origin: Origin::Default };
+    let said = vec![said("name", vec![stream.name.clone()]), said("subjects", stream.subjects.clone())];
+    Table { origin: Origin::Default, said }
+}
+
+/// Whether a key of a table takes a list.
+pub(super) fn is_list(key: &str) -> bool {
+    matches!(key, "subjects" | "publish" | "subscribe")
+}
+
 /// Tables that were understood, and where each of their keys was said.
 pub(crate) struct Tabled<T> {
     /// What they say.
@@ -418,8 +437,7 @@ pub(crate) fn user_word(word: &str, origin: &Origin) -> Result<Table, Complaint>
             );
             Complaint::new(origin, reason)
         })?;
-        let is_list = matches!(key, "publish" | "subscribe");
-        keys.push(said(key, if is_list { list(value) } else { vec![value.to_owned()] }));
+        keys.push(said(key, if is_list(key) { list(value) } else { vec![value.to_owned()] }));
     }
     Ok(Table { origin: origin.clone(), said: keys })
 }

@@ -357,3 +357,73 @@ fn a_file_that_is_named_has_to_be_there() {
     file.write_all(&vec![b'#'; mebibyte]).expect("it can be written");
     assert!(said(serve(), &[]).contains("has more than 1048576 bytes"));
 }
+
+/// What `--verbose` prints is a file that means the same.
+#[test]
+fn the_printed_settings_can_be_read_back() {
+    for words in [
+        "serve",
+        "serve --port 9001 --verbose --demo --open-publish",
+        "serve --listen 127.0.0.1:1 --listen [::1]:1 --admin 127.0.0.1:2 -A 3 -w 4 --queue-target auto",
+        "serve --free-threshold 10 --spawn-hunk 5 --worker-limit 99 --shrink-after 1.5 --max-body-size 1MiB",
+        "serve --accept-workers 2 --send-buffer 65536 --driver poll --hub-thread own --queue-timeout 500ms",
+        "serve --app true --processes 2 --app-timeout 5s --idle-timeout 0.25",
+        "serve --nats 127.0.0.1:4222 --syslog-udp 127.0.0.1:514 --syslog-source 10.0.0.0/8 --syslog-unix log",
+        "serve --stream a=a.>,b:memory:retention-bytes=1MiB --stream c=c:none --data kept",
+    ] {
+        let printed = settle(words, &[], "").unwrap_or_else(|error| panic!("{words}: {error}"));
+        let read = settle("serve", &[], &printed.toml);
+        let read = read.unwrap_or_else(|error| panic!("{words}: {error}:\n{}", printed.toml));
+        assert_eq!(format!("{:?}", read.config), format!("{:?}", printed.config), "{}", printed.toml);
+        assert_eq!(read.toml.matches('=').count(), printed.toml.matches('=').count(), "{}", printed.toml);
+    }
+}
+
+#[test]
+fn printed_settings_hold_no_secret() {
+    let words = "serve --user ann:password=hunter2:publish= --user bo:token-file=/dev/null";
+    let error = settle(words, &[], "").err().expect("an empty token");
+    assert!(error.contains("bo"), "{error}");
+    let words = "serve --user ann:password=hunter2:publish= --user bo:token=swordfish:subscribe=a.>,b";
+    let toml = settle(words, &[], "").unwrap_or_else(|error| panic!("{error}")).toml;
+    assert!(!toml.contains("hunter2") && !toml.contains("swordfish"), "{toml}");
+    for line in [
+        "[[user]]",
+        "name = \"ann\"",
+        "# password is not shown",
+        "publish = []",
+        "subscribe = [\"a.>\", \"b\"]",
+    ] {
+        assert!(toml.lines().any(|said| said.trim() == line), "{line}: {toml}");
+    }
+}
+
+/// An address belongs to one listener, whichever sources name it.
+#[test]
+fn an_address_that_is_named_twice_is_refused_with_its_source() {
+    refused(
+        "serve --listen 127.0.0.1:1 --listen 127.0.0.1:1",
+        &[],
+        "",
+        &["--listen: 127.0.0.1:1 is named twice"],
+    );
+    let file = "listen = ['127.0.0.1:1']\nadmin = '127.0.0.1:1'";
+    refused("serve", &[], file, &["FILE:2: 127.0.0.1:1 is taken: `listen` listens there"]);
+    refused("serve --port 1", &[], file, &["FILE:2: 127.0.0.1:1 is taken"]);
+    refused("serve --admin 127.0.0.1:9000", &[], "", &["--admin: 127.0.0.1:9000 is taken"]);
+    refused("serve --nats 127.0.0.1:1 --nats 127.0.0.1:1", &[], "", &["--nats: 127.0.0.1:1 is named twice"]);
+    refused(
+        "serve --syslog-udp [::1]:1 --syslog-udp [::1]:1",
+        &[],
+        "",
+        &["--syslog-udp: [::1]:1 is named twice"],
+    );
+    for words in [
+        "serve --listen 127.0.0.1:1 --listen 0.0.0.0:1 --admin 127.0.0.2:1",
+        "serve --listen 127.0.0.1:0 --listen 127.0.0.1:0 --admin 127.0.0.1:0",
+        "serve --listen 127.0.0.1:1 --syslog-udp 127.0.0.1:1",
+    ] {
+        config(words, &[], "");
+    }
+    assert_eq!(config("serve --listen 127.0.0.1:1", &[], "listen = ['127.0.0.1:1']").listen.len(), 1);
+}

@@ -21,9 +21,7 @@ use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::{Ended, Visible};
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
-use crate::limits::{
-    CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN,
-};
+use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN};
 use crate::storage::Storage;
 use crate::stream::Durability;
 
@@ -435,7 +433,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
-        if !self.consumers.get(number).is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some())) {
+        if !self
+            .consumers
+            .get(number)
+            .is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some()))
+        {
             return;
         }
         let ended = self.consumers.take_pulls(number, why);

@@ -113,8 +113,8 @@ impl Setting {
             has_workers: threads > 0,
             queue_age_max,
             doors: vec![
-                Door { serves: Serves::Everything, demo: true },
-                Door { serves: Serves::Nats, demo: false },
+                Door { serves: Serves::Everything, demo: true, publishes: true },
+                Door { serves: Serves::Nats, demo: false, publishes: false },
             ],
             routes: Arc::new(own::routes()),
             answers_held_max: 1 << 30,

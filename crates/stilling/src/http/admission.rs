@@ -72,8 +72,13 @@ impl From<Objection> for Response {
     }
 }
 
-/// Whether this request may publish; its body may still be on the way.
-pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk) -> Result<(), Objection> {
+/// Whether this request may publish; its body may still be on the way. `is_open`: its listener takes publications.
+pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk, is_open: bool) -> Result<(), Objection> {
+    if !is_open {
+        let why = "publishing at an address that other machines reach needs users ([[user]]), or --open-publish; loopback \
+                   addresses need neither";
+        return Err(Objection::new(Status::Forbidden, why));
+    }
     if !is_same_origin(head) {
         let why = "a page of another origin may not publish here: Origin is not the Host that was asked";
         return Err(Objection::new(Status::Forbidden, why));

@@ -54,7 +54,7 @@ impl HttpSession {
     /// Whether the request of this head may publish. False: the client has been told.
     pub(super) fn admit(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) -> bool {
         let Some(hub) = io.service.hub.as_deref() else { return false };
-        let Err(objection) = admission::admit(head, hub) else { return true };
+        let Err(objection) = admission::admit(head, hub, self.door.publishes) else { return true };
         if objection.status == Status::Unauthorized {
             hub.counters.shut_out.add(1);
         }

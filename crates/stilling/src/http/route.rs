@@ -14,6 +14,8 @@ pub struct Door {
     pub serves: Serves,
     /// Whether `/test/*` is among them.
     pub demo: bool,
+    /// Whether publications are, if there is a hub.
+    pub publishes: bool,
 }
 
 /// Which of the server's answers there are at a listener.
@@ -84,8 +86,8 @@ impl Route {
         let publishes = has_hub && head.target.path.starts_with(admission::PREFIX);
         match door.serves {
             Serves::Pages => Route::own(head, door),
-            // Who asks for a hub wants it beside the worker processes, too.
-            _ if config.has_app && publishes => Route::publish(head),
+            // Where nothing may be published the path is the program's.
+            _ if config.has_app && publishes && door.publishes => Route::publish(head),
             _ if config.has_app => Route::beside_app(head, door),
             _ => Route::beside_handlers(head, &config.routes, door, publishes),
         }
@@ -104,7 +106,10 @@ impl Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),
-            Found::Nothing if publishes => Route::publish(head),
+            // Without a fallback a listener that takes no publications says why (`admission::admit`).
+            Found::Nothing if publishes && (door.publishes || routes.fallback().is_none()) => {
+                Route::publish(head)
+            }
             Found::Nothing => match (Route::own(head, door), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
                 // The page at `/` is for a server that has nothing better to show there.

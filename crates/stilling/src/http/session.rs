@@ -97,7 +97,7 @@ pub struct HttpSession {
     pub(super) publication: u32,
     /// The hub's desk is to say when there is room, and has not yet.
     pub(super) asks_for_room: bool,
-    door: Door,
+    pub(super) door: Door,
     /// Where the connection comes from, if a worker process or a handler is to know.
     pub(super) peer: Option<Box<IpAddr>>,
 }

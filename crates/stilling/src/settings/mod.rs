@@ -122,8 +122,12 @@ impl HubConfig {
 
     fn address_problems(&self, others: &[(&'static str, SocketAddr)], found: &mut Vec<SettingError>) {
         use Transport::{Tcp, Udp};
-        let mut taken: Vec<(&'static str, Transport, SocketAddr)> =
-            others.iter().map(|(name, address)| (*name, Tcp, *address)).collect();
+        let mut taken: Vec<(&'static str, Transport, SocketAddr)> = Vec::new();
+        for (name, address) in others {
+            // HTTP listeners may overlap: the system gives a connection to the one with the exact address.
+            found.extend(named_twice(name, Tcp, *address, &taken));
+            taken.push((name, Tcp, *address));
+        }
         for (name, transport, addresses) in [
             ("nats", Tcp, &self.nats),
             ("syslog-tcp", Tcp, &self.syslog_tcp),
@@ -136,7 +140,7 @@ impl HubConfig {
                 found.push(SettingError::option(name, reason));
             }
             for address in addresses {
-                // Addresses of one option may overlap: whoever listens on both answers the same way.
+                // Addresses of one option may overlap: all of them answer the same way.
                 let in_the_way = taken.iter().find(|(other, its, taken)| {
                     *other != name && *its == transport && address.port() != 0 && overlap(*address, *taken)
                 });
@@ -145,6 +149,8 @@ impl HubConfig {
                         "{address} is taken: `{other}` listens on {taken}; give each of them a port of its own"
                     );
                     found.push(SettingError::option(name, reason));
+                } else {
+                    found.extend(named_twice(name, transport, *address, &taken));
                 }
                 taken.push((name, transport, *address));
             }
@@ -187,6 +193,24 @@ impl HubConfig {
     }
 }
 
+/// The complaint about an address that an earlier option of the same transport has, too. Port 0 is another port each
+/// time.
+fn named_twice(
+    name: &'static str,
+    transport: Transport,
+    address: SocketAddr,
+    taken: &[(&'static str, Transport, SocketAddr)],
+) -> Option<SettingError> {
+    let is_same = |(_, its, other): &&(&str, Transport, SocketAddr)| *its == transport && *other == address;
+    let (other, ..) = taken.iter().find(is_same).filter(|_| address.port() != 0)?;
+    let reason = if *other == name {
+        format!("{address} is named twice")
+    } else {
+        format!("{address} is taken: `{other}` listens there; give each of them an address of its own")
+    };
+    Some(SettingError::option(name, reason))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,7 +232,8 @@ mod tests {
     fn listeners_that_do_not_meet_are_accepted() {
         for change in [
             (|_| ()) as Change,
-            |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.1:4222")],
+            |hub| hub.nats = vec![at("127.0.0.1:4222"), at("0.0.0.0:4222"), at("127.0.0.2:4222")],
+            |hub| hub.nats = vec![at("127.0.0.1:0"); 2],
             |hub| hub.syslog_udp = vec![at("127.0.0.1:9000")],
             |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:0")], vec![at("127.0.0.1:0")]),
             |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.2:514")]),
@@ -232,7 +257,9 @@ mod tests {
 
     #[test]
     fn listeners_that_meet_are_refused_with_both_names() {
-        let cases: [(Change, &str); 8] = [
+        let cases: [(Change, &str); 10] = [
+            (|hub| hub.nats = vec![at("127.0.0.1:4222"); 2], "nats: 127.0.0.1:4222 is named twice"),
+            (|hub| hub.syslog_udp = vec![at("[::1]:514"); 2], "syslog-udp: [::1]:514 is named twice"),
             (
                 |hub| hub.nats = vec![at("127.0.0.1:9000")],
                 "nats: 127.0.0.1:9000 is taken: `listen` listens on 0.0.0.0:9000; give each of them a port of its own",
@@ -241,7 +268,7 @@ mod tests {
                 |hub| (hub.nats, hub.syslog_tcp) = (vec![at("127.0.0.1:514")], vec![at("127.0.0.1:514")]),
                 "syslog-tcp: 127.0.0.1:514 is taken: `nats` listens on",
             ),
-            (|hub| hub.nats = vec![at("127.0.0.1:1"); 65], "nats: 65 addresses are more than the 64"),
+            (|hub| hub.nats = vec![at("127.0.0.1:0"); 65], "nats: 65 addresses are more than the 64"),
             (|hub| hub.syslog_unix = vec![PathBuf::new()], "syslog-unix: `` has 0 bytes"),
             (
                 |hub| hub.syslog_unix = vec!["x".repeat(108).into()],

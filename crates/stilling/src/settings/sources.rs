@@ -30,6 +30,12 @@ impl SourceRange {
         }
     }
 
+    /// Whether it holds all addresses of its family.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.prefix == 0
+    }
+
     /// Whether it holds loopback addresses alone.
     #[must_use]
     pub fn is_loopback(&self) -> bool {

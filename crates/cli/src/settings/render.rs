@@ -1,0 +1,110 @@
+//! The effective settings as a file would have them. What is printed can be read back and means the same, but for secrets
+//! that stand in the settings themselves: these are left out.
+
+use std::fmt::Write;
+
+use clap::ArgMatches;
+
+use super::choices::{Choice, Kind};
+use super::tables::{self, Table};
+
+/// What begins each line, so that a reader tells settings from what the server prints behind them.
+const INDENT: &str = "  ";
+
+/// The chapters of the help whose options are printed only if one of theirs is used.
+const WORKERS: &str = "Elastic workers";
+const APP: &str = "Worker processes";
+
+/// Options that contradict `app`, whatever their value.
+const NOT_WITH_APP: [&str; 2] = ["worker-threads", "demo"];
+
+/// Secrets as they are; the file would have them, and a log must not.
+const SECRETS: [&str; 2] = ["password", "token"];
+
+/// An option with its effective values.
+#[derive(Clone, Debug)]
+pub(crate) struct Effective {
+    name: String,
+    kind: Kind,
+    values: Vec<String>,
+}
+
+/// All options that have a value, defaults included.
+pub(super) fn effective(matches: &ArgMatches, choices: &[Choice<'_>]) -> Vec<Effective> {
+    let Some((_, matches)) = matches.subcommand() else { return Vec::new() };
+    let is_set = |name: &str| {
+        matches.value_source(name).is_some_and(|source| source != clap::parser::ValueSource::DefaultValue)
+    };
+    let (has_app, grows) = (is_set("app"), is_set("free_threshold"));
+    let is_wanted = |choice: &&Choice<'_>| match choice.heading() {
+        APP => has_app,
+        WORKERS => !has_app && (grows || !choice.is_about_growth()),
+        _ => !(has_app && NOT_WITH_APP.contains(&choice.name)),
+    };
+    let of = |choice: &Choice<'_>| {
+        let values: Vec<String> = match choice.kind {
+            Kind::Switch => vec![matches.get_flag(choice.id()).to_string()],
+            Kind::One | Kind::List => {
+                matches.get_raw(choice.id())?.map(|value| value.to_string_lossy().into_owned()).collect()
+            }
+        };
+        Some(Effective { name: choice.name.to_owned(), kind: choice.kind, values })
+    };
+    let keys = choices.iter().filter(|choice| choice.is_key() && !super::TABLES.contains(&choice.name));
+    keys.filter(is_wanted).filter_map(of).collect()
+}
+
+/// Options of which the default is known only when everything is: their values, unless they were said.
+pub(crate) type Computed = Vec<(&'static str, Vec<String>)>;
+
+/// The text: options, then tables.
+pub(crate) fn render(effective: &[Effective], computed: Computed, tables: &str) -> String {
+    let mut text = String::new();
+    let is_known = |name: &str| effective.iter().any(|known| known.name == name);
+    // `port` is another word for `listen`.
+    let is_said = |name: &str| is_known(name) || name == "listen" && is_known("port");
+    for Effective { name, kind, values } in effective {
+        line(&mut text, name, *kind == Kind::List, values);
+    }
+    for (name, values) in computed.iter().filter(|(name, values)| !is_said(name) && !values.is_empty()) {
+        let is_list = values.len() > 1 || matches!(*name, "listen" | "nats" | "syslog-source");
+        line(&mut text, name, is_list, values);
+    }
+    text + tables
+}
+
+/// A stream or user as a table.
+pub(crate) fn table(kind: &str, table: &Table) -> String {
+    let mut text = format!("{INDENT}[[{kind}]]\n");
+    for (name, values) in table.keys() {
+        if kind == "user" && SECRETS.contains(&name) {
+            let _ = writeln!(text, "{INDENT}# {name} is not shown");
+        } else {
+            line(&mut text, name, tables::is_list(name), values);
+        }
+    }
+    text
+}
+
+fn line(text: &mut String, name: &str, is_list: bool, values: &[String]) {
+    let value = match values {
+        [value] if !is_list => value_of(value),
+        values => {
+            let values: Vec<String> = values.iter().map(|value| quoted(value)).collect();
+            format!("[{}]", values.join(", "))
+        }
+    };
+    let _ = writeln!(text, "{INDENT}{name} = {value}");
+}
+
+/// A number or a truth where the text is one in the form of TOML, else a string.
+fn value_of(text: &str) -> String {
+    let is_truth = text == "true" || text == "false";
+    let is_number = text.parse::<i64>().is_ok_and(|number| number.to_string() == text);
+    if is_truth || is_number { text.to_owned() } else { quoted(text) }
+}
+
+/// A basic string of TOML: its escapes are those of JSON, which leaves DEL as it is.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007F")
+}

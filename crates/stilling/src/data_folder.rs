@@ -1,0 +1,168 @@
+//! What can be said about the folder of streams before it is opened: whether it can be written, whether its volume has
+//! room, which process uses it. Nothing is created.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+use stilling_journal::Config as LogConfig;
+use stilling_journal::disk::Disk;
+use stilling_journal::disk::file::FileDisk;
+
+use crate::settings::{Durability, HubConfig, StreamConfig};
+
+/// The folder of streams, or the one in which it will be created.
+#[derive(Clone, Debug)]
+pub struct DataFolder {
+    path: PathBuf,
+    existing: PathBuf,
+    is_there: bool,
+    free: u64,
+    shortage: Option<String>,
+    holder: Option<(String, u32)>,
+}
+
+impl DataFolder {
+    /// Inspects the folder of a configuration; `None`: no stream is kept on disk.
+    ///
+    /// # Errors
+    /// Why nothing can be stored there.
+    pub fn inspect(hub: &HubConfig) -> Result<Option<DataFolder>, String> {
+        let on_disk = |stream: &&StreamConfig| stream.durability == Durability::Disk;
+        let streams: Vec<&StreamConfig> = hub.streams.iter().filter(on_disk).collect();
+        if streams.is_empty() || !hub.has_listeners() {
+            return Ok(None);
+        }
+        DataFolder::of(&hub.data, &streams).map(Some)
+    }
+
+    fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
+        let shown = path.display();
+        // A relative path ends in nothing, which is the current folder.
+        let here =
+            |part: &Path| if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() };
+        let existing = path.ancestors().map(here).find(|part| part.symlink_metadata().is_ok());
+        let existing = existing.ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
+        let is_there = existing == here(path);
+        let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
+        // An existing stream needs nothing of the folder above it.
+        let has_all = is_there && folders.iter().all(|folder| folder.is_dir());
+        let written = if has_all { folders.as_slice() } else { std::slice::from_ref(&existing) };
+        for folder in written {
+            let beside = folder.display();
+            if !folder.is_dir() {
+                return Err(format!("`{beside}` is not a folder, so `{shown}` cannot hold streams"));
+            }
+            access(folder, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| {
+                format!("`{beside}` cannot be written, so `{shown}` cannot hold streams: {error}")
+            })?;
+        }
+        let system = statvfs(&existing)
+            .map_err(|error| format!("cannot inspect `{}`: {error}", existing.display()))?;
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        let shortage = shortage(&folders, streams, free);
+        let holder = folders.iter().zip(streams).find_map(|(folder, stream)| {
+            let holder = FileDisk::existing(folder).ok()?.holder()?;
+            Some((stream.name.clone(), holder))
+        });
+        Ok(DataFolder { path: path.to_owned(), existing, is_there, free, shortage, holder })
+    }
+
+    /// The folder itself, or the nearest one above it that exists.
+    #[must_use]
+    pub fn existing(&self) -> &Path {
+        &self.existing
+    }
+
+    /// Whether the folder itself exists; else the first durable publish creates it.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.is_there
+    }
+
+    /// Bytes that this user can still use of the volume.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Why a stream that has no segment yet cannot get one.
+    #[must_use]
+    pub fn shortage(&self) -> Option<String> {
+        let at = if self.is_there { &self.path } else { &self.existing };
+        self.shortage.as_ref().map(|shortage| format!("`{}` {shortage}", at.display()))
+    }
+
+    /// A stream that a running process uses, and that process.
+    #[must_use]
+    pub fn holder(&self) -> Option<(&str, u32)> {
+        self.holder.as_ref().map(|(stream, process)| (stream.as_str(), *process))
+    }
+}
+
+fn shortage(folders: &[PathBuf], streams: &[&StreamConfig], free: u64) -> Option<String> {
+    let has_segments = |folder: &Path| {
+        let entries = FileDisk::existing(folder).and_then(|disk| disk.list());
+        entries.is_ok_and(|entries| entries.iter().any(|entry| entry.name.ends_with(".segment")))
+    };
+    let lacking = folders.iter().zip(streams).filter(|(folder, _)| !has_segments(folder));
+    let wanted = lacking.map(|(_, stream)| {
+        (LogConfig::for_retention(Some(stream.retention.bytes)).segment_size, &stream.name)
+    });
+    let (size, name) = wanted.max()?;
+    (free < size).then(|| {
+        format!(
+            "has {free} bytes free, and the first segment of the stream {name} takes {size}: free some space, choose \
+             another volume, or lower retention-bytes"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(path: &Path) -> Result<DataFolder, String> {
+        let events = StreamConfig::new("events", ["events.>"]);
+        DataFolder::of(path, &[&events])
+    }
+
+    #[test]
+    fn a_folder_is_inspected_and_not_created() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let there = of(folder.path()).expect("it exists");
+        assert!(there.is_there() && there.free() > 0 && there.holder().is_none());
+        let path = folder.path().join("a/b/c");
+        let later = of(&path).expect("it can be created");
+        assert_eq!((later.is_there(), later.existing()), (false, folder.path()));
+        assert!(!folder.path().join("a").exists());
+        std::fs::write(folder.path().join("a"), "").expect("it can be written");
+        let refused = of(&path).err().expect("a file is in the way");
+        assert!(refused.contains("a` is not a folder, so `"), "{refused}");
+        assert!(of(Path::new("not/there")).is_ok_and(|data| data.existing() == Path::new(".")));
+    }
+
+    #[test]
+    fn a_first_segment_needs_its_room_and_a_later_one_does_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = StreamConfig::new("events", ["events.>"]);
+        let path = folder.path().join("events");
+        let short = |free| shortage(std::slice::from_ref(&path), &[&events], free);
+        let size = LogConfig::for_retention(Some(events.retention.bytes)).segment_size;
+        assert_eq!(short(size), None);
+        assert!(short(size - 1).is_some_and(|reason| reason.contains("stream events takes")));
+        std::fs::create_dir(&path).expect("a folder");
+        std::fs::write(path.join("00000000000000000001.segment"), "").expect("a file");
+        assert_eq!(short(0), None);
+    }
+
+    #[test]
+    fn a_stream_in_use_is_named_with_its_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let disk = FileDisk::make(&folder.path().join("events")).expect("a folder");
+        let lock = disk.lock().expect("it is free");
+        let data = of(folder.path()).expect("it exists");
+        assert_eq!(data.holder(), Some(("events", std::process::id())));
+        drop(lock);
+        assert_eq!(of(folder.path()).expect("it exists").holder(), None);
+    }
+}

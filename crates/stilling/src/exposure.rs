@@ -1,0 +1,214 @@
+//! What other machines reach without credentials, and where publications by HTTP are answered.
+//!
+//! One set of rules for `stilling check`, which knows the configured addresses, and for a server that has started, which
+//! also knows those that its parent process passed.
+
+use std::net::SocketAddr;
+
+use crate::config::{Admin, ServeConfig};
+use crate::http::Way;
+use crate::listeners::Protocol;
+use crate::settings::SourceRange;
+
+/// Something that is reachable from other machines without credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Exposure {
+    /// The option that is responsible.
+    pub option: &'static str,
+    /// The address, what is reachable there, and what to do about it.
+    pub reason: String,
+}
+
+/// An address and what is answered there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) speaks: Protocol,
+    /// It is the listener of `admin` alone.
+    pub(crate) is_admin: bool,
+    pub(crate) address: SocketAddr,
+}
+
+impl ServeConfig {
+    /// Everything that is reachable from other machines without credentials, by the configured addresses.
+    #[must_use]
+    pub fn exposures(&self) -> Vec<Exposure> {
+        let hub = &self.hub;
+        let of = |speaks, is_admin| move |address| Endpoint { speaks, is_admin, address };
+        let http = self.listen.iter().copied().map(of(Protocol::Http, false));
+        let admin = self.admin.address().map(of(Protocol::Http, true));
+        let nats = hub.nats.iter().copied().map(of(Protocol::Nats, false));
+        let udp = hub.syslog_udp.iter().copied().map(of(Protocol::Syslog(Way::Udp), false));
+        let tcp = hub.syslog_tcp.iter().copied().map(of(Protocol::Syslog(Way::Tcp), false));
+        self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp))
+    }
+
+    /// Whether `POST /publish/*` is answered at an HTTP listener with this address. With users it demands credentials
+    /// everywhere; without, it is for this machine alone unless the configuration opens it.
+    #[must_use]
+    pub fn publishes_at(&self, address: SocketAddr) -> bool {
+        self.hub.has_listeners() && (!self.hub.users.is_empty() || self.open_publish || is_loopback(address))
+    }
+
+    pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = Endpoint>) -> Vec<Exposure> {
+        let mut found = Vec::new();
+        for Endpoint { speaks, is_admin, address } in endpoints.filter(|at| !is_loopback(at.address)) {
+            match speaks {
+                Protocol::Http => self.http_exposures(address, is_admin, &mut found),
+                Protocol::Nats if self.hub.users.is_empty() => found.push(Exposure {
+                    option: "nats",
+                    reason: format!(
+                        "{address} is reachable from other machines, and without users every NATS client there may \
+                         publish and subscribe to everything; add a [[user]], or listen on 127.0.0.1"
+                    ),
+                }),
+                Protocol::Syslog(way) => found.extend(self.syslog_exposure(address, way)),
+                Protocol::Nats => {}
+            }
+        }
+        found
+    }
+
+    fn http_exposures(&self, address: SocketAddr, is_admin: bool, found: &mut Vec<Exposure>) {
+        let mut add = |option, reason| found.push(Exposure { option, reason });
+        if is_admin {
+            return add(
+                "admin",
+                format!(
+                    "{address} is reachable from other machines, and /status and /metrics there need no credentials; \
+                     use 127.0.0.1 or an internal address"
+                ),
+            );
+        }
+        if self.hub.users.is_empty() && self.publishes_at(address) {
+            add(
+                "open-publish",
+                format!(
+                    "{address} is reachable from other machines, and without users every HTTP client there may publish \
+                     to everything (/publish/*); add a [[user]], or leave out open-publish"
+                ),
+            );
+        }
+        if self.admin == Admin::Everywhere {
+            add(
+                "listen",
+                format!(
+                    "{address} is reachable from other machines, and /status and /metrics there need no credentials; \
+                     move them with admin = \"127.0.0.1:9001\", or turn them off with admin = \"off\""
+                ),
+            );
+        }
+        if self.demo {
+            add(
+                "demo",
+                format!(
+                    "{address} is reachable from other machines, and every client there may occupy the workers with \
+                     /test/slow; leave out demo"
+                ),
+            );
+        }
+    }
+
+    fn syslog_exposure(&self, address: SocketAddr, way: Way) -> Option<Exposure> {
+        let option = match way {
+            Way::Udp => "syslog-udp",
+            Way::Tcp => "syslog-tcp",
+            Way::Unix => return None,
+        };
+        let is_open = self.hub.syslog_sources.iter().any(SourceRange::is_everything);
+        is_open.then(|| Exposure {
+            option,
+            reason: format!(
+                "{address} is reachable from other machines, and syslog-source lets every address send; name the networks \
+                 of the senders, such as 10.0.0.0/8"
+            ),
+        })
+    }
+}
+
+/// Whether only this machine reaches an address.
+pub(crate) fn is_loopback(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Credential, Secret, UserConfig};
+
+    fn at(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    fn found(change: impl FnOnce(&mut ServeConfig)) -> Vec<(&'static str, String)> {
+        let mut config = ServeConfig { listen: Vec::new(), ..ServeConfig::default() };
+        change(&mut config);
+        config.exposures().into_iter().map(|found| (found.option, found.reason)).collect()
+    }
+
+    #[track_caller]
+    fn is(found: &[(&str, String)], expected: &[(&str, &str)]) {
+        assert_eq!(found.len(), expected.len(), "{found:?}");
+        for ((option, reason), (expected_option, part)) in found.iter().zip(expected) {
+            assert!(option == expected_option && reason.contains(part), "{option}: {reason}");
+        }
+    }
+
+    #[test]
+    fn loopback_addresses_expose_nothing() {
+        let all = ["127.0.0.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "127.8.8.8:1"].map(at);
+        let found = found(|config| {
+            config.listen = all.to_vec();
+            config.admin = Admin::At(all[0]);
+            (config.demo, config.open_publish) = (true, true);
+            let hub = &mut config.hub;
+            (hub.nats, hub.syslog_udp, hub.syslog_tcp) = (all.to_vec(), all.to_vec(), all.to_vec());
+        });
+        is(&found, &[]);
+    }
+
+    #[test]
+    fn each_way_in_without_credentials_is_one_line() {
+        let open = |config: &mut ServeConfig| {
+            config.listen = vec![at("0.0.0.0:80")];
+            (config.demo, config.open_publish) = (true, true);
+            config.hub.nats = vec![at("[::]:4222")];
+            (config.hub.syslog_udp, config.hub.syslog_tcp) =
+                (vec![at("10.0.0.1:514")], vec![at("10.0.0.1:601")]);
+            config.hub.syslog_sources = vec!["::/0".parse().expect("a range")];
+        };
+        let [publish, pages, demo, nats, udp, tcp] = [
+            ("open-publish", "/publish/*"),
+            ("listen", "0.0.0.0:80 is reachable from other machines, and /status"),
+            ("demo", "/test/slow"),
+            ("nats", "[::]:4222 is reachable from other machines, and without users"),
+            ("syslog-udp", "lets every address send"),
+            ("syslog-tcp", "10.0.0.1:601"),
+        ];
+        is(&found(open), &[publish, pages, demo, nats, udp, tcp]);
+        let with_users = |config: &mut ServeConfig| {
+            open(config);
+            config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
+            config.admin = Admin::At(at("10.0.0.1:9001"));
+            config.demo = false;
+            config.hub.syslog_sources = vec!["10.0.0.0/8".parse().expect("a range")];
+        };
+        is(&found(with_users), &[("admin", "10.0.0.1:9001")]);
+    }
+
+    #[test]
+    fn without_users_publications_by_http_are_for_this_machine() {
+        let config = |change: fn(&mut ServeConfig)| {
+            let mut config = ServeConfig::default();
+            config.hub.nats = vec![at("127.0.0.1:4222")];
+            change(&mut config);
+            ["127.0.0.1:80", "0.0.0.0:80", "192.0.2.1:80"].map(|address| config.publishes_at(at(address)))
+        };
+        assert_eq!(config(|_| ()), [true, false, false]);
+        assert_eq!(config(|config| config.open_publish = true), [true; 3]);
+        assert_eq!(config(|config| config.hub.nats.clear()), [false; 3], "there is no hub");
+        let ann = |config: &mut ServeConfig| {
+            config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
+        };
+        assert_eq!(config(ann), [true; 3]);
+    }
+}

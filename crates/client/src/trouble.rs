@@ -51,7 +51,7 @@ pub enum Trouble {
     Tls,
     /// The server does not understand headers.
     NoHeaders,
-    /// The server found us too slow.
+    /// The server closed the connection because too much had not been read.
     SlowConsumer,
     /// The server refused something else; its words.
     Said(String),
@@ -95,7 +95,7 @@ impl fmt::Display for Trouble {
             Trouble::NoHeaders => f.write_str(
                 "the server does not understand headers, which acknowledged messages need: update it, or send one-way",
             ),
-            Trouble::SlowConsumer => f.write_str("the server found us too slow and closes the connection"),
+            Trouble::SlowConsumer => f.write_str("the server closed the connection: slow consumer"),
             Trouble::Said(said) => write!(f, "the server says {said:?}"),
             Trouble::Hung => {
                 f.write_str("the connection is open and nothing comes: the server hangs, or the network is gone")

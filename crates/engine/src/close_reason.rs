@@ -26,7 +26,7 @@ pub enum CloseReason {
     WorkTimeout,
     /// Unfinished input had no room: the shard's input store was full or the message too long for it.
     InputFull,
-    /// Unsent output had no room: the peer reads too slowly.
+    /// A session sent more than there was room for.
     OutputFull,
     /// A connect failed.
     ConnectFailed,
@@ -42,11 +42,14 @@ pub enum CloseReason {
     Detached,
     /// The peer did not say who it is, or nobody who may come in.
     Forbidden,
+    /// A slow consumer: its unread output exceeded its own bound, or was the largest when the output of all connections of
+    /// the shard exceeded theirs.
+    SlowConsumer,
 }
 
 impl CloseReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [CloseReason; 19] = [
+    pub const ALL: [CloseReason; 20] = [
         CloseReason::Done,
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
@@ -66,6 +69,7 @@ impl CloseReason {
         CloseReason::AnswerBroken,
         CloseReason::Detached,
         CloseReason::Forbidden,
+        CloseReason::SlowConsumer,
     ];
 
     /// The name used in metrics and logs.
@@ -90,6 +94,7 @@ impl CloseReason {
             CloseReason::AnswerBroken => "answer_broken",
             CloseReason::Detached => "detached",
             CloseReason::Forbidden => "forbidden",
+            CloseReason::SlowConsumer => "slow_consumer",
         }
     }
 

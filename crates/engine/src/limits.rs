@@ -48,6 +48,19 @@ pub const ARENA_SIZE: usize = 512 * 1024;
 /// session yields until they have gone.
 pub const SEND_MAX: usize = 64 * 1024;
 
+/// Bytes per second that a peer has to take of held-up output, beside the write timeout, which starts when the output is first
+/// held up: each byte taken extends the time that is left by as much as this rate gives for it, up to the write timeout. Slower:
+/// closed with `WriteTimeout`.
+pub const HELD_RATE_MIN: u64 = 1024;
+
+/// Connections compared when the one that holds most is to be disconnected: those of the largest block size, the longest-held
+/// first. Others of the same size hold at most four times as much.
+pub const HOLDERS_COMPARED: usize = 16;
+
+/// Bytes of a message that the system has taken in part, which still go to a slow consumer, so that the last message can follow.
+/// More: the connection is closed without it.
+pub const LAST_MESSAGE_REST_MAX: usize = 64 * 1024;
+
 /// Bytes that a session may offer at once, to be told how many were taken. The others are offered later.
 pub const OFFER_MAX: usize = u16::MAX as usize;
 

@@ -121,6 +121,22 @@ pub trait Session: Sized {
         false
     }
 
+    /// The length of the message that begins `bytes`, as this session has sent it; `None` where that is unknown. With it a
+    /// slow consumer can be sent a last message ([`slow_consumer`](Session::slow_consumer)). Called for output that the
+    /// system has taken in part only. Each call of `send` has to end with the end of a message, then.
+    fn message_len(&self, bytes: &[u8]) -> Option<usize> {
+        let _ = bytes;
+        None
+    }
+
+    /// The connection ends as a slow consumer: what it has not read is discarded. Called once; nothing can be sent any more.
+    /// Returns the last message for the peer, which is sent behind the message that the system has taken in part, if that
+    /// is short ([`LAST_MESSAGE_REST_MAX`](crate::limits::LAST_MESSAGE_REST_MAX)) and goes within the write timeout.
+    fn slow_consumer(&mut self, service: &mut Self::Service) -> &'static [u8] {
+        let _ = service;
+        b""
+    }
+
     /// The connection is gone. Called once, last; with `Detached` the session moves on to whoever takes
     /// the socket.
     fn closed(&mut self, reason: CloseReason, service: &mut Self::Service) {

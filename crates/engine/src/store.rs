@@ -26,6 +26,10 @@ pub const STASH_MAX: usize = 64 * 1024;
 /// The longest run of bytes that a stash of output can hold.
 pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
+/// A block at the largest size is compacted only when this part of it is free at its start, so that the copy is paid for by
+/// the bytes consumed since the last one. Smaller blocks of output move to the next size instead.
+const COMPACTED_PART: usize = 4;
+
 const NONE: u32 = u32::MAX;
 const CLASS_BITS: u32 = 4;
 
@@ -36,9 +40,88 @@ struct Arena {
     fresh: u32,
     /// The first free block that was used before.
     free: u32,
+    /// Of a shared store: one entry for each block that was ever used.
+    links: Vec<Link>,
+    /// Of a shared store: the blocks in use, linked in the order in which they were taken.
+    oldest: u32,
+    newest: u32,
+}
+
+/// A block's owner and its neighbours in the list of its size. Stale while the block is free.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    owner: u32,
+    older: u32,
+    newer: u32,
+}
+
+impl Arena {
+    fn new(size: usize, blocks: usize, is_shared: bool) -> Self {
+        Arena {
+            // Zeroed memory of this size comes straight from the system and is not touched here; nor are the links.
+            memory: vec![0; blocks * size],
+            links: Vec::with_capacity(if is_shared { blocks } else { 0 }),
+            fresh: 0,
+            free: NONE,
+            oldest: NONE,
+            newest: NONE,
+        }
+    }
+
+    fn take(&mut self, size: usize) -> Option<u32> {
+        match self.free {
+            NONE if (self.fresh as usize + 1) * size > self.memory.len() => None,
+            NONE => {
+                self.fresh += 1;
+                Some(self.fresh - 1)
+            }
+            free => {
+                let at = free as usize * size;
+                self.free = u32::from_le_bytes(self.memory[at..at + 4].try_into().expect("four bytes"));
+                Some(free)
+            }
+        }
+    }
+
+    fn put_back(&mut self, index: usize, size: usize) {
+        self.memory[index * size..index * size + 4].copy_from_slice(&self.free.to_le_bytes());
+        self.free = index as u32;
+    }
+
+    /// Appends a block to the list of those in use.
+    fn link(&mut self, index: u32, owner: u32) {
+        let link = Link { owner, older: self.newest, newer: NONE };
+        match self.links.get_mut(index as usize) {
+            Some(place) => *place = link,
+            // Blocks come into use one after the other.
+            None => self.links.push(link),
+        }
+        match self.newest {
+            NONE => self.oldest = index,
+            newest => self.links[newest as usize].newer = index,
+        }
+        self.newest = index;
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Link { older, newer, .. } = self.links[index as usize];
+        match older {
+            NONE => self.oldest = newer,
+            older => self.links[older as usize].newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            newer => self.links[newer as usize].older = older,
+        }
+    }
 }
 
 /// The store of a shard.
+///
+/// A store of input is strict: what exceeds the budget is refused. A store of output is shared: it takes one block beyond the
+/// budget and is [over](Store::is_over) then, until the shard has freed blocks of the size that is the largest in use
+/// ([`largest_owners`](Store::largest_owners)). With `n` blocks in use such a block is longer than `budget / n`, so an
+/// owner within that share loses nothing.
 #[derive(Debug)]
 pub struct Store {
     arenas: [Arena; SIZES.len()],
@@ -46,6 +129,7 @@ pub struct Store {
     longest: usize,
     budget: usize,
     used: usize,
+    is_shared: bool,
 }
 
 impl Store {
@@ -53,26 +137,45 @@ impl Store {
     /// for the next one of its size, so a use that moves through all sizes may come to as many budgets
     /// of resident memory. It takes runs up to [`STASH_MAX`].
     pub fn new(budget: usize) -> Self {
-        Store::taking(STASH_MAX, budget)
+        Store::taking(STASH_MAX, budget, false)
     }
 
-    /// The same for runs up to [`OUTPUT_STASH_MAX`].
+    /// The same for runs up to [`OUTPUT_STASH_MAX`], shared by owners. It may be one block beyond its budget for a moment.
     pub fn of_output(budget: usize) -> Self {
-        Store::taking(OUTPUT_STASH_MAX, budget)
+        Store::taking(OUTPUT_STASH_MAX, budget, true)
     }
 
-    fn taking(longest: usize, budget: usize) -> Self {
-        // Zeroed memory of this size comes straight from the system and is not touched here.
+    fn taking(longest: usize, budget: usize, is_shared: bool) -> Self {
         let arenas = SIZES.map(|size| {
-            let size_of_all = if size <= longest { budget / size * size } else { 0 };
-            Arena { memory: vec![0; size_of_all], fresh: 0, free: NONE }
+            // All blocks but one are within the budget.
+            let blocks = if size <= longest { budget / size } else { 0 };
+            let beyond = usize::from(is_shared && blocks > 0);
+            Arena::new(size, blocks + beyond, is_shared)
         });
-        Store { arenas, longest, budget, used: 0 }
+        Store { arenas, longest, budget, used: 0, is_shared }
     }
 
     /// Bytes that blocks may have in all.
     pub(crate) fn budget(&self) -> usize {
         self.budget
+    }
+
+    /// Whether blocks have more bytes than they may have in all.
+    pub(crate) fn is_over(&self) -> bool {
+        self.used > self.budget
+    }
+
+    /// The owners of the blocks of the largest size in use, those first that were taken first; as many as there are places.
+    /// Returns how many.
+    pub(crate) fn largest_owners(&self, owners: &mut [u32]) -> usize {
+        let Some(arena) = self.arenas.iter().rev().find(|arena| arena.oldest != NONE) else { return 0 };
+        let (mut count, mut at) = (0, arena.oldest);
+        while at != NONE && count < owners.len() {
+            let link = arena.links[at as usize];
+            owners[count] = link.owner;
+            (count, at) = (count + 1, link.newer);
+        }
+        count
     }
 
     /// Bytes that one more may hold before half of the store may be full.
@@ -95,38 +198,35 @@ impl Store {
         self.used
     }
 
-    fn take(&mut self, len: usize) -> Option<u32> {
-        let class = SIZES.iter().position(|size| *size >= len)?;
+    fn take(&mut self, len: usize, owner: u32) -> Option<u32> {
+        let class = class_of(len)?;
         let size = SIZES[class];
-        if size > self.longest {
-            return None;
-        }
-        if self.used + size > self.budget {
+        let fits = if self.is_shared { size <= self.budget } else { self.used + size <= self.budget };
+        if size > self.longest || !fits {
             return None;
         }
         let arena = &mut self.arenas[class];
-        let index = match arena.free {
-            NONE if (arena.fresh as usize + 1) * size > arena.memory.len() => return None,
-            NONE => {
-                arena.fresh += 1;
-                arena.fresh - 1
-            }
-            free => {
-                let at = free as usize * size;
-                arena.free = u32::from_le_bytes(arena.memory[at..at + 4].try_into().expect("four bytes"));
-                free
-            }
-        };
+        let index = arena.take(size)?;
+        if self.is_shared {
+            arena.link(index, owner);
+        }
         self.used += size;
         Some(index << CLASS_BITS | class as u32)
     }
 
     fn put_back(&mut self, block: u32) {
         let (class, index) = split(block);
-        let (size, arena) = (SIZES[class], &mut self.arenas[class]);
-        arena.memory[index * size..index * size + 4].copy_from_slice(&arena.free.to_le_bytes());
-        arena.free = index as u32;
-        self.used -= size;
+        let arena = &mut self.arenas[class];
+        arena.put_back(index, SIZES[class]);
+        if self.is_shared {
+            arena.unlink(index as u32);
+        }
+        self.used -= SIZES[class];
+    }
+
+    fn owner(&self, block: u32) -> u32 {
+        let (class, index) = split(block);
+        self.arenas[class].links.get(index).map_or(NONE, |link| link.owner)
     }
 
     fn block(&self, block: u32) -> &[u8] {
@@ -139,14 +239,18 @@ impl Store {
         &mut self.arenas[class].memory[index * SIZES[class]..][..SIZES[class]]
     }
 
-    /// Copies `len` bytes from the start of one block to the start of another.
+    /// Copies `len` bytes from the middle of one block to the start of another, which has another size.
     fn copy(&mut self, from: u32, start: usize, len: usize, to: u32) {
         let ((from_class, from_index), (to_class, to_index)) = (split(from), split(to));
-        debug_assert!(from_class < to_class, "stashes only grow");
-        let (low, high) = self.arenas.split_at_mut(to_class);
-        let source = &low[from_class].memory[from_index * SIZES[from_class] + start..][..len];
-        high[0].memory[to_index * SIZES[to_class]..][..len].copy_from_slice(source);
+        let [source, target] = self.arenas.get_disjoint_mut([from_class, to_class]).expect("another size");
+        let source = &source.memory[from_index * SIZES[from_class] + start..][..len];
+        target.memory[to_index * SIZES[to_class]..][..len].copy_from_slice(source);
     }
+}
+
+/// The smallest size, by its place, that holds `len` bytes.
+fn class_of(len: usize) -> Option<usize> {
+    SIZES.iter().position(|size| *size >= len)
 }
 
 fn split(block: u32) -> (usize, usize) {
@@ -203,24 +307,22 @@ impl Stash {
     /// Adds `bytes` at the end; false (and nothing added) if the store has no room, or takes no runs that long.
     #[must_use]
     pub fn append(&mut self, store: &mut Store, bytes: &[u8]) -> bool {
+        self.append_of(NONE, store, bytes)
+    }
+
+    /// The same for a shared store and one of its owners.
+    #[must_use]
+    pub(crate) fn append_of(&mut self, owner: u32, store: &mut Store, bytes: &[u8]) -> bool {
         if bytes.is_empty() {
             return true;
         }
         let needed = self.len() + bytes.len();
         if self.block == NONE {
-            let Some(block) = store.take(needed) else { return false };
+            let Some(block) = store.take(needed, owner) else { return false };
             (self.block, self.start) = (block, 0);
-        } else if self.start as usize + needed > SIZES[split(self.block).0] {
-            if needed <= SIZES[split(self.block).0] {
-                let (start, len) = (self.start as usize, self.len());
-                store.block_mut(self.block).copy_within(start..start + len, 0);
-            } else {
-                let Some(larger) = store.take(needed) else { return false };
-                store.copy(self.block, self.start as usize, self.len(), larger);
-                store.put_back(self.block);
-                self.block = larger;
-            }
-            self.start = 0;
+        } else if self.start as usize + needed > SIZES[split(self.block).0] && !self.make_room(store, needed)
+        {
+            return false;
         }
         let end = self.start as usize + self.len();
         store.block_mut(self.block)[end..end + bytes.len()].copy_from_slice(bytes);
@@ -228,13 +330,57 @@ impl Stash {
         true
     }
 
-    /// Drops `count` bytes from the start; an emptied stash gives its block back.
+    /// Moves the bytes to the start of their block, or of a longer one, so that there is room for `needed` in all.
+    fn make_room(&mut self, store: &mut Store, needed: usize) -> bool {
+        let (start, size) = (self.start as usize, SIZES[split(self.block).0]);
+        if needed <= size && (start >= size / COMPACTED_PART || size <= STASH_MAX) {
+            store.block_mut(self.block).copy_within(start..start + self.len(), 0);
+            self.start = 0;
+            return true;
+        }
+        self.move_to(store, needed.max(size + 1))
+    }
+
+    /// Moves the bytes to a block for `needed` bytes, which is not of their block's size.
+    fn move_to(&mut self, store: &mut Store, needed: usize) -> bool {
+        let Some(block) = store.take(needed, store.owner(self.block)) else { return false };
+        store.copy(self.block, self.start as usize, self.len(), block);
+        store.put_back(self.block);
+        (self.block, self.start) = (block, 0);
+        true
+    }
+
+    /// Drops `count` bytes from the start; an emptied stash gives its block back. In a shared store a block is changed for
+    /// a smaller one when that would be half empty still: the bytes consumed since it was taken pay for the copy.
     pub fn consume(&mut self, store: &mut Store, count: usize) {
         assert!(count <= self.len(), "consumed {count} of {} bytes", self.len);
         self.start += count as u32;
         self.len -= count as u32;
         if self.len == 0 {
-            self.clear(store);
+            return self.clear(store);
+        }
+        let class = split(self.block).0;
+        if store.is_shared && class > 0 && self.len() <= SIZES[class - 1] / 2 {
+            self.shrink(store);
+        }
+    }
+
+    /// Drops all but the first `len` bytes.
+    pub(crate) fn truncate(&mut self, store: &mut Store, len: usize) {
+        self.len = self.len.min(len as u32);
+        match self.len {
+            0 => self.clear(store),
+            _ => _ = self.shrink(store),
+        }
+    }
+
+    /// Moves the bytes to the smallest block that holds them. False: they are in it.
+    pub(crate) fn shrink(&mut self, store: &mut Store) -> bool {
+        match class_of(self.len()) {
+            Some(class) if self.block != NONE && class < split(self.block).0 => {
+                self.move_to(store, self.len())
+            }
+            _ => false,
         }
     }
 

@@ -53,13 +53,14 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     Style::ALL.iter().for_each(|style| seen("style", style, &styles));
     Manner::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
     for reason in CloseReason::ALL {
-        // The shards dial nobody, no handler asks for its socket, nobody is in the way of others who do not read, and HTTP
-        // is for everybody.
+        // The shards dial nobody, no handler asks for its socket, unread output never fills the store, and HTTP is for
+        // everybody.
         let absent = matches!(
             reason,
             CloseReason::ConnectFailed
                 | CloseReason::Detached
                 | CloseReason::OutputFull
+                | CloseReason::SlowConsumer
                 | CloseReason::Forbidden
         );
         if absent {

@@ -1,9 +1,11 @@
 //! A connection's slot: what the engine knows of it, beside the session's own state.
 
+use std::time::Duration;
+
 use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
-use crate::limits::SEND_MAX;
+use crate::limits::{HELD_RATE_MIN, SEND_MAX};
 use crate::store::{Stash, Store};
 
 /// No point in time: an absent deadline.
@@ -11,6 +13,9 @@ pub(super) const NEVER: Time = Time::from_nanos(u64::MAX);
 
 /// No item in this turn's output.
 pub(super) const NO_ITEM: u32 = u32::MAX;
+
+/// The end of a message in held output is not known.
+pub(super) const UNKNOWN_REST: u32 = u32::MAX;
 
 /// The life of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,8 @@ pub(super) enum Finish {
     Detach,
     /// Close now, whatever is unsent.
     Abort,
+    /// Disconnect it as a slow consumer.
+    SlowConsumer,
 }
 
 /// What is armed for reading.
@@ -131,6 +138,8 @@ pub(super) struct Connection {
     pub(super) quiet_turn: Option<u32>,
     /// Bytes that may be unsent.
     pub(super) send_max: u32,
+    /// Bytes at the start of held output that end a message of which the system has the beginning, or [`UNKNOWN_REST`].
+    pub(super) message_rest: u32,
     /// Bytes discarded while lingering.
     pub(super) lingered: u32,
     /// While an offer goes out: bytes offered, at the end of the item. When it is over: those taken.
@@ -158,7 +167,7 @@ pub(super) struct Connection {
     pub(super) is_listed: bool,
 }
 
-const _: () = assert!(size_of::<Connection>() <= 88, "a connection's slot has grown");
+const _: () = assert!(size_of::<Connection>() <= 96, "a connection's slot has grown");
 
 impl Connection {
     pub(super) fn free(generation: u32, next_free: u32) -> Self {
@@ -175,6 +184,7 @@ impl Connection {
             due: Due::Never,
             quiet_turn: None,
             send_max: SEND_MAX as u32,
+            message_rest: 0,
             lingered: 0,
             offered: 0,
             state: State::Open,
@@ -213,6 +223,27 @@ impl Connection {
 
     fn may_be_read_on(&self) -> bool {
         self.reads_on && self.output.len() < self.send_max as usize / 2
+    }
+
+    /// Gives the peer more time, since it has taken `sent` bytes of what is held up, or since something is held up from now on.
+    pub(super) fn extend_write(&mut self, was_blocked: bool, sent: u32, now: Time, write_timeout: Duration) {
+        let until = now.after(write_timeout);
+        self.due = match self.due {
+            // Its time is bounded: only the last message is left.
+            Due::Write(due) if self.reason == CloseReason::SlowConsumer => Due::Write(due),
+            Due::Write(due) if was_blocked => {
+                let earned = Duration::from_nanos(u64::from(sent) * 1_000_000_000 / HELD_RATE_MIN);
+                Due::Write(until.min(due.after(earned)))
+            }
+            _ => Due::Write(until),
+        };
+    }
+
+    /// Why the connection ends; that of a slow consumer does not change any more.
+    pub(super) fn set_reason(&mut self, reason: CloseReason) {
+        if self.reason != CloseReason::SlowConsumer {
+            self.reason = reason;
+        }
     }
 
     /// Whether it is known how much of an offer was taken.

@@ -43,7 +43,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
             // The session had its reason before the peer went away.
             State::Lingering => {}
-            State::Open | State::Detaching => connection.reason = CloseReason::of_error(error),
+            State::Open | State::Detaching => connection.set_reason(CloseReason::of_error(error)),
             State::Free | State::Closing => return,
         }
         self.begin_close(token);
@@ -96,7 +96,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // What goes out with this turn may still be taken; `keep_unsent` knows if it was not.
             Due::Write(_) if connection.link != NO_ITEM => {}
             Due::Write(_) => {
-                connection.reason = CloseReason::WriteTimeout;
+                connection.set_reason(CloseReason::WriteTimeout);
                 return self.begin_close(token);
             }
             Due::Park(_) => {
@@ -128,9 +128,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         match connection.finish {
             Finish::No | Finish::Detach => connection.reason = reason,
-            Finish::Close | Finish::Linger if connection.has_output() => connection.reason = reason,
+            Finish::Close | Finish::Linger if connection.has_output() => connection.set_reason(reason),
             // It had its end already.
-            Finish::Close | Finish::Linger | Finish::Abort => {}
+            Finish::Close | Finish::Linger | Finish::Abort | Finish::SlowConsumer => {}
         }
         self.begin_close(token);
     }

@@ -141,5 +141,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if !kept {
             (connection.finish, connection.reason) = (Finish::Abort, CloseReason::InputFull);
         }
+        self.relieve_output(token);
     }
 }

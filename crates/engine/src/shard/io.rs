@@ -3,10 +3,10 @@
 
 use stilling_ring::Time;
 
-use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
+use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending, UNKNOWN_REST};
 use super::output::Output;
 use crate::close_reason::CloseReason;
-use crate::limits::{OFFER_MAX, SEND_MAX};
+use crate::limits::OFFER_MAX;
 use crate::session::Service;
 use crate::store::{OUTPUT_STASH_MAX, Store};
 use crate::token::Token;
@@ -59,18 +59,12 @@ impl<V: Service> Io<'_, V> {
     pub fn room(&self) -> usize {
         match (self.connection.owed, self.connection.sending) {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
-            (_, Sending::Open) => {
-                let own = (self.connection.send_max as usize).saturating_sub(self.unsent);
-                // What one connection may have beyond the others it has only as long as there is plenty; what its block can
-                // hold is taken from the others already.
-                let beyond = self.spare().max(self.connection.output.free());
-                own.min(SEND_MAX.saturating_sub(self.unsent).max(beyond))
-            }
+            (_, Sending::Open) => (self.connection.send_max as usize).saturating_sub(self.unsent),
         }
     }
 
-    /// The same, as far as nobody else suffers: none once half of the store that all connections share may be
-    /// full of what their peers do not take. What is sent beyond may close whoever needs the other half.
+    /// The same without more than a fair part of the store that all connections share: none once half of the store may be
+    /// full of what their peers do not take. What is sent beyond may disconnect the connection that holds most.
     pub fn spare_room(&self) -> usize {
         self.room().min(self.spare())
     }
@@ -111,7 +105,13 @@ impl<V: Service> Io<'_, V> {
         let mut kept = written <= room;
         if blocked {
             // Earlier output is held up: this goes behind it.
-            kept = kept && self.connection.output.append(self.store, &self.output.arena[start..]);
+            let bytes = &self.output.arena[start..];
+            if kept && !self.connection.output.append_of(self.token.index(), self.store, bytes) {
+                // The store takes no run that long.
+                self.connection.message_rest = UNKNOWN_REST;
+                self.end_slow_consumer();
+                kept = false;
+            }
             self.output.arena.truncate(start);
         } else if kept {
             self.output.extend_item(self.connection.link);
@@ -121,7 +121,9 @@ impl<V: Service> Io<'_, V> {
         if kept {
             return Ok(());
         }
-        self.abort(CloseReason::OutputFull);
+        if self.connection.finish != Finish::SlowConsumer {
+            self.abort(CloseReason::OutputFull);
+        }
         Err(Full)
     }
 
@@ -207,6 +209,14 @@ impl<V: Service> Io<'_, V> {
         self.end(Finish::Detach, CloseReason::Detached);
     }
 
+    /// Disconnects a slow consumer: what the peer has not read is discarded, and
+    /// [`slow_consumer`](crate::Session::slow_consumer) says what it is sent instead.
+    pub fn end_slow_consumer(&mut self) {
+        if self.connection.finish == Finish::No {
+            self.connection.finish = Finish::SlowConsumer;
+        }
+    }
+
     /// Closes at once; unsent output is dropped.
     pub fn abort(&mut self, reason: CloseReason) {
         if self.connection.finish != Finish::Abort {
@@ -235,8 +245,8 @@ impl<V: Service> Io<'_, V> {
     }
 
     /// Lets the connection have so many bytes unsent instead of [`SEND_MAX`], at most
-    /// [`OUTPUT_STASH_MAX`](crate::store::OUTPUT_STASH_MAX), as long as half of the store that all share is free: for
-    /// messages that come when they come, whether the peer reads or not.
+    /// [`OUTPUT_STASH_MAX`](crate::store::OUTPUT_STASH_MAX): for messages that come whether the peer reads or not. When the
+    /// store that all connections share is full, those that hold most are disconnected as slow consumers.
     pub fn set_send_max(&mut self, bytes: usize) {
         self.connection.send_max = bytes.min(OUTPUT_STASH_MAX) as u32;
     }

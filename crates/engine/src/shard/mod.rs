@@ -26,6 +26,7 @@ mod orders;
 mod output;
 mod pump;
 mod slots;
+mod slow;
 mod turn;
 
 use std::collections::VecDeque;
@@ -61,12 +62,13 @@ pub struct Config {
     /// Bytes of unfinished input held for all connections together. Full: the connection that
     /// needed more is closed with `InputFull`.
     pub input_bytes_max: usize,
-    /// Bytes of unsent output held for all connections together. Full: the connection that needed
-    /// more is closed with `OutputFull`.
+    /// Bytes of unsent output held for all connections together. Full: the connections that hold most are closed with
+    /// `SlowConsumer` until there is room. A connection with `n` others that hold output loses nothing while the blocks of the
+    /// store that it takes come to no more than an `n + 1`th part of these bytes.
     pub output_bytes_max: usize,
     /// How long a receive stays armed before the connection is parked.
     pub park_after: Duration,
-    /// How long held-up output may make no progress.
+    /// How long held-up output may make no progress; see also [`HELD_RATE_MIN`](crate::limits::HELD_RATE_MIN).
     pub write_timeout: Duration,
     /// How long a closing connection discards input.
     pub linger_timeout: Duration,

@@ -45,6 +45,8 @@ pub(super) struct Item {
     pub(super) token: Token,
     pub(super) place: Place,
     pub(super) after: After,
+    /// The system has not taken all of it.
+    pub(super) is_stopped: bool,
 }
 
 /// A datagram: bytes of the arena that go out as one.
@@ -133,6 +135,7 @@ impl Output {
                 token,
                 place: Place::Arena { start: end, len: 0 },
                 after: After::Nothing,
+                is_stopped: false,
             });
             return self.items.len() as u32 - 1;
         };

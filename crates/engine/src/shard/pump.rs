@@ -82,6 +82,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
         let mut io = Io::lend(token, self.now, service, connection, output, store);
         method(session, &mut io);
+        self.relieve_output(token);
     }
 
     /// Does whatever is next for the connection, until it has to wait.
@@ -114,6 +115,10 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Finish::No => {}
             Finish::Abort => {
                 self.begin_close(token);
+                return false;
+            }
+            Finish::SlowConsumer => {
+                self.end_slow_consumer(token);
                 return false;
             }
             Finish::Detach => {
@@ -232,6 +237,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return;
         }
         (connection.state, connection.due) = (State::Closing, Due::Never);
+        connection.output.clear(&mut self.held_output);
         let link = std::mem::replace(&mut connection.link, NO_ITEM);
         if link != NO_ITEM {
             self.output.items.swap_remove(link as usize);
@@ -278,6 +284,6 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.state = State::Closing;
         }
         connection.link = self.output.items.len() as u32;
-        self.output.items.push(Item { token, place: Place::Stash, after });
+        self.output.items.push(Item { token, place: Place::Stash, after, is_stopped: false });
     }
 }

@@ -3,8 +3,10 @@
 use std::io;
 
 use super::Shard;
-use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State};
+use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State, UNKNOWN_REST};
 use super::output::{After, Item, Place, Stage};
+use super::slots::Slot;
+use super::slow::rest_after;
 use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver, Event, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
@@ -92,75 +94,75 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let outgoing = outgoing.chain(datagrams);
         self.driver.turn(self.now, wait, outgoing, &mut self.stops, &mut self.events)?;
         self.counters.datagrams_sent.add(self.output.datagrams.len() as u64);
-        let mut sent = 0;
-        for at in 0..self.stops.len() {
-            let stop = std::mem::replace(&mut self.stops[at], SendStop { position: 0, sent: 0, error: None });
-            sent += u64::from(stop.sent);
-            self.keep_unsent(stop);
-        }
-        self.stops.clear();
-        for at in 0..self.output.items.len() {
-            sent += self.sent_item(at);
-        }
+        let sent = self.after_sending();
         self.output.clear();
         self.counters.sent_bytes.add(sent);
         Ok(())
     }
 
-    /// A send stopped short: what is left is kept until the connection is writable.
-    fn keep_unsent(&mut self, stop: SendStop) {
-        if stop.position as usize >= self.output.items.len() {
-            return self.counters.datagrams_dropped.add(1);
+    /// Takes in what has become of this turn's output. What frees memory comes before what needs some: nothing is
+    /// disconnected for bytes that have gone already. Returns the number of bytes sent.
+    fn after_sending(&mut self) -> u64 {
+        let mut sent = 0;
+        if !self.stops.is_empty() {
+            for stop in &self.stops {
+                if let Some(item) = self.output.items.get_mut(stop.position as usize) {
+                    item.is_stopped = true;
+                }
+            }
         }
-        let item = &mut self.output.items[stop.position as usize];
-        let Item { token, place, .. } = *item;
-        // What follows a complete send does not follow now.
-        (item.after, item.place) = (After::Nothing, Place::Arena { start: 0, len: 0 });
+        for at in 0..self.output.items.len() {
+            if !self.output.items[at].is_stopped {
+                sent += self.sent_item(at);
+            }
+        }
+        let mut stops = std::mem::take(&mut self.stops);
+        stops.retain(|stop| {
+            let item = self.output.items.get(stop.position as usize);
+            let is_held = item.is_some_and(|item| item.place == Place::Stash);
+            if is_held {
+                self.keep_unsent(stop);
+            }
+            sent += u64::from(stop.sent);
+            !is_held
+        });
+        for stop in stops.drain(..) {
+            self.keep_unsent(&stop);
+        }
+        self.stops = stops;
+        sent
+    }
+
+    /// A send stopped short: what is left is kept until the connection is writable.
+    fn keep_unsent(&mut self, stop: &SendStop) {
+        let Some(Item { token, place, .. }) = self.output.items.get(stop.position as usize).copied() else {
+            return self.counters.datagrams_dropped.add(1);
+        };
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
+        connection.link = NO_ITEM;
         if connection.state == State::Closing {
             // It was to be closed after this send, which did not happen.
             connection.state = State::Open;
         }
-        if let Some(error) = stop.error {
-            let nothing_sent = stop.sent == 0 && !connection.blocked;
-            let session = slot.session.as_mut().filter(|_| connection.finish == Finish::No);
-            if session.is_some_and(|session| session.unsendable(nothing_sent)) {
-                connection.output.clear(&mut self.held_output);
-                (connection.blocked, connection.due) = (false, Due::Never);
-                connection.owe_received();
-            } else {
-                (connection.finish, connection.reason) = (Finish::Abort, CloseReason::of_error(&error));
-            }
-            return self.to_revisit.push(token);
+        if let Some(error) = &stop.error {
+            return self.send_failed(token, stop.sent, error);
         }
-        let sent = stop.sent as usize;
         let was_held_back = connection.is_held_back(&self.held_output);
-        let kept = match place {
-            Place::Stash => {
-                connection.output.consume(&mut self.held_output, sent);
-                true
-            }
-            Place::Arena { start, len } => {
-                // What was only offered stands at the end, and is not kept.
-                let promised = len - usize::from(connection.offered);
-                connection.offered = sent.saturating_sub(promised) as u16;
-                let rest = &self.output.arena[start + sent.min(promised)..start + promised];
-                connection.output.append(&mut self.held_output, rest)
-            }
-        };
-        if !kept {
-            (connection.finish, connection.reason) = (Finish::Abort, CloseReason::OutputFull);
-            return self.to_revisit.push(token);
+        let was_blocked = std::mem::replace(&mut connection.blocked, true);
+        if stop.sent > 0 || !was_blocked {
+            connection.extend_write(was_blocked, stop.sent, self.now, self.config.write_timeout);
         }
-        if stop.sent > 0 || !connection.blocked {
-            connection.due = Due::Write(self.now.after(self.config.write_timeout));
-        }
-        connection.blocked = true;
         self.counters.blocked_sends.add(1);
+        if !self.keep_rest(token, place, stop.sent as usize) {
+            return;
+        }
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
         let late = self.now >= connection.due.at();
         if let Some(reason) = self.aborting.or(late.then_some(CloseReason::WriteTimeout)) {
-            (connection.finish, connection.reason) = (Finish::Abort, reason);
+            connection.finish = Finish::Abort;
+            connection.set_reason(reason);
             return self.to_revisit.push(token);
         }
         let waits_for_others = connection.waits_for_others(&self.held_output);
@@ -173,9 +175,56 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.wheel.set(token.index(), connection.due.at());
     }
 
+    /// A send failed: the connection ends, unless its session goes on receiving.
+    fn send_failed(&mut self, token: Token, sent: u32, error: &io::Error) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        let nothing_sent = sent == 0 && !connection.blocked;
+        let session = slot.session.as_mut().filter(|_| connection.finish == Finish::No);
+        if session.is_some_and(|session| session.unsendable(nothing_sent)) {
+            connection.output.clear(&mut self.held_output);
+            (connection.blocked, connection.due) = (false, Due::Never);
+            connection.owe_received();
+        } else {
+            connection.finish = Finish::Abort;
+            connection.set_reason(CloseReason::of_error(error));
+        }
+        self.to_revisit.push(token);
+    }
+
+    /// Keeps what the system has left of an item, and disconnects those that hold most if the store is full now. False: this
+    /// connection is one of them, and is being closed.
+    fn keep_rest(&mut self, token: Token, place: Place, sent: usize) -> bool {
+        let Some(Slot { connection, session }) = self.slots.get(token) else { return false };
+        let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
+        let kept = match place {
+            Place::Stash => {
+                let bytes = connection.output.bytes(&self.held_output);
+                connection.message_rest = rest_after(connection.message_rest, bytes, sent, len_of);
+                connection.output.consume(&mut self.held_output, sent);
+                return true;
+            }
+            Place::Arena { start, len } => {
+                // What was only offered stands at the end, and is not kept.
+                let promised = len - usize::from(connection.offered);
+                connection.offered = sent.saturating_sub(promised) as u16;
+                let (bytes, sent) = (&self.output.arena[start..start + promised], sent.min(promised));
+                connection.message_rest = rest_after(0, bytes, sent, len_of);
+                connection.output.append_of(token.index(), &mut self.held_output, &bytes[sent..])
+            }
+        };
+        if !kept {
+            // The store takes no run that long.
+            connection.message_rest = UNKNOWN_REST;
+            self.end_slow_consumer(token);
+        }
+        self.relieve_output(token);
+        self.is_in(token, State::Open)
+    }
+
     /// An item is over. Returns the bytes of it that were sent, unless it had stopped short.
     fn sent_item(&mut self, at: usize) -> u64 {
-        let Item { token, place, after } = self.output.items[at];
+        let Item { token, place, after, .. } = self.output.items[at];
         let Some(slot) = self.slots.get(token) else { return 0 };
         let connection = &mut slot.connection;
         connection.link = NO_ITEM;

@@ -10,6 +10,7 @@ use stilling_engine::{CloseReason, Control, DatagramIo, Io, Service, Session, To
 use stilling_hub::Now;
 use stilling_ring::Time;
 use stilling_wire::http1::{Date, Limits};
+use stilling_wire::nats::server_operation_len;
 use stilling_workers::{Completed, Lane, Outcome, Position};
 
 use super::answer::ReadyAnswer;
@@ -426,6 +427,20 @@ impl Session for ShardSession {
         match self {
             ShardSession::Client(_) | ShardSession::Nats(_) | ShardSession::Syslog(_) => false,
             ShardSession::App(AppConnection(session)) => session.unsendable(nothing_sent),
+        }
+    }
+
+    fn message_len(&self, bytes: &[u8]) -> Option<usize> {
+        match self {
+            ShardSession::Nats(_) => server_operation_len(bytes),
+            ShardSession::Client(_) | ShardSession::App(_) | ShardSession::Syslog(_) => None,
+        }
+    }
+
+    fn slow_consumer(&mut self, service: &mut HttpService) -> &'static [u8] {
+        match self {
+            ShardSession::Nats(NatsConnection(session)) => session.slow_consumer(service),
+            ShardSession::Client(_) | ShardSession::App(_) | ShardSession::Syslog(_) => b"",
         }
     }
 

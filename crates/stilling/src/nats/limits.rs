@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-/// Bytes that may wait for a client to read them, as long as half of `--max-output-held` is free; else as many as for
-/// anybody. More: it is a slow consumer, and its connection is closed. A client that publishes is read on while less than
+/// Bytes that may wait for a client to read them. More: it is a slow consumer, and its connection is closed behind
+/// `-ERR 'Slow Consumer'`. When what waits for all clients of a shard exceeds `--max-output-held`, those are closed likewise for
+/// which most waits; one is never closed for what waits for others while its part is at most `--max-output-held` divided by
+/// the number of connections for which something waits. A client that publishes is read on while less than
 /// half of it waits and that half of `--max-output-held` is not nearly taken, so that one may publish some 100,000 messages
 /// before it reads the first acknowledgement; beyond, it is not read until it, or others, have read. One that reads nothing
 /// for the whole write timeout is closed.

@@ -62,6 +62,8 @@ enum Course {
     /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until
     /// this point in time.
     Mute(Time),
+    /// A slow consumer: it gets nothing more but the end.
+    Disconnected,
 }
 
 /// A message that comes in pieces.
@@ -88,6 +90,9 @@ impl Assembly {
         wanted.max(2 * capacity).min(self.size) - capacity
     }
 }
+
+/// The last that a slow consumer is sent, as nats-server has it.
+const SLOW_CONSUMER: &[u8] = b"-ERR 'Slow Consumer'\r\n";
 
 type HouseIo<'a> = Io<'a, HttpService>;
 
@@ -192,7 +197,7 @@ impl NatsSession {
     /// Sets the next deadline. One that parts is looked at soon in any case.
     fn look_at(&self, at: Time, io: &mut HouseIo<'_>) {
         let at = match self.course {
-            Course::Serving | Course::Leaving(_) => at,
+            Course::Serving | Course::Leaving(_) | Course::Disconnected => at,
             Course::Parting(until) | Course::Mute(until) => at.min(until).min(io.now().after(DRAIN_QUIET)),
         };
         io.set_deadline(Some(at));
@@ -340,7 +345,7 @@ impl NatsSession {
         match self.course {
             Course::Serving => self.leave(CloseReason::PeerClosed, io),
             Course::Parting(_) => self.leave(CloseReason::Drained, io),
-            Course::Leaving(_) => {}
+            Course::Leaving(_) | Course::Disconnected => {}
             Course::Mute(_) => io.finish(CloseReason::Drained),
         }
     }
@@ -373,7 +378,7 @@ impl NatsSession {
                 io.resume();
             }
             Course::Leaving(reason) => io.finish(reason),
-            Course::Mute(_) => {}
+            Course::Mute(_) | Course::Disconnected => {}
         }
     }
 
@@ -389,7 +394,9 @@ impl NatsSession {
         }
         match self.course {
             Course::Mute(_) => io.finish(CloseReason::Drained),
-            Course::Serving | Course::Parting(_) | Course::Leaving(_) => self.leave(CloseReason::Drained, io),
+            Course::Serving | Course::Parting(_) | Course::Leaving(_) | Course::Disconnected => {
+                self.leave(CloseReason::Drained, io);
+            }
         }
     }
 
@@ -440,10 +447,10 @@ impl NatsSession {
     fn take(&mut self, delivery: Delivery<'_>, io: &mut HouseIo<'_>) {
         match delivery {
             // It can be told no more. Whoever waits for a mark is told that the connection is gone.
-            Delivery::Bytes(..) | Delivery::Mark(_) if matches!(self.course, Course::Mute(_)) => {}
+            Delivery::Bytes(..) | Delivery::Mark(_) if self.hears_nothing() => {}
             Delivery::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
-                    return self.give_up(io);
+                    return io.end_slow_consumer();
                 }
                 // There is room for it.
                 let _ = io.send_with(|out| {
@@ -458,9 +465,21 @@ impl NatsSession {
         }
     }
 
-    /// A slow consumer: it does not get what it is too slow for, and has to find out by itself what it has missed.
-    fn give_up(&mut self, io: &mut HouseIo<'_>) {
-        io.abort(CloseReason::OutputFull);
+    /// The connection is closed as a slow consumer. It does not get what it is too slow for, and has to find out by itself
+    /// what it has missed.
+    pub(crate) fn slow_consumer(&mut self, service: &mut HttpService) -> &'static [u8] {
+        self.course = Course::Disconnected;
+        self.marks = Vec::new();
+        if let Some(hub) = service.hub.as_deref_mut() {
+            hub.counters.slow_consumers.add(1);
+            hub.port.leave(self.token);
+        }
+        SLOW_CONSUMER
+    }
+
+    /// Whether nothing can be sent any more.
+    fn hears_nothing(&self) -> bool {
+        matches!(self.course, Course::Mute(_) | Course::Disconnected)
     }
 
     pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
@@ -512,7 +531,7 @@ impl NatsSession {
 
     pub(crate) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
         if let Some(hub) = service.hub.as_deref()
-            && matches!(reason, CloseReason::OutputFull | CloseReason::WriteTimeout)
+            && reason == CloseReason::WriteTimeout
         {
             hub.counters.slow_consumers.add(1);
         }
@@ -525,11 +544,11 @@ impl NatsSession {
     }
 
     fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
-        if matches!(self.course, Course::Mute(_)) {
+        if self.hears_nothing() {
             return;
         }
         if bytes.len() > io.room() {
-            return self.give_up(io);
+            return io.end_slow_consumer();
         }
         // There is room for it.
         let _ = io.send(bytes);

@@ -29,6 +29,7 @@
 mod client;
 mod encode;
 mod error;
+mod extent;
 mod handshake;
 mod headers;
 mod jetstream;
@@ -47,6 +48,7 @@ mod tests;
 pub use client::{ClientDecoder, ClientEvent, ClientStep, Publish, PublishHead, Subscribe};
 pub use encode::{Msg, OK, PING, PONG, Pub, encode_err, encode_sub, encode_unsub};
 pub use error::{DecodeError, Fault, Place};
+pub use extent::server_operation_len;
 pub use handshake::{Connect, Info};
 pub use headers::{
     BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, Headers, IDLE_HEARTBEAT,

@@ -100,7 +100,7 @@ fn a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody(driver: Driver) 
         assert_eq!(busy.lines(2), ["MSG a 1 100000", &payload]);
     }
     let mut watcher = hub.server.watch();
-    watcher.until("it is cut off", |metrics| metrics.closed("output_full") == 1);
+    watcher.until("it is cut off", |metrics| metrics.closed("slow_consumer") == 1);
     drop((lazy, busy, watcher));
     hub.server.finish();
 }

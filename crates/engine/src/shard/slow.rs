@@ -1,0 +1,126 @@
+//! Slow consumers: which connections are disconnected when the output that is held for all of them exceeds its budget, and what
+//! they are sent last.
+//!
+//! ```text
+//!  held   │ rest of a message │ message │ message │ …      the system has the first message's beginning
+//!  sent   │ rest of a message │ last message │             then the end, within the write timeout
+//! ```
+
+use stilling_ring::planted;
+
+use super::Shard;
+use super::connection::{Due, Finish, NEVER, Owed, State, UNKNOWN_REST};
+use crate::close_reason::CloseReason;
+use crate::driver::Driver;
+use crate::limits::{HOLDERS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
+use crate::session::{Service, Session};
+use crate::token::Token;
+
+/// The bytes that end the message of which the system has the beginning, once it has taken `sent` of `bytes`, the first `rest` of
+/// which end such a message, too.
+pub(super) fn rest_after(
+    rest: u32,
+    bytes: &[u8],
+    sent: usize,
+    len_of: impl Fn(&[u8]) -> Option<usize>,
+) -> u32 {
+    if rest == UNKNOWN_REST {
+        return UNKNOWN_REST;
+    }
+    let mut end = rest as usize;
+    while end < sent {
+        match len_of(&bytes[end..]) {
+            Some(len) if len > 0 && len <= bytes.len() - end => end += len,
+            _ => return UNKNOWN_REST,
+        }
+    }
+    // Not more than the store holds for one connection.
+    (end - sent) as u32
+}
+
+impl<D: Driver, V: Service> Shard<D, V> {
+    /// Disconnects the connections that hold most until the store of output is within its budget. `asking` has just been given
+    /// room.
+    #[inline]
+    pub(super) fn relieve_output(&mut self, asking: Token) {
+        if self.held_output.is_over() {
+            self.disconnect_largest(asking);
+        }
+    }
+
+    #[cold]
+    fn disconnect_largest(&mut self, asking: Token) {
+        while self.held_output.is_over() {
+            let Some(mut largest) = self.largest_holder() else { return };
+            if planted!("fullness closes the asking connection") {
+                largest = asking;
+            }
+            self.end_slow_consumer(largest);
+        }
+    }
+
+    /// The connection that holds most, among the first [`HOLDERS_COMPARED`] of the largest block size in use. Blocks that are
+    /// longer than they have to be are changed for smaller ones first; `None`: that was enough.
+    fn largest_holder(&mut self) -> Option<Token> {
+        while self.held_output.is_over() {
+            let mut owners = [0; HOLDERS_COMPARED];
+            let count = self.held_output.largest_owners(&mut owners);
+            let mut largest: Option<(usize, Token)> = None;
+            let mut has_shrunk = false;
+            for owner in &owners[..count] {
+                let Some(token) = self.slots.tenant((owner - LISTENERS_MAX) as usize) else { continue };
+                let Some(slot) = self.slots.get(token) else { continue };
+                let output = &mut slot.connection.output;
+                if output.shrink(&mut self.held_output) {
+                    has_shrunk = true;
+                } else if largest.is_none_or(|(len, _)| output.len() > len) {
+                    largest = Some((output.len(), token));
+                }
+            }
+            if !has_shrunk {
+                return largest.map(|(_, token)| token);
+            }
+        }
+        None
+    }
+
+    /// Disconnects a slow consumer, at once or behind its last message.
+    pub(super) fn end_slow_consumer(&mut self, token: Token) {
+        let Some(slot) = self.slots.get(token) else { return };
+        let connection = &mut slot.connection;
+        let is_first = connection.reason != CloseReason::SlowConsumer;
+        let is_serving = is_first
+            && connection.state == State::Open
+            && matches!(connection.finish, Finish::No | Finish::SlowConsumer);
+        connection.reason = CloseReason::SlowConsumer;
+        let mut last_message: &[u8] = b"";
+        if is_first && let Some(session) = &mut slot.session {
+            last_message = session.slow_consumer(&mut self.service);
+        }
+        if !is_serving || !self.leave_last_message(token, last_message) {
+            self.begin_close(token);
+        }
+    }
+
+    /// Puts the last message behind the one that the system has in part, in place of what is held. False: there is none, or
+    /// no place for it.
+    fn leave_last_message(&mut self, token: Token, message: &[u8]) -> bool {
+        let Some(slot) = self.slots.get(token) else { return false };
+        let connection = &mut slot.connection;
+        let rest = connection.message_rest as usize;
+        // An unknown rest is longer than any.
+        if message.is_empty() || !connection.blocked || rest > LAST_MESSAGE_REST_MAX {
+            return false;
+        }
+        connection.output.truncate(&mut self.held_output, rest);
+        if !connection.output.append_of(token.index(), &mut self.held_output, message) {
+            return false;
+        }
+        connection.input.clear(&mut self.held_input);
+        (connection.finish, connection.owed) = (Finish::Linger, Owed::Nothing);
+        let until = self.now.after(self.config.write_timeout);
+        (connection.due, connection.deadline) = (Due::Write(until), NEVER);
+        self.wheel.set(token.index(), until);
+        true
+    }
+}

@@ -135,7 +135,14 @@ impl Server {
         let (app, mut desks) = match config.app.take() {
             Some(app) => {
                 (connects_kept, app_timeout) = (app.connects_kept(), app.timeout);
-                let (app, entrances) = App::new(app, queue, wakes.clone()).map_err(ServeError::App)?;
+                let secrets = config
+                    .hub
+                    .users
+                    .iter()
+                    .filter_map(crate::settings::UserConfig::variable)
+                    .map(str::to_owned);
+                let (app, entrances) =
+                    App::new(app, secrets.collect(), queue, wakes.clone()).map_err(ServeError::App)?;
                 let desks = app.desks(entrances);
                 (Some(Arc::new(app)), desks)
             }

@@ -169,7 +169,11 @@ impl UserDraft {
             Origin::File(path, _) => self.warn_of_readers(path, said),
             Origin::Default | Origin::Variable(_) => {}
         }
-        said.one().map(Secret::new)
+        let text = said.one()?;
+        Ok(match &said.origin {
+            Origin::Variable(variable) => Secret::from_variable(variable, text),
+            Origin::Flag(_) | Origin::File(..) | Origin::Default => Secret::new(text),
+        })
     }
 
     fn in_file(&mut self, said: &Said) -> Result<Secret, String> {
@@ -205,7 +209,7 @@ impl UserDraft {
 fn in_variable(said: &Said) -> Result<Secret, String> {
     let name = said.one()?;
     let value = std::env::var(name).map_err(|error| format!("the environment has no `{name}`: {error}"))?;
-    Ok(Secret::new(value))
+    Ok(Secret::from_variable(name, value))
 }
 
 /// The keys of `[[user]]`.

@@ -13,6 +13,7 @@ use stilling_workers::processes::{Pass, Ticket};
 
 use super::answer::{Draft, Refusal, Said};
 use super::desk::ExchangeId;
+use super::hop::nominates_too_many;
 use super::limits::{
     APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, OVERDUE_MAX, PIECE_SIZE_MAX,
 };
@@ -349,8 +350,8 @@ impl Exchange {
             at += step.consumed;
             match step.event {
                 ReplyEvent::Head(head) => {
-                    if head.status == 101 {
-                        // Nobody asked for another protocol.
+                    if head.status == 101 || nominates_too_many(head.headers()) {
+                        // No client asked for another protocol.
                         return Err(Trouble::Lost(ErrorKind::InvalidData));
                     }
                     self.pass.heard();

@@ -2,6 +2,8 @@
 
 use stilling_wire::http1::Fields;
 
+use super::limits::NOMINATED_MAX;
+
 /// The fields that speak about a connection or frame a message, of a request or an answer. Ours are written anew.
 const OF_THE_HOP: [&[u8]; 9] = [
     b"connection",
@@ -17,33 +19,77 @@ const OF_THE_HOP: [&[u8]; 9] = [
 
 /// Judges the fields of one message.
 pub(super) struct Hop<'a> {
-    fields: Fields<'a>,
-    /// `Connection` names more than `close` and `keep-alive`.
-    nominates: bool,
+    /// What `Connection` names besides `close` and `keep-alive`.
+    nominated: [&'a [u8]; NOMINATED_MAX],
+    count: usize,
 }
 
 impl<'a> Hop<'a> {
+    /// The first [`NOMINATED_MAX`] names of `Connection` count; see [`nominates_too_many`].
     pub(super) fn of(fields: Fields<'a>) -> Hop<'a> {
-        let nominates = options(&fields).any(|option| {
-            !option.is_empty()
-                && !option.eq_ignore_ascii_case(b"close")
-                && !option.eq_ignore_ascii_case(b"keep-alive")
-        });
-        Hop { fields, nominates }
+        let mut hop = Hop { nominated: [b""; NOMINATED_MAX], count: 0 };
+        for (place, name) in hop.nominated.iter_mut().zip(nominated(fields)) {
+            *place = name;
+            hop.count += 1;
+        }
+        hop
     }
 
     /// Whether the field ends here.
     pub(super) fn ends(&self, name: &[u8]) -> bool {
-        OF_THE_HOP.iter().any(|known| known.len() == name.len() && name.eq_ignore_ascii_case(known))
-            || (self.nominates && options(&self.fields).any(|option| option.eq_ignore_ascii_case(name)))
+        let known = |known: &&[u8]| known.len() == name.len() && name.eq_ignore_ascii_case(known);
+        OF_THE_HOP.iter().any(known) || self.nominated[..self.count].iter().any(known)
     }
 }
 
-/// What all `Connection` fields list.
-fn options<'a>(fields: &Fields<'a>) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+/// Whether `Connection` names more fields than are looked for. Such a message is refused: to compare each of its fields
+/// with each name costs milliseconds, and no honest message has so many.
+pub(crate) fn nominates_too_many(fields: Fields<'_>) -> bool {
+    nominated(fields).nth(NOMINATED_MAX).is_some()
+}
+
+/// What all `Connection` fields list, but for `close` and `keep-alive`.
+fn nominated(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
     fields
-        .clone()
         .filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"))
         .flat_map(|(_, value)| value.split(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
+        .filter(|option| {
+            !option.is_empty()
+                && !option.eq_ignore_ascii_case(b"close")
+                && !option.eq_ignore_ascii_case(b"keep-alive")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+
+    fn with_fields<T>(count: usize, judge: impl Fn(Fields<'_>) -> T) -> T {
+        let names: Vec<_> = (0..count).map(|number| format!("x-{number}")).collect();
+        // Two fields, and options that name nothing.
+        let (first, second) = names.split_at(count / 2);
+        let (first, second) = (first.join(", ,"), second.join(","));
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: close,,{first}\r\nconnection: {second}\r\n\r\n"
+        );
+        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
+        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        judge(head.headers())
+    }
+
+    /// Row 1.3: a field is compared with a bounded number of names, whatever `Connection` lists.
+    #[test]
+    fn as_many_fields_are_nominated_as_are_looked_for() {
+        for count in [0, 1, NOMINATED_MAX, NOMINATED_MAX + 1, 2000] {
+            assert_eq!(with_fields(count, nominates_too_many), count > NOMINATED_MAX, "{count}");
+            assert_eq!(with_fields(count, |fields| Hop::of(fields).count), count.min(NOMINATED_MAX));
+        }
+        let last = format!("X-{}", NOMINATED_MAX - 1);
+        assert!(with_fields(NOMINATED_MAX, |fields| Hop::of(fields).ends(last.as_bytes())));
+        assert!(!with_fields(NOMINATED_MAX - 1, |fields| Hop::of(fields).ends(last.as_bytes())));
+        assert!(with_fields(0, |fields| Hop::of(fields).ends(b"Keep-Alive")));
+    }
 }

@@ -15,6 +15,9 @@ pub const PIECE_SIZE_MAX: usize = 48 * 1024;
 pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;
 /// Field lines of the head of a process's answer. Reached: 502.
 pub const APP_HEADERS_MAX: u16 = 100;
+/// Fields that `Connection` may name in a request to a process, or in its answer, besides `close` and `keep-alive`. More:
+/// the request is answered 400, the answer 502.
+pub const NOMINATED_MAX: usize = 32;
 /// Interim answers (1xx) of a process before its answer. Reached: 502.
 pub const INTERIM_MAX: u32 = 16;
 /// How long an answer of unknown length may pause before what has come of it is passed on.
@@ -29,8 +32,8 @@ pub const REFUSING_MAX: Duration = Duration::from_secs(1);
 /// How long a request that was not answered in time keeps its slot of a process that is not killed for it, unless the
 /// process says or closes something before. Reached: the next request has the slot, and may wait inside the process.
 pub const OVERDUE_MAX: Duration = Duration::from_secs(60);
-/// How often a client that waits for a process is looked for. It has reset the connection: its place in the queue is
-/// free, or the process hears that nobody wants its answer.
+/// How often a client that waits for a worker or a process is looked for. If it has reset the connection, its place in the
+/// queue is freed, or the process is told that the answer is not wanted.
 pub const CLIENT_LOOK: Duration = Duration::from_millis(250);
 /// Pause between two attempts to connect to a process that refuses.
 pub const REFUSING_PAUSE: Duration = Duration::from_millis(5);

@@ -19,10 +19,9 @@
 //! the request until then. So it is with a request that was not answered in time, if the process is not killed for it.
 //!
 //! A process learns where a request comes from by `X-Forwarded-For`, but for connections that are kept in a ring's own
-//! descriptor table (`direct_descriptors`), whose addresses the system does not tell. Only the last entry of that list is
-//! Stilling's, what stands before it is the client's claim. `X-Forwarded-Proto` and `X-Forwarded-Host` are Stilling's
-//! alone; `Forwarded` and fields with `_` in their names, which many programs cannot tell from those with `-`, are
-//! dropped.
+//! descriptor table (`direct_descriptors`), whose addresses the system does not tell. `X-Forwarded-For` (the peer's
+//! address), `X-Forwarded-Proto` and `X-Forwarded-Host` are Stilling's alone. Whatever the client sends of `X-Forwarded-*`,
+//! `X-Real-IP`, `Forwarded`, `Proxy` or with `_` in its name, which many programs cannot tell from `-`, is dropped.
 //!
 //! What is said to the client when something fails: 503 when no process takes the request in time, 504 when one does
 //! not answer in time (one that hangs is killed and started again), 502 when one dies or answers what is not HTTP.
@@ -50,6 +49,7 @@ use stilling_workers::processes::{
 
 pub(crate) use answer::{Answer, BodyFraming, Heard, Piece, Refusal, Said};
 pub(crate) use desk::{Desk, ExchangeId, Mail};
+pub(crate) use hop::nominates_too_many;
 pub(crate) use question::Question;
 pub(crate) use session::AppSession;
 
@@ -96,24 +96,28 @@ pub struct App {
     config: AppConfig,
     processes: Processes,
     sockets: Sockets,
+    /// Environment variables with secrets, which the processes do not inherit.
+    secrets: Vec<String>,
 }
 
 /// Desks of shards that have not begun yet.
 pub(crate) struct Entrances(Vec<Entrance<ExchangeId>>);
 
 impl App {
-    /// Plans the processes, and the queue before them in the shards that these wake; none is started yet.
+    /// Plans the processes, and the queue before them in the shards that these wake; none is started yet. The processes do
+    /// not inherit the environment variables `secrets`.
     ///
     /// # Errors
     /// The system gives no private folder for the sockets, or no descriptor.
     pub(crate) fn new(
         config: AppConfig,
+        secrets: Vec<String>,
         queue: QueueLimits,
         wakes: Vec<Arc<Wake>>,
     ) -> io::Result<(App, Entrances)> {
         let (processes, entrances) = Processes::new(config.processes.clone(), queue, wakes)?;
         let sockets = Sockets::new()?;
-        Ok((App { config, processes, sockets }, Entrances(entrances)))
+        Ok((App { config, processes, sockets, secrets }, Entrances(entrances)))
     }
 
     /// What each shard is to have.
@@ -126,7 +130,8 @@ impl App {
 
     /// Starts the processes.
     pub(crate) fn start(&self) -> io::Result<()> {
-        let program = SocketProgram::new(self.config.command.clone(), self.sockets.clone());
+        let program =
+            SocketProgram::new(self.config.command.clone(), self.secrets.clone(), self.sockets.clone());
         self.processes.start("app", Box::new(program), standard_streams())
     }
 

@@ -14,6 +14,9 @@ use super::folder::{Folder, socket_name};
 /// The variable that tells a process where to listen.
 const VARIABLE: &str = "STILLING_SOCKET";
 
+/// The variable that may hold users with their passwords, whether it is used or overridden.
+const USERS_VARIABLE: &str = "STILLING_USER";
+
 /// The folder.
 #[derive(Clone, Debug)]
 pub(super) struct Sockets {
@@ -41,12 +44,14 @@ impl Sockets {
 /// Starts processes that listen on these sockets, and asks whether they do.
 pub(super) struct SocketProgram {
     command: String,
+    /// Environment variables that the processes do not inherit.
+    secrets: Vec<String>,
     sockets: Sockets,
 }
 
 impl SocketProgram {
-    pub(super) fn new(command: String, sockets: Sockets) -> SocketProgram {
-        SocketProgram { command, sockets }
+    pub(super) fn new(command: String, secrets: Vec<String>, sockets: Sockets) -> SocketProgram {
+        SocketProgram { command, secrets, sockets }
     }
 }
 
@@ -59,7 +64,8 @@ impl Program for SocketProgram {
         }
         let text = self.command.replace("{socket}", &quoted(&path));
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", &text]).env(VARIABLE, &path);
+        command.args(["-c", &text]).env(VARIABLE, &path).env_remove(USERS_VARIABLE);
+        self.secrets.iter().for_each(|secret| _ = command.env_remove(secret));
         Ok(command)
     }
 

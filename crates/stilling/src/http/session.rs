@@ -24,7 +24,7 @@ use super::routes::Handler;
 use super::sending::Sending;
 use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
 use crate::app::limits::CLIENT_LOOK;
-use crate::app::{ExchangeId, Mail as AppMail};
+use crate::app::{ExchangeId, Mail as AppMail, nominates_too_many};
 
 /// What the connection is waiting for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +129,9 @@ impl HttpSession {
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
         let has_hub = io.service.hub.is_some();
         self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door, has_hub));
+        if self.terms.route == Route::App && nominates_too_many(head.headers()) {
+            self.terms.route = Route::Refused(Status::BadRequest);
+        }
         if self.terms.route == Route::Publish && !self.admit(head, io) {
             return;
         }

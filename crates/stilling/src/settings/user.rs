@@ -31,19 +31,29 @@ pub enum Credential {
 
 /// A password or token, which is not shown when it is printed for a log.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct Secret {
+    text: String,
+    /// The environment variable that it was read from.
+    variable: Option<String>,
+}
 
 impl Secret {
     /// Keeps it.
     #[must_use]
     pub fn new(text: impl Into<String>) -> Self {
-        Secret(text.into())
+        Secret { text: text.into(), variable: None }
+    }
+
+    /// Keeps one that was read from an environment variable, which worker processes then do not inherit.
+    #[must_use]
+    pub fn from_variable(variable: impl Into<String>, text: impl Into<String>) -> Self {
+        Secret { text: text.into(), variable: Some(variable.into()) }
     }
 
     /// Whether it is what somebody gives. How long that takes says how long the guess is, and nothing else.
     #[must_use]
     pub fn is(&self, guess: &[u8]) -> bool {
-        let secret = self.0.as_bytes();
+        let secret = self.text.as_bytes();
         // An empty secret was never accepted; it must not be one that every guess begins with.
         let differing =
             guess.iter().enumerate().fold(u8::from(secret.is_empty()), |differing, (at, byte)| {
@@ -61,6 +71,12 @@ impl fmt::Debug for Secret {
 }
 
 impl UserConfig {
+    /// The environment variable that holds the user's secret, if one does.
+    pub(crate) fn variable(&self) -> Option<&str> {
+        let (Credential::Password(secret) | Credential::Token(secret)) = &self.credential;
+        secret.variable.as_deref()
+    }
+
     /// Somebody with a password, or a token, who may do everything.
     #[must_use]
     pub fn new(name: impl Into<String>, credential: Credential) -> Self {
@@ -86,15 +102,15 @@ impl UserConfig {
             Credential::Password(secret) => ("password", secret),
             Credential::Token(secret) => ("token", secret),
         };
-        if secret.0.is_empty() {
+        if secret.text.is_empty() {
             say(key, format!("the {key} of `{name}` is empty: anybody could be `{name}`"));
         }
-        if secret.0.len() > SECRET_SIZE_MAX {
+        if secret.text.len() > SECRET_SIZE_MAX {
             say(
                 key,
                 format!(
                     "the {key} of `{name}` has {} bytes; at most {SECRET_SIZE_MAX} are compared",
-                    secret.0.len()
+                    secret.text.len()
                 ),
             );
         }
@@ -131,7 +147,7 @@ pub(super) fn problems(users: &[UserConfig], found: &mut Vec<SettingError>) {
             found.push(SettingError::user(index, "name", reason));
         }
         if let Credential::Token(secret) = &user.credential
-            && let Some(first) = tokens.insert(&secret.0, index)
+            && let Some(first) = tokens.insert(&secret.text, index)
         {
             let reason = format!("user {} has the same token, so nobody could tell who comes", first + 1);
             found.push(SettingError::user(index, "token", reason));

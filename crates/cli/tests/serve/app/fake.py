@@ -99,6 +99,8 @@ class Connection:
             number = next(COUNT)
             time.sleep(size / 1000)
             self.answer(b"%d" % number)
+        elif word == "environment":
+            self.answer(" ".join(os.environ).encode())
         elif word == "pid":
             self.answer(b"%d" % os.getpid())
         elif word == "once":

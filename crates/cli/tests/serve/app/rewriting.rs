@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 
-use super::{ask_alone, before_fakes, get};
-use crate::support::Driver;
+use super::{ask_alone, before_fakes, fake, get};
+use crate::support::{Driver, Server, binary};
 
 on_both_drivers! {
     a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
@@ -12,15 +12,16 @@ on_both_drivers! {
     an_answer_that_pauses_is_passed_on_as_it_comes,
     answers_without_a_body_have_none,
     the_pages_about_the_server_stay_its_own,
+    secrets_of_the_environment_do_not_reach_the_processes,
 }
 
 /// RFC 9110 §7.6.1 and §7.6.3, RFC 9112 §3.2.
 fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver: Driver) {
     let (server, watcher) = before_fakes(driver, "");
     let mut peer = server.connect();
-    let ours = |before: &str, version: &str| {
+    let ours = |version: &str| {
         format!(
-            "X-Forwarded-For: {before}127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\n\
+            "X-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\n\
              Via: {version} stilling\r\n\r\n"
         )
     };
@@ -28,33 +29,36 @@ fn a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop(driver
     check(
         "GET /echo?a=b&c HTTP/1.1\r\nHost: shop.example\r\nCookie: a=1\r\nCookie: b=2\r\n\r\n",
         "GET /echo?a=b&c HTTP/1.1\r\nHost: shop.example\r\nCookie: a=1\r\nCookie: b=2\r\n".to_owned()
-            + &ours("", "1.1"),
+            + &ours("1.1"),
     );
     check(
         "GET http://shop.example/echo HTTP/1.1\r\nHost: other.example\r\n\r\n",
-        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.1"),
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("1.1"),
     );
     check(
         "GET /echo HTTP/1.1\r\nHost: shop.example\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nTE: trailers\r\n\
          Keep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\nProxy: http://evil.example\r\n\
-         X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\nAccept: */*\r\n\r\n",
-        "GET /echo HTTP/1.1\r\nHost: shop.example\r\nAccept: */*\r\n".to_owned()
-            + &ours("192.0.2.1, 192.0.2.2, ", "1.1"),
+         X-Forwarded-For: 192.0.2.1\r\nX_Forwarded_For: 192.0.2.2\r\nX-Real-IP: 192.0.2.3\r\n\
+         X-Forwarded-Port: 443\r\nForwarded: for=192.0.2.4\r\nAccept: */*\r\n\r\n",
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\nAccept: */*\r\n".to_owned() + &ours("1.1"),
     );
     check(
         "GET /echo HTTP/1.0\r\nHost: shop.example\r\nConnection: keep-alive\r\n\r\n",
-        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.0"),
+        "GET /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("1.0"),
     );
     check(
         "POST /echo HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 0\r\n\r\n",
         "POST /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned()
-            + ours("", "1.1").trim_end()
+            + ours("1.1").trim_end()
             + "\r\nContent-Length: 0\r\n\r\n",
     );
     check(
         "PURGE /echo HTTP/1.1\r\nHost: shop.example\r\n\r\n",
-        "PURGE /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("", "1.1"),
+        "PURGE /echo HTTP/1.1\r\nHost: shop.example\r\n".to_owned() + &ours("1.1"),
     );
+    let names: Vec<_> = (0..33).map(|number| format!("x-{number}")).collect();
+    let too_many = format!("GET /echo HTTP/1.1\r\nHost: a\r\nConnection: {}\r\n\r\n", names.join(","));
+    assert_eq!(peer.ask(too_many).status, 400, "Connection may name 32 fields");
     assert_eq!(peer.ask("CONNECT a.example:80 HTTP/1.1\r\nHost: a.example:80\r\n\r\n").status, 501);
     drop((peer, watcher));
     server.finish();
@@ -169,4 +173,25 @@ fn the_pages_about_the_server_stay_its_own(driver: Driver) {
     assert_eq!(peer.ask(get("/test/fast")).text(), "0 good");
     drop((peer, watcher));
     server.finish();
+}
+
+/// Row 1.3: the program behind the server has no use for the passwords of its users.
+fn secrets_of_the_environment_do_not_reach_the_processes(driver: Driver) {
+    let user = ["--nats", "127.0.0.1:0", "--user", "ann:password-env=ANN_PASSWORD"];
+    for options in [&user[..], &user[..2]] {
+        let mut command = binary();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.name(), "--app", &fake()]);
+        command.args(options);
+        // The command line overrides the variable.
+        command.env("STILLING_USER", "bob:token-env=BOB_TOKEN");
+        command.env("ANN_PASSWORD", "secret").env("BOB_TOKEN", "secret").env("ORDINARY", "1");
+        let server = Server::spawn(command);
+        let names = server.connect().ask(get("/environment")).into_text();
+        let has = |name: &str| names.split(' ').any(|other| other == name);
+        assert!(has("ORDINARY") && has("STILLING_SOCKET"), "{names}");
+        assert!(!has("STILLING_USER"), "{names}");
+        let secret = if options.len() == 4 { "ANN_PASSWORD" } else { "BOB_TOKEN" };
+        assert!(!has(secret), "{names}");
+        server.finish();
+    }
 }

@@ -65,6 +65,8 @@ pub struct Counters {
     pub accept_errors: Counter,
     /// Datagrams received.
     pub datagrams_received: Counter,
+    /// Datagrams that the system dropped before they were received: full receive buffer, or a wrong checksum.
+    pub datagrams_dropped_by_kernel: Counter,
     /// Datagrams that were to be sent, dropped ones among them.
     pub datagrams_sent: Counter,
     /// Datagrams that the system did not take: full send buffer, or an error.

@@ -5,8 +5,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stilling_engine::counters::Counters;
 use stilling_engine::driver::{Datagram, Driver, poll::Poll, uring::Uring};
@@ -16,10 +17,15 @@ use stilling_engine::{Clock, Config, Control, DatagramIo, Io, Service, Session, 
 /// Only so long may one receive take before the test counts as hanging.
 const HANG: Duration = Duration::from_secs(20);
 
-/// Answers every datagram with its length and its first bytes; `twice` is answered twice.
+/// Answers every datagram with its length and its first bytes; `twice` is answered twice, and `stall` holds the shard up
+/// until the test lets it go.
 struct Lengths {
     over: Arc<AtomicBool>,
+    stall: Stall,
 }
+
+/// The shard's end of a stall: it says that it stands still, and waits.
+type Stall = (Sender<()>, Receiver<()>);
 
 struct Never;
 
@@ -39,6 +45,10 @@ impl Service for Lengths {
         let start = &datagram.payload[..datagram.payload.len().min(8)];
         let cut = if datagram.truncated { " cut" } else { "" };
         let answer = format!("{}{cut} {}", datagram.payload.len(), start.escape_ascii());
+        if start == b"stall" {
+            self.stall.0.send(()).expect("the test waits for it");
+            self.stall.1.recv().expect("the test ends it");
+        }
         let times = if start == b"twice" { 2 } else { 1 };
         for _ in 0..times {
             io.reply(answer.as_bytes()).expect("there is room for a short answer");
@@ -69,11 +79,31 @@ fn with_shard<D: Driver<Socket = OwnedFd>>(
     make: impl FnOnce() -> D + Send + 'static,
     talk: impl FnOnce(SocketAddr, &Counters),
 ) {
-    let socket = net::bind_udp("127.0.0.1:0".parse().expect("an address")).expect("a free port");
+    let (stall, _ends) = stalls();
+    with_shard_at(any_socket(), make, stall, talk);
+}
+
+fn any_socket() -> OwnedFd {
+    net::bind_udp("127.0.0.1:0".parse().expect("an address")).expect("a free port")
+}
+
+/// The shard's end of a stall and the test's: it hears that the shard stands still, and ends that.
+fn stalls() -> (Stall, (Receiver<()>, Sender<()>)) {
+    let ((begins, begun), (end, ends)) = (channel(), channel());
+    ((begins, ends), (begun, end))
+}
+
+/// The same with a socket of the caller's.
+fn with_shard_at<D: Driver<Socket = OwnedFd>>(
+    socket: OwnedFd,
+    make: impl FnOnce() -> D + Send + 'static,
+    stall: Stall,
+    talk: impl FnOnce(SocketAddr, &Counters),
+) {
     let address = net::local_addr(&socket).expect("it is bound");
     let (over, counters) = (Arc::new(AtomicBool::new(false)), Arc::new(Counters::default()));
-    let service = Lengths { over: Arc::clone(&over) };
-    let (told, wakes) = std::sync::mpsc::channel();
+    let service = Lengths { over: Arc::clone(&over), stall };
+    let (told, wakes) = channel();
     let counts = Arc::clone(&counters);
     let shard = thread::spawn(move || {
         let driver = make();
@@ -140,6 +170,63 @@ fn who_is_gone_takes_nobody_along(server: SocketAddr, _counters: &Counters) {
         here.send(b"hello").expect("it is sent");
         assert_eq!(hear(&here), "5 hello");
     }
+}
+
+/// Datagrams in one flood: far more than a receive buffer of the system takes.
+const FLOOD: u64 = 4000;
+
+/// Sends a flood; on loopback each datagram is in the receiver's queue, or dropped, when the call returns.
+fn flood(client: &UdpSocket) {
+    for _ in 0..FLOOD {
+        client.send(&[b'f'; 1000]).expect("it is sent");
+    }
+}
+
+/// What the kernel drops while the shard stands still is counted to the last datagram, and what it dropped for an earlier
+/// reader of the socket is not.
+fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Send + 'static) {
+    let socket = any_socket();
+    let address = net::local_addr(&socket).expect("it is bound");
+    flood(&client(address));
+    let old = UdpSocket::from(socket);
+    let mut bytes = [0; 2000];
+    let before = std::iter::from_fn(|| old.recv(&mut bytes).ok()).count() as u64;
+    assert!(before < FLOOD, "the kernel took all {before}");
+    let (stall, (begun, end)) = stalls();
+    with_shard_at(old.into(), make, stall, |server, counters| {
+        let client = client(server);
+        for round in 1..=2 {
+            let (received, dropped) =
+                (counters.datagrams_received.get(), counters.datagrams_dropped_by_kernel.get());
+            client.send(b"stall").expect("it is sent");
+            begun.recv_timeout(HANG).expect("the shard stands still");
+            flood(&client);
+            end.send(()).expect("the shard waits");
+            let deadline = Instant::now() + HANG;
+            let counted = || {
+                let received = counters.datagrams_received.get() - received;
+                let dropped = counters.datagrams_dropped_by_kernel.get() - dropped;
+                (received + dropped, dropped)
+            };
+            while counted().0 < FLOOD + 1 {
+                assert!(Instant::now() < deadline, "round {round}: {:?} of {FLOOD} are known", counted());
+                thread::sleep(Duration::from_millis(1));
+            }
+            let (all, dropped) = counted();
+            assert!(all == FLOOD + 1 && dropped > 0, "round {round}: {all}, {dropped} of them dropped");
+        }
+    });
+}
+
+/// Row 0.14: no loss is silent, also not one before the server, on both drivers.
+#[test]
+fn drops_are_counted_on_uring() {
+    drops_are_counted(|| Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn drops_are_counted_on_poll() {
+    drops_are_counted(|| Poll::new().expect("the system has epoll"));
 }
 
 /// Row 5.1: datagrams in and out, on both drivers.

@@ -51,6 +51,10 @@ impl Collector for Everything {
         counter_of(to, "sent", help, &Unit::Bytes, see.engine(|c| &c.sent_bytes))?;
         let received = see.engine(|c| &c.datagrams_received);
         counter(to, "datagrams_received", "Datagrams received", received)?;
+        let missed = see.engine(|c| &c.datagrams_dropped_by_kernel);
+        let help =
+            "Datagrams that the kernel dropped before they were received, as the receive buffer was full";
+        counter(to, "datagrams_dropped_by_kernel", help, missed)?;
         counter(to, "datagrams_sent", "Datagrams to be sent", see.engine(|c| &c.datagrams_sent))?;
         let dropped = see.engine(|c| &c.datagrams_dropped);
         counter(to, "datagrams_dropped", "Datagrams that the system did not take", dropped)?;

@@ -344,6 +344,13 @@ pub trait Driver: Sized {
     /// The datagram in a lent receive buffer.
     fn datagram(&self, buffer: BufferId) -> Datagram<'_>;
 
+    /// Datagrams that the system has dropped at a datagram socket since the socket was made, because its receive buffer
+    /// was full or a checksum wrong, modulo 2^32. `None`: the driver cannot tell.
+    fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
+        let _ = token;
+        None
+    }
+
     /// Gives a receive buffer back.
     fn release(&mut self, buffer: BufferId);
 

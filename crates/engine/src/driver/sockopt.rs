@@ -21,3 +21,27 @@ pub(crate) fn set_defer_accept(listener: &impl AsFd, seconds: u32) -> io::Result
     };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+/// Entries of the answer to `SO_MEMINFO`, and the place of the drops in it (linux/sock_diag.h, SK_MEMINFO_DROPS).
+const MEMINFO_ENTRIES: usize = 9;
+const MEMINFO_DROPS: usize = 8;
+
+/// Datagrams that the system has dropped at a socket since the socket was made, modulo 2^32: the count that `SO_RXQ_OVFL`
+/// attaches to datagrams, without waiting for the next one. `None`: the system does not tell.
+pub(crate) fn dropped_datagrams(socket: &impl AsFd) -> Option<u32> {
+    let mut info = [0_u32; MEMINFO_ENTRIES];
+    let mut size = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the option fills at most as many bytes as the given size says, which is that of the array; the descriptor is
+    // open because it is borrowed.
+    let outcome = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut size,
+        )
+    };
+    // An older system fills less.
+    (outcome == 0 && size as usize == size_of_val(&info)).then_some(info[MEMINFO_DROPS])
+}

@@ -59,6 +59,14 @@ impl DatagramIo<'_> {
     }
 }
 
+/// The growth of a count that begins again behind 2^32 - 1.
+fn dropped_since(before: u32, now: u32) -> u64 {
+    now.wrapping_sub(before).into()
+}
+
+/// Each listener of a shard has a bit.
+const _: () = assert!(LISTENERS_MAX <= u64::BITS);
+
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a bound datagram socket, whose datagrams are shown to
     /// [`Service::datagram`]. Returns its number among listeners and datagram
@@ -73,11 +81,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         let token = Token::new(number, 0);
         self.driver.attach(token, socket.into(), Kind::Datagram, false)?;
+        // A socket that was handed over has the count of its former reader.
+        let dropped = self.driver.dropped_datagrams(token).unwrap_or(0);
         self.listeners.push(Listener {
             state: ListenerState::Datagrams,
             armed: true,
             defers: false,
             backlog_is_left: true,
+            dropped,
         });
         self.acted = true;
         self.driver.receive(token);
@@ -87,6 +98,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn on_datagram(&mut self, token: Token, buffer: BufferId) {
         let datagram = self.driver.datagram(buffer);
         self.counters.datagrams_received.add(1);
+        self.received_from |= 1 << token.index();
         let mut io = DatagramIo {
             now: self.now,
             token,
@@ -98,6 +110,21 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.driver.release(buffer);
     }
 
+    /// Counts what the system has dropped at the sockets that datagrams were received from in this turn. A socket drops only
+    /// while its buffer is full, so datagrams of a later turn always follow the last drop.
+    pub(super) fn count_dropped_datagrams(&mut self) {
+        let mut left = std::mem::take(&mut self.received_from);
+        while left != 0 {
+            let number = left.trailing_zeros();
+            left &= left - 1;
+            let Some(dropped) = self.driver.dropped_datagrams(Token::new(number, 0)) else { continue };
+            let listener = &mut self.listeners[number as usize];
+            let new = dropped_since(listener.dropped, dropped);
+            listener.dropped = dropped;
+            self.counters.datagrams_dropped_by_kernel.add(new);
+        }
+    }
+
     /// Receiving failed; it is tried again after a rest, because the socket may outlive its trouble.
     pub(super) fn on_datagrams_failed(&mut self, number: u32) {
         let listener = &mut self.listeners[number as usize];
@@ -105,6 +132,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
             listener.armed = false;
             self.counters.accept_errors.add(1);
             self.wheel.set(number, self.now.after(self.config.accept_retry));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::dropped_since;
+
+    #[test]
+    fn a_count_that_begins_again_goes_on_growing() {
+        for (before, now, new) in [(0, 0, 0), (3, 10, 7), (u32::MAX - 1, 3, 5), (u32::MAX, u32::MAX, 0)] {
+            assert_eq!(dropped_since(before, now), new, "{before} {now}");
         }
     }
 }

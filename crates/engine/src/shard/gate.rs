@@ -39,6 +39,8 @@ pub(super) struct Listener {
     pub(super) defers: bool,
     /// Who waits there is not accepted for the sake of the end.
     pub(super) backlog_is_left: bool,
+    /// Datagrams that the system had dropped there when it was last asked, modulo 2^32.
+    pub(super) dropped: u32,
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -51,7 +53,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         self.driver.listen(Token::new(number, 0), socket)?;
         let state = ListenerState::Paused;
-        self.listeners.push(Listener { state, armed: false, defers, backlog_is_left: false });
+        self.listeners.push(Listener { state, armed: false, defers, backlog_is_left: false, dropped: 0 });
         // The driver accepts with its next turn, which must not wait for news of somebody else.
         self.acted = true;
         self.accept_again();

@@ -126,6 +126,8 @@ pub struct Shard<D: Driver, V: Service> {
     expired: Vec<u32>,
     orders: Vec<Order<V>>,
     listeners: Vec<Listener>,
+    /// The datagram sockets that were received from in this turn, a bit each.
+    received_from: u64,
     /// Until then the queues of listeners are looked into from time to time.
     anew_until: Time,
     /// Accepted, but all slots are taken.
@@ -184,6 +186,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             expired: Vec::with_capacity(TURN_LIST),
             orders: Vec::new(),
             listeners: Vec::new(),
+            received_from: 0,
             anew_until: now,
             waiting: VecDeque::new(),
             taker: None,

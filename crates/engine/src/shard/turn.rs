@@ -31,6 +31,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.acted = !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
+        self.count_dropped_datagrams();
         self.deliver();
         self.expire();
         self.take_service_turn();

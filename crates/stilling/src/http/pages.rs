@@ -189,6 +189,7 @@ fn streams(page: &mut String, see: &Overview) {
     ];
     let losses = Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss)));
     rows.extend(losses.iter().map(|(name, count)| (name.as_str(), *count)));
+    rows.push(("lost: datagrams dropped by the kernel", see.engine(|c| &c.datagrams_dropped_by_kernel)));
     table(page, "Messages", &rows);
 }
 

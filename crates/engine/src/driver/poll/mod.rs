@@ -44,7 +44,7 @@ use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
-    WakeHandle,
+    WakeHandle, sockopt,
 };
 use crate::limits::TURN_LIST;
 use crate::net;
@@ -267,6 +267,12 @@ impl Driver for Poll {
 
     fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
         self.buffers.datagram(buffer)
+    }
+
+    fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
+        let source = self.sources.get_mut(token)?;
+        self.counters.enters += 1;
+        sockopt::dropped_datagrams(&source.fd)
     }
 
     fn release(&mut self, buffer: BufferId) {

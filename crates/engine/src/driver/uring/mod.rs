@@ -61,7 +61,7 @@ use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
-    WakeHandle, pipes,
+    WakeHandle, pipes, sockopt,
 };
 use crate::limits::{COMPLETIONS, RECEIVE_BUFFER_SIZE, SUBMISSIONS, TURN_LIST};
 use crate::net;
@@ -602,6 +602,12 @@ impl Driver for Uring {
 
     fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
         complete::datagram(self.buffers.bytes(buffer), &self.datagram_shape)
+    }
+
+    fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
+        let socket = self.sources.get_mut(token)?.handle.descriptor()?;
+        self.counters.enters += 1;
+        sockopt::dropped_datagrams(&socket)
     }
 
     fn release(&mut self, buffer: BufferId) {

@@ -74,7 +74,7 @@ pub const CHECK_INTERVAL_MS: u64 = 1000;
 
 /// Reports of each stream that belong to no batch (waiting, resumed, frozen) and have not been taken yet. More: a wait that
 /// was not reported in time is not reported at all.
-pub const NOTICES_PER_STREAM: usize = 4;
+pub const NOTICES_PER_STREAM: usize = 5;
 
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;

@@ -350,6 +350,10 @@ impl<D: Disk> Log<D> {
         let mut file = self.disk.create(name, size)?;
         self.unfinished.push(name.to_owned());
         if let Err(error) = self.begin_segment(&mut file, before.said, size, now_ns) {
+            // A crash may bring it back, and it says what counts before it: nothing more goes there.
+            if let Some(active) = self.active.take() {
+                self.cut = Some((active.segment.name.clone(), active.offset));
+            }
             // The space comes back when nothing refers to it.
             drop(file);
             if self.disk.remove(name).is_ok() {

@@ -6,6 +6,8 @@
 //! are marked as clean, so the bytes are written again, durably, where they are. A write of what is there already harms
 //! nothing, wherever it is cut off.
 //!
+//! The directory is synced too, for what was removed from it.
+//!
 //! Which bytes: the batches that no watermark in a batch behind them proves to have been synced. That is the last write, at
 //! most 16 batches. A stream that was ended has none.
 
@@ -47,5 +49,6 @@ pub(crate) fn make_durable<D: Disk>(disk: &D, unproven: &Unproven) -> Result<(),
         written.map_err(|source| OpenError::Write { place: place(), source })?;
         offset += length as u64;
     }
-    Ok(())
+    // A segment that was begun and removed again would come back, and say that less counts.
+    disk.sync().map_err(|source| OpenError::Write { place: disk.place(), source })
 }

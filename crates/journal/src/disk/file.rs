@@ -11,10 +11,10 @@
 //! written twice.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -29,6 +29,10 @@ use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_S
 /// The file whose lock keeps others away; it holds the process id of who has it.
 const LOCK_FILE: &str = "lock";
 const PROBE_FILE: &str = ".probe";
+
+/// What is written is for the server's user alone.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 /// Whether small writes into fresh space have it zeroed first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,13 +54,15 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// The directory at `path`; it and those above it are made if they are not there, durably. Tries out how files can
-    /// be written in it.
+    /// The directory at `path`; it and those above it are made if they are not there, durably, for this user alone. If it is
+    /// there with a stream in it that other users may read, that ends: 0700, and its files 0600. Tries out how files can be
+    /// written in it.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn make(path: &Path) -> io::Result<FileDisk> {
         make_directories(path).map_err(|error| about(path, "cannot be made", &error))?;
+        restrict(path).map_err(|error| about(path, "cannot be restricted to its owner", &error))?;
         let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
         let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
         Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::ZeroAhead })
@@ -157,7 +163,7 @@ impl Disk for FileDisk {
 
     fn create(&self, name: &str, size: u64) -> io::Result<OpenFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
+        options.read(true).write(true).create_new(true).mode(FILE_MODE);
         if self.method == WriteMethod::Direct {
             options.custom_flags(direct_flag());
         }
@@ -246,6 +252,7 @@ impl Disk for FileDisk {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(FILE_MODE)
             .open(&path)
             .map_err(failed)?;
         match file.try_lock() {
@@ -382,7 +389,7 @@ fn make_directories(path: &Path) -> io::Result<()> {
     }
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_directories(above)?;
-    match fs::create_dir(path) {
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
@@ -395,7 +402,7 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let buffered =
         |what: &str, error: io::Error| Ok(WriteMethod::Buffered { reason: format!("{what}: {error}") });
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
     // Whether the directory can be written at all comes first: then a refusal means O_DIRECT.
     drop(options.open(&path)?);
     let method = match options.custom_flags(direct_flag()).open(&path) {
@@ -412,6 +419,37 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     };
     fs::remove_file(&path)?;
     method
+}
+
+/// Takes a stream's directory and its files away from other users. Files of another owner stay as they are, and so does a
+/// directory with anything in it that is not the stream's: it may be one that users share.
+fn restrict(path: &Path) -> io::Result<()> {
+    let mut is_shared = false;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == LOCK_FILE || name == PROBE_FILE || first_of(&name).is_some() {
+            restrict_to(&entry.path(), FILE_MODE)?;
+        } else {
+            is_shared = true;
+        }
+    }
+    if is_shared { Ok(()) } else { restrict_to(path, DIRECTORY_MODE) }
+}
+
+fn restrict_to(path: &Path, mode: u32) -> io::Result<()> {
+    // Not through a link: what that names is not ours to change.
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        outcome => outcome?,
+    };
+    let is_wide = metadata.mode() & 0o077 != 0;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if is_own && is_wide && !metadata.is_symlink() {
+        fs::set_permissions(path, Permissions::from_mode(metadata.mode() & mode))?;
+    }
+    Ok(())
 }
 
 fn identity(path: &Path) -> io::Result<(u64, u64)> {

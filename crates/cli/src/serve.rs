@@ -186,13 +186,13 @@ struct Limits {
     /// Bytes of requests that wait for bodies, or for workers or worker processes, per accept thread; more are answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_requests_held: u64,
-    /// Bytes of handlers' and worker processes' answers that wait for slow clients, per accept thread; who asks for more is answered 503
+    /// Bytes of answers and pages that wait for slow clients, per accept thread; further requests are answered 503
     #[arg(long, value_name = "BYTES", default_value_t = 268_435_456, value_parser = bytes(65_536..=1_099_511_627_776))]
     max_answers_held: u64,
     /// Bytes of unfinished input held per accept thread
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
     max_input_held: u64,
-    /// Bytes of unsent output held per accept thread
+    /// Bytes of unsent output held per accept thread; when full, connections that hold most are closed
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_output_held: u64,
     /// Bytes of the kernel's send buffer per connection [default: the system's tuning]
@@ -222,7 +222,7 @@ struct Seconds {
     /// Between two requests of a connection
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     idle_timeout: f64,
-    /// For a client to take some of an answer
+    /// For a client to take some of an answer, and 1 KiB of it per second beyond that
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     write_timeout: f64,
     /// For a job to wait for a worker; then 503

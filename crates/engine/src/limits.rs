@@ -59,7 +59,7 @@ pub const HOLDERS_COMPARED: usize = 16;
 
 /// Bytes of a message that the system has taken in part, which still go to a slow consumer, so that the last message can follow.
 /// More: the connection is closed without it.
-pub const LAST_MESSAGE_REST_MAX: usize = 64 * 1024;
+pub const LAST_MESSAGE_REST_MAX: usize = 1024 * 1024;
 
 /// Bytes that a session may offer at once, to be told how many were taken. The others are offered later.
 pub const OFFER_MAX: usize = u16::MAX as usize;

@@ -42,6 +42,7 @@ pub mod report;
 mod rig;
 pub mod suite;
 pub mod trace;
+pub mod unread;
 
 pub use driver::SimDriver;
 pub use faults::{Fault, FaultCounts, Faults};

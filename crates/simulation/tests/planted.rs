@@ -5,7 +5,7 @@
 use std::panic;
 
 use stilling_ring::planted;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving};
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, unread};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
@@ -20,6 +20,9 @@ const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lo
 /// Bugs that show where connections move between shards, beside those of the driver.
 const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
 
+/// A bug of what happens when unread output fills the store.
+const UNREAD: &str = "fullness closes the asking connection";
+
 type World = fn(u64) -> Option<Failure>;
 
 fn echo_world(seed: u64) -> Option<Failure> {
@@ -28,6 +31,10 @@ fn echo_world(seed: u64) -> Option<Failure> {
 
 fn moving_world(seed: u64) -> Option<Failure> {
     moving::run(seed, Faults::draw(&mut SplitMix64::new(seed))).err()
+}
+
+fn unread_world(seed: u64) -> Option<Failure> {
+    unread::run(seed).err()
 }
 
 fn http_world(seed: u64) -> Option<Failure> {
@@ -48,10 +55,13 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
     let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
-    let without = [http_world, echo_world, moving_world].map(|world: World| first_failure(None, world));
+    let seen_unread = found(UNREAD, unread_world);
+    let without =
+        [http_world, echo_world, moving_world, unread_world].map(|world: World| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
     assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
-    assert_eq!(without, [None, None, None]);
+    assert!(seen_unread, "{UNREAD}");
+    assert_eq!(without, [None, None, None, None]);
 }

@@ -134,6 +134,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     drop(clients);
     let overview = server.end().expect("no shard has failed");
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::OutputFull)), 0);
+    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 0);
     let allowed = CLIENTS * CLIENT_COST_MAX + SLACK;
     assert!(grown < allowed, "{driver:?}, {path}: {grown} bytes, {allowed} are allowed");
 }

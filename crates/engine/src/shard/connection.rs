@@ -239,6 +239,11 @@ impl Connection {
         };
     }
 
+    /// Whether it is being disconnected as a slow consumer: its session can send nothing more.
+    pub(super) fn is_slow_consumer(&self) -> bool {
+        self.finish == Finish::SlowConsumer || self.reason == CloseReason::SlowConsumer
+    }
+
     /// Why the connection ends; that of a slow consumer does not change any more.
     pub(super) fn set_reason(&mut self, reason: CloseReason) {
         if self.reason != CloseReason::SlowConsumer {

@@ -59,6 +59,7 @@ impl<V: Service> Io<'_, V> {
     pub fn room(&self) -> usize {
         match (self.connection.owed, self.connection.sending) {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
+            _ if self.connection.is_slow_consumer() => 0,
             (_, Sending::Open) => (self.connection.send_max as usize).saturating_sub(self.unsent),
         }
     }
@@ -91,8 +92,11 @@ impl<V: Service> Io<'_, V> {
     ///
     /// # Errors
     /// [`Full`]: it wrote more than there is room for. An answer with a hole would be worse than none,
-    /// so the connection is closed with `OutputFull`.
+    /// so the connection is closed with `OutputFull`. Or it is being disconnected as a slow consumer, and `write` is not called.
     pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Full> {
+        if self.connection.is_slow_consumer() {
+            return Err(Full);
+        }
         let room = self.room();
         let blocked = self.connection.blocked;
         if !blocked {

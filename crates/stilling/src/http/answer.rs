@@ -197,8 +197,6 @@ pub(super) fn send_head(
 pub(super) fn cost(terms: &Terms, response: &Response, room: usize) -> usize {
     match &response.body {
         _ if terms.is_head || forbids_body(response.status) => 0,
-        // Who watches the server is answered all the more when it is in need.
-        _ if !matches!(terms.route, Route::Handler(_)) => 0,
         // Its head takes some of the room.
         Body::Bytes(bytes) if bytes.len() + ANSWER_ROOM / 2 > room => bytes.len(),
         Body::Stream(_) => STREAM_COST,

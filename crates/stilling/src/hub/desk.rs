@@ -39,7 +39,7 @@ pub struct HubDesk {
 /// What one shard's sessions have seen.
 #[derive(Debug, Default)]
 pub struct DeskCounters {
-    /// Subscribers that were cut off because they did not read.
+    /// Clients that were disconnected as slow consumers.
     pub slow_consumers: Counter,
     /// Clients that were not let in.
     pub shut_out: Counter,

@@ -77,7 +77,7 @@ fn encode_losses(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
 fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let sum = |which: fn(&crate::hub::DeskCounters) -> u64| see.desks.iter().map(|desk| which(desk)).sum();
     let slow = sum(|desk| desk.slow_consumers.get());
-    counter(to, "hub_slow_consumers", "NATS clients closed because they did not read", slow)?;
+    counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
     let shut_out = sum(|desk| desk.shut_out.get());
     counter(to, "hub_shut_out", "Clients that were not let in", shut_out)?;
     let shed = sum(|desk| desk.publications_shed.get());

@@ -71,6 +71,7 @@ fn more_slow_readers_than_the_store_holds_get_everything(driver: DriverChoice) {
         drop(peers);
         let overview = server.finish();
         assert_eq!(overview.engine(|counters| counters.closed(CloseReason::OutputFull)), 0);
+        assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 0);
     }
 }
 
@@ -95,4 +96,5 @@ fn who_asks_on_without_reading_fills_no_store_for_others(driver: DriverChoice) {
     drop(peers);
     let overview = server.finish();
     assert_eq!(overview.engine(|counters| counters.closed(CloseReason::OutputFull)), 0);
+    assert_eq!(overview.engine(|counters| counters.closed(CloseReason::SlowConsumer)), 0);
 }

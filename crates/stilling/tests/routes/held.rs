@@ -14,6 +14,7 @@ on_both_drivers!(
     clients_that_leave_give_their_memory_back,
     a_request_that_was_given_up_in_the_queue_holds_nothing,
     answers_beyond_the_memory_for_them_are_refused,
+    pages_that_wait_for_slow_clients_count_like_answers,
 );
 
 const HEAD: &str = "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n";
@@ -171,5 +172,33 @@ fn answers_beyond_the_memory_for_them_are_refused(driver: DriverChoice) {
     assert!(body == pattern(LONG));
     drop((slow, open, last, streams));
     eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    server.finish();
+}
+
+/// Rows 4.7, 4.9: the server's own pages take no memory beyond that for answers, either.
+fn pages_that_wait_for_slow_clients_count_like_answers(driver: DriverChoice) {
+    const MOST: usize = 60_000;
+    let routes = Routes::new().inline(Method::Get, "/good", |_| "good");
+    let server = Served::with(driver, routes, |config| {
+        (config.shards, config.worker_threads) = (1, 1);
+        (config.send_buffer, config.answers_held_max) = (Some(4096), MOST);
+        // What is sent without being held is next to nothing.
+        config.engine.output_bytes_max = 65_536;
+    });
+    let shed = || server.see().http(|counters| &counters.answers_shed);
+    let mut slow = Vec::new();
+    while shed() == 0 {
+        assert!(slow.len() < 100, "pages wait and are not counted");
+        let mut peer = Peer::connect_small(server.address());
+        peer.send(get(["/metrics", "/status"][slow.len() % 2]).repeat(20));
+        let head = peer.head();
+        assert!(server.answers_held() <= MOST as u64, "{} bytes are held", server.answers_held());
+        slow.push((peer, head));
+    }
+    assert!(slow.iter().any(|(_, head)| head.status == 200), "none was answered");
+    assert_eq!(server.connect().ask(get("/good")).status, 200);
+    drop(slow);
+    eventually("all is given back", || (server.answers_held() == 0).then_some(()));
+    assert_eq!(server.connect().ask(get("/metrics")).status, 200);
     server.finish();
 }

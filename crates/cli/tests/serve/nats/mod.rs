@@ -8,6 +8,7 @@ mod lines;
 mod links;
 mod pages;
 mod promises;
+mod unread;
 mod users;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,0 +1,257 @@
+//! A small world of subscribers that read everything, little or nothing, and a shard that has little room for what they have
+//! not read. Whichever it disconnects has to hold more than its share, and not much less than any other; the others get every
+//! message; a disconnected one gets whole messages and then the last one.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use stilling_engine::{CloseReason, Config, Io, Service, Session, Token};
+
+use crate::alone::{Alone, read};
+use crate::network::Peer;
+use crate::random::SplitMix64;
+use crate::report::{Failure, attempt};
+
+/// Bytes that the network takes in one direction.
+const BUFFER: usize = 5000;
+/// A block of the store is at most so many times as long as what it holds, but for the smallest.
+const BLOCK_WASTE: usize = 4;
+/// The smallest block of the store.
+const BLOCK_MIN: usize = 256;
+const STEPS: u32 = 150;
+/// Length and number.
+const HEAD: usize = 8;
+const LAST_MESSAGE: [u8; HEAD] = [8, 0, 0, 0, 255, 255, 255, 255];
+
+/// A world that went well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnreadReport {
+    /// Subscribers disconnected for what all hold.
+    pub disconnected: u32,
+    /// Those of them that got the last message.
+    pub told: u32,
+    /// Subscribers disconnected for what they held alone.
+    pub too_slow: u32,
+    /// Subscribers that got every message.
+    pub served: u32,
+}
+
+/// What the world knows of one subscriber.
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    sent: usize,
+    read: usize,
+    is_disconnected: bool,
+    is_too_slow: bool,
+}
+
+impl Account {
+    fn unread(&self) -> usize {
+        if self.is_disconnected { 0 } else { self.sent - self.read }
+    }
+}
+
+/// What the sessions share: who they are, and what they are to send.
+struct Feed {
+    tokens: Vec<Token>,
+    mail: VecDeque<(Token, Vec<usize>)>,
+    accounts: Rc<RefCell<Vec<Account>>>,
+    budget: usize,
+    finding: Option<String>,
+}
+
+struct Subscriber {
+    number: usize,
+    messages: u32,
+}
+
+impl Service for Feed {
+    type Session = Subscriber;
+    type Mail = Vec<usize>;
+
+    fn accepted(&mut self, _listener: u32) -> Subscriber {
+        Subscriber { number: self.tokens.len(), messages: 0 }
+    }
+
+    fn next_mail(&mut self) -> Option<(Token, Vec<usize>)> {
+        self.mail.pop_front()
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+}
+
+impl Feed {
+    /// What is wrong with disconnecting this one for what all hold.
+    fn judge(&self, number: usize) -> Option<String> {
+        let accounts = self.accounts.borrow();
+        let held_max = accounts[number].unread();
+        // A disconnected one may hold the end of a message still.
+        let holders = accounts.iter().filter(|one| one.unread() > 0 || one.is_disconnected).count().max(1);
+        let block_max = (held_max * BLOCK_WASTE).max(BLOCK_MIN);
+        if block_max * holders < self.budget {
+            return Some(format!("{number} is within its share: {held_max} bytes of {holders} connections"));
+        }
+        let most = accounts.iter().map(|account| account.unread().saturating_sub(BUFFER)).max();
+        let most = most.unwrap_or_default();
+        (most > block_max).then(|| format!("{number} has {held_max} bytes, another one {most}"))
+    }
+}
+
+impl Session for Subscriber {
+    type Service = Feed;
+
+    fn opened(&mut self, io: &mut Io<'_, Feed>) {
+        io.set_send_max(1 << 20);
+        let token = io.token();
+        io.service.tokens.push(token);
+    }
+
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Feed>) -> usize {
+        bytes.len()
+    }
+
+    fn delivered(&mut self, sizes: Vec<usize>, io: &mut Io<'_, Feed>) {
+        for size in sizes {
+            if io.is_finishing() {
+                return;
+            }
+            let mut message = vec![b'x'; size];
+            message[..4].copy_from_slice(&(size as u32).to_le_bytes());
+            message[4..HEAD].copy_from_slice(&self.messages.to_le_bytes());
+            self.messages += 1;
+            if size > io.room() || io.send(&message).is_err() {
+                io.service.accounts.borrow_mut()[self.number].is_too_slow = true;
+                return io.end_slow_consumer();
+            }
+            io.service.accounts.borrow_mut()[self.number].sent += size;
+        }
+    }
+
+    fn message_len(&self, bytes: &[u8]) -> Option<usize> {
+        Some(u32::from_le_bytes(*bytes.first_chunk()?) as usize)
+    }
+
+    fn slow_consumer(&mut self, feed: &mut Feed) -> &'static [u8] {
+        if !feed.accounts.borrow()[self.number].is_too_slow && feed.finding.is_none() {
+            feed.finding = feed.judge(self.number);
+        }
+        feed.accounts.borrow_mut()[self.number].is_disconnected = true;
+        &LAST_MESSAGE
+    }
+
+    fn closed(&mut self, reason: CloseReason, feed: &mut Feed) {
+        let is_disconnected = feed.accounts.borrow()[self.number].is_disconnected;
+        if is_disconnected != (reason == CloseReason::SlowConsumer) && reason != CloseReason::PeerClosed {
+            feed.finding.get_or_insert(format!("{} is closed for {reason:?}", self.number));
+        }
+    }
+}
+
+/// Plays the world of a seed.
+///
+/// # Errors
+/// What was found.
+pub fn run(seed: u64) -> Result<UnreadReport, Failure> {
+    attempt(seed, || play(&mut SplitMix64::new(seed)))
+}
+
+fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
+    let budget = 1 << random.between(17, 20);
+    let count = random.between(3, 20) as usize;
+    let accounts = Rc::new(RefCell::new(vec![Account::default(); count]));
+    let feed = Feed {
+        tokens: Vec::new(),
+        mail: VecDeque::new(),
+        accounts: Rc::clone(&accounts),
+        budget,
+        finding: None,
+    };
+    let config = Config { capacity: 100, output_bytes_max: budget, ..Config::default() };
+    let mut world = Alone::new(feed, config, BUFFER);
+    let mut peers: Vec<Peer> = (0..count).map(|_| world.client()).collect();
+    let mut received = vec![Vec::new(); count];
+    // How much each reads at once; some never do.
+    let appetites: Vec<usize> = (0..count).map(|_| [0, 3000, usize::MAX][random.index(3)]).collect();
+    let size_max = 1 << random.between(5, 16);
+    for _ in 0..STEPS {
+        // One thing at a time, so that it is known what each holds.
+        let number = random.index(count);
+        if random.chance(400) {
+            let (bytes, _) = read(&mut peers[number], appetites[number]);
+            received[number].extend_from_slice(&bytes);
+            accounts.borrow_mut()[number].read = received[number].len();
+        } else {
+            let sizes = (0..random.between(1, 30)).map(|_| random.between(HEAD as u64, size_max) as usize);
+            let mail = (world.service().tokens[number], sizes.collect());
+            world.service().mail.push_back(mail);
+        }
+        world.turns();
+        if let Some(finding) = world.service().finding.take() {
+            return Err(finding);
+        }
+        let held = world.shard.held().1;
+        if held > budget {
+            return Err(format!("{held} bytes are held"));
+        }
+    }
+    let mut report = UnreadReport::default();
+    for (number, peer) in peers.iter_mut().enumerate() {
+        loop {
+            let (bytes, is_end) = read(peer, usize::MAX);
+            received[number].extend_from_slice(&bytes);
+            accounts.borrow_mut()[number].read = received[number].len();
+            world.turns();
+            if is_end || bytes.is_empty() {
+                break;
+            }
+        }
+        report.count(&accounts.borrow()[number], &received[number])?;
+    }
+    drop(peers);
+    world.turns();
+    if let Some(finding) = world.service().finding.take() {
+        return Err(finding);
+    }
+    match world.shard.held() {
+        (0, 0) => Ok(report),
+        held => Err(format!("{held:?} bytes are held for no connection")),
+    }
+}
+
+impl UnreadReport {
+    /// Checks what a subscriber has received: whole messages in their order, and nothing missing unless it was disconnected.
+    fn count(&mut self, account: &Account, received: &[u8]) -> Result<(), String> {
+        let (mut at, mut number) = (0, 0_u32);
+        let mut is_told = false;
+        while let Some(head) = received.get(at..).and_then(<[u8]>::first_chunk::<HEAD>) {
+            if is_told {
+                return Err("something follows the last message".to_owned());
+            }
+            is_told = *head == LAST_MESSAGE;
+            let [length @ .., _, _, _, _] = *head;
+            if !is_told && head[4..] != number.to_le_bytes() {
+                return Err(format!("message {number} is missing"));
+            }
+            (at, number) = (at + u32::from_le_bytes(length) as usize, number + 1);
+        }
+        if !account.is_disconnected {
+            self.served += 1;
+            return match received.len() == account.sent {
+                true => Ok(()),
+                false => Err(format!("{} of {} bytes have come", received.len(), account.sent)),
+            };
+        }
+        if is_told && at != received.len() {
+            return Err("the last message is cut".to_owned());
+        }
+        match account.is_too_slow {
+            true => self.too_slow += 1,
+            false => self.disconnected += 1,
+        }
+        self.told += u32::from(is_told);
+        Ok(())
+    }
+}

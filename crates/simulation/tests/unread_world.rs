@@ -1,0 +1,79 @@
+//! What peers leave unread: which connections are disconnected for it, and how long one may take.
+
+use std::time::Duration;
+
+use stilling_engine::limits::HELD_RATE_MIN;
+use stilling_engine::{CloseReason, Config, Io, Service, Session};
+use stilling_simulation::alone::{Alone, read};
+use stilling_simulation::unread::{UnreadReport, run};
+
+/// Row 4.35: only connections that hold more than their share are disconnected, those first that hold most; the others get
+/// every message.
+#[test]
+fn connections_within_their_share_lose_nothing() {
+    let mut sum = UnreadReport::default();
+    for seed in 0..400 {
+        let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        sum.disconnected += report.disconnected;
+        sum.told += report.told;
+        sum.too_slow += report.too_slow;
+        sum.served += report.served;
+    }
+    assert!(sum.disconnected > 400 && sum.too_slow > 10 && sum.served > 1000, "{sum:?}");
+    assert!(sum.told * 10 > (sum.disconnected + sum.too_slow) * 7, "{sum:?}");
+}
+
+const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Default)]
+struct Ends(Vec<CloseReason>);
+
+struct Long;
+
+impl Service for Ends {
+    type Session = Long;
+    type Mail = ();
+
+    fn accepted(&mut self, _listener: u32) -> Long {
+        Long
+    }
+}
+
+impl Session for Long {
+    type Service = Ends;
+
+    fn opened(&mut self, io: &mut Io<'_, Ends>) {
+        let _ = io.send(&[b'x'; 60_000]);
+    }
+
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Ends>) -> usize {
+        bytes.len()
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut Ends) {
+        service.0.push(reason);
+    }
+}
+
+/// Row 4.35: a peer that takes a little within each write timeout is given up as well, one that takes enough is not.
+#[test]
+fn a_peer_that_takes_too_little_is_given_up() {
+    let rate = usize::try_from(HELD_RATE_MIN).expect("a small number");
+    for (per_second, is_slow) in [(rate / 10, true), (2 * rate, false)] {
+        let config = Config { capacity: 10, write_timeout: WRITE_TIMEOUT, ..Config::default() };
+        let mut world = Alone::new(Ends::default(), config, 1000);
+        let mut client = world.client();
+        let mut seconds = 0;
+        let mut all = 0;
+        while all < 60_000 && world.service().0.is_empty() {
+            all += read(&mut client, per_second).0.len();
+            world.network.advance_to(world.network.now().after(Duration::from_secs(1)));
+            world.turns();
+            seconds += 1;
+            assert!(seconds < 100, "it is served for ever");
+        }
+        let expected: &[CloseReason] = if is_slow { &[CloseReason::WriteTimeout] } else { &[] };
+        assert_eq!(world.service().0, expected);
+        assert!(!is_slow || seconds < 10, "it was served for {seconds} s");
+    }
+}

@@ -15,15 +15,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_journal::{Chunk, From, GapCause, Kind, ReadOrder, Record};
-use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
+use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT, strip_status};
 
 use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::{Ended, Visible};
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
-use crate::limits::{
-    CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN,
-};
+use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN};
 use crate::storage::Storage;
 use crate::stream::Durability;
 
@@ -355,9 +353,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ack.encode(&mut reply);
             let payload = if consumer.wanted.headers_only { b"" } else { record.payload };
             let size = record.headers.len() + payload.len();
-            let message =
-                Message { subject: record.subject, reply: &reply, headers: record.headers, payload };
-            self.send(&found, None, &message);
+            // Journals of former versions have records with a status.
+            let mut stripped = std::mem::take(&mut self.stripped);
+            let headers = strip_status(record.headers, &mut stripped);
+            self.send(&found, None, &Message { subject: record.subject, reply: &reply, headers, payload });
+            self.stripped = stripped;
             self.was_sent(number, sequence, (size, reply.len()), now_ns);
         }
         self.found_again = found;
@@ -435,7 +435,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
-        if !self.consumers.get(number).is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some())) {
+        if !self
+            .consumers
+            .get(number)
+            .is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some()))
+        {
             return;
         }
         let ended = self.consumers.take_pulls(number, why);

@@ -117,9 +117,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// It has gone. Returns what that cost, in subscriptions.
     pub(super) fn remove_listener(&mut self, removed: &Removed) -> usize {
-        let is_concerned = |subjects: &[String]| {
-            subjects.iter().any(|subject| overlap(subject.as_bytes(), &removed.filter))
-        };
+        let is_concerned =
+            |subjects: &[String]| subjects.iter().any(|subject| overlap(subject.as_bytes(), &removed.filter));
         match removed.streams {
             Streams::None => 1,
             Streams::One(number) => {

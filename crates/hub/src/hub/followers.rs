@@ -84,7 +84,8 @@ mod tests {
     fn a_record_finds_each_consumer_that_wants_it_once() {
         let mut followers = Followers::new(HashKey(1, 2));
         let lists = [filters(&["a.*", "a.>", "b"]), filters(&[]), filters(&["b"])];
-        let entries: Vec<_> = (0..).zip(&lists).map(|(number, list)| followers.insert(list, number)).collect();
+        let entries: Vec<_> =
+            (0..).zip(&lists).map(|(number, list)| followers.insert(list, number)).collect();
         let found = |followers: &Followers, subject: &str| {
             let mut into = Vec::new();
             followers.find(subject.as_bytes(), &mut into);

@@ -119,7 +119,8 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
 fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
     let mut rig = wide();
     let [leaver, stays, next] = [1, 2, 3].map(|token| client(0, token));
-    let filters = |number: usize| if number.is_multiple_of(2) { "a.b".to_owned() } else { format!("a.{number}") };
+    let filters =
+        |number: usize| if number.is_multiple_of(2) { "a.b".to_owned() } else { format!("a.{number}") };
     for by in [leaver, stays] {
         subscribe_many(&mut rig, by, (0..5000).map(filters));
     }
@@ -266,7 +267,10 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
                             delivered += count;
                             let expected = usize::from(takes(filter, subject));
                             if queue.is_empty() || expected == 0 {
-                                assert_eq!(count, expected, "seed {seed}, step {step}: {by:?} {sid} {filter}");
+                                assert_eq!(
+                                    count, expected,
+                                    "seed {seed}, step {step}: {by:?} {sid} {filter}"
+                                );
                             } else {
                                 *queues.entry(queue).or_default() += count;
                             }

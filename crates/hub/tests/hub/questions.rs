@@ -353,9 +353,14 @@ fn what_nobody_listens_to_goes_soon_when_its_client_has_left() {
     let is_there = |rig: &mut Rig, name: &str| {
         !crate::consumers::question(rig, &format!("CONSUMER.INFO.disk.{name}"), "").contains("not found")
     };
-    for (name, expected) in
-        [("heard", true), ("c0-1", false), ("c0-999", false), ("c1-0", false), ("c1-1", true), ("c10-999", true)]
-    {
+    for (name, expected) in [
+        ("heard", true),
+        ("c0-1", false),
+        ("c0-999", false),
+        ("c1-0", false),
+        ("c1-1", true),
+        ("c10-999", true),
+    ] {
         assert_eq!(is_there(&mut rig, name), expected, "{name}");
     }
     for _ in 0..30 {

@@ -8,6 +8,7 @@ mod lines;
 mod links;
 mod pages;
 mod promises;
+mod statuses;
 mod users;
 
 use std::net::{Ipv4Addr, SocketAddr};

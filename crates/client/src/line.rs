@@ -165,6 +165,8 @@ impl Line {
                 ServerEvent::Info(json) if Info::parse(json).is_ok_and(|info| info.ldm) => {
                     Ok(Some(Heard::LameDuck))
                 }
+                // A user may follow a stream without being allowed to remove its consumers; they go by themselves later.
+                ServerEvent::Err(text) if is_about_removal(text) => Ok(None),
                 ServerEvent::Err(text) => Err(Trouble::said(text)),
                 _ => Ok(None),
             })?;
@@ -268,6 +270,12 @@ impl Line {
 /// The subscription that a delivery is for; ours have numbers, and none is 0.
 fn sid_of(delivery: &Delivery<'_>) -> u64 {
     crate::identity::number(delivery.sid).unwrap_or(0)
+}
+
+/// Whether an error says that a consumer may not be removed.
+fn is_about_removal(text: &[u8]) -> bool {
+    const WORDS: [&[u8]; 2] = [b"Permissions Violation", b"$JS.API.CONSUMER.DELETE."];
+    WORDS.iter().all(|words| text.windows(words.len()).any(|some| some.eq_ignore_ascii_case(words)))
 }
 
 fn is_timeout(error: &io::Error) -> bool {

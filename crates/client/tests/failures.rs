@@ -346,33 +346,34 @@ fn a_follower_that_misses_a_message_asks_for_it() {
     talk.greet();
     // Each wish: where it is to be delivered, and how the subscription is called.
     let wish = |talk: &mut Talk, first: u64| {
-        let mut sid = String::new();
+        let (mut deliver, mut sid) = (String::new(), String::new());
         let wish = loop {
             match talk.said() {
                 Said::Pub(asks) if asks.subject == "$JS.API.STREAM.INFO.events" => {
                     talk.deliver(&asks.reply, "1", "", "", br#"{"state":{"first_seq":1,"last_seq":9}}"#);
                 }
+                Said::Pub(removal) if removal.subject == "$JS.API.CONSUMER.DELETE.events.c" => {}
                 Said::Pub(wish) => break wish,
-                Said::Sub { filter, sid: its } if filter.contains(".d.") => sid = its,
+                Said::Sub { filter, sid: its } if filter.contains(".d.") => (deliver, sid) = (filter, its),
                 _ => {}
             }
         };
         let text = String::from_utf8(wish.payload.clone()).expect("it is JSON");
         assert!(text.contains(&format!(r#""opt_start_seq":{first},"#)), "{text}");
         talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
-        sid
+        (deliver, sid)
     };
     let ack = |sequence: u64, count: u64| format!("$JS.ACK.events.c.1.{sequence}.{count}.1.0");
-    let sid = wish(&mut talk, 3);
+    let (_, sid) = wish(&mut talk, 3);
     talk.deliver("events.a", &sid, &ack(3, 1), "", b"3");
     talk.deliver("events.a", &sid, &ack(5, 3), "", b"5");
-    let next = wish(&mut talk, 4);
+    let (deliver, next) = wish(&mut talk, 4);
     talk.deliver("events.a", &sid, &ack(6, 4), "", b"of the old one");
     talk.deliver("events.a", &next, &ack(4, 1), "", b"4");
     // A heartbeat that knows of more, and one that wants an answer.
-    talk.deliver("x", &next, "", "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n", b"");
-    let last = wish(&mut talk, 5);
-    talk.deliver("x", &last, "go.on", "NATS/1.0 100 FlowControl Request\r\n\r\n", b"");
+    talk.deliver(&deliver, &next, "", "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 2\r\n\r\n", b"");
+    let (deliver, last) = wish(&mut talk, 5);
+    talk.deliver(&deliver, &last, "go.on", "NATS/1.0 100 FlowControl Request\r\n\r\n", b"");
     assert_eq!(talk.published().subject, "go.on");
     talk.deliver("events.a", &last, &ack(5, 1), "", b"5");
     for expected in [b"3", b"4", b"5"] {

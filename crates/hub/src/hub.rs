@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use stilling_journal::{Answer, Batch, BatchView, Kind, Record, Retention};
 use stilling_ring::planted;
-use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
+use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err, strip_status};
 
 use self::api::PendingRead;
 use self::departures::Departure;
@@ -156,6 +156,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     found_again: Vec<u32>,
     /// Consumers that want a record; memory that is used again.
     followers: Vec<u32>,
+    /// Headers without their status; memory that is used again.
+    stripped: Vec<u8>,
     /// Filters that were compared with records of chunks in this turn.
     compared: usize,
     /// Clients that have left, and whose consumers are to be dealt with.
@@ -267,6 +269,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             has_put_off: false,
             found_again: Vec::new(),
             followers: Vec::new(),
+            stripped: Vec::new(),
             compared: 0,
             departures: VecDeque::new(),
             departure_steps: LEFT_PER_TURN,
@@ -578,7 +581,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = found.iter().position(|&id| id >= STREAMS);
         let stream = stream.map(|at| (found.swap_remove(at) - STREAMS) as usize);
         let outcome = match stream {
-            Some(stream) => self.store_or_wait(client, traits, (stream, &mut found), publication, now),
+            Some(stream) => {
+                let mut stripped = std::mem::take(&mut self.stripped);
+                let headers = strip_status(headers, &mut stripped);
+                let publication = Publication { headers, ..*publication };
+                let outcome = self.store_or_wait(client, traits, (stream, &mut found), &publication, now);
+                self.stripped = stripped;
+                outcome
+            }
             None => {
                 let message = Message { subject, reply, headers, payload };
                 let count = self.send(&found, Some((client, traits)), &message);
@@ -678,7 +688,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     let from = sender.map(|Promise { client, no_echo, .. }| {
                         (client, Traits { no_echo, ..Traits::default() })
                     });
+                    let mut stripped = std::mem::take(&mut self.stripped);
+                    let headers = strip_status(headers, &mut stripped);
                     self.send(&found, from, &Message { subject, reply, headers, payload });
+                    self.stripped = stripped;
                 }
                 // Consumers pass over what is not for them.
                 let visible = Visible { stream: number, sequence, time_ns: batch.time_ns(), now_ns };

@@ -14,12 +14,16 @@ use serde::{Deserialize, Serialize};
 use stilling_wire::nats::{AckSubject, Headers};
 
 use crate::limits::{HEARTBEAT, INACTIVE_TIMEOUT};
+use crate::message::Message;
 use crate::trouble::evidence;
 
 /// The header of a heartbeat that says how many messages the consumer got.
 const LAST_CONSUMER: &str = "Nats-Last-Consumer";
 /// The header of a heartbeat whose value has to be answered, because the consumer waits for it.
 const STALLED: &str = "Nats-Consumer-Stalled";
+
+/// The error of a server that has no room for another consumer now.
+const CONSUMERS_MAX_REACHED: u32 = 10026;
 
 /// From where a stream is followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +51,8 @@ pub(super) struct Follow {
     life: Option<String>,
     /// How many messages the consumer of now has got.
     received: u64,
+    /// The name of the consumer of now, once it is known.
+    consumer: Option<String>,
 }
 
 /// What a message of the consumer is.
@@ -123,6 +129,8 @@ struct Response {
     error: Option<Refusal>,
     state: Option<State>,
     created: Option<String>,
+    /// Of a consumer.
+    name: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -150,6 +158,7 @@ impl Follow {
             last: None,
             life: None,
             received: 0,
+            consumer: None,
         }
     }
 
@@ -229,9 +238,26 @@ impl Follow {
     /// Takes the answer to the wish.
     pub(super) fn created(&mut self, status: Option<u16>, payload: &[u8]) -> Created {
         match response(status, payload) {
-            Ok(_) => Created::Yes,
+            Ok(Response { name, .. }) => {
+                self.consumer = name;
+                Created::Yes
+            }
             Err(refused) => refused,
         }
+    }
+
+    /// Gives the consumer of now up. Returns where its removal is asked for, if its name is known.
+    pub(super) fn give_up(&mut self) -> Option<String> {
+        self.consumer.take().map(|name| self.removal(&name))
+    }
+
+    /// Where the removal of a consumer is asked for that was given up before the answer to its wish came.
+    pub(super) fn given_up(&self, status: Option<u16>, payload: &[u8]) -> Option<String> {
+        response(status, payload).ok()?.name.map(|name| self.removal(&name))
+    }
+
+    fn removal(&self, consumer: &str) -> String {
+        format!("$JS.API.CONSUMER.DELETE.{}.{consumer}", self.stream)
     }
 
     /// Judges a message by its reply subject.
@@ -250,6 +276,14 @@ impl Follow {
         self.received = ack.consumer_sequence;
         self.last = Some(ack.stream_sequence);
         Place::Next { missed }
+    }
+
+    /// Whether a message says something about the consumer instead of being one of the stream: those name their place in it
+    /// by their reply subject, whatever else is in their headers.
+    pub(super) fn is_control(message: &Message, deliver: &str) -> bool {
+        message.status().is_some()
+            && message.subject == deliver
+            && !message.reply.as_deref().is_some_and(|reply| AckSubject::parse(reply.as_bytes()).is_some())
     }
 
     /// Judges what the server says between messages.
@@ -281,7 +315,9 @@ fn response(status: Option<u16>, payload: &[u8]) -> Result<Response, Created> {
     let response: Response = serde_json::from_slice(payload)
         .map_err(|_| Created::Later(format!("an answer that is none: {}", evidence(payload))))?;
     match response.error {
-        Some(Refusal { code, err_code, description }) if code >= 500 || code == 429 => {
+        Some(Refusal { code, err_code, description })
+            if code >= 500 || code == 429 || err_code == CONSUMERS_MAX_REACHED =>
+        {
             Err(Created::Later(format!("{description} ({code}, error {err_code})")))
         }
         Some(Refusal { code, err_code: error_code, description }) => {
@@ -448,6 +484,9 @@ mod tests {
         check(Some(503), b"", true);
         check(None, b"nonsense", true);
         check(None, br#"{"error":{"code":503,"err_code":10008,"description":"not now"}}"#, true);
+        let full =
+            br#"{"error":{"code":400,"err_code":10026,"description":"maximum consumers limit reached"}}"#;
+        check(None, full, true);
         check(None, br#"{"error":{"code":404,"err_code":10059,"description":"stream not found"}}"#, false);
     }
 }

@@ -88,7 +88,7 @@ pub enum SubscribeError {
         /// What the server says.
         description: String,
     },
-    /// Nobody answers for streams, however often it is asked.
+    /// The server does not answer for streams, or has no room for a follower, however often it is asked.
     NoStreams {
         /// The stream.
         stream: String,
@@ -112,7 +112,7 @@ impl fmt::Display for SubscribeError {
                 "stream {stream} cannot be followed: {description} ({code}, error {error_code}); look at the server's list of streams"
             ),
             SubscribeError::NoStreams { stream, said } => {
-                write!(f, "stream {stream} cannot be followed: the server keeps no streams now ({said})")
+                write!(f, "stream {stream} cannot be followed now: {said}")
             }
         }
     }
@@ -165,6 +165,10 @@ pub struct Subscriber {
     /// The subscription of now; each wish for a consumer has its own.
     sid: u64,
     wish: Wish,
+    /// Where the consumer of now delivers to.
+    deliver: String,
+    /// The consumer of now has delivered something, or has lived until a heartbeat.
+    has_progressed: bool,
     /// Wishes that were not granted in a row.
     refused: u32,
     /// The message behind what has been told as missed.
@@ -236,6 +240,8 @@ impl Subscriber {
             retry_at: now,
             sid: ANSWERS,
             wish: Wish::Due(now),
+            deliver: String::new(),
+            has_progressed: false,
             refused: 0,
             behind: None,
             config,
@@ -370,21 +376,50 @@ impl Subscriber {
             match self.wish {
                 Wish::Due(_) => {}
                 Wish::Asked(_) | Wish::Uttered(_) => return Err(End::Trouble(Trouble::Hung)),
-                Wish::Granted(_) => self.utter(line)?,
+                Wish::Granted(_) => self.start_over(line)?,
             }
         }
         Ok(Step::Nothing)
     }
 
+    /// Gives up the consumer of now for another one. Where it has brought nothing, the next one would hardly do better at once:
+    /// the ladder's wait comes first.
+    fn start_over(&mut self, line: &mut Line) -> Result<(), End> {
+        if std::mem::take(&mut self.has_progressed) {
+            return self.utter(line);
+        }
+        let mut out = Vec::new();
+        self.give_up(&mut out);
+        line.send(&out).map_err(End::Trouble)?;
+        self.ladder.failed();
+        self.wish = Wish::Due(Instant::now() + self.random.jitter(self.ladder.wait()));
+        Ok(())
+    }
+
+    /// Has the server forget the consumer of now. What it still delivers is not listened to.
+    fn give_up(&mut self, out: &mut Vec<u8>) {
+        if self.sid > ANSWERS {
+            encode_unsub(out, self.sid.to_string().as_bytes(), None);
+        }
+        if let Some(subject) = self.follow.as_mut().and_then(Follow::give_up) {
+            self.remove(&subject, out);
+        }
+        self.sid += 1;
+    }
+
+    /// Asks for the removal of a consumer. The answer is one to no wish.
+    fn remove(&self, subject: &str, out: &mut Vec<u8>) {
+        let reply = format!("_INBOX.{}.a.0", self.name);
+        Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
+            .encode(out);
+    }
+
     /// Gives up the consumer of now and begins to wish for another one.
     fn utter(&mut self, line: &mut Line) -> Result<(), End> {
         let Some(follow) = &self.follow else { return Ok(()) };
-        let mut out = Vec::new();
-        if self.sid > ANSWERS {
-            encode_unsub(&mut out, self.sid.to_string().as_bytes(), None);
-        }
-        self.sid += 1;
         let subject = follow.question();
+        let mut out = Vec::new();
+        self.give_up(&mut out);
         let reply = self.answer();
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &[] }
             .encode(&mut out);
@@ -398,9 +433,10 @@ impl Subscriber {
         let reply = self.answer();
         let Some(follow) = &mut self.follow else { return Ok(()) };
         let mut out = Vec::new();
-        let deliver = format!("_INBOX.{}.d.{}", self.name, self.sid);
-        encode_sub(&mut out, deliver.as_bytes(), None, self.sid.to_string().as_bytes());
-        let (subject, request) = (follow.subject(), follow.request(&deliver));
+        self.deliver = format!("_INBOX.{}.d.{}", self.name, self.sid);
+        self.has_progressed = false;
+        encode_sub(&mut out, self.deliver.as_bytes(), None, self.sid.to_string().as_bytes());
+        let (subject, request) = (follow.subject(), follow.request(&self.deliver));
         Pub { subject: subject.as_bytes(), reply: Some(reply.as_bytes()), headers: &[], payload: &request }
             .encode(&mut out);
         line.send(&out).map_err(End::Trouble)?;
@@ -421,7 +457,15 @@ impl Subscriber {
     /// Takes an answer about the stream, or to the wish for a consumer.
     fn granted(&mut self, line: &mut Line, message: &Message) -> Result<Option<Event>, End> {
         let is_of_now = message.subject.rsplit('.').next() == Some(self.sid.to_string().as_str());
-        let (Some(follow), true) = (&mut self.follow, is_of_now) else { return Ok(None) };
+        let Some(follow) = &mut self.follow else { return Ok(None) };
+        if !is_of_now {
+            if let Some(subject) = follow.given_up(message.status(), &message.payload) {
+                let mut out = Vec::new();
+                self.remove(&subject, &mut out);
+                line.send(&out).map_err(End::Trouble)?;
+            }
+            return Ok(None);
+        }
         let created = match self.wish {
             Wish::Asked(_) => {
                 let before = follow.clone();
@@ -436,7 +480,6 @@ impl Subscriber {
         match created {
             Created::Yes => {
                 self.refused = 0;
-                self.ladder.succeeded();
                 // Messages may have come before it, and have said the same.
                 self.wish = Wish::Granted(Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX);
                 Ok(None)
@@ -481,27 +524,37 @@ impl Subscriber {
         if let Wish::Granted(at) = &mut self.wish {
             *at = Instant::now() + HEARTBEAT * HEARTBEATS_MISSED_MAX;
         }
-        if message.status().is_some() {
+        if Follow::is_control(&message, &self.deliver) {
             match follow.word(&message.headers, message.reply.as_deref()) {
-                Word::Fine => {}
+                Word::Fine => self.progressed(),
                 Word::Answer(subject) => {
+                    self.progressed();
                     let mut out = Vec::new();
                     Pub { subject: subject.as_bytes(), reply: None, headers: &[], payload: &[] }
                         .encode(&mut out);
                     line.send(&out).map_err(End::Trouble)?;
                 }
-                Word::Again => self.utter(line)?,
+                Word::Again => self.start_over(line)?,
             }
             return Ok(None);
         }
         match follow.place(message.reply.as_deref()) {
-            Place::Next { missed: None } => Ok(Some(Event::Message(message.placed()))),
-            Place::Next { missed: Some((first, last)) } => {
-                self.behind = Some(message.placed());
+            Place::Next { missed } => {
+                self.progressed();
+                let message = message.placed();
+                let Some((first, last)) = missed else { return Ok(Some(Event::Message(message))) };
+                self.behind = Some(message);
                 Ok(Some(Event::Missed { first, last }))
             }
-            Place::Gap => self.utter(line).map(|()| None),
+            Place::Gap => self.start_over(line).map(|()| None),
             Place::Foreign => Ok(None),
+        }
+    }
+
+    /// The consumer of now is good for something.
+    fn progressed(&mut self) {
+        if !std::mem::replace(&mut self.has_progressed, true) {
+            self.ladder.succeeded();
         }
     }
 }

@@ -141,12 +141,11 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
         let question = question_of(&mut talk);
         talk.deliver(&question, "1", "", "", STATE);
         assert_eq!(follower.looks_late(), Ok(None), "it wishes for a consumer");
-        let Said::Sub { sid, .. } = talk.said() else { panic!("it subscribes first") };
-        let wish = talk.published();
-        talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
-        assert_eq!(follower.looks_late(), Ok(None), "it has its consumer");
-        talk.deliver("events.a", &sid, "", "NATS/1.0 409 Consumer Deleted\r\n\r\n", b"");
+        let consumer = Consumer::made(&mut follower, &mut talk);
+        consumer.sends(&mut follower, &mut talk, 10, "");
+        consumer.says(&mut talk, DELETED);
         assert_eq!(follower.looks_late(), Ok(None), "it asks again");
+        assert_eq!(talk.published().subject, "$JS.API.CONSUMER.DELETE.events.c");
         let question = question_of(&mut talk);
         follower.line.as_ref().expect("it is connected").break_sending();
         talk.deliver(&question, "1", "", "", state.as_bytes());
@@ -159,8 +158,122 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
         talk.deliver(&question, "1", "", "", state.as_bytes());
         assert_eq!(follower.looks_late(), Ok(Some(event)));
     };
-    check(r#"{"state":{"first_seq":1,"last_seq":3}}"#, Event::Anew { last: 9 });
-    check(r#"{"state":{"first_seq":13,"last_seq":20}}"#, Event::Missed { first: 10, last: 12 });
+    check(r#"{"state":{"first_seq":1,"last_seq":3}}"#, Event::Anew { last: 10 });
+    check(r#"{"state":{"first_seq":13,"last_seq":20}}"#, Event::Missed { first: 11, last: 12 });
+}
+
+const DELETED: &str = "NATS/1.0 409 Consumer Deleted\r\n\r\n";
+
+/// A consumer that the hand-played server has made, and where it delivers to.
+struct Consumer {
+    deliver: String,
+    sid: String,
+}
+
+impl Consumer {
+    /// Grants the wish for a consumer behind sequence 9.
+    fn made(follower: &mut Subscriber, talk: &mut Talk) -> Consumer {
+        let Said::Sub { sid, filter } = talk.said() else { panic!("it subscribes first") };
+        let wish = talk.published();
+        talk.deliver(&wish.reply, "1", "", "", br#"{"name":"c"}"#);
+        assert_eq!(follower.looks_late(), Ok(None), "it has its consumer");
+        Consumer { deliver: filter, sid }
+    }
+
+    /// Delivers the record of a sequence, which the follower gets.
+    fn sends(&self, follower: &mut Subscriber, talk: &mut Talk, sequence: u64, headers: &str) {
+        let place = format!("$JS.ACK.events.c.1.{sequence}.{}.1.0", sequence - 9);
+        talk.deliver("events.a", &self.sid, &place, headers, b"x");
+        let event = follower.looks_late();
+        assert!(matches!(&event, Ok(Some(Event::Message(message))) if message.payload == b"x"), "{event:?}");
+    }
+
+    fn says(&self, talk: &mut Talk, headers: &str) {
+        talk.deliver(&self.deliver, &self.sid, "", headers, b"");
+    }
+}
+
+/// A follower whose question about the stream is answered, so that it wishes for a consumer.
+fn wishing() -> (Subscriber, Talk) {
+    let (mut follower, mut talk) = connected();
+    assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+    let question = question_of(&mut talk);
+    talk.deliver(&question, "1", "", "", STATE);
+    assert_eq!(follower.looks_late(), Ok(None), "it wishes for a consumer");
+    (follower, talk)
+}
+
+/// Whoever published it wrote the status; the server says nothing with it.
+#[test]
+fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with() {
+    let (mut follower, mut talk) = wishing();
+    let consumer = Consumer::made(&mut follower, &mut talk);
+    consumer.sends(&mut follower, &mut talk, 10, DELETED);
+    let heartbeat = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 99\r\n\r\n";
+    consumer.sends(&mut follower, &mut talk, 11, heartbeat);
+    // Nor is it one of the server's that is not sent to where those go.
+    talk.deliver("events.a", &consumer.sid, "", DELETED, b"");
+    consumer.sends(&mut follower, &mut talk, 12, "");
+    assert!(matches!(follower.wish, Wish::Granted(_)), "{:?}", follower.wish);
+    consumer.says(&mut talk, DELETED);
+    assert_eq!(follower.looks_late(), Ok(None));
+    assert!(matches!(follower.wish, Wish::Asked(_)), "the server's own word counts: {:?}", follower.wish);
+}
+
+/// However it comes that no consumer is any good, the server is not filled with them.
+#[test]
+fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() {
+    let (mut follower, mut talk) = wishing();
+    for attempt in 1..4 {
+        let consumer = Consumer::made(&mut follower, &mut talk);
+        consumer.says(&mut talk, DELETED);
+        assert_eq!(follower.looks_late(), Ok(None));
+        assert_eq!(talk.said(), Said::Unsub { sid: consumer.sid.clone() });
+        assert_eq!(talk.published().subject, "$JS.API.CONSUMER.DELETE.events.c");
+        assert!(matches!(follower.wish, Wish::Due(at) if at > Instant::now()), "{:?}", follower.wish);
+        assert_eq!(follower.ladder.rung(), attempt);
+        // What the one that was given up still delivers starts nothing.
+        consumer.says(&mut talk, DELETED);
+        talk.say("PING\r\n");
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        assert_eq!((talk.said(), follower.ladder.rung()), (Said::Pong, attempt));
+        follower.wish = Wish::Due(Instant::now());
+        assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+        let question = question_of(&mut talk);
+        talk.deliver(&question, "1", "", "", STATE);
+        assert_eq!(follower.looks_late(), Ok(None), "it wishes for a consumer");
+    }
+    // One that brings something makes up for it.
+    let consumer = Consumer::made(&mut follower, &mut talk);
+    consumer.sends(&mut follower, &mut talk, 10, "");
+    assert_eq!(follower.ladder.rung(), 2);
+}
+
+#[test]
+fn a_consumer_that_was_made_too_late_is_removed_when_its_name_is_known() {
+    let (mut follower, mut talk) = wishing();
+    let Said::Sub { sid, .. } = talk.said() else { panic!("it subscribes first") };
+    let wish = talk.published();
+    // A message overtakes the answer to the wish, and another one is missing: the follower wants a new consumer.
+    for place in ["$JS.ACK.events.d.1.10.1.1.0", "$JS.ACK.events.d.1.12.3.1.0"] {
+        talk.deliver("events.a", &sid, place, "", b"x");
+    }
+    assert!(matches!(follower.looks_late(), Ok(Some(Event::Message(_)))));
+    assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+    assert_eq!(question_of(&mut talk).rsplit('.').next(), Some(follower.sid.to_string().as_str()));
+    talk.deliver(&wish.reply, "1", "", "", br#"{"name":"d"}"#);
+    follower.line.as_ref().expect("it is connected").wait_for_input(HANG);
+    assert_eq!(follower.next_event(Duration::ZERO), Ok(None));
+    assert_eq!(talk.published().subject, "$JS.API.CONSUMER.DELETE.events.d");
+}
+
+/// Users may have been allowed to follow a stream before followers removed anything.
+#[test]
+fn a_follower_that_may_not_remove_its_consumer_goes_on() {
+    let (mut follower, mut talk) = wishing();
+    let consumer = Consumer::made(&mut follower, &mut talk);
+    talk.say("-ERR 'Permissions Violation for Publish to \"$JS.API.CONSUMER.DELETE.events.c\"'\r\n");
+    consumer.sends(&mut follower, &mut talk, 10, "");
 }
 
 /// Where the follower wants its question about the stream answered.

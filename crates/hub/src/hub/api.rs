@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use stilling_journal::{Batch, Chunk, From, Kind, ReadOrder, Record};
-use stilling_wire::nats::{BadHeaders, NO_RESPONDERS, Subject, SubjectLimits};
+use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
 use super::roster::{Pull, Unwelcome, Wanted};
@@ -408,14 +408,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 "subject": String::from_utf8_lossy(record.subject), "seq": sequence,
                 "data": BASE64.encode(record.payload), "time": time(time_ns),
             });
-            if !record.headers.is_empty() {
-                message["hdrs"] = BASE64.encode(record.headers).into();
+            let mut stripped = Vec::new();
+            let headers = strip_status(record.headers, &mut stripped);
+            if !headers.is_empty() {
+                message["hdrs"] = BASE64.encode(headers).into();
             }
             let body =
                 json!({ "type": "io.nats.jetstream.api.v1.stream_msg_get_response", "message": message });
             return self.send_json(&read.reply, &body);
         }
-        let headers = direct_headers(&name, sequence, time_ns, &record).unwrap_or_default();
+        let headers = direct_headers(&name, sequence, time_ns, &record);
         let payload = record.payload;
         self.send_by_subject(&Message { subject: &read.reply, reply: b"", headers: &headers, payload });
     }
@@ -613,13 +615,8 @@ pub(super) fn time(unix_ns: UnixNanos) -> String {
     Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
 }
 
-/// The record's own headers behind those that say what it is.
-fn direct_headers(
-    stream: &str,
-    sequence: u64,
-    time_ns: UnixNanos,
-    record: &Record<'_>,
-) -> Result<Vec<u8>, BadHeaders> {
+/// The record's own headers, as far as they can be read, behind those that say what it is.
+fn direct_headers(stream: &str, sequence: u64, time_ns: UnixNanos, record: &Record<'_>) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
     let subject = String::from_utf8_lossy(record.subject);
     for (name, value) in [
@@ -630,8 +627,9 @@ fn direct_headers(
     ] {
         out.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
     }
-    if !record.headers.is_empty() {
-        for (name, value) in stilling_wire::nats::Headers::parse(record.headers)? {
+    let mut stripped = Vec::new();
+    if let Ok(headers) = Headers::parse(strip_status(record.headers, &mut stripped)) {
+        for (name, value) in headers {
             out.extend_from_slice(name);
             out.extend_from_slice(b": ");
             out.extend_from_slice(value);
@@ -639,5 +637,5 @@ fn direct_headers(
         }
     }
     out.extend_from_slice(b"\r\n");
-    Ok(out)
+    out
 }

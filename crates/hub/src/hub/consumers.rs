@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_journal::{Chunk, From, GapCause, Kind, ReadOrder, Record};
-use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
+use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT, strip_status};
 
 use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::{Ended, Visible};
@@ -353,9 +353,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ack.encode(&mut reply);
             let payload = if consumer.wanted.headers_only { b"" } else { record.payload };
             let size = record.headers.len() + payload.len();
-            let message =
-                Message { subject: record.subject, reply: &reply, headers: record.headers, payload };
-            self.send(&found, None, &message);
+            // Journals of former versions have records with a status.
+            let mut stripped = std::mem::take(&mut self.stripped);
+            let headers = strip_status(record.headers, &mut stripped);
+            self.send(&found, None, &Message { subject: record.subject, reply: &reply, headers, payload });
+            self.stripped = stripped;
             self.was_sent(number, sequence, (size, reply.len()), now_ns);
         }
         self.found_again = found;

@@ -204,6 +204,16 @@ impl Rig {
         (batches, room): (usize, usize),
         change: impl FnOnce(&mut Vec<StreamConfig>),
     ) -> (Rig, Recovery) {
+        Rig::configured(disk, (batches, room), 8, change)
+    }
+
+    /// The same where a connection may have so many subscriptions.
+    pub(crate) fn configured(
+        disk: &SimulatedDisk,
+        (batches, room): (usize, usize),
+        subscriptions_per_client_max: usize,
+        change: impl FnOnce(&mut Vec<StreamConfig>),
+    ) -> (Rig, Recovery) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
         let mut streams = vec![
             StreamConfig {
@@ -216,7 +226,7 @@ impl Rig {
         change(&mut streams);
         let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next }];
         let ids = log.source();
-        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max: 8 };
+        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), 0));

@@ -110,6 +110,33 @@ impl<'a> IntoIterator for Headers<'a> {
     }
 }
 
+/// A block without the status of its first line: a status is what a server says, and clients that follow a stream take it for
+/// that. A block without a status comes back as it is, one that has nothing else as no block at all; the rest is put
+/// together in `scratch`.
+///
+/// ```
+/// use stilling_wire::nats::strip_status;
+///
+/// let block = b"NATS/1.0 409 Consumer Deleted\r\na: b\r\n\r\n";
+/// assert_eq!(strip_status(block, &mut Vec::new()), b"NATS/1.0\r\na: b\r\n\r\n");
+/// ```
+#[must_use]
+pub fn strip_status<'a>(block: &'a [u8], scratch: &'a mut Vec<u8>) -> &'a [u8] {
+    // Clients read whatever stands behind the version as a status, also what `Headers::parse` does not take for one.
+    let Some(rest) = block.strip_prefix(VERSION).filter(|rest| !rest.starts_with(b"\r\n")) else {
+        return block;
+    };
+    let lines = next_line(rest).map_or(&b""[..], |(_, lines)| lines);
+    if matches!(lines, b"" | b"\r\n") {
+        return b"";
+    }
+    scratch.clear();
+    scratch.extend_from_slice(VERSION);
+    scratch.extend_from_slice(b"\r\n");
+    scratch.extend_from_slice(lines);
+    scratch
+}
+
 /// The (name, value) pairs of a header block.
 #[derive(Clone, Debug)]
 pub struct HeaderFields<'a> {

@@ -52,7 +52,7 @@ pub use extent::server_operation_len;
 pub use handshake::{Connect, Info};
 pub use headers::{
     BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, Headers, IDLE_HEARTBEAT,
-    MESSAGE_ID, NO_RESPONDERS, StatusLine, encode_headers,
+    MESSAGE_ID, NO_RESPONDERS, StatusLine, encode_headers, strip_status,
 };
 pub use jetstream::{ACK_PREFIX, AckSubject, DISK_HUNG, PubAck, PubRefusal, PubVerdict};
 pub use limits::{Limits, SubjectLimits};

@@ -3,7 +3,7 @@
 use super::super::check::{self, Seen};
 use super::super::{
     BadHeader, BadHeaders, FLOW_CONTROL, Headers, IDLE_HEARTBEAT, Limits, Msg, NO_RESPONDERS, OK, PING, PONG,
-    Pub, StatusLine, encode_err, encode_headers, encode_sub, encode_unsub,
+    Pub, StatusLine, encode_err, encode_headers, encode_sub, encode_unsub, strip_status,
 };
 
 #[test]
@@ -125,4 +125,30 @@ fn headers_come_back_as_written_and_what_would_break_them_is_refused() {
     refused(Some(StatusLine { code: 99, description: b"" }), &[], None);
     refused(Some(StatusLine { code: 1000, description: b"" }), &[], None);
     refused(Some(StatusLine { code: 100, description: b"a\r" }), &[], None);
+}
+
+#[test]
+fn a_status_is_taken_from_a_block_and_nothing_else() {
+    for (block, expected) in [
+        ("NATS/1.0\r\na: b\r\n\r\n", "NATS/1.0\r\na: b\r\n\r\n"),
+        ("NATS/1.0\r\n\r\n", "NATS/1.0\r\n\r\n"),
+        ("NATS/1.0 100 Idle Heartbeat\r\na: b\r\nc:d\r\n\r\n", "NATS/1.0\r\na: b\r\nc:d\r\n\r\n"),
+        ("NATS/1.0 409 Consumer Deleted\r\n\r\n", ""),
+        ("NATS/1.0 503\r\n", ""),
+        ("NATS/1.0409\r\na: b\r\n\r\n", "NATS/1.0\r\na: b\r\n\r\n"),
+        ("NATS/1.0\t4\r\na: b\r\n\r\n", "NATS/1.0\r\na: b\r\n\r\n"),
+        ("NATS/1.0 409\na: b\r\nc: d\r\n\r\n", "NATS/1.0\r\nc: d\r\n\r\n"),
+        ("NATS/1.0 409", ""),
+        ("NATS/1.0 \r\na: b\r\n\r\n", "NATS/1.0\r\na: b\r\n\r\n"),
+        ("other\r\n\r\n", "other\r\n\r\n"),
+        ("", ""),
+    ] {
+        let mut scratch = b"before".to_vec();
+        let stripped = strip_status(block.as_bytes(), &mut scratch);
+        assert_eq!(str::from_utf8(stripped), Ok(expected), "{block:?}");
+        assert!(
+            Headers::parse(stripped).is_ok_and(|headers| headers.status().is_none())
+                == expected.starts_with("NATS")
+        );
+    }
 }

@@ -114,6 +114,33 @@ async def replay(client):
     assert (await memory.next_msg(timeout=PATIENCE)).data == b"m"
 
 
+async def say(address, *lines):
+    """Says something that no client says by itself, and waits until the server has taken it."""
+    host, port = address.removeprefix("nats://").rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b'CONNECT {"headers":true,"verbose":false}\r\n' + b"".join(lines) + b"PING\r\n")
+    while await asyncio.wait_for(reader.readline(), PATIENCE) != b"PONG\r\n":
+        pass
+    writer.close()
+
+
+async def statuses(client, address):
+    stream = client.jetstream(timeout=PATIENCE)
+    before = (await stream.stream_info("events")).state.consumer_count
+    follower = await stream.subscribe("events.status", ordered_consumer=True, idle_heartbeat=1)
+    await stream.publish("events.status", b"first")
+    assert (await follower.next_msg(timeout=PATIENCE)).data == b"first"
+    for words in (b"409 Consumer Deleted", b"100 Idle Heartbeat\r\nNats-Last-Consumer: 99", b"503"):
+        headers = b"NATS/1.0 " + words + b"\r\n\r\n"
+        line = b"HPUB events.status %d %d\r\n" % (len(headers), len(headers) + 1)
+        await say(address, line + headers + b"s\r\n")
+        await stream.publish("events.status", b"next")
+        got = [(await follower.next_msg(timeout=PATIENCE)).data for _ in range(2)]
+        assert got == [b"s", b"next"], got
+    after = (await stream.stream_info("events")).state.consumer_count
+    assert after <= before + 1, (before, after)
+
+
 def tell(*what):
     print(*what, flush=True)
 
@@ -187,6 +214,7 @@ async def main(address, task):
     for step in (plain, requests, streams, replay):
         await step(client)
         print(step.__name__)
+    await statuses(client, address)
     await client.drain()
     print("all of it")
 

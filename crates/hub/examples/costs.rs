@@ -1,0 +1,122 @@
+//! What idle consumers and leaving clients cost the others, in processor time.
+//!
+//! `cargo run --release -p stilling-hub --example costs`
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use stilling_hub::{
+    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication, Request,
+    StreamConfig, Threads, Traits,
+};
+
+/// Shards that take everything at once and forget it.
+struct Forgetful;
+
+impl Outlets for Forgetful {
+    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+        deliveries.clear();
+        true
+    }
+}
+
+type TestHub = Hub<Threads, Forgetful>;
+
+fn hub() -> TestHub {
+    let stream = StreamConfig {
+        name: "events".to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        durability: Durability::Memory,
+        ..StreamConfig::default()
+    };
+    let config = HubConfig { streams: vec![stream], ..HubConfig::default() };
+    Hub::new(config, &[], (Threads::default(), Forgetful), 1, (HashKey(1, 2), 0))
+}
+
+/// Processor time of this thread, to which other programs do not add; it moves on with the kernel's tick, some milliseconds.
+fn busy() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
+    let word = text.split(' ').next().and_then(|word| word.parse().ok());
+    Duration::from_nanos(word.expect("nanoseconds"))
+}
+
+/// Has the hub take requests of a client, and everything that follows from them. Returns the time of all turns, and how many.
+fn ask(hub: &mut TestHub, token: u64, requests: &[Request<'_>], now_ns: u64) -> (Duration, u32) {
+    let traits = Traits { headers: true, no_responders: true, no_echo: false };
+    let mut intakes = VecDeque::new();
+    for some in requests.chunks(1000) {
+        let mut intake = Intake::new();
+        some.iter().for_each(|request| intake.push(token, traits, request));
+        intakes.push_back((intake, 0));
+    }
+    let (begun, mut turns) = (busy(), 0);
+    while turns == 0 || !intakes.is_empty() || !hub.is_quiet() {
+        hub.absorb(now_ns);
+        if let Some((intake, at)) = intakes.front_mut() {
+            *at = hub.take(0, intake, *at, now_ns);
+            if *at == intake.len() {
+                intakes.pop_front();
+            }
+        }
+        hub.flush();
+        turns += 1;
+    }
+    (busy() - begun, turns)
+}
+
+fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> Request<'a> {
+    Request::Publish(Publication {
+        door: Door::Nats,
+        subject: subject.as_bytes(),
+        reply: reply.as_bytes(),
+        headers: b"",
+        payload: payload.as_bytes(),
+        ticket: None,
+    })
+}
+
+fn subscription<'a>(filter: &'a str, sid: &'a str) -> Request<'a> {
+    Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }
+}
+
+fn acknowledgements(hub: &mut TestHub) -> Duration {
+    let some: Vec<_> = (0..300).map(|_| publication("events.other", "inbox.1", "hello")).collect();
+    ask(hub, 1, &some, 1).0
+}
+
+fn main() {
+    let mut plain = hub();
+    ask(&mut plain, 1, &[subscription("inbox.*", "1")], 0);
+    println!("300 acknowledgements: {:?}", acknowledgements(&mut plain));
+
+    let mut with_consumers = hub();
+    ask(&mut with_consumers, 1, &[subscription("inbox.*", "1")], 0);
+    ask(&mut with_consumers, 2, &[subscription("push.*", "1")], 0);
+    let filters: Vec<_> = (0..64).map(|number| format!("\"events.k.{number}\"")).collect();
+    for number in 0..1000 {
+        let config = format!(
+            r#"{{"config":{{"ack_policy":"none","name":"c{number}","deliver_subject":"push.{number}","deliver_policy":"new","filter_subjects":[{}]}}}}"#,
+            filters.join(",")
+        );
+        ask(&mut with_consumers, 2, &[publication("$JS.API.CONSUMER.CREATE.events", "", &config)], 0);
+    }
+    assert_eq!(with_consumers.counters().consumers.get(), 1000);
+    println!("the same beside 1,000 consumers x 64 filters: {:?}", acknowledgements(&mut with_consumers));
+
+    for is_same in [true, false] {
+        let mut table = hub();
+        for token in 0..10_u64 {
+            for number in 0..10_000 {
+                let filter = if is_same { "a.b".to_owned() } else { format!("a.{token}.{number}") };
+                ask(&mut table, token, &[subscription(&filter, &number.to_string())], 0);
+            }
+        }
+        let (time, turns) = ask(&mut table, 3, &[Request::Leave], 1);
+        assert_eq!(table.counters().subscriptions.get(), 90_000);
+        println!(
+            "10,000 of 100,000 subscriptions leave, {} filters: {turns} turns of {:?}",
+            if is_same { "equal" } else { "different" },
+            time / turns
+        );
+    }
+}

@@ -1,0 +1,297 @@
+//! What idle consumers and leaving clients cost the others, counted in steps; and that nothing is lost by saving them.
+
+use std::collections::BTreeMap;
+
+use stilling_hub::limits::{FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN};
+use stilling_hub::{Client, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_wire::nats::{Filter, Subject, SubjectLimits};
+
+use crate::asking::{publish, publish_for};
+use crate::consumers::{READER, WRITER, create, fill, question, rig, take};
+use crate::rig::{ABLE, Rig, Told, client};
+
+/// A rig whose connections may have many subscriptions.
+fn wide() -> Rig {
+    Rig::configured(&SimulatedDisk::new(), (8, 1 << 20), 10_000, |_| ()).0
+}
+
+fn subscribe_many(rig: &mut Rig, by: Client, filters: impl Iterator<Item = String>) -> usize {
+    let filters: Vec<_> = filters.collect();
+    let sids: Vec<_> = (0..filters.len()).map(|sid| sid.to_string()).collect();
+    let subscribe = |(filter, sid): (&'_ String, &'_ String)| {
+        rig.ask_all(by, &[Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }]);
+    };
+    filters.iter().zip(&sids).for_each(subscribe);
+    filters.len()
+}
+
+/// Invariant 7: a consumer that has caught up, and wants none of the records, is not visited for any of them.
+#[test]
+fn an_idle_consumer_costs_nothing_for_a_record_that_it_does_not_want() {
+    for stream in ["disk", "memory", "none"] {
+        let mut rig = rig();
+        rig.subscribe(READER, "push.*", "2");
+        let filters: Vec<_> = (0..64).map(|number| format!("\"{stream}.k.{number}\"")).collect();
+        for number in 0..100 {
+            let config = format!(
+                r#""deliver_subject":"push.{number}","deliver_policy":"new","filter_subjects":[{}]"#,
+                filters.join(",")
+            );
+            create(&mut rig, stream, &config);
+        }
+        // One more has every record.
+        create(&mut rig, stream, r#""deliver_subject":"push.all","deliver_policy":"new""#);
+        rig.pass(100_000_000);
+        rig.settle();
+        let counters = rig.hub.counters();
+        assert_eq!(counters.offered.get(), 0, "{stream}");
+        fill(&mut rig, stream, 0..300);
+        assert_eq!(counters.offered.get(), 300, "{stream}");
+        assert_eq!(take(&mut rig).len(), 300, "{stream}");
+        // What they want they get, each once although one of them takes it by one of 64 filters.
+        rig.ask_all(WRITER, &[publish(&format!("{stream}.k.7"), "wanted")]);
+        rig.settle();
+        assert_eq!(counters.offered.get(), 300 + 101, "{stream}");
+        let got = take(&mut rig);
+        assert_eq!(got.len(), 101, "{stream}");
+        assert!(got.iter().all(|record| *record == (301, "wanted".to_owned())), "{stream}");
+    }
+}
+
+/// The place of an idle consumer moves on all the same: it is told so, and does not read again what was not for it.
+#[test]
+fn an_idle_consumer_is_where_the_stream_is() {
+    for stream in ["disk", "memory"] {
+        let mut rig = rig();
+        rig.subscribe(READER, "push", "2");
+        let filter = format!("{stream}.wanted");
+        let config = format!(r#""name":"c","deliver_subject":"push","filter_subject":"{filter}""#);
+        create(&mut rig, stream, &config);
+        rig.pass(100_000_000);
+        fill(&mut rig, stream, 0..50);
+        let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+        assert!(answer.contains(r#""num_pending":0"#), "{stream}: {answer}");
+        // Its listener goes, and comes again behind a record that it wants.
+        rig.ask_all(READER, &[Request::Unsubscribe { sid: b"2", after: None }]);
+        rig.pass(100_000_000);
+        rig.settle();
+        let answer = question(&mut rig, &format!("CONSUMER.INFO.{stream}.c"), "");
+        assert!(answer.contains(r#""num_pending":0"#), "{stream}: {answer}");
+        rig.ask_all(WRITER, &[publish(&filter, "x")]);
+        rig.settle();
+        rig.subscribe(READER, "push", "3");
+        rig.pass(100_000_000);
+        assert_eq!(take(&mut rig), [(51, "x".to_owned())], "{stream}");
+        assert_eq!(rig.hub.counters().streams[1].passed_removed.get(), 0);
+    }
+}
+
+/// Reading for consumers with many filters is bounded in each turn, and comes to its end.
+#[test]
+fn consumers_that_catch_up_with_many_filters_take_turns() {
+    const CONSUMERS: usize = 100;
+    let mut rig = rig();
+    fill(&mut rig, "memory", 0..200);
+    rig.ask_all(WRITER, &[publish("memory.k.63", "wanted")]);
+    let filters: Vec<_> = (0..64).map(|number| format!("\"memory.k.{number}\"")).collect();
+    for number in 0..CONSUMERS {
+        let config = format!(
+            r#""deliver_subject":"push.{number}","deliver_policy":"all","filter_subjects":[{}]"#,
+            filters.join(",")
+        );
+        create(&mut rig, "memory", &config);
+    }
+    rig.subscribe(READER, "push.*", "2");
+    rig.pass(100_000_000);
+    let mut turns = 0;
+    while turns == 0 || !rig.hub.is_quiet() {
+        rig.turn();
+        turns += 1;
+    }
+    let least = CONSUMERS * filters.len() * 200 / FILTERS_COMPARED_PER_TURN;
+    assert!((least..2 * least).contains(&turns), "{turns} turns");
+    assert_eq!(take(&mut rig), vec![(201, "wanted".to_owned()); CONSUMERS]);
+}
+
+/// Invariant 7: a client's leave is a few steps in each turn, however many subscriptions it and the others have.
+#[test]
+fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
+    let mut rig = wide();
+    let [leaver, stays, next] = [1, 2, 3].map(|token| client(0, token));
+    let filters =
+        |number: usize| if number.is_multiple_of(2) { "a.b".to_owned() } else { format!("a.{number}") };
+    for by in [leaver, stays] {
+        subscribe_many(&mut rig, by, (0..5000).map(filters));
+    }
+    let counters = rig.hub.counters();
+    let mut before = counters.left.get();
+    rig.ask_all(leaver, &[Request::Leave]);
+    assert_eq!(counters.subscriptions.get(), 5000, "none of them counts any more");
+    let mut turns = 1;
+    loop {
+        let steps = counters.left.get() - before;
+        assert!(steps <= LEFT_PER_TURN as u64, "{steps} steps in one turn");
+        if rig.hub.is_quiet() {
+            break;
+        }
+        // Meanwhile those that have left get nothing, and who comes is not held up.
+        rig.ask_all(WRITER, &[publish("a.1", "x")]);
+        assert_eq!((rig.heard(leaver), rig.heard(stays)), (String::new(), "MSG a.1 1 1\r\nx\r\n".to_owned()));
+        before = counters.left.get();
+        rig.turn();
+        turns += 1;
+    }
+    assert!((5000 / LEFT_PER_TURN..5000 / LEFT_PER_TURN + 3).contains(&turns), "{turns} turns");
+    rig.subscribe(next, "a.b", "1");
+    rig.ask_all(WRITER, &[publish("a.b", "y")]);
+    assert_eq!(rig.heard(next), "MSG a.b 1 1\r\ny\r\n");
+    assert_eq!((rig.heard(leaver), rig.heard(stays).matches("MSG a.b").count()), (String::new(), 2500));
+}
+
+/// The same of consumers and of requests for messages.
+#[test]
+fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
+    let mut rig = rig();
+    let leaver = client(1, 7);
+    rig.subscribe(leaver, "pulled.*", "1");
+    let counters = rig.hub.counters();
+    for number in 0..900 {
+        let config = format!(r#"{{"config":{{"ack_policy":"none","name":"c{number}"}}}}"#);
+        rig.ask_all(leaver, &[publish_for("$JS.API.CONSUMER.CREATE.disk", &config, "")]);
+        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.disk.c{number}");
+        for _ in 0..3 {
+            rig.ask_all(leaver, &[publish_for(&subject, "", "pulled.1")]);
+        }
+        rig.turn();
+    }
+    assert_eq!(counters.consumers.get(), 900);
+    rig.ask_all(leaver, &[Request::Leave]);
+    let (mut before, mut turns) = (counters.left.get(), 0);
+    while !rig.hub.is_quiet() {
+        rig.turn();
+        let steps = counters.left.get() - before;
+        assert!(steps <= LEFT_PER_TURN as u64, "{steps} steps in one turn");
+        (before, turns) = (counters.left.get(), turns + 1);
+    }
+    assert!(turns > 4, "{turns}");
+    for number in [0, 450, 899] {
+        let answer = question(&mut rig, &format!("CONSUMER.INFO.disk.c{number}"), "");
+        assert!(answer.contains(r#""num_waiting":0"#), "{answer}");
+    }
+}
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % end as u64) as usize
+    }
+}
+
+/// What a client has, by sid: a filter and a queue.
+type Table = BTreeMap<String, (String, String)>;
+
+fn takes(filter: &str, subject: &str) -> bool {
+    let limits = SubjectLimits::default();
+    let subject = Subject::parse(subject.as_bytes(), &limits).expect("a subject");
+    Filter::parse(filter.as_bytes(), &limits).expect("a filter").takes(subject)
+}
+
+/// How many messages each subscription got since the last look.
+fn received(rig: &mut Rig) -> BTreeMap<(Client, String), usize> {
+    rig.look();
+    let mut all = BTreeMap::new();
+    for (to, told) in std::mem::take(&mut rig.told) {
+        let Told::Text(text) = told else { panic!("{told:?}") };
+        for line in text.lines().filter(|line| line.starts_with("MSG ")) {
+            let sid = line.split(' ').nth(2).expect("a sid").to_owned();
+            *all.entry((to, sid)).or_default() += 1;
+        }
+    }
+    all
+}
+
+/// A message goes to exactly the subscriptions that a comparison with each of them finds, one of each queue, while clients
+/// come, go, and are taken apart over several turns.
+#[test]
+fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
+    const FILTERS: [&str; 8] = ["a.b", "a.*", "a.>", ">", "*.b", "b", "memory.a", "memory.>"];
+    const SUBJECTS: [&str; 5] = ["a.b", "a.c.d", "b", "memory.a", "memory.b"];
+    let mut delivered = 0;
+    for seed in 0..20 {
+        let (mut random, mut rig) = (Random(seed), wide());
+        let mut clients: Vec<(Client, Table)> = Vec::new();
+        for step in 0..150_u64 {
+            match random.below(8) {
+                0 => {
+                    // Some have more than one turn takes apart.
+                    let by = client(random.below(2) as u32, 1000 + step);
+                    let mut table = Table::new();
+                    for sid in 0..random.below(2) * 600 + 5 {
+                        let filter = FILTERS[random.below(FILTERS.len())].to_owned();
+                        let queue = ["", "", "q", "r"][random.below(4)].to_owned();
+                        table.insert(sid.to_string(), (filter, queue));
+                    }
+                    for (sid, (filter, queue)) in &table {
+                        let (filter, queue, sid) = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
+                        rig.ask_all(by, &[Request::Subscribe { filter, queue, sid }]);
+                    }
+                    clients.push((by, table));
+                }
+                1 if !clients.is_empty() => {
+                    let (by, _) = clients.swap_remove(random.below(clients.len()));
+                    rig.ask_all(by, &[Request::Leave]);
+                }
+                2 if !clients.is_empty() => {
+                    let at = random.below(clients.len());
+                    let (by, table) = &mut clients[at];
+                    if let Some((sid, _)) = table.pop_first() {
+                        rig.ask_all(*by, &[Request::Unsubscribe { sid: sid.as_bytes(), after: None }]);
+                    }
+                }
+                3 => rig.turn(),
+                _ => {
+                    let subject = SUBJECTS[random.below(SUBJECTS.len())];
+                    rig.ask_all(WRITER, &[publish(subject, "x")]);
+                    let mut got = received(&mut rig);
+                    let mut queues: BTreeMap<&str, usize> = BTreeMap::new();
+                    for (by, table) in &clients {
+                        for (sid, (filter, queue)) in table {
+                            let count = got.remove(&(*by, sid.clone())).unwrap_or(0);
+                            delivered += count;
+                            let expected = usize::from(takes(filter, subject));
+                            if queue.is_empty() || expected == 0 {
+                                assert_eq!(
+                                    count, expected,
+                                    "seed {seed}, step {step}: {by:?} {sid} {filter}"
+                                );
+                            } else {
+                                *queues.entry(queue).or_default() += count;
+                            }
+                        }
+                    }
+                    assert!(queues.values().all(|count| *count == 1), "seed {seed}, step {step}: {queues:?}");
+                    assert!(got.is_empty(), "seed {seed}, step {step}: {got:?}");
+                }
+            }
+            let count: usize = clients.iter().map(|(_, table)| table.len()).sum();
+            assert_eq!(rig.hub.counters().subscriptions.get(), count as u64);
+        }
+        for (by, _) in clients {
+            rig.ask(by, ABLE, &[Request::Leave]);
+        }
+        while !rig.hub.is_quiet() {
+            rig.turn();
+        }
+        let left = rig.hub.counters().left.get();
+        rig.turn();
+        assert_eq!((rig.hub.counters().left.get(), rig.hub.counters().subscriptions.get()), (left, 0));
+    }
+    assert!(delivered > 10_000, "{delivered}");
+}

@@ -210,8 +210,13 @@ impl Server {
         };
         // Connects go to the processes, which have their time for that, too.
         let connect_timeout = config.engine.connect_timeout.min(app_timeout);
-        let engine =
-            EngineConfig { capacity: config.capacity, connects_kept, connect_timeout, ..config.engine };
+        let engine = EngineConfig {
+            capacity: config.capacity,
+            connects_kept,
+            connect_timeout,
+            connect_write_timeout: app_timeout,
+            ..config.engine
+        };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
             .map(|(number, ((lane, listeners), handle))| Seat {
                 number,

@@ -154,7 +154,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             return self.to_revisit.push(token);
         }
         if stop.sent > 0 || !connection.blocked {
-            connection.due = Due::Write(self.now.after(self.config.write_timeout));
+            let timeouts = [self.config.write_timeout, self.config.connect_write_timeout];
+            connection.due = Due::Write(self.now.after(timeouts[usize::from(connection.outgoing)]));
         }
         connection.blocked = true;
         self.counters.blocked_sends.add(1);

@@ -216,7 +216,8 @@ struct Seconds {
     /// For a request's body before its rate counts
     #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = seconds())]
     body_timeout: f64,
-    /// Least rate of a body after that, in bytes per second; also at which a client takes a worker process's answer
+    /// Least rate of a body after that, in bytes per second; also at which a client takes a worker process's answer. At
+    /// least 32 KiB/s count while the process waits for the client, which it does for what is too long to be held
     #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = bytes(1..))]
     min_body_rate: u64,
     /// Between two requests of a connection

@@ -208,6 +208,7 @@ impl Server {
             capacity: config.capacity,
             connects_kept,
             connect_timeout,
+            connect_write_timeout: app_timeout,
             ..config.engine.clone()
         };
         let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())

@@ -70,6 +70,8 @@ pub struct Config {
     pub park_after: Duration,
     /// How long held-up output may make no progress; see also [`HELD_RATE_MIN`](crate::limits::HELD_RATE_MIN).
     pub write_timeout: Duration,
+    /// The same for connections that the service has made.
+    pub connect_write_timeout: Duration,
     /// How long a closing connection discards input.
     pub linger_timeout: Duration,
     /// How long a connect may take.
@@ -87,6 +89,7 @@ impl Default for Config {
             output_bytes_max: 64 * 1024 * 1024,
             park_after: Duration::from_secs(5),
             write_timeout: Duration::from_secs(30),
+            connect_write_timeout: Duration::from_secs(30),
             linger_timeout: Duration::from_secs(2),
             connect_timeout: Duration::from_secs(10),
             accept_retry: Duration::from_millis(100),

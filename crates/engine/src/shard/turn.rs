@@ -152,7 +152,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let was_held_back = connection.is_held_back(&self.held_output);
         let was_blocked = std::mem::replace(&mut connection.blocked, true);
         if stop.sent > 0 || !was_blocked {
-            connection.extend_write(was_blocked, stop.sent, self.now, self.config.write_timeout);
+            let timeouts = [self.config.write_timeout, self.config.connect_write_timeout];
+            let write_timeout = timeouts[usize::from(connection.outgoing)];
+            connection.extend_write(was_blocked, stop.sent, self.now, write_timeout);
         }
         self.counters.blocked_sends.add(1);
         if !self.keep_rest(token, place, stop.sent as usize) {

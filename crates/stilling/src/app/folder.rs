@@ -1,5 +1,5 @@
-//! The folder of a server's sockets: for this user alone, removed at the end, also at the end of a server that was
-//! killed, by the next one.
+//! The folder of a server's sockets: for this user alone, removed at the end. What a killed server leaves is removed by the
+//! keeper of its processes, or, should that be killed with it, by the next server.
 //!
 //! A server holds a lock on its folder (flock(2), on the folder itself), and the system takes the lock from a process
 //! that ends. So a folder that can be locked belongs to nobody. What is removed from it are sockets with the names that

@@ -5,11 +5,22 @@ use std::time::Duration;
 /// How long a process may take to answer, unless told otherwise. Reached: 504, and the process is killed if it hangs.
 /// How long it may pause within an answer. Reached: the answer breaks off.
 pub const TIMEOUT: Duration = Duration::from_secs(60);
-/// Bytes of a request's body that are received before the request asks for a slot. A longer body goes on piece by
-/// piece while the slot is held.
+/// Bytes of a request's body that may use all of the memory for requests that wait. What comes behind may use half of it,
+/// so that long uploads leave room for other requests.
 pub const FIRST_BODY_MAX: usize = 64 * 1024;
-/// Bytes of body in one piece of one long request or answer. In each direction two are under way: one comes in while
-/// the other goes out.
+/// Bytes of a request's body that are received before the request asks for a slot, as long as half of the memory for
+/// requests that wait is free. Reached: the rest goes on piece by piece while the slot is held.
+pub const BODY_HELD_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of an answer that are taken from the process before its client takes them, as long as half of the memory for
+/// answers is free. Reached: the rest goes on piece by piece while the slot is held.
+pub const ANSWER_HELD_MAX: usize = 8 * 1024 * 1024;
+/// Part of the memory for requests, and of that for answers, that long bodies leave to others: one divided by this.
+pub const HELD_SHARE: usize = 2;
+/// Bytes per second, on average, that a client sends or takes while its request has a slot and the process waits for it,
+/// after the grace that bodies have, unless the least rate of bodies is higher. Slower: 408, or the answer breaks off.
+pub const SLOT_RATE_MIN: u64 = 32 * 1024;
+/// Bytes of body in one piece of one long request or answer. Of a body that is not held as a whole, two are under way in
+/// each direction: one comes in while the other goes out.
 pub const PIECE_SIZE_MAX: usize = 48 * 1024;
 /// Bytes of the head of a process's answer. Reached: 502.
 pub const APP_HEAD_SIZE_MAX: u32 = 16 * 1024;

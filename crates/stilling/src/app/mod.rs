@@ -9,9 +9,12 @@
 //!
 //! Connections to the processes are ordinary connections of the shard that has the client's; no other thread has a part
 //! in a request. A request is given to a process only when the process has a free slot; all others wait in the shards'
-//! queues, which are bounded by length and by age, and a client that waits there costs the program nothing. In each
-//! direction at most two pieces of a body are under way, so memory stays bounded however long it is: who sends faster
-//! than the other takes is not read from.
+//! queues, which are bounded by length and by age, and a client that waits there costs the program nothing.
+//!
+//! A slow client holds no slot: its body is there before the request asks for one, and the process's answer is taken as
+//! fast as the process gives it. What is too long for that ([`limits::BODY_HELD_MAX`], [`limits::ANSWER_HELD_MAX`], or the
+//! memory for all) goes on piece by piece: the sender is read from only as fast as the receiver takes, and the client has
+//! to keep to [`limits::SLOT_RATE_MIN`] meanwhile.
 //!
 //! A client that resets its connection is noticed within [`limits::CLIENT_LOOK`]; one that has only ended its own sending
 //! is answered. Its place in the queue is free at once. The connection to a process that had its request is half-closed, and

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use stilling_wire::http1::{BodyLength, Method, RequestHead, Version};
 
 use super::hop::Hop;
+use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, HELD_SHARE, PIECE_SIZE_MAX};
 use crate::http::Held;
 
 /// A request as it is kept until a process has it.
@@ -65,6 +66,13 @@ impl Question {
             self.body.extend_from_slice(piece);
         }
         has_room
+    }
+
+    /// Whether more of the body may be held before the request asks for a slot.
+    pub(crate) fn may_grow(&self, max: usize) -> bool {
+        let is_long = self.body.len() >= FIRST_BODY_MAX;
+        let has_room = || self.held.has_room(PIECE_SIZE_MAX, max / HELD_SHARE);
+        !is_long || self.body.len() < BODY_HELD_MAX && has_room()
     }
 
     /// Writes the framing and the empty line behind the head, and the frame of the body's beginning. Once.

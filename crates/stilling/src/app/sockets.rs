@@ -69,6 +69,10 @@ impl Program for SocketProgram {
         Ok(command)
     }
 
+    fn folder(&self) -> Option<PathBuf> {
+        Some(self.sockets.folder.path().to_owned())
+    }
+
     fn is_ready(&mut self, number: usize) -> bool {
         let Ok(address) = SocketAddrUnix::new(self.sockets.path(number)) else { return false };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

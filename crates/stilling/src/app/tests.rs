@@ -29,6 +29,7 @@ macro_rules! on_both_drivers {
 
 mod desk;
 mod leftovers;
+mod slow;
 
 on_both_drivers! {
     a_connection_is_kept_as_long_as_both_want_it,
@@ -241,7 +242,10 @@ fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
             say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
             say(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
         });
-        let world = World::new(driver, HANG, vec![script]);
+        let configure = |config: &mut ServeConfig| {
+            (config.requests_held_max, config.answers_held_max) = (150_000, 150_000);
+        };
+        let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
         let (framing, body) = match chunked {
             true => ("Transfer-Encoding: chunked", format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "y".repeat(LONG))),
             false => ("Content-Length: 300000", "y".repeat(LONG)),
@@ -372,7 +376,8 @@ fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection
         stream.shutdown(std::net::Shutdown::Both).expect("it is open");
         answered.send(()).expect("somebody waits");
     });
-    let world = World::new(driver, HANG, vec![script]);
+    let configure = |config: &mut ServeConfig| config.requests_held_max = 150_000;
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
     world.is_ok(GET);
     let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n";
     let mut client = world.send(&format!("{head}{}", "x".repeat(70_000)));
@@ -449,6 +454,8 @@ fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
         config.timeouts.body_grace = Duration::from_millis(100);
         config.timeouts.body_rate_min = u64::MAX;
         config.send_buffer = Some(16_384);
+        // Nothing is held beyond what is on its way.
+        config.answers_held_max = 200_000;
     };
     let scripts = vec![says_long(LONG), serves()];
     let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
@@ -485,7 +492,8 @@ fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: Drive
     const READERS: usize = CLIENTS_MAX as usize;
     const LONG: usize = 40 << 20;
     let (taken, is_taken) = mpsc::channel();
-    let world = World::with(driver, HANG, SLOTS, |listener| {
+    let configure = |config: &mut ServeConfig| config.timeouts.body_grace = HANG;
+    let world = World::configured(driver, HANG, SLOTS, configure, |listener| {
         std::thread::spawn(move || {
             let answers: Vec<_> = (0..READERS)
                 .map(|_| {

@@ -143,13 +143,34 @@ impl Held {
     /// Makes room for more bytes; false when all together would be more than `max`.
     pub(crate) fn grow(&mut self, bytes: usize, max: usize) -> bool {
         // Only the shard adds, so what others give back meanwhile makes more room, never less.
-        let all = self.all();
-        let fits = all.load(Ordering::Relaxed).saturating_add(bytes as u64) <= max as u64;
+        let fits = self.has_room(bytes, max);
         if fits {
-            all.fetch_add(bytes as u64, Ordering::Relaxed);
-            self.bytes += bytes as u64;
+            self.add(bytes);
         }
         fits
+    }
+
+    /// Whether all together could grow by so many bytes without being more than `max`.
+    pub(crate) fn has_room(&self, bytes: usize, max: usize) -> bool {
+        self.all().load(Ordering::Relaxed).saturating_add(bytes as u64) <= max as u64
+    }
+
+    /// Counts bytes for which there was [room](Self::has_room).
+    pub(super) fn add(&mut self, bytes: usize) {
+        self.all().fetch_add(bytes as u64, Ordering::Relaxed);
+        self.bytes += bytes as u64;
+    }
+
+    /// Gives bytes back that were counted.
+    pub(super) fn release(&mut self, bytes: usize) {
+        let bytes = self.bytes.min(bytes as u64);
+        self.all().fetch_sub(bytes, Ordering::Relaxed);
+        self.bytes -= bytes;
+    }
+
+    /// Bytes that this counts.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What all of the same sort hold.

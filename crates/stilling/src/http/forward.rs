@@ -6,9 +6,10 @@
 //!                     Said::Ask▼ │ Heard::Body        (bodies longer than the first buffer)
 //! ```
 //!
-//! The session reads a body up to the first buffer before it asks for a slot, so that a slow upload holds none.
-//! What comes behind is read only when the process has taken what came before, and an answer is asked on only when the
-//! client has taken the piece before.
+//! The session reads the body before it asks for a slot, so that a slow upload holds none, and asks the answer on before
+//! the client has taken what came, so that a slow reader holds none. Both are bounded (`app::limits`). Of a longer body
+//! the next piece is read when the process has taken the one before; of a longer answer it is asked for when the client
+//! has. As long as that holds a slot, the client has to keep to `SLOT_RATE_MIN`.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,16 +20,16 @@ use stilling_wire::http1::{RequestHead, Status};
 
 use super::answer;
 use super::counters::Held;
-use super::service::HttpService;
+use super::service::{HttpService, Timeouts};
 use super::session::{HttpSession, Kept, Waiting};
-use crate::app::limits::{CLIENT_LOOK, FIRST_BODY_MAX, PIECE_SIZE_MAX};
+use crate::app::limits::{ANSWER_HELD_MAX, CLIENT_LOOK, HELD_SHARE, PIECE_SIZE_MAX, SLOT_RATE_MIN};
 use crate::app::{Answer, BodyFraming, ExchangeId, Heard, Piece, Question, Refusal, Said};
 
 /// What is kept of a request to a worker process, outside of the connection's slot.
 pub(super) struct Forward {
     /// The request, until it is in the queue.
     question: Option<Box<Question>>,
-    /// The exchange, once there is one.
+    /// The exchange, once there is one and until its answer has come as a whole. Meanwhile the request may have a slot.
     pub(super) exchange: Option<ExchangeId>,
     /// The process waits for more of the body.
     is_asked: bool,
@@ -37,10 +38,12 @@ pub(super) struct Forward {
     /// How long the client has been waited for, for this body. With the bytes that have come it makes the body's rate,
     /// which counts over the whole of it: a client that trickles holds the slot no longer than its minimum allows.
     waited: Duration,
-    /// The parts of the answer that are on their way to the client: at most one behind that which is being sent.
+    /// The parts of the answer that are on their way to the client.
     pieces: VecDeque<Piece>,
-    /// Counts these as held, as they outlive the slot by as long as the client likes.
+    /// Counts these as held, and the one that the process may add.
     held: Option<Held>,
+    /// The exchange waits to be asked for the next piece.
+    owes_more: bool,
     /// When the rest of the foremost was offered to the client.
     offered: Time,
     /// How long the client has taken over what it was offered, and the bytes of that which it has taken.
@@ -64,6 +67,7 @@ impl Forward {
             waited: Duration::ZERO,
             pieces: VecDeque::new(),
             held: None,
+            owes_more: false,
             offered: Time::ZERO,
             taking: Duration::ZERO,
             taken: 0,
@@ -102,9 +106,10 @@ impl HttpSession {
         let Kept::Forward(forward) = &mut self.kept else { return };
         match &mut forward.question {
             Some(question) => {
-                if !question.push(piece, io.service.config.requests_held_max) {
+                let max = io.service.config.requests_held_max;
+                if !question.push(piece, max) {
                     self.shed(io);
-                } else if question.body.len() >= FIRST_BODY_MAX {
+                } else if !question.may_grow(max) {
                     self.ask_kept(io);
                 }
             }
@@ -141,7 +146,8 @@ impl HttpSession {
 
     fn ask_kept(&mut self, io: &mut Io<'_, HttpService>) {
         let Kept::Forward(forward) = &mut self.kept else { return };
-        forward.waited = io.now().since(self.since);
+        // From here on the time and the bytes count that the slot is held for.
+        (forward.waited, self.body_received) = (Duration::ZERO, 0);
         if let Some(question) = forward.question.take() {
             self.ask(question, io);
         }
@@ -261,6 +267,14 @@ impl HttpSession {
         self.wait_for_app(Waiting::AppPart, io);
     }
 
+    /// The least rate of the client while the request may have a slot, and otherwise.
+    pub(super) fn body_rate_min(&self, timeouts: &Timeouts) -> u64 {
+        match &self.kept {
+            Kept::Forward(forward) if forward.exchange.is_some() => timeouts.body_rate_min.max(SLOT_RATE_MIN),
+            _ => timeouts.body_rate_min.max(1),
+        }
+    }
+
     /// Sends the answer, or its first part.
     fn begin_answer(&mut self, answer: Answer, io: &mut Io<'_, HttpService>) {
         let Answer { status, has_date, framing, head_len, piece } = answer;
@@ -323,7 +337,7 @@ impl HttpSession {
         }
         let start = if fits { piece.bytes.len() } else { piece.start };
         self.keep_forward().held = held;
-        self.send_piece(Piece { start, ..piece }, io);
+        self.queue_piece(Piece { start, ..piece }, io);
     }
 
     fn keep_forward(&mut self) -> &mut Forward {
@@ -336,11 +350,41 @@ impl HttpSession {
         }
     }
 
+    /// The next piece of the answer has come.
     fn send_piece(&mut self, piece: Piece, io: &mut Io<'_, HttpService>) {
+        if let Some(held) = &mut self.keep_forward().held {
+            held.add(piece.bytes.len());
+            if piece.is_last {
+                held.release(PIECE_SIZE_MAX);
+            }
+        }
+        self.queue_piece(piece, io);
+    }
+
+    fn queue_piece(&mut self, piece: Piece, io: &mut Io<'_, HttpService>) {
         let forward = self.keep_forward();
+        forward.owes_more = !piece.is_last;
+        if piece.is_last {
+            // The process has answered, and its slot is free.
+            forward.exchange = None;
+        }
         forward.pieces.push_back(piece);
         if forward.pieces.len() == 1 {
             self.forward_on(io);
+        } else {
+            self.ask_on(io);
+        }
+    }
+
+    /// Asks for the next piece of the answer, if the client has taken those before or more may be held.
+    fn ask_on(&mut self, io: &mut Io<'_, HttpService>) {
+        let max = io.service.config.answers_held_max / HELD_SHARE;
+        let Kept::Forward(forward) = &mut self.kept else { return };
+        let may_grow =
+            |held: &Held| held.bytes() < ANSWER_HELD_MAX as u64 && held.has_room(PIECE_SIZE_MAX, max);
+        let has_room = forward.pieces.is_empty() || forward.held.as_ref().is_some_and(may_grow);
+        if has_room && std::mem::take(&mut forward.owes_more) {
+            self.reply(Heard::More, io);
         }
     }
 
@@ -359,10 +403,11 @@ impl HttpSession {
             piece.start += count;
             forward.taken += count as u64;
             forward.taking += io.now().since(forward.offered);
-            // As for bodies: who takes the answer bit by bit holds its slot no longer than the least rate allows.
+            // As for bodies: a client that takes the answer bit by bit holds its slot no longer than the least rate allows.
+            let (taken, taking) = (forward.taken, forward.taking);
             let timeouts = &io.service.config.timeouts;
-            let earned = Duration::from_secs(forward.taken / timeouts.body_rate_min.max(1));
-            if forward.taking > timeouts.body_grace + earned {
+            let earned = Duration::from_secs(taken / self.body_rate_min(timeouts));
+            if taking > timeouts.body_grace + earned {
                 return io.abort(CloseReason::WriteTimeout);
             }
             self.forward_on(io);
@@ -381,19 +426,23 @@ impl HttpSession {
                 forward.offered = io.now();
                 self.waiting = Waiting::Room;
                 // Time is kept by the engine: what the client does not take is subject to the write timeout.
-                return io.set_deadline(None);
+                io.set_deadline(None);
+                return self.ask_on(io);
             }
             if !rest.is_empty() {
                 // There is room for as much.
                 let _ = io.send(rest);
             }
             let Some(piece) = forward.pieces.pop_front() else { return };
+            if let Some(held) = &mut forward.held {
+                held.release(piece.bytes.len());
+            }
             io.service.give_buffer(piece.bytes);
             if piece.is_last {
                 let is_cut_short = self.decoder.in_body();
                 return self.end_forward(self.terms.persistent, is_cut_short, io);
             }
-            self.reply(Heard::More, io);
+            self.ask_on(io);
         }
         io.pause();
         self.wait_for_app(Waiting::AppPart, io);

@@ -443,7 +443,7 @@ impl HttpSession {
     pub(super) fn keep_deadline(&mut self, io: &mut Io<'_, HttpService>) {
         let timeouts = &io.service.config.timeouts;
         if self.decoder.in_body() {
-            let earned = Duration::from_secs(self.body_received / timeouts.body_rate_min.max(1));
+            let earned = Duration::from_secs(self.body_received / self.body_rate_min(timeouts));
             let deadline = self.since.after(timeouts.body_grace + earned);
             io.set_deadline(Some(deadline));
         } else if self.decoder.in_head() && self.waiting != Waiting::Head {

@@ -3,50 +3,71 @@
 //! A process that is killed with `SIGKILL` can clean up nothing, and its children live on. The kernel's own remedy
 //! (`PR_SET_PDEATHSIG`) reaches the child but not what the child has started, and ends when the thread that forked
 //! ends. The keeper is a shell that reads, from a pipe that only this process holds open, which process groups live.
-//! When the pipe ends it kills those of the last complete line. A group that was started in the very moment before
+//! When the pipe ends it kills those of the last complete line, and removes the processes' folder. A group that was started in the very moment before
 //! the end, and is in no line yet, escapes.
 
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process_group};
 
-/// What the keeper does. It is meant to outlive whatever ends this process.
+/// What the keeper does, with the folder to remove as its argument, if there is one. It is meant to outlive whatever
+/// ends this process.
 const SCRIPT: &str = "trap '' INT TERM HUP QUIT\n\
     groups=\n\
     while read -r line; do groups=$line; done\n\
-    for group in $groups; do kill -s KILL -- \"-$group\"; done";
+    for group in $groups; do kill -s KILL -- \"-$group\"; done\n\
+    if [ -n \"$1\" ]; then rm -rf -- \"$1\"; fi";
 
 #[derive(Debug)]
 pub(super) struct Keeper {
     child: Child,
+    /// The groups that it knows to live.
+    groups: Vec<Pid>,
 }
 
 impl Keeper {
-    pub(super) fn start() -> io::Result<Keeper> {
-        let child = Command::new("/bin/sh")
-            .args(["-c", SCRIPT])
+    pub(super) fn start(folder: Option<&Path>) -> io::Result<Keeper> {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", SCRIPT, "keeper"]);
+        if let Some(folder) = folder {
+            command.arg(folder);
+        }
+        let child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0)
             .spawn()?;
-        Ok(Keeper { child })
+        let keeper = Keeper { child, groups: Vec::new() };
+        if let Some(pipe) = &keeper.child.stdin {
+            // One that is stopped reads nothing, and must not stop the supervisor.
+            rustix::io::ioctl_fionbio(pipe, true)?;
+        }
+        Ok(keeper)
     }
 
     /// These groups live now.
     ///
     /// # Errors
-    /// The keeper is gone; another one is needed.
+    /// The keeper is gone, or does not read: another one is needed.
     pub(super) fn hears(&mut self, groups: impl Iterator<Item = Pid>) -> io::Result<()> {
+        self.groups.clear();
+        self.groups.extend(groups);
         let mut line = String::new();
-        for group in groups {
+        for group in &self.groups {
             line += &format!("{} ", group.as_raw_nonzero());
         }
         line.push('\n');
         let Some(pipe) = &mut self.child.stdin else { return Err(io::ErrorKind::BrokenPipe.into()) };
         pipe.write_all(line.as_bytes())
+    }
+
+    /// Ends the keeper and leaves the groups alone: another keeper has its duty.
+    pub(super) fn retire(mut self) {
+        self.groups.clear();
     }
 
     #[cfg(test)]
@@ -56,8 +77,16 @@ impl Keeper {
 }
 
 impl Drop for Keeper {
+    /// Does the keeper's duty in its place, since a keeper that is stopped would do it only when it is continued; and
+    /// kills the keeper, which ends a stopped one, too.
     fn drop(&mut self) {
-        // Waiting ends the pipe first, and the keeper ends with it.
+        for group in self.groups.drain(..).chain([Pid::from_child(&self.child)]) {
+            // A group that is gone already needs no signal.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        // The pipe is open still, so the keeper has not begun its duty when the signal comes.
+        let pipe = self.child.stdin.take();
         let _ = self.child.wait();
+        drop(pipe);
     }
 }

@@ -37,6 +37,7 @@ mod supervisor;
 mod tests;
 
 use std::io;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -65,6 +66,12 @@ pub trait Program: Send {
     /// # Errors
     /// The process cannot be started now; it counts as one that died.
     fn command(&mut self, number: usize) -> io::Result<Command>;
+
+    /// A folder that serves the processes alone: removed, with all that is in it, if this process is killed and cannot
+    /// remove it itself.
+    fn folder(&self) -> Option<PathBuf> {
+        None
+    }
 
     /// Whether the process answers. Asked again and again from the start on until it does.
     fn is_ready(&mut self, number: usize) -> bool;

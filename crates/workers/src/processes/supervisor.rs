@@ -49,7 +49,7 @@ impl Supervisor {
         for door in &doors {
             door.hand_notices(relay.notices());
         }
-        let keeper = Some(Keeper::start()?);
+        let keeper = Some(Keeper::start(program.folder().as_deref())?);
         let now = Instant::now();
         let lives = doors.into_iter().map(|door| Life::new(door, now)).collect();
         Ok(Supervisor { limits, lives, tally, bell, program, relay, keeper, asked: None })
@@ -124,7 +124,10 @@ impl Supervisor {
         let groups = || self.lives.iter().filter_map(|life| Some(life.running()?.group));
         let knows = self.keeper.as_mut().is_some_and(|keeper| keeper.hears(groups()).is_ok());
         if !knows {
-            self.keeper = Keeper::start().ok();
+            let next = Keeper::start(self.program.folder().as_deref()).ok();
+            if let Some(former) = std::mem::replace(&mut self.keeper, next) {
+                former.retire();
+            }
             // Should it fail again, the next round tries again.
             if let Some(keeper) = &mut self.keeper {
                 let _ = keeper.hears(groups());

@@ -358,7 +358,7 @@ fn a_connection_that_another_shard_keeps_is_asked_for() {
 /// The keeper is what ends the processes when this one cannot: it must be there whatever happened to it.
 #[test]
 fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
-    let mut keeper = super::keeper::Keeper::start().expect("a shell");
+    let mut keeper = super::keeper::Keeper::start(None).expect("a shell");
     let mut victim = Command::new("sleep");
     std::os::unix::process::CommandExt::process_group(&mut victim, 0);
     let mut victim = victim.arg("1000").spawn().expect("a process");
@@ -368,7 +368,19 @@ fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
     let status = eventually("it is killed", || victim.try_wait().expect("a child"));
     assert!(!status.success());
 
-    let mut keeper = super::keeper::Keeper::start().expect("a shell");
+    let mut keeper = super::keeper::Keeper::start(None).expect("a shell");
     kill_process_group(keeper.group(), Signal::KILL).expect("it lives");
     eventually("it hears nothing any more", || keeper.hears([].into_iter()).is_err().then_some(()));
+}
+
+/// A keeper that is stopped holds nobody up: neither its own end, nor a supervisor that has much to say.
+#[test]
+fn a_stopped_keeper_blocks_nothing() {
+    let mut keeper = super::keeper::Keeper::start(None).expect("a shell");
+    kill_process_group(keeper.group(), Signal::STOP).expect("it lives");
+    let group = keeper.group();
+    // More than a pipe takes.
+    let refused = (0..100_000).any(|_| keeper.hears([group; 100].into_iter()).is_err());
+    assert!(refused, "the pipe is full, and that is said");
+    keeper.retire();
 }

@@ -154,11 +154,14 @@ fn a_slow_client_gets_everything(driver: Driver) {
     server.finish();
 }
 
-/// Row 4.26: what a client does not take, the process is not read from.
+/// Row 4.26: what a client does not take, the process is not read from, once as much is held as may be.
 fn many_slow_clients_cost_little_memory(driver: Driver) {
     const CLIENTS: usize = 12;
     const SIZE: usize = 20_000_000;
-    let (server, watcher) = before_fakes(driver, "--app-concurrency 12 --send-buffer 32768");
+    let (server, watcher) = before_fakes(
+        driver,
+        "--app-concurrency 12 --send-buffer 32768 --max-answers-held 8388608 --body-timeout 100",
+    );
     assert_eq!(download(stream(&server), "/sized/1000000"), 1_000_000);
     let before = peak(&server);
     let mut slow: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
@@ -256,7 +259,7 @@ fn a_slow_upload_holds_no_slot_before_its_first_buffer_is_full(driver: Driver) {
 
 /// Row 4.26: the rate counts over the whole body, however many pieces the process asks for.
 fn an_upload_that_trickles_loses_its_slot_when_it_is_below_the_least_rate(driver: Driver) {
-    let options = format!("{LARGE} --body-timeout 0.2 --min-body-rate 100000000");
+    let options = format!("{LARGE} --max-requests-held 150000 --body-timeout 0.2 --min-body-rate 100000000");
     let (server, watcher) = before_fakes(driver, &options);
     let mut slow = stream(&server);
     write!(slow, "POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n")
@@ -287,7 +290,7 @@ fn a_body_longer_than_allowed_is_refused_before_a_process_sees_it(driver: Driver
     let (server, watcher) = before_fakes(driver, "--max-body-size 100000");
     let mut peer = server.connect();
     assert_eq!(peer.ask("POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n").status, 413);
-    // In chunks its length shows only on the way: the process has a part of it by then.
+    // In chunks its length shows only on the way.
     let mut client = stream(&server);
     write!(client, "POST /count HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
         .expect("it is taken");

@@ -12,7 +12,8 @@ on_both_drivers! {
     a_process_is_replaced_after_its_requests_and_nobody_notices,
     a_drain_answers_what_is_under_way_and_then_ends_the_processes,
     a_server_that_is_killed_takes_its_processes_with_it,
-    what_a_killed_server_leaves_behind_is_removed_by_the_next,
+    what_a_killed_server_leaves_behind_is_removed,
+    a_stopped_guard_holds_up_no_end,
     a_process_that_will_not_end_holds_up_the_end_no_longer_than_allowed,
     a_death_is_noticed_where_the_server_inherits_that_children_are_ignored,
 }
@@ -22,8 +23,9 @@ fn is_gone(pid: i32) -> bool {
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
-/// Row 1.24: the folder with the sockets, while those of servers that live stay.
-fn what_a_killed_server_leaves_behind_is_removed_by_the_next(driver: Driver) {
+/// Row 1.24: the folder with the sockets, by the guard of its processes or else by the next server; those of servers that
+/// live stay.
+fn what_a_killed_server_leaves_behind_is_removed(driver: Driver) {
     let runtime = tempfile::tempdir().expect("a folder");
     let start = || {
         let mut command = binary();
@@ -37,7 +39,15 @@ fn what_a_killed_server_leaves_behind_is_removed_by_the_next(driver: Driver) {
     assert_eq!(killed.connect().ask(get("/pid")).status, 200);
     killed.signal(Signal::KILL);
     killed.wait();
+    eventually("its folder is removed", || (folders() == 1).then_some(()));
+    // The guard may be killed with it.
+    let killed = start();
+    let group = guard(&killed);
+    kill_process(group, Signal::STOP).expect("it lives");
+    killed.signal(Signal::KILL);
+    killed.wait();
     assert_eq!(folders(), 2);
+    kill_process(group, Signal::KILL).expect("it lives");
     let next = start();
     assert_eq!(folders(), 2);
     for server in [living, next] {
@@ -45,6 +55,30 @@ fn what_a_killed_server_leaves_behind_is_removed_by_the_next(driver: Driver) {
         server.finish();
     }
     assert_eq!(folders(), 0);
+}
+
+/// The shell that ends the server's processes should the server be killed.
+fn guard(server: &Server) -> Pid {
+    let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
+    let children = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+    let children: Vec<i32> = children
+        .flat_map(|pids| pids.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let is_guard = |pid: &i32| {
+        std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("while read"))
+    };
+    let pid = children.into_iter().find(is_guard).expect("one of the children is the guard");
+    Pid::from_raw(pid).expect("a number")
+}
+
+/// Row 4.17: the server ends although the guard of its processes is stopped, and so does the guard.
+fn a_stopped_guard_holds_up_no_end(driver: Driver) {
+    let (server, watcher) = before_fakes(driver, "");
+    let guard = guard(&server);
+    kill_process(guard, Signal::STOP).expect("it lives");
+    drop(watcher);
+    server.finish();
+    assert!(is_gone(guard.as_raw_nonzero().get()));
 }
 
 /// Row 1.24: the system keeps no zombie then.

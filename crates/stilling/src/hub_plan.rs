@@ -61,8 +61,8 @@ impl HubPlan {
         if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
             return Err(ServeError::Data(shortage));
         }
-        let opened =
-            Opened::open(hub, &config.data, payload_size_max as usize).map_err(ServeError::Streams)?;
+        let opened = Opened::open(hub, &config.data, payload_size_max as usize, config.write_method)
+            .map_err(ServeError::Streams)?;
         let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2,
             HubThread::Shard => false,

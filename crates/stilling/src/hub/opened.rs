@@ -17,6 +17,7 @@ use stilling_ring::{Receiver, Wake, mailbox};
 
 use super::runner::Mailboxes;
 use crate::config::ServeError;
+use crate::settings::WriteMethodChoice;
 
 /// Orders for records that may be unanswered.
 const READ_ORDERS_MAX: usize = 64;
@@ -26,6 +27,7 @@ pub(crate) struct Opened {
     config: HubConfig,
     data: PathBuf,
     batch_size: usize,
+    write_method: WriteMethodChoice,
     /// Whether there is a directory; without, it is made with the first record.
     logs: Option<Vec<Log<FileDisk>>>,
     recoveries: Vec<Recovery>,
@@ -33,12 +35,23 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
-    pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
+    pub(crate) fn open(
+        config: HubConfig,
+        data: &Path,
+        message_size_max: usize,
+        write_method: WriteMethodChoice,
+    ) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
-        let mut opened =
-            Opened { config, data: data.to_owned(), batch_size, logs: None, recoveries: Vec::new() };
+        let mut opened = Opened {
+            config,
+            data: data.to_owned(),
+            batch_size,
+            write_method,
+            logs: None,
+            recoveries: Vec::new(),
+        };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.names(), data)?;
+            let (logs, recoveries) = open_all(&opened.names(), data, write_method)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
@@ -84,7 +97,13 @@ impl Opened {
         let threads = match self.logs {
             Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened { names, data: self.data.clone(), limits, wake: Arc::clone(wake) },
+            None => Way::Unopened {
+                names,
+                data: self.data.clone(),
+                write_method: self.write_method,
+                limits,
+                wake: Arc::clone(wake),
+            },
         };
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
@@ -116,12 +135,20 @@ impl Opened {
 /// What a record has beside its payload, at most: subject, headers, heads.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
-fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
+fn open_all(
+    names: &[String],
+    data: &Path,
+    write_method: WriteMethodChoice,
+) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
     for name in names {
         let path = data.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
+        let disk = match write_method {
+            WriteMethodChoice::Auto => disk,
+            WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
+        };
         let (log, recovery) = Log::open(disk, name, LogConfig::default())?;
         logs.push(log);
         recoveries.push(recovery);
@@ -167,6 +194,7 @@ enum Way {
     Unopened {
         names: Vec<String>,
         data: PathBuf,
+        write_method: WriteMethodChoice,
         limits: Limits,
         wake: Arc<Wake>,
     },
@@ -206,7 +234,7 @@ impl House {
         if !matches!(self.threads, Way::Unopened { .. }) {
             return;
         }
-        let Way::Unopened { names, data, limits, wake } =
+        let Way::Unopened { names, data, write_method, limits, wake } =
             std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
         else {
             return;
@@ -216,7 +244,7 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome = open_all(&names, &data)
+            let outcome = open_all(&names, &data, write_method)
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
@@ -367,7 +395,7 @@ mod tests {
     const KEY: HashKey = HashKey(1, 2);
 
     fn open(data: &Path) -> Opened {
-        Opened::open(HubConfig::default(), data, 1024).expect("it opens")
+        Opened::open(HubConfig::default(), data, 1024, WriteMethodChoice::Auto).expect("it opens")
     }
 
     /// Somebody else's records of the stream `events`.

@@ -1,18 +1,21 @@
 //! Compares what a stream holds with what was acknowledged.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use super::super::api::{Api, Stored};
 use super::super::error::CollectError;
 use super::super::pattern::Mark;
 use super::super::run::Run;
 use super::client::Client;
-use super::victim::{self, Written};
+use super::victim;
 use super::{CrashPlan, CrashReport};
 
 /// Attempts to replay a stream whose oldest records go meanwhile.
 const REPLAY_ATTEMPTS: u32 = 5;
+
+/// The part of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
+/// write that the kill cut off.
+const ALLOWANCE: u64 = 4;
 
 /// What was found in earlier lives.
 #[derive(Default)]
@@ -84,7 +87,7 @@ impl Judge {
         Ok(found)
     }
 
-    /// Whether what is gone may be gone: without it and one more segment there would be less than the bound.
+    /// Whether what is gone may be gone: retention removes whole segments while more than the bound is written.
     fn judge_retention(&mut self, plan: &CrashPlan, report: &mut CrashReport) -> Result<(), CollectError> {
         let first = self.first;
         let rest = self.known.split_off(&first);
@@ -99,15 +102,15 @@ impl Judge {
         if first <= 1 {
             return Ok(());
         }
-        let Written { bytes, segment_size } = match &plan.folder {
-            Some(folder) => written(folder)?,
-            None => return Ok(()),
-        };
-        if bytes + segment_size < bound {
+        let Some(folder) = &plan.folder else { return Ok(()) };
+        let bytes = victim::written(folder)
+            .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
+        let least = bound.saturating_sub(bound / ALLOWANCE);
+        if bytes < least {
             report.note("lost", || {
                 format!(
-                    "retention has removed everything before {first}, and {bytes} bytes in segments of {segment_size} are left of \
-                     the {bound} that it is to keep"
+                    "retention has removed everything before {first} and left {bytes} bytes; with its bound of {bound} it has to \
+                     leave {least}"
                 )
             });
         }
@@ -190,8 +193,4 @@ fn note_found(stored: &Stored<'_>, run: &Run, clients: &mut [Client], report: &m
     }
     client.newest = client.newest.max(Some(mark.counter));
     true
-}
-
-fn written(folder: &Path) -> Result<Written, CollectError> {
-    victim::written(folder).map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))
 }

@@ -143,37 +143,27 @@ pub fn writes_directly(process: u32) -> Option<bool> {
     all
 }
 
-/// What the segments of a stream hold.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Written {
-    /// Bytes up to the last written block of each.
-    pub(super) bytes: u64,
-    /// Bytes of the longest file, unwritten ones included: no segment is longer.
-    pub(super) segment_size: u64,
-}
-
-/// Adds up the segments in the folder of a stream. Bytes that were preallocated and not written read as zeros.
-pub(super) fn written(folder: &Path) -> io::Result<Written> {
-    let mut written = Written::default();
+/// Bytes that the segments in the folder of a stream hold, each up to its last written block: bytes that were preallocated
+/// and not written read as zeros.
+pub(super) fn written(folder: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "segment") {
-            let (bytes, size) = of_segment(&path)?;
-            written.bytes += bytes;
-            written.segment_size = written.segment_size.max(size);
+            bytes += written_to(&path)?;
         }
     }
-    Ok(written)
+    Ok(bytes)
 }
 
-fn of_segment(path: &Path) -> io::Result<(u64, u64)> {
+fn written_to(path: &Path) -> io::Result<u64> {
     let mut file = File::open(path)?;
     let (mut at, mut end) = (0, 0);
     let mut block = [0; BLOCK_SIZE];
     loop {
         let count = file.read(&mut block)?;
         if count == 0 {
-            return Ok((end, at));
+            return Ok(end);
         }
         at += count as u64;
         if block[..count].iter().any(|byte| *byte != 0) {
@@ -198,7 +188,6 @@ mod tests {
         write("1.segment", &[1, 0, 1, 0], 1 << 20);
         write("2.segment", &[1], 4096);
         write("lock", &[1, 1], 8192);
-        let expected = Written { bytes: 3 * 4096 + 4096, segment_size: 1 << 20 };
-        assert_eq!(written(folder.path()).expect("it can be read"), expected);
+        assert_eq!(written(folder.path()).expect("it can be read"), 3 * 4096 + 4096);
     }
 }

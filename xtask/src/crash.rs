@@ -1,56 +1,81 @@
 //! `cargo xtask crash`: SIGKILL of the server under load, again and again; what it acknowledged has to be there.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use crate::Outcome;
-use crate::bench::collect::{Place, VICTIMS, kill};
+use crate::bench::collect::{Demands, Peer, Place, VICTIMS, kill};
+
+/// Most acknowledgements of a life: enough for segments of 1 MiB to follow each other.
+const ACKS: u64 = 50_000;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// How often each server is killed
+    /// How often each driver's server is killed, shared out over the combinations of retention and write method
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
     /// Decides the moments
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Only this driver
+    #[arg(long, value_enum, value_name = "DRIVER")]
+    driver: Option<Driver>,
+    /// Only this bound of retention
+    #[arg(long, value_enum, value_name = "BYTES")]
+    retention_bytes: Option<Retention>,
+    /// Only this way of writing
+    #[arg(long, value_enum, value_name = "METHOD")]
+    write_method: Option<Method>,
     /// Also kill nats-server, for comparison
     #[arg(long)]
     peers: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Driver {
+    Uring,
+    Poll,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Retention {
+    #[value(name = "8MiB")]
+    Small,
+    #[value(name = "10GiB")]
+    Large,
+}
+
+impl Retention {
+    const fn words(self) -> &'static str {
+        match self {
+            Retention::Small => "8MiB",
+            Retention::Large => "10GiB",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Method {
+    Direct,
+    Buffered,
+}
+
+/// All values, or the only one that is wanted.
+fn chosen<T: ValueEnum + Copy>(only: Option<T>) -> Vec<T> {
+    only.map_or_else(|| T::value_variants().to_vec(), |only| vec![only])
 }
 
 impl Arguments {
     pub(crate) fn run(self) -> Outcome {
         Place::prepare()?;
         let (_guard, place) = Place::find()?;
-        let is_ours = |name: &str| name.starts_with("stilling");
         let mut broken = Vec::new();
         let mut judged = 0;
-        for peer in VICTIMS {
-            let is_wanted = is_ours(peer.name()) || self.peers;
-            if !is_wanted || !peer.is_able(&place) {
-                continue;
-            }
-            let found = kill(peer, &place, self.kills, self.seed)?;
-            judged += 1;
-            println!(
-                "{}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} refused; {} kept unacknowledged; \
-                 {} failed starts, longest start {} ms",
-                peer.name(),
-                found.kills,
-                found.acknowledged,
-                found.lost,
-                found.invented,
-                found.reordered,
-                found.refused,
-                found.found_unacknowledged,
-                found.failed_starts,
-                found.longest_start_ms
-            );
-            for (kind, words) in &found.evidence {
-                println!("  {kind}: {words}");
-            }
-            if is_ours(peer.name()) && !found.is_good() {
-                broken.push(peer.name());
+        for peer in VICTIMS.into_iter().filter(|peer| self.wants(*peer) && peer.is_able(&place)) {
+            for demands in self.demands(peer) {
+                judged += 1;
+                if !report(peer, &place, &demands)? {
+                    broken.push(peer.name());
+                }
             }
         }
         if judged == 0 {
@@ -61,6 +86,7 @@ impl Arguments {
         if broken.is_empty() {
             return Ok(());
         }
+        broken.dedup();
         let Arguments { kills, seed, .. } = self;
         let names = broken.join(", ");
         Err(format!(
@@ -68,4 +94,72 @@ impl Arguments {
         )
         .into())
     }
+
+    fn wants(&self, peer: Peer) -> bool {
+        let wants = |driver| self.driver.is_none_or(|only| only == driver);
+        match peer {
+            Peer::StillingUring => wants(Driver::Uring),
+            Peer::StillingPoll => wants(Driver::Poll),
+            _ => self.peers,
+        }
+    }
+
+    /// The runs of one server.
+    fn demands(&self, peer: Peer) -> Vec<Demands> {
+        let one = Demands {
+            kills: self.kills,
+            seed: self.seed,
+            acks: ACKS,
+            retention_bytes: None,
+            is_buffered: false,
+            descriptors_every: 0,
+        };
+        if !is_ours(peer) {
+            return vec![one];
+        }
+        let (bounds, methods) = (chosen(self.retention_bytes), chosen(self.write_method));
+        let kills = self.kills.div_ceil((bounds.len() * methods.len()) as u32);
+        let of = |bound: &Retention, method: &Method| Demands {
+            kills,
+            retention_bytes: Some(bound.words()),
+            is_buffered: *method == Method::Buffered,
+            descriptors_every: 1,
+            ..one
+        };
+        bounds.iter().flat_map(|bound| methods.iter().map(move |method| of(bound, method))).collect()
+    }
+}
+
+fn is_ours(peer: Peer) -> bool {
+    matches!(peer, Peer::StillingUring | Peer::StillingPoll)
+}
+
+/// Kills, and prints what was found; whether a server of ours kept its word.
+fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
+    let found = kill(peer, place, demands)?;
+    let keeps = demands.retention_bytes.map(|bytes| format!(", keeps {bytes}")).unwrap_or_default();
+    let method = if demands.is_buffered { ", buffered" } else { "" };
+    println!(
+        "{}{keeps}{method}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} stored twice, {} refused; \
+         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {} in the wrong \
+         method, longest start {} ms",
+        peer.name(),
+        found.kills,
+        found.acknowledged,
+        found.lost,
+        found.invented,
+        found.reordered,
+        found.stored_twice,
+        found.refused,
+        found.found_unacknowledged(),
+        found.removed,
+        found.failed_starts,
+        found.descriptor_leaks,
+        found.wrong_method,
+        found.longest_start_ms
+    );
+    for (kind, words) in &found.evidence {
+        println!("  {kind}: {words}");
+    }
+    Ok(!is_ours(peer) || found.is_good())
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use stilling::settings::{
     HubConfig, SYSLOG_SUBJECT, Setting, SettingError, SourceRange, StreamConfig, SubjectTemplate, UserConfig,
+    WriteMethodChoice,
 };
 
 use crate::serve::address;
@@ -43,6 +44,9 @@ pub(crate) struct Hub {
     /// The folder of streams on disk; it appears at the first durable publish
     #[arg(long, value_name = "FOLDER", default_value = "./stilling-data")]
     data: PathBuf,
+    /// How streams are written: auto goes past the page cache (O_DIRECT) where the volume allows it, buffered never does
+    #[arg(long, value_enum, default_value_t = WriteMethod::Auto)]
+    write_method: WriteMethod,
     /// Keep what is published to these subjects: NAME=FILTERS[:disk|memory|none][:key=value]…; repeatable [default:
     /// events=events.>:disk]
     #[arg(long, value_name = "NAME=FILTERS")]
@@ -51,6 +55,15 @@ pub(crate) struct Hub {
     /// everybody who reaches a listener]
     #[arg(long, value_name = "NAME:KEY=VALUE")]
     user: Vec<String>,
+}
+
+/// How streams are written to disk.
+#[derive(Clone, Copy, ValueEnum)]
+enum WriteMethod {
+    /// O_DIRECT with RWF_DSYNC where the volume allows it, else buffered
+    Auto,
+    /// Through the page cache with fdatasync
+    Buffered,
 }
 
 /// Where the hub runs.
@@ -115,6 +128,10 @@ impl Hub {
             syslog_subject: self.syslog_subject,
             // A server in the background changes its folder.
             data: std::path::absolute(&self.data).unwrap_or(self.data),
+            write_method: match self.write_method {
+                WriteMethod::Auto => WriteMethodChoice::Auto,
+                WriteMethod::Buffered => WriteMethodChoice::Buffered,
+            },
             streams: streams.items.clone(),
             users: users.items.clone(),
         };

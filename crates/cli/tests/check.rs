@@ -1,6 +1,7 @@
 //! `stilling check` and `stilling options` as a user meets them, and settings from files as the binary finds them.
 #![cfg(target_os = "linux")]
 
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -109,7 +110,7 @@ fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
     std::fs::write(folder.path().join("kept"), "").expect("it can be written");
     let said = run(folder.path(), "check", &[("ANN", "x")]);
     assert_eq!(said.status, Some(1), "{}", said.out);
-    told(&said, &["stilling.toml:3: `", "kept` is no folder, so nothing can be kept in"]);
+    told(&said, &["stilling.toml:3: `", "kept` is not a folder, so `"]);
     assert!(!said.out.contains("nothing is wrong"));
 }
 
@@ -124,10 +125,10 @@ fn what_is_not_wise_is_warned_of() {
     told(
         &said,
         &[
-            "warning: stilling.toml:1: 0.0.0.0:4222 can be reached from other machines, and without a user",
+            "warning: stilling.toml:1: 0.0.0.0:4222 is reachable from other machines, and without users",
             "warning: stilling.toml:2: 0.0.0.0:514 can be reached from other machines, and what they send is refused",
             "warning: stilling.toml:3: no stream keeps `logs.{host}`",
-            "the streams may come to keep 1024TiB, and there are",
+            "the streams may come to keep 1024TiB, and",
             "warning: STILLING_SERVICE_HOST: there is no such setting; it is not read",
         ],
     );
@@ -138,7 +139,7 @@ fn what_is_not_wise_is_warned_of() {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("it is ours");
         let said = run(folder.path(), "check", &[]);
         assert_eq!(said.status, Some(0), "{}", said.err);
-        assert!(!said.out.contains("without a user"), "{}", said.out);
+        assert!(!said.out.contains("without users"), "{}", said.out);
         assert_eq!(
             said.out.contains("everybody on this machine can read `stilling.toml`"),
             is_warned,
@@ -146,6 +147,125 @@ fn what_is_not_wise_is_warned_of() {
             said.out
         );
     }
+}
+
+/// What strangers reach without credentials is named before anything is opened, and again by the server.
+#[test]
+fn what_strangers_reach_is_warned_of_by_check_and_by_serve() {
+    let folder = folder(
+        "listen = ['0.0.0.0:0']\nopen-publish = true\ndemo = true\nnats = ['0.0.0.0:0']\n\
+         syslog-udp = ['0.0.0.0:0']\nsyslog-source = ['0.0.0.0/0']\naccept-threads = 1\n\
+         [[stream]]\nname = 'all'\nsubjects = ['>']\ndurability = 'memory'\n",
+    );
+    let expected = |port: &str| {
+        [
+            (1, "/status and /metrics there need no credentials; move them with admin ="),
+            (2, "without users every HTTP client there may publish to everything (/publish/*)"),
+            (3, "every client there may occupy the workers with /test/slow"),
+            (4, "without users every NATS client there may publish and subscribe to everything"),
+            (5, "syslog-source lets every address send"),
+        ]
+        .map(|(line, reason)| (format!("warning: stilling.toml:{line}: 0.0.0.0:{port}"), reason))
+    };
+    let is_there = |text: &str, (start, reason): &(String, &str)| {
+        text.lines().any(|line| line.contains(start.as_str()) && line.contains(reason))
+    };
+    let said = run(folder.path(), "check", &[]);
+    assert_eq!(said.status, Some(0), "{}", said.err);
+    for line in expected("0 ") {
+        assert!(is_there(&said.out, &line), "{line:?} is not in\n{}", said.out);
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
+    command.arg("serve").current_dir(folder.path()).env_clear();
+    let mut server =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut banner = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    while !banner.next().expect("it goes on").expect("text").starts_with("shards ") {}
+    // The warnings come before the banner.
+    server.kill().and_then(|()| server.wait()).expect("it runs");
+    let mut warned = String::new();
+    server.stderr.take().expect("it is piped").read_to_string(&mut warned).expect("text");
+    for line in expected("") {
+        assert!(is_there(&warned, &line), "{line:?} is not in\n{warned}");
+    }
+}
+
+#[test]
+fn an_address_that_is_named_twice_is_an_error_of_serve_and_check() {
+    let folder = folder("");
+    for command in ["check", "serve"] {
+        for (options, reason) in [
+            ("--listen 127.0.0.1:9 --listen 127.0.0.1:9", "stilling: --listen: 127.0.0.1:9 is named twice\n"),
+            (
+                "--listen 127.0.0.1:9 --listen 127.0.0.1:9 --admin 127.0.0.1:8 --nats 127.0.0.1:7",
+                "stilling: --listen: 127.0.0.1:9 is named twice\n",
+            ),
+            (
+                "--port 9 --admin 127.0.0.1:9",
+                "stilling: --admin: 127.0.0.1:9 is taken: `listen` listens there; give each of them an address of its own\n",
+            ),
+        ] {
+            let said = run(folder.path(), &format!("{command} {options}"), &[]);
+            assert_eq!((said.status, said.err.as_str()), (Some(1), reason), "{command} {options}");
+        }
+    }
+}
+
+/// A folder that cannot hold streams is an error at the start, like in `check`, and nothing is created.
+#[test]
+fn a_folder_that_cannot_hold_streams_is_an_error_before_the_first_message() {
+    let folder = folder("");
+    std::fs::write(folder.path().join("file"), "").expect("it can be written");
+    let options = "--nats 127.0.0.1:0 --data file/streams";
+    for (command, start) in [("check", "stilling: --data: `"), ("serve", "stilling: cannot store streams: `")]
+    {
+        let said = run(folder.path(), &format!("{command} {options}"), &[]);
+        assert_eq!(said.status, Some(1), "{command}: {}", said.out);
+        assert!(
+            said.err.starts_with(start) && said.err.contains("file` is not a folder, so `"),
+            "{}",
+            said.err
+        );
+    }
+    // A file system of 16 MiB, which only the commands inside see.
+    let script = r#"mount -t tmpfs -o size=16m none "$0" && exec "$@""#;
+    for (command, start) in [("check", "stilling: --data: `"), ("serve", "stilling: cannot store streams: `")]
+    {
+        let mut small = Command::new("unshare");
+        small.args(["--map-root-user", "--mount", "sh", "-c", script]).arg(folder.path());
+        small.arg(env!("CARGO_BIN_EXE_stilling")).args([command, "--nats", "127.0.0.1:0", "--data"]);
+        let output =
+            small.arg(folder.path().join("streams")).stdin(Stdio::null()).output().expect("unshare runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+        assert!(said.starts_with(start), "{command}: {said}");
+        assert!(
+            said.contains("bytes free, and the first segment of the stream events takes 67108864"),
+            "{said}"
+        );
+    }
+    assert!(!folder.path().join("streams").exists());
+}
+
+/// A folder in use keeps a second server from starting; `check` names the process and is content.
+#[test]
+fn a_folder_in_use_is_an_error_of_a_second_server() {
+    let folder = folder("");
+    let data = folder.path().join("streams");
+    std::fs::create_dir(&data).expect("a folder");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
+    command.args(["serve", "--nats", "127.0.0.1:0", "--data"]).arg(&data).current_dir(folder.path());
+    let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it runs");
+    let mut banner = BufReader::new(server.stdout.take().expect("it is piped")).lines();
+    while !banner.next().expect("it goes on").expect("text").starts_with("shards ") {}
+    let said = run(folder.path(), "check --nats 127.0.0.1:0 --data streams", &[]);
+    let process = server.id();
+    assert_eq!(said.status, Some(0), "{}", said.err);
+    told(&said, &[&format!("warning: --data: process {process} uses the stream events now")]);
+    let said = run(folder.path(), "serve --nats 127.0.0.1:0 --data streams", &[]);
+    server.kill().and_then(|()| server.wait()).expect("it runs");
+    assert_eq!(said.status, Some(1), "{}", said.out);
+    assert!(said.err.contains(&format!("is in use by process {process}")), "{}", said.err);
 }
 
 /// The page of the documentation is what the binary says; `cargo xtask configuration --write` makes it so.

@@ -9,16 +9,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime};
 
-use stilling_bench::collect::CollectError;
-use stilling_bench::collect::crash::{self, CrashPlan, Victim};
+use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Victim};
+use stilling_bench::collect::{Api, CollectError, Stored};
 
 /// Kills on each driver.
 const KILLS: u32 = 100;
+
+/// Kills on each driver where retention has a small bound.
+const KILLS_BOUNDED: u32 = 20;
+
+/// Times that a client is killed on each driver.
+const CLIENT_KILLS: usize = 6;
+
+/// Messages that a client is given before each kill.
+const LINES: usize = 3000;
 
 /// The shipped server on a port of the system's choice.
 struct Mortal {
     driver: &'static str,
     data: PathBuf,
+    options: &'static [&'static str],
     child: Option<Child>,
     /// Kept open, so that it can go on talking; what it says at its start fits into the pipe.
     out: Option<BufReader<ChildStdout>>,
@@ -31,7 +41,7 @@ impl Victim for Mortal {
         let local = |error: std::io::Error| CollectError::Local(format!("the server: {error}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
         command.args(["serve", "--verbose", "--nats", "127.0.0.1:0", "--driver", self.driver, "--data"]);
-        command.arg(&self.data).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.arg(&self.data).args(self.options).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(local)?;
         let out = child.stdout.take().ok_or_else(|| CollectError::Local("no output".to_owned()))?;
         self.child = Some(child);
@@ -51,6 +61,10 @@ impl Victim for Mortal {
 
     fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    fn process(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
     }
 
     fn kill(&mut self) -> Result<(), CollectError> {
@@ -73,23 +87,65 @@ impl Drop for Mortal {
     }
 }
 
+impl Mortal {
+    fn new(driver: &'static str, data: &Path, options: &'static [&'static str]) -> Mortal {
+        Mortal { driver, data: data.to_owned(), options, child: None, out: None, last_words: Vec::new() }
+    }
+}
+
 /// Kills the server again and again; the accounts are the message of whatever fails.
 fn check(driver: &'static str) {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().join("data");
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
-    // Other moments in every run; a failure prints which.
-    let seed = u64::from(since.subsec_nanos()) ^ since.as_secs();
+    let seed = seed();
     println!("{driver}: {KILLS} kills, seed {seed}");
-    let plan = CrashPlan { kills: KILLS, seed, timeout: Duration::from_secs(60), ..CrashPlan::default() };
-    let mut victim = Mortal { driver, data: data.clone(), child: None, out: None, last_words: Vec::new() };
-    let report = crash::run(&mut victim, &plan, |_| {});
+    let plan = CrashPlan { kills: KILLS, seed, ..plan(folder.path()) };
+    judge(&mut Mortal::new(driver, &data, &[]), &plan);
+    verified(&data);
+}
+
+/// The same with a bound that retention reaches, through the page cache.
+fn check_bounded(driver: &'static str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let options = &["--stream", "events=events.>:disk:retention-bytes=2MiB", "--write-method", "buffered"];
+    let plan = CrashPlan {
+        kills: KILLS_BOUNDED,
+        seed: seed(),
+        size: 2048,
+        retention_bytes: Some(2 << 20),
+        folder: Some(data.join("events")),
+        direct: Some(false),
+        descriptors_every: 1,
+        ..plan(folder.path())
+    };
+    let report = judge(&mut Mortal::new(driver, &data, options), &plan);
+    assert!(
+        report.acknowledged * 2048 < 3 << 20 || report.removed > 0,
+        "retention has work to do: {report:?}"
+    );
+}
+
+fn plan(folder: &Path) -> CrashPlan {
+    let direct = crash::can_write_directly(folder).then_some(true);
+    CrashPlan { timeout: Duration::from_secs(60), direct, ..CrashPlan::default() }
+}
+
+/// Other moments in every run; a failure prints which.
+fn seed() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a clock");
+    u64::from(since.subsec_nanos()) ^ since.as_secs()
+}
+
+fn judge(victim: &mut Mortal, plan: &CrashPlan) -> CrashReport {
+    let (driver, seed) = (victim.driver, plan.seed);
+    let report = crash::run(victim, plan, |_| {});
     let report = report.unwrap_or_else(|error| panic!("{driver}, seed {seed}: {error}"));
     let accounts = serde_json::to_string_pretty(&report).expect("it is plain");
     println!("{accounts}");
     assert!(report.is_good(), "{driver}, seed {seed}: the server did not keep its word: {accounts}");
-    assert_eq!(report.kills, KILLS);
-    verified(&data);
+    assert_eq!(report.kills, plan.kills);
+    report
 }
 
 /// After the last kill the journal is whole, or has at its end what the kill cut off.
@@ -112,4 +168,116 @@ fn what_uring_acknowledged_survives_a_hundred_kills() {
 #[test]
 fn what_poll_acknowledged_survives_a_hundred_kills() {
     check("poll");
+}
+
+/// What retention removes of a stream with a small bound it may remove, no descriptor is left open when segments come and
+/// go, and the buffered method is the buffered one.
+#[test]
+fn retention_takes_no_more_than_its_bound_on_uring() {
+    check_bounded("uring");
+}
+
+#[test]
+fn retention_takes_no_more_than_its_bound_on_poll() {
+    check_bounded("poll");
+}
+
+/// `stilling pub` with a spool; its input stays open, so that it ends by a kill alone.
+fn publisher(server: SocketAddr, spool: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
+    command.args(["pub", "--server", &format!("nats://{server}"), "--timeout", "60", "--spool"]).arg(spool);
+    command.stdout(Stdio::null());
+    command
+}
+
+/// The payloads of the stream, in order.
+fn stored(server: SocketAddr) -> Vec<String> {
+    let mut api = Api::connect(server, Duration::from_secs(60)).expect("the server listens");
+    let mut payloads = Vec::new();
+    let each = |stored: &Stored<'_>| {
+        payloads.push(String::from_utf8_lossy(stored.payload).into_owned());
+        Ok(())
+    };
+    api.replay("events", 1, each).expect("the stream can be read");
+    payloads
+}
+
+/// Kills clients in the middle of what they publish. What had reached the spool is in the stream once, when another
+/// client has delivered the rest: of each client's lines the first so many, and none twice.
+fn check_clients(driver: &'static str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, spool) = (folder.path().join("data"), folder.path().join("spool"));
+    let mut server = Mortal::new(driver, &data, &[]);
+    let address = server.start().expect("the server starts");
+    let mut wanted = 0;
+    for round in 0..CLIENT_KILLS {
+        let mut child = publisher(address, &spool)
+            .args(["--lines", "events.lines"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
+        let mut input = child.stdin.take().expect("it is piped");
+        let lines: String = (0..LINES).map(|line| format!("{round}-{line}\n")).collect();
+        let feeder = std::thread::spawn(move || {
+            // The client may be dead before it has read everything.
+            let _ = std::io::Write::write_all(&mut input, lines.as_bytes());
+            input
+        });
+        // Somewhere between the first message and the last.
+        wanted += 1 + round * LINES / CLIENT_KILLS;
+        stilling_probe::eventually("so many are stored", || (stored(address).len() >= wanted).then_some(()));
+        child.kill().and_then(|()| child.wait()).expect("it is killed");
+        drop(feeder.join().expect("it does not panic"));
+        let status = publisher(address, &spool).stdin(Stdio::null()).status().expect("the next client runs");
+        assert!(status.success(), "round {round}: {status}");
+        wanted = stored(address).len();
+    }
+    let all = stored(address);
+    for round in 0..CLIENT_KILLS {
+        let start = format!("{round}-");
+        let mut numbers: Vec<usize> =
+            all.iter().filter_map(|payload| payload.strip_prefix(&start)?.parse().ok()).collect();
+        numbers.sort_unstable();
+        let count = numbers.len();
+        assert!(count > 0, "{driver}, round {round}: nothing is stored");
+        assert!(
+            numbers.into_iter().eq(0..count),
+            "{driver}, round {round}: {count} are not the first, each once"
+        );
+    }
+    server.kill().expect("it ran to the end");
+}
+
+/// Row 0.4: a client that is killed loses nothing that it had kept, and nothing is there twice.
+#[test]
+fn what_killed_clients_had_kept_is_stored_once_on_uring() {
+    check_clients("uring");
+}
+
+#[test]
+fn what_killed_clients_had_kept_is_stored_once_on_poll() {
+    check_clients("poll");
+}
+
+/// Row 2.6: the active segment is written past the page cache where the volume allows it, and through it where the
+/// operator wants that.
+#[test]
+fn segments_are_written_past_the_page_cache_where_that_works() {
+    for (driver, options, wanted) in [
+        ("uring", &[][..], None),
+        ("poll", &[], None),
+        ("uring", &["--write-method", "buffered"], Some(false)),
+        ("poll", &["--write-method", "buffered"], Some(false)),
+    ] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let wanted = wanted.unwrap_or_else(|| crash::can_write_directly(folder.path()));
+        let mut server = Mortal::new(driver, &folder.path().join("data"), options);
+        let address = server.start().expect("the server starts");
+        let process = server.process().expect("it runs");
+        assert_eq!(crash::writes_directly(process), None, "{driver}: there is no segment yet");
+        let mut client = publisher(address, &folder.path().join("spool"));
+        assert!(client.args(["events.a", "x"]).status().expect("the client runs").success());
+        assert_eq!(crash::writes_directly(process), Some(wanted), "{driver} {options:?}");
+        server.kill().expect("it ran to the end");
+    }
 }

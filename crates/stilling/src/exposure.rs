@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use crate::config::{Admin, ServeConfig};
 use crate::http::Way;
-use crate::listeners::Protocol;
+use crate::listeners::{Listeners, Protocol};
 use crate::settings::SourceRange;
 
 /// Something that is reachable from other machines without credentials.
@@ -26,6 +26,13 @@ pub(crate) struct Endpoint {
     /// It is the listener of `admin` alone.
     pub(crate) is_admin: bool,
     pub(crate) address: SocketAddr,
+}
+
+/// The addresses of open listeners on the network.
+pub(crate) fn endpoints(open: &Listeners) -> Vec<Endpoint> {
+    let of = |(&speaks, &address)| Endpoint { speaks, is_admin: false, address };
+    let admin = open.admin.map(|address| Endpoint { speaks: Protocol::Http, is_admin: true, address });
+    open.protocols.iter().zip(&open.addresses).map(of).chain(admin).collect()
 }
 
 impl ServeConfig {

@@ -96,7 +96,7 @@ impl HubPlan {
             if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
                 return Err(ServeError::Data(shortage));
             }
-            Opened::open(hub, &config.data, size_max).map_err(ServeError::Streams)
+            Opened::open(hub, &config.data, size_max, config.write_method).map_err(ServeError::Streams)
         })
     }
 

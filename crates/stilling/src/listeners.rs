@@ -26,7 +26,6 @@ use stilling_engine::limits::LISTENERS_MAX;
 use stilling_engine::net::{self, ListenOptions};
 
 use crate::config::{ServeConfig, ServeError};
-use crate::exposure::Endpoint;
 use crate::hand_over::{HandOverError, Passed};
 use crate::http::Way;
 use crate::socket_file::SocketFile;
@@ -92,7 +91,6 @@ pub(crate) enum When<'a> {
 pub(crate) struct Listeners {
     /// Where it listens, ports filled in; without `admin`.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// What is spoken at each of them.
     pub(crate) protocols: Vec<Protocol>,
     /// The address of the pages, port filled in, if they have a listener of their own.
     pub(crate) admin: Option<SocketAddr>,
@@ -202,13 +200,6 @@ impl Listeners {
         self.of_shards.iter().map(Vec::len).sum()
     }
 
-    /// The addresses on the network and what is answered there.
-    pub(crate) fn endpoints(&self) -> Vec<Endpoint> {
-        let of = |(&speaks, &address)| Endpoint { speaks, is_admin: false, address };
-        let admin = self.admin.map(|address| Endpoint { speaks: Protocol::Http, is_admin: true, address });
-        self.protocols.iter().zip(&self.addresses).map(of).chain(admin).collect()
-    }
-
     /// A copy of every listener, each once even if several shards share it. Unix sockets stay: a successor has its own in
     /// the same place.
     pub(crate) fn copies(&self) -> io::Result<Vec<OwnedFd>> {
@@ -238,7 +229,6 @@ pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
     }
 }
 
-/// What there is.
 struct Found {
     groups: Vec<Group>,
     /// Where the old server listens, and this one is not to.
@@ -287,12 +277,10 @@ fn group(
                 groups[at].sockets.push(descriptor);
             }
             // The parent decides where this server listens, besides what was asked for by name.
-            None => groups.push(Group {
-                speaks: Protocol::Http,
-                is_admin: false,
-                wanted: address,
-                sockets: vec![descriptor],
-            }),
+            None => {
+                let (speaks, is_admin, sockets) = (Protocol::Http, false, vec![descriptor]);
+                groups.push(Group { speaks, is_admin, wanted: address, sockets });
+            }
         }
         settle_ports(&mut groups);
     }

@@ -27,7 +27,7 @@ use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
 use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
-use crate::exposure::{Endpoint, Exposure, is_loopback};
+use crate::exposure::{self, Endpoint, Exposure, is_loopback};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
@@ -113,7 +113,7 @@ impl Server {
             .collect();
         let unix = Protocol::Syslog(Way::Unix).scheme();
         urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path.display())));
-        let endpoints = listeners.endpoints();
+        let endpoints = exposure::endpoints(&listeners);
         let exposures = config.exposures_of(endpoints.iter().copied());
         let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
         if let Some(plan) = &plan {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use stilling_wire::nats::{
-    Connect, Headers, Limits, PING, PONG, PubVerdict, ServerDecoder, ServerEvent, encode_sub,
+    Connect, Headers, Limits, PING, PONG, Pub, PubVerdict, ServerDecoder, ServerEvent, encode_sub,
 };
 
 use super::acks::Ack;
@@ -43,6 +43,10 @@ pub(super) struct Nats {
     pattern: Arc<Pattern>,
     client: u16,
     confirmed: bool,
+    /// What the ids of messages begin with, if they have ids: `<run>.<client>.`
+    ids: Option<String>,
+    /// The header block of a message.
+    headers: Vec<u8>,
     stream: Option<String>,
     limits: Limits,
     decoder: ServerDecoder,
@@ -67,6 +71,8 @@ impl Nats {
             pattern: Arc::clone(&run.pattern),
             client,
             confirmed: plan.confirmed,
+            ids: plan.message_ids.then(|| format!("{}.{client}.", run.id)),
+            headers: Vec::new(),
             stream: plan.stream.clone(),
             limits: limits(),
             decoder: ServerDecoder::default(),
@@ -78,6 +84,25 @@ impl Nats {
             after_number: format!("{}{}\r\n", if plan.confirmed { " " } else { "" }, plan.size).into_bytes(),
             known: Vec::new(),
         }
+    }
+
+    fn publish_with_id(&mut self, counter: u64, out: &mut Vec<u8>) {
+        let mut digits = itoa::Buffer::new();
+        let number = digits.format(counter).as_bytes();
+        self.headers.clear();
+        for piece in [
+            b"NATS/1.0\r\nNats-Msg-Id: ",
+            self.ids.as_deref().unwrap_or_default().as_bytes(),
+            number,
+            b"\r\n\r\n",
+        ] {
+            self.headers.extend_from_slice(piece);
+        }
+        let reply = if self.confirmed { [&self.inbox[..], number].concat() } else { Vec::new() };
+        let mut payload = Vec::with_capacity(self.pattern.size());
+        self.pattern.write(Mark { client: self.client, counter }, &mut payload);
+        let reply = self.confirmed.then_some(&reply[..]);
+        Pub { subject: &self.subject, reply, headers: &self.headers, payload: &payload }.encode(out);
     }
 
     /// What an answer to message `counter` says.
@@ -98,6 +123,9 @@ impl Nats {
             }
             Ok(PubVerdict::Stored(ack)) if self.stream.as_deref().is_some_and(|name| name != ack.stream) => {
                 bad(Failure::WrongStream, answer())
+            }
+            Ok(PubVerdict::Stored(ack)) if ack.duplicate && self.ids.is_some() => {
+                Heard::Ack(Ack { counter: Some(counter), place: (0, ack.sequence) })
             }
             Ok(PubVerdict::Stored(ack)) if ack.duplicate => bad(Failure::FalseDuplicate, answer()),
             Ok(PubVerdict::Stored(ack)) => {
@@ -143,6 +171,9 @@ impl Speech for Nats {
 
     #[inline]
     fn publish(&mut self, counter: u64, out: &mut Vec<u8>) {
+        if self.ids.is_some() {
+            return self.publish_with_id(counter, out);
+        }
         out.extend_from_slice(&self.before_number);
         if self.confirmed {
             out.extend_from_slice(itoa::Buffer::new().format(counter).as_bytes());

@@ -62,6 +62,9 @@ pub struct Plan {
     pub span: Option<Duration>,
     /// Waits for acknowledgements. Default: true.
     pub confirmed: bool,
+    /// Gives each message an id of its own (`Nats-Msg-Id`), so that one that is sent again is stored once. Default:
+    /// false.
+    pub message_ids: bool,
     /// A connection for each message. Default: false.
     pub per_message: bool,
     /// Client number N publishes to `<subject>.N`; the key of the stream in Redis. Default: `events`.
@@ -109,6 +112,7 @@ impl Plan {
             messages: None,
             span: Some(Duration::from_secs(10)),
             confirmed: true,
+            message_ids: false,
             per_message: false,
             subject: "events".to_owned(),
             stream: Some("events".to_owned()),

@@ -31,7 +31,7 @@ fn run(lie: Lie, kills: u32, clients: u16) -> CrashReport {
 fn a_server_that_keeps_its_word_passes() {
     let report = run(Lie::Nothing, 10, 4);
     assert!(report.is_good(), "{report:?}");
-    assert_eq!((report.kills, report.acknowledged + report.found_unacknowledged), (10, report.found));
+    assert_eq!((report.kills, report.acknowledged + report.found_unacknowledged()), (10, report.found));
 }
 
 #[test]
@@ -44,7 +44,8 @@ fn each_broken_word_has_its_name() {
     };
     check(Lie::SwappedAtStart, "reordered", |report| report.reordered);
     check(Lie::InventedAtStart, "invented", |report| report.invented);
-    check(Lie::TwiceAtStart, "invented", |report| report.invented);
+    check(Lie::TwiceAtStart, "stored_twice", |report| report.stored_twice);
+    check(Lie::IdsIgnored, "stored_twice", |report| report.stored_twice);
     check(Lie::LostAtStart, "lost", |report| report.lost);
     check(Lie::LostLater, "lost", |report| report.lost);
     check(Lie::OtherStream(5), "refused", |report| report.refused);

@@ -51,6 +51,8 @@ pub(crate) enum Lie {
     TwiceAtStart,
     /// At the second start after a kill, there is something else in the place of the first record.
     LostLater,
+    /// A message that is sent again is stored again; the first one is never acknowledged.
+    IdsIgnored,
 }
 
 type Writer = Arc<Mutex<TcpStream>>;
@@ -60,6 +62,8 @@ struct Kept {
     is_alive: bool,
     starts: u32,
     records: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The sequence of each header block: the generator's have nothing but the message's id.
+    ids: std::collections::HashMap<Vec<u8>, u64>,
     /// Publications to the stream, kept or not.
     publications: u64,
     deliveries: u64,
@@ -98,6 +102,7 @@ impl Fake {
             is_alive: true,
             starts: 0,
             records: Vec::new(),
+            ids: std::collections::HashMap::new(),
             publications: 0,
             deliveries: 0,
             subscribers: Vec::new(),
@@ -284,22 +289,33 @@ impl Conversation<'_> {
         let number = kept.publications;
         kept.publications += 1;
         let lie = kept.lie;
-        if lie != Lie::Forgotten(number) {
-            kept.records.push((message.subject.as_bytes().to_vec(), message.payload.to_vec()));
-        }
-        self.deliver(&mut kept, message);
-        let Some(reply) = message.reply else { return true };
         let ack = |sequence, stream: &str, duplicate| {
             let mut json = Vec::new();
             PubAck { stream: stream.to_owned().into(), sequence, duplicate }.encode(&mut json);
             json
         };
+        if !message.headers.is_empty() && lie != Lie::IdsIgnored {
+            let next = kept.records.len() as u64 + 1;
+            let first = *kept.ids.entry(message.headers.to_vec()).or_insert(next);
+            if first != next {
+                if let Some(reply) = message.reply {
+                    self.reply(reply.as_bytes(), b"", &ack(first, "events", true), None, out);
+                }
+                return true;
+            }
+        }
+        if lie != Lie::Forgotten(number) {
+            kept.records.push((message.subject.as_bytes().to_vec(), message.payload.to_vec()));
+        }
+        self.deliver(&mut kept, message);
+        let Some(reply) = message.reply else { return true };
         let sequence = kept.records.len() as u64 + u64::from(lie == Lie::Forgotten(number));
         let right = ack(sequence, "events", false);
         let to = reply.as_bytes();
         let mut say = |payload: &[u8]| self.reply(to, b"", payload, None, out);
         match lie {
             Lie::Silence(at) if at == number => {}
+            Lie::IdsIgnored if number == 0 => {}
             Lie::TwiceAcknowledged(at) if at == number => {
                 say(&right);
                 say(&right);

@@ -6,12 +6,13 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use stilling_bench::collect::Storage;
 use stilling_bench::collect::crash::{self, CrashPlan, CrashReport, Process};
 
 use super::collect::Kept;
 use super::seconds;
+use crate::settings::units::bytes;
 
 /// The options of `bench crash`.
 #[derive(Args)]
@@ -34,9 +35,24 @@ pub(super) struct Crash {
     /// Client N publishes to SUBJECT.N
     #[arg(long, value_name = "SUBJECT", default_value = "events")]
     subject: String,
-    /// The stream, which must keep everything
+    /// The stream
     #[arg(long, value_name = "NAME", default_value = "events")]
     stream: String,
+    /// Most acknowledgements between a start and a kill; most lives have at most 2000
+    #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    acks: u64,
+    /// What the server was told to keep of the stream: older records may be gone [default: everything is to be there]
+    #[arg(long, value_name = "BYTES", value_parser = bytes(1..))]
+    retention_bytes: Option<u64>,
+    /// The folder of the stream's segments, to judge what retention removed [default: what is gone may be gone]
+    #[arg(long, value_name = "FOLDER", requires = "retention_bytes")]
+    stream_folder: Option<PathBuf>,
+    /// How segments have to be written; direct counts where the volume of --data allows it [default: either way]
+    #[arg(long, value_enum, value_name = "METHOD")]
+    write_method: Option<Method>,
+    /// Count the server's descriptors before and after a load in one life of so many; 0: in none
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    descriptors_every: u32,
     /// Make the stream at the first start
     #[arg(long, value_enum, value_name = "WHERE")]
     make_stream: Option<Kept>,
@@ -57,6 +73,15 @@ pub(super) struct Crash {
     command: Vec<String>,
 }
 
+/// How segments are written.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Method {
+    /// Past the page cache (O_DIRECT)
+    Direct,
+    /// Through the page cache
+    Buffered,
+}
+
 impl Crash {
     pub(super) fn run(self) -> Result<(), Box<dyn Error>> {
         let address = match self.listen {
@@ -72,6 +97,14 @@ impl Crash {
             window: self.window,
             subject: self.subject,
             stream: self.stream,
+            acks_max: self.acks,
+            retention_bytes: self.retention_bytes,
+            folder: self.stream_folder,
+            direct: self
+                .write_method
+                .map(|method| method == Method::Direct)
+                .filter(|is_direct| !is_direct || crash::can_write_directly(&self.data)),
+            descriptors_every: self.descriptors_every,
             make_stream: self.make_stream.map(Storage::from),
             timeout: self.timeout,
         };
@@ -99,12 +132,16 @@ fn table(report: &CrashReport) -> String {
         ("kills", u64::from(report.kills)),
         ("acknowledged", report.acknowledged),
         ("found", report.found),
-        ("found unacknowledged", report.found_unacknowledged),
+        ("found unacknowledged", report.found_unacknowledged()),
         ("lost", report.lost),
         ("invented", report.invented),
         ("reordered", report.reordered),
+        ("stored twice", report.stored_twice),
+        ("removed by retention", report.removed),
         ("refused", report.refused),
         ("failed starts", report.failed_starts),
+        ("descriptor leaks", report.descriptor_leaks),
+        ("wrong method", report.wrong_method),
         ("longest start (ms)", report.longest_start_ms),
     ];
     rows.iter().map(|(name, value)| format!("{name:<22}{value}\n")).collect()

@@ -107,6 +107,12 @@ impl FileDisk {
         FileDisk { method, fresh, ..self }
     }
 
+    /// The same directory with durable writes through the page cache, for this reason, whatever the file system allows.
+    #[must_use]
+    pub fn buffered(self, reason: &str) -> FileDisk {
+        FileDisk { method: WriteMethod::Buffered { reason: reason.to_owned() }, ..self }
+    }
+
     /// The process that keeps the directory for itself, as far as can be told without taking part: the lock's file names
     /// it, and the system's list of locks says whether it still has it.
     #[must_use]

@@ -20,6 +20,7 @@ use stilling_ring::{Receiver, Wake, mailbox};
 
 use super::runner::Mailboxes;
 use crate::config::ServeError;
+use crate::settings::WriteMethodChoice;
 
 /// Orders for records that may be unanswered.
 const READ_ORDERS_MAX: usize = 64;
@@ -31,6 +32,7 @@ pub(crate) struct Opened<D: Disk = FileDisk> {
     limits: Limits,
     /// When this was made: the creation time of streams that are new.
     opened_ns: UnixNanos,
+    write_method: WriteMethodChoice,
     /// Whether there is a directory; without, it is made with the first record.
     logs: Option<Vec<Log<D>>>,
     recoveries: Vec<Recovery>,
@@ -38,16 +40,27 @@ pub(crate) struct Opened<D: Disk = FileDisk> {
 
 impl Opened {
     /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
-    pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
+    pub(crate) fn open(
+        config: HubConfig,
+        data: &Path,
+        message_size_max: usize,
+        write_method: WriteMethodChoice,
+    ) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
         let limits = Limits { batch_size, ..Limits::default() };
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let data_folder = data.to_owned();
-        let mut opened =
-            Opened { config, data: data_folder, limits, opened_ns, logs: None, recoveries: Vec::new() };
+        let mut opened = Opened {
+            config,
+            data: data.to_owned(),
+            limits,
+            opened_ns,
+            write_method,
+            logs: None,
+            recoveries: Vec::new(),
+        };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.log_configs(), data)?;
+            let (logs, recoveries) = open_all(&opened.log_configs(), data, write_method)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
@@ -62,8 +75,15 @@ impl Opened<SimulatedDisk> {
         (log, limits): (LogConfig, Limits),
     ) -> Result<Opened<SimulatedDisk>, OpenError> {
         let opened_ns = log.created_ns;
-        let mut opened =
-            Opened { config, data: PathBuf::new(), limits, opened_ns, logs: None, recoveries: Vec::new() };
+        let mut opened = Opened {
+            config,
+            data: PathBuf::new(),
+            limits,
+            opened_ns,
+            write_method: WriteMethodChoice::Auto,
+            logs: None,
+            recoveries: Vec::new(),
+        };
         let mut logs = Vec::new();
         for (name, disk) in opened.names().iter().zip(disks) {
             let (log, recovery) = Log::open(disk.clone(), name, log)?;
@@ -126,7 +146,13 @@ impl<D: Disk> Opened<D> {
         let threads = match self.logs {
             Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened { streams, data: self.data.clone(), limits, wake: Arc::clone(wake) },
+            None => Way::Unopened {
+                streams,
+                data: self.data.clone(),
+                write_method: self.write_method,
+                limits,
+                wake: Arc::clone(wake),
+            },
         };
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
@@ -158,12 +184,17 @@ pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 fn open_all(
     streams: &[(String, LogConfig)],
     data: &Path,
+    write_method: WriteMethodChoice,
 ) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
     for (name, config) in streams {
         let path = data.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
+        let disk = match write_method {
+            WriteMethodChoice::Auto => disk,
+            WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
+        };
         let (log, recovery) = Log::open(disk, name, *config)?;
         logs.push(log);
         recoveries.push(recovery);
@@ -235,6 +266,7 @@ enum Way {
     Unopened {
         streams: Vec<(String, LogConfig)>,
         data: PathBuf,
+        write_method: WriteMethodChoice,
         limits: Limits,
         wake: Arc<Wake>,
     },
@@ -274,7 +306,7 @@ impl House {
         if !matches!(self.threads, Way::Unopened { .. }) {
             return;
         }
-        let Way::Unopened { streams, data, limits, wake } =
+        let Way::Unopened { streams, data, write_method, limits, wake } =
             std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
         else {
             return;
@@ -284,7 +316,7 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome = open_all(&streams, &data)
+            let outcome = open_all(&streams, &data, write_method)
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
@@ -435,7 +467,7 @@ mod tests {
     const KEY: HashKey = HashKey(1, 2);
 
     fn open(data: &Path) -> Opened {
-        Opened::open(HubConfig::default(), data, 1024).expect("it opens")
+        Opened::open(HubConfig::default(), data, 1024, WriteMethodChoice::Auto).expect("it opens")
     }
 
     /// Somebody else's records of the stream `events`.

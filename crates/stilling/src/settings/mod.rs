@@ -55,6 +55,8 @@ pub struct HubConfig {
     pub syslog_subject: SubjectTemplate,
     /// The folder of streams on disk; it appears at the first durable publish. Default: `stilling-data`.
     pub data: PathBuf,
+    /// How streams are written to disk. Default: as directly as the volume allows.
+    pub write_method: WriteMethodChoice,
     /// The streams. Default: `events`, bound to `events.>`.
     pub streams: Vec<StreamConfig>,
     /// Who may come in. Default: everybody who reaches a listener.
@@ -71,10 +73,21 @@ impl Default for HubConfig {
             syslog_sources: SourceRange::loopback(),
             syslog_subject: SubjectTemplate::default(),
             data: PathBuf::from("stilling-data"),
+            write_method: WriteMethodChoice::Auto,
             streams: StreamConfig::defaults(),
             users: Vec::new(),
         }
     }
+}
+
+/// How streams are written to disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteMethodChoice {
+    /// Past the page cache (O_DIRECT, RWF_DSYNC) where a probe of the volume shows that this works, else buffered.
+    #[default]
+    Auto,
+    /// Through the page cache, with fdatasync.
+    Buffered,
 }
 
 /// Sockets of one kind cannot be in the way of those of the other.

@@ -1,13 +1,14 @@
 //! `POST /publish/<subject>`.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
 use stilling::engine::CloseReason;
 use stilling::http::{Method, Routes, Status};
 use stilling::settings::{Credential, HubConfig, Secret, StreamConfig, UserConfig};
-use stilling::{Admin, DriverChoice};
+use stilling::{Admin, DriverChoice, ServeConfig};
 use stilling_hub::{Door, Loss};
 
 use crate::support::{Answer, House, Peer, any_port, eventually, run};
@@ -27,6 +28,7 @@ on_both_drivers!(
     a_frozen_stream_refuses,
     a_hub_that_stands_still_is_waited_for_within_bounds,
     routes_come_first_and_pages_alone_publish_nothing,
+    without_users_only_loopback_listeners_take_publications,
     without_a_hub_there_is_nothing,
     curl_publishes,
     many_at_once_lose_nothing,
@@ -399,6 +401,43 @@ fn routes_come_first_and_pages_alone_publish_nothing(driver: DriverChoice) {
     let mut admin = Peer::connect(house.admin());
     assert_eq!(admin.ask(post("/publish/quick.a", "", "x")).status, 404);
     drop(admin);
+    house.finish();
+}
+
+/// Listens on a loopback address and on all.
+fn on_all(config: &mut ServeConfig) {
+    config.listen = vec![any_port(), SocketAddr::from(([0, 0, 0, 0], 0))];
+}
+
+/// The answer to a publication at the listener that other machines reach.
+fn at_the_open_one(house: &House) -> Answer {
+    let address = house.all_at("http")[1];
+    let mut peer = Peer::connect(SocketAddr::from(([127, 0, 0, 1], address.port())));
+    peer.ask(post("/publish/quick.a/b", "", "abc"))
+}
+
+/// What changes or reads messages needs credentials where other machines reach it.
+fn without_users_only_loopback_listeners_take_publications(driver: DriverChoice) {
+    let stored = "{\"stream\":\"quick\",\"first\":1,\"last\":1}";
+    let house = House::with(driver, on_all);
+    says(&at_the_open_one(&house), 403, "needs users ([[user]]), or --open-publish");
+    is(&house.connect().ask(post("/publish/quick.a", "", "x")), 200, stored);
+    house.finish();
+    let house = House::with(driver, |config| {
+        on_all(config);
+        config.open_publish = true;
+    });
+    is(&at_the_open_one(&house), 200, stored);
+    house.finish();
+    let house = House::with(driver, |config| {
+        on_all(config);
+        config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
+    });
+    assert_eq!(at_the_open_one(&house).status, 401);
+    house.finish();
+    let routes = Routes::new().fallback_inline(|request| format!("mine: {}", request.body().len()));
+    let house = House::answering(driver, routes, on_all);
+    is(&at_the_open_one(&house), 200, "mine: 3");
     house.finish();
 }
 

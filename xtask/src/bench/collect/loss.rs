@@ -23,38 +23,85 @@ pub(crate) const VICTIMS: [Peer; 4] =
 pub(crate) struct Found {
     pub(crate) kills: u32,
     pub(crate) acknowledged: u64,
-    pub(crate) found_unacknowledged: u64,
+    pub(crate) found: u64,
     pub(crate) lost: u64,
     pub(crate) invented: u64,
     pub(crate) reordered: u64,
+    pub(crate) stored_twice: u64,
+    pub(crate) removed: u64,
     pub(crate) refused: u64,
     pub(crate) failed_starts: u64,
+    pub(crate) descriptor_leaks: u64,
+    pub(crate) wrong_method: u64,
     pub(crate) longest_start_ms: u64,
     pub(crate) evidence: std::collections::BTreeMap<String, String>,
 }
 
 impl Found {
     pub(crate) fn is_good(&self) -> bool {
-        self.lost + self.invented + self.reordered + self.refused == 0 && self.acknowledged > 0
+        let wrong = [
+            self.lost,
+            self.invented,
+            self.reordered,
+            self.stored_twice,
+            self.refused,
+            self.failed_starts,
+            self.descriptor_leaks,
+            self.wrong_method,
+        ];
+        wrong == [0; 8] && self.acknowledged > 0
     }
+
+    /// Messages without an acknowledgement that are there all the same.
+    pub(crate) fn found_unacknowledged(&self) -> u64 {
+        self.found.saturating_sub(self.acknowledged)
+    }
+}
+
+/// What is asked of a server beside its defaults, and how long it may live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Demands {
+    pub(crate) kills: u32,
+    pub(crate) seed: u64,
+    /// Most acknowledgements of a life.
+    pub(crate) acks: u64,
+    /// What the stream keeps, in the words of the option.
+    pub(crate) retention_bytes: Option<&'static str>,
+    pub(crate) is_buffered: bool,
+    /// One life of so many in which descriptors are counted.
+    pub(crate) descriptors_every: u32,
 }
 
 /// Kills a server so often.
 ///
 /// # Errors
 /// If there is no report.
-pub(crate) fn kill(peer: Peer, place: &Place, kills: u32, seed: u64) -> Outcome<Found> {
+pub(crate) fn kill(peer: Peer, place: &Place, demands: &Demands) -> Outcome<Found> {
     let folder = place.folder.join("data");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let words = peer.command(place, address, &folder, Keeps::Disk)?;
+    let mut words = peer.command(place, address, &folder, Keeps::Disk)?;
     let mut command = Command::new(&place.stilling);
     command.args(["bench", "crash", "--json"]);
+    let Demands { kills, seed, acks, descriptors_every, .. } = demands;
     command.args([format!("--kills={kills}"), format!("--seed={seed}"), format!("--listen={address}")]);
+    command.args([format!("--acks={acks}"), format!("--descriptors-every={descriptors_every}")]);
     command.arg("--data").arg(&folder);
     if matches!(peer, Peer::JetStream | Peer::JetStreamAlways) {
         command.arg("--make-stream=file");
+    } else {
+        if let (Some(bytes), Some(stream)) = (demands.retention_bytes, words.last_mut()) {
+            stream.push_str(&format!(":retention-bytes={bytes}"));
+            command.arg(format!("--retention-bytes={bytes}"));
+            command.arg("--stream-folder").arg(folder.join("kept").join("events"));
+        }
+        if demands.is_buffered {
+            words.extend(["--write-method", "buffered"].map(str::to_owned));
+            command.arg("--write-method=buffered");
+        } else {
+            command.arg("--write-method=direct");
+        }
     }
     command.arg("--").args(words);
     let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
@@ -84,9 +131,17 @@ impl Bench {
         let mut table = vec![head.map(str::to_owned).to_vec()];
         for peer in self.able(&VICTIMS) {
             println!("{TITLE}, {}", peer.name());
-            let found = kill(peer, &self.place, kills, 1)?;
+            let demands = Demands {
+                kills,
+                seed: 1,
+                acks: 2000,
+                retention_bytes: None,
+                is_buffered: false,
+                descriptors_every: 0,
+            };
+            let found = kill(peer, &self.place, &demands)?;
             if matches!(peer, Peer::StillingUring | Peer::StillingPoll) {
-                let wrong = (found.lost + found.invented + found.reordered) as f64;
+                let wrong = (found.lost + found.invented + found.reordered + found.stored_twice) as f64;
                 let what = format!("acknowledged messages not as they were after SIGKILL, {}", peer.name());
                 self.targets.borrow_mut().push(Target::at_most(what, 0.0, Some(wrong), ""));
             }
@@ -94,7 +149,7 @@ impl Bench {
             let mut row = vec![peer.name().to_owned(), found.kills.to_string()];
             row.extend(counts.map(|count| figures::thousands(count as f64)));
             row.extend([
-                figures::thousands(found.found_unacknowledged as f64),
+                figures::thousands(found.found_unacknowledged() as f64),
                 found.failed_starts.to_string(),
                 found.longest_start_ms.to_string(),
             ]);

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-pub(crate) use loss::{VICTIMS, kill};
+pub(crate) use loss::{Demands, VICTIMS, kill};
 pub(crate) use peers::Peer;
 
 use super::figures::{self, Section, Series};

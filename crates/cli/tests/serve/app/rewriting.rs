@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use super::{ask_alone, before_fakes, fake, get};
-use crate::support::{Driver, Server, binary};
+use crate::support::{Driver, Peer, Server, binary};
 
 on_both_drivers! {
     a_request_arrives_with_what_a_process_must_know_and_nothing_of_the_hop,
@@ -13,6 +13,7 @@ on_both_drivers! {
     answers_without_a_body_have_none,
     the_pages_about_the_server_stay_its_own,
     secrets_of_the_environment_do_not_reach_the_processes,
+    publications_are_taken_from_the_program_on_loopback_alone,
 }
 
 /// RFC 9110 §7.6.1 and §7.6.3, RFC 9112 §3.2.
@@ -194,4 +195,22 @@ fn secrets_of_the_environment_do_not_reach_the_processes(driver: Driver) {
         assert!(!has(secret), "{names}");
         server.finish();
     }
+}
+
+/// A hub beside a program takes `/publish/*` where publications are allowed, and says so; elsewhere the path is the
+/// program's.
+fn publications_are_taken_from_the_program_on_loopback_alone(driver: Driver) {
+    let options = "--listen 0.0.0.0:0 --nats 127.0.0.1:0 --stream events=events.>:memory";
+    let (server, watcher) = before_fakes(driver, options);
+    let [own, programs] = server.addresses()[..] else { panic!("two listeners") };
+    let publish = |port: u16| {
+        let mut peer = Peer::connect(([127, 0, 0, 1], port).into());
+        peer.ask("POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc").into_text()
+    };
+    assert_eq!(publish(own.port()).trim_end(), "{\"stream\":\"events\",\"first\":1,\"last\":1}");
+    assert_eq!(publish(programs.port()), "3 bad", "the program's answer");
+    let said = server.banner_line("publish ");
+    assert_eq!(said, format!("http://{own}/publish/* (answered here, not by the app)"));
+    drop(watcher);
+    server.finish();
 }

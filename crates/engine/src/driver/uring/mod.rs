@@ -46,8 +46,6 @@ use rustix::net::SocketFlags;
 use socket2::SockAddr;
 use stilling_ring::Time;
 
-pub use self::table::{Accepted, Direct};
-
 use self::buffers::Buffers;
 use self::complete::Events;
 use self::direct::Coming;
@@ -55,6 +53,7 @@ use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
 use self::source::{Accepting, Armed, Sources};
 use self::table::Table;
+pub use self::table::{Accepted, Direct};
 use self::wakeup::Wakeup;
 use super::accepting::{Reserve, accept_now};
 use super::peer::{has_hung_up, has_nothing_unread};

@@ -1,0 +1,121 @@
+//! A publisher over all lives of the server. What was not acknowledged when the server died is sent again under its
+//! message id, before anything new.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::super::buffer::{self, Buffer};
+use super::super::run::Run;
+use super::super::speech::{self, Heard, Speech};
+
+/// How long one read waits before the client checks whether the server is dead.
+const READ_SPAN: Duration = Duration::from_millis(20);
+
+pub(super) struct Client {
+    pub(super) number: u16,
+    speech: Box<dyn Speech>,
+    /// Messages that were ever sent; their counters are below this.
+    pub(super) sent: u64,
+    /// Messages that were sent and not answered, by their counters.
+    unanswered: BTreeSet<u64>,
+    /// Where each message was found, by its counter; 0: not yet.
+    pub(super) places: Vec<u64>,
+    /// The highest counter that was found.
+    pub(super) newest: Option<u64>,
+    /// Acknowledgements since the last comparison: counter and sequence.
+    pub(super) acknowledged: Vec<(u64, u64)>,
+    pub(super) refusals: Vec<String>,
+}
+
+/// What ends a load.
+pub(super) struct Load<'a> {
+    pub(super) window: u32,
+    /// Acknowledgements of all clients.
+    pub(super) heard: &'a AtomicU64,
+    /// The server was killed.
+    pub(super) over: &'a AtomicBool,
+    /// Messages that the client may begin; then it waits for their answers and closes. `None`: it goes on until the
+    /// server is dead.
+    pub(super) budget: Option<u64>,
+}
+
+impl Client {
+    pub(super) fn new(run: &Run, number: u16) -> Client {
+        Client {
+            number,
+            speech: speech::of(run, number),
+            sent: 0,
+            unanswered: BTreeSet::new(),
+            places: Vec::new(),
+            newest: None,
+            acknowledged: Vec::new(),
+            refusals: Vec::new(),
+        }
+    }
+
+    /// Publishes until the connection ends, then reads what is left of the answers; or until the budget is used up and
+    /// answered.
+    pub(super) fn publish(&mut self, mut stream: TcpStream, load: &Load<'_>) {
+        let (mut input, mut output) = (Buffer::default(), Vec::new());
+        let mut again: VecDeque<u64> = self.unanswered.iter().copied().collect();
+        let (mut in_flight, mut writes, mut left) = (0, true, load.budget);
+        self.speech.begin(&mut output);
+        let _ = stream.set_read_timeout(Some(READ_SPAN));
+        loop {
+            while writes && in_flight < load.window {
+                let Some(counter) = again.pop_front().or_else(|| self.next(&mut left)) else { break };
+                self.speech.publish(counter, &mut output);
+                in_flight += 1;
+            }
+            if writes && !output.is_empty() {
+                writes = stream.write_all(&output).is_ok();
+                output.clear();
+            }
+            if in_flight == 0 && left == Some(0) {
+                return;
+            }
+            match input.fill(&mut stream) {
+                Ok(0) => return,
+                Ok(_) => {}
+                // A dead server's connection ends; the flag is for one that was never accepted.
+                Err(error) if buffer::is_for_later(&error) && !load.over.load(Ordering::Acquire) => continue,
+                Err(_) => return,
+            }
+            while let Some(said) = self.speech.next(&mut input) {
+                match said {
+                    Heard::Ack(ack) => {
+                        let counter = ack.counter.unwrap_or(0);
+                        self.unanswered.remove(&counter);
+                        self.acknowledged.push((counter, ack.place.1));
+                        in_flight = in_flight.saturating_sub(1);
+                        load.heard.fetch_add(1, Ordering::AcqRel);
+                    }
+                    Heard::Bad { counter, failure, words } => {
+                        self.unanswered.remove(&counter.unwrap_or(u64::MAX));
+                        self.refusals.push(format!("{}: {words}", failure.name()));
+                        in_flight = in_flight.saturating_sub(1);
+                    }
+                    Heard::Stray { words, .. } => self.refusals.push(words),
+                    Heard::Fault(words) => return self.refusals.push(words),
+                    Heard::Ping => self.speech.pong(&mut output),
+                    Heard::Pong | Heard::Nothing => {}
+                }
+            }
+        }
+    }
+
+    /// The counter of a new message, if there may be one.
+    fn next(&mut self, left: &mut Option<u64>) -> Option<u64> {
+        if let Some(left) = left {
+            *left = left.checked_sub(1)?;
+        }
+        let counter = self.sent;
+        self.sent += 1;
+        self.places.push(0);
+        self.unanswered.insert(counter);
+        Some(counter)
+    }
+}

@@ -1,0 +1,196 @@
+//! Compares what a stream holds with what was acknowledged.
+
+use std::collections::BTreeMap;
+
+use super::super::api::{Api, Stored};
+use super::super::error::CollectError;
+use super::super::pattern::Mark;
+use super::super::run::Run;
+use super::client::Client;
+use super::victim;
+use super::{CrashPlan, CrashReport};
+
+/// Attempts to replay a stream whose oldest records go meanwhile.
+const REPLAY_ATTEMPTS: u32 = 5;
+
+/// The part of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
+/// write that the kill cut off.
+const ALLOWANCE: u64 = 4;
+
+/// What was found in earlier lives.
+#[derive(Default)]
+pub(super) struct Judge {
+    /// The last sequence that was compared.
+    last: u64,
+    /// The first sequence that was there at the last comparison.
+    first: u64,
+    /// Acknowledged messages that are there, by sequence.
+    known: BTreeMap<u64, Mark>,
+}
+
+impl Judge {
+    /// Replays what is new and compares it with what was acknowledged since the last comparison.
+    pub(super) fn compare(
+        &mut self,
+        api: &mut Api,
+        plan: &CrashPlan,
+        run: &Run,
+        clients: &mut [Client],
+        report: &mut CrashReport,
+    ) -> Result<(), CollectError> {
+        let found = self.replay(api, plan, run, clients, report)?;
+        report.found += found;
+        self.judge_retention(plan, report)?;
+        let mut acknowledged = 0;
+        for client in clients {
+            for words in client.refusals.drain(..) {
+                report.note("refused", || words);
+            }
+            for (counter, sequence) in client.acknowledged.drain(..) {
+                acknowledged += 1;
+                let mark = Mark { client: client.number, counter };
+                let place = client.places.get(usize::try_from(counter).unwrap_or(usize::MAX)).copied();
+                self.judge_acknowledged(mark, sequence, place.unwrap_or(0), plan, report);
+            }
+        }
+        report.acknowledged += acknowledged;
+        Ok(())
+    }
+
+    /// Replays from the last comparison on; tells how many messages of the clients there are.
+    fn replay(
+        &mut self,
+        api: &mut Api,
+        plan: &CrashPlan,
+        run: &Run,
+        clients: &mut [Client],
+        report: &mut CrashReport,
+    ) -> Result<u64, CollectError> {
+        let mut found = 0;
+        for attempt in 1.. {
+            self.first = api.stream_state(&plan.stream)?.first.max(1);
+            let from = self.first.max(self.last + 1);
+            let outcome = api.replay(&plan.stream, from, |stored| {
+                self.last = stored.sequence;
+                found += u64::from(note_found(stored, run, clients, report));
+                Ok(())
+            });
+            match outcome {
+                Ok(_) => break,
+                // Retention may have removed what was to be read.
+                Err(error) if attempt == REPLAY_ATTEMPTS || api.stream_state(&plan.stream)?.first <= from => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether what is gone may be gone: retention removes whole segments while more than the bound is written.
+    fn judge_retention(&mut self, plan: &CrashPlan, report: &mut CrashReport) -> Result<(), CollectError> {
+        let first = self.first;
+        let rest = self.known.split_off(&first);
+        let removed = std::mem::replace(&mut self.known, rest);
+        let Some(bound) = plan.retention_bytes else {
+            for (sequence, mark) in removed {
+                report.note("lost", || format!("{mark:?} at {sequence}; the stream begins at {first}"));
+            }
+            return Ok(());
+        };
+        report.removed = first.saturating_sub(1);
+        if first <= 1 {
+            return Ok(());
+        }
+        let Some(folder) = &plan.folder else { return Ok(()) };
+        let bytes = victim::written(folder)
+            .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
+        let least = bound.saturating_sub(bound / ALLOWANCE);
+        if bytes < least {
+            report.note("lost", || {
+                format!(
+                    "retention has removed everything before {first} and left {bytes} bytes; with its bound of {bound} it has to \
+                     leave {least}"
+                )
+            });
+        }
+        Ok(())
+    }
+
+    fn judge_acknowledged(
+        &mut self,
+        mark: Mark,
+        sequence: u64,
+        place: u64,
+        plan: &CrashPlan,
+        report: &mut CrashReport,
+    ) {
+        let (first, last) = (self.first, self.last);
+        if place == sequence {
+            if sequence >= first
+                && let Some(other) = self.known.insert(sequence, mark)
+            {
+                report.note("reordered", || format!("{sequence} was given to {other:?} and to {mark:?}"));
+            }
+        } else if place != 0 {
+            report.note("reordered", || format!("{mark:?} at {place}, acknowledged at {sequence}"));
+        } else if plan.retention_bytes.is_none() || sequence >= first {
+            report.note("lost", || {
+                format!("{mark:?}, acknowledged at {sequence}; the stream is from {first} to {last}")
+            });
+        }
+    }
+
+    /// Replays everything: what was there after an earlier kill has to be there after all of them.
+    pub(super) fn compare_all(
+        &mut self,
+        api: &mut Api,
+        plan: &CrashPlan,
+        run: &Run,
+        report: &mut CrashReport,
+    ) -> Result<(), CollectError> {
+        let first = api.stream_state(&plan.stream)?.first.max(1);
+        self.first = first;
+        self.judge_retention(plan, report)?;
+        let mut missing = std::mem::take(&mut self.known);
+        api.replay(&plan.stream, first, |stored| {
+            let acknowledged = missing.remove(&stored.sequence);
+            if let Some(acknowledged) =
+                acknowledged.filter(|mark| run.pattern.check(stored.payload) != Some(*mark))
+            {
+                let sequence = stored.sequence;
+                report.note("lost", || {
+                    format!("{acknowledged:?} at {sequence}, where there is something else now")
+                });
+            }
+            Ok(())
+        })?;
+        for (sequence, mark) in missing {
+            report.note("lost", || format!("{mark:?} at {sequence}, which was there after an earlier kill"));
+        }
+        Ok(())
+    }
+}
+
+/// Notes a message of the stream; whether it is one of the clients'.
+fn note_found(stored: &Stored<'_>, run: &Run, clients: &mut [Client], report: &mut CrashReport) -> bool {
+    let sequence = stored.sequence;
+    let mark = run.pattern.check(stored.payload);
+    let client = mark.and_then(|mark| clients.get_mut(usize::from(mark.client)).map(|client| (mark, client)));
+    let Some((mark, client)) = client.filter(|(mark, client)| mark.counter < client.sent) else {
+        report.note("invented", || format!("a payload that no client sent, at {sequence}"));
+        return false;
+    };
+    let place = &mut client.places[usize::try_from(mark.counter).unwrap_or(usize::MAX)];
+    if *place != 0 {
+        let first = *place;
+        report.note("stored_twice", || format!("{mark:?} at {first} and at {sequence}"));
+        return false;
+    }
+    *place = sequence;
+    if let Some(newest) = client.newest.filter(|newest| *newest > mark.counter) {
+        report.note("reordered", || format!("{mark:?} at {sequence}, behind number {newest} of its client"));
+    }
+    client.newest = client.newest.max(Some(mark.counter));
+    true
+}

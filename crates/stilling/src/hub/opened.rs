@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::file::FileDisk;
@@ -26,6 +27,8 @@ pub(crate) struct Opened {
     config: HubConfig,
     data: PathBuf,
     batch_size: usize,
+    /// When this was made: the creation time of streams that are new.
+    opened_ns: UnixNanos,
     /// Whether there is a directory; without, it is made with the first record.
     logs: Option<Vec<Log<FileDisk>>>,
     recoveries: Vec<Recovery>,
@@ -35,10 +38,13 @@ impl Opened {
     /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
     pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let opened_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let data_folder = data.to_owned();
         let mut opened =
-            Opened { config, data: data.to_owned(), batch_size, logs: None, recoveries: Vec::new() };
+            Opened { config, data: data_folder, batch_size, opened_ns, logs: None, recoveries: Vec::new() };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.names(), data)?;
+            let (logs, recoveries) = open_all(&opened.log_configs(), data)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
@@ -56,6 +62,15 @@ impl Opened {
 
     fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
         self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
+    }
+
+    /// The streams on disk by name, each with segments that fit how much of it is kept.
+    fn log_configs(&self) -> Vec<(String, LogConfig)> {
+        let config = |stream: &StreamConfig| LogConfig {
+            created_ns: self.opened_ns,
+            ..LogConfig::for_retention(stream.retention.bytes_max)
+        };
+        self.on_disk().map(|(_, stream)| (stream.name.clone(), config(stream))).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -79,12 +94,12 @@ impl Opened {
             of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
         let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
         let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
-        let names = self.names();
-        let on_disk = names.clone();
+        let streams = self.log_configs();
+        let on_disk = self.names();
         let threads = match self.logs {
             Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened { names, data: self.data.clone(), limits, wake: Arc::clone(wake) },
+            None => Way::Unopened { streams, data: self.data.clone(), limits, wake: Arc::clone(wake) },
         };
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
@@ -113,13 +128,16 @@ impl Opened {
 /// What a record has beside its payload, at most: subject, headers, heads.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
-fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
+fn open_all(
+    streams: &[(String, LogConfig)],
+    data: &Path,
+) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    for name in names {
+    for (name, config) in streams {
         let path = data.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
-        let (log, recovery) = Log::open(disk, name, LogConfig::default())?;
+        let (log, recovery) = Log::open(disk, name, *config)?;
         logs.push(log);
         recoveries.push(recovery);
     }
@@ -162,7 +180,7 @@ enum Way {
     Open(Threads),
     /// The directory is made with the first record.
     Unopened {
-        names: Vec<String>,
+        streams: Vec<(String, LogConfig)>,
         data: PathBuf,
         limits: Limits,
         wake: Arc<Wake>,
@@ -203,7 +221,7 @@ impl House {
         if !matches!(self.threads, Way::Unopened { .. }) {
             return;
         }
-        let Way::Unopened { names, data, limits, wake } =
+        let Way::Unopened { streams, data, limits, wake } =
             std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
         else {
             return;
@@ -213,7 +231,7 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome = open_all(&names, &data)
+            let outcome = open_all(&streams, &data)
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
@@ -436,6 +454,6 @@ mod tests {
         let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
         let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
         let error = opened.start(outlets, 1, (KEY, 0), &wakes[1]).err().expect("it does not start");
-        assert!(error.to_string().contains("events cannot be read"), "{error}");
+        assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
     }
 }

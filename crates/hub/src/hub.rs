@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, BatchView, Kind, Record, Retention};
+use stilling_journal::{Answer, Batch, BatchView, Gap, Kind, Record, Retention};
 use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err, strip_status};
 
@@ -29,10 +29,10 @@ use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
-    AGES_EVERY_NS, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
-    SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, MARKER_EVERY_NS,
+    NOTICE_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
 };
-use crate::patience::Patience;
+use crate::stall::DiskStallTimer;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked};
@@ -84,11 +84,13 @@ pub struct Resumed {
     pub first: u64,
     /// The sequence that the next record gets.
     pub next: u64,
+    /// When the stream was created, Unix time in nanoseconds; 0 if it begins with the hub.
+    pub created_ns: UnixNanos,
 }
 
 impl Default for Resumed {
     fn default() -> Self {
-        Resumed { first: 1, next: 1 }
+        Resumed { first: 1, next: 1, created_ns: 0 }
     }
 }
 
@@ -124,7 +126,11 @@ pub struct Hub<S: Storage, O: Outlets> {
     streams: Vec<Stream>,
     memory_batch_size: usize,
     release: Option<Release>,
-    patience: Patience,
+    patience: DiskStallTimer,
+    /// Log lines that were not taken.
+    notices: VecDeque<String>,
+    /// Batches that one stream may have.
+    batches_max: usize,
     ledger: Ledger,
     counters: Arc<Counters>,
     totals: Totals,
@@ -166,7 +172,6 @@ pub struct Hub<S: Storage, O: Outlets> {
     departure_steps: usize,
     work: Work,
     key: HashKey,
-    started_ns: UnixNanos,
     /// When the last round of retention was asked for, and for which stream.
     retained_ns: SteadyNanos,
     retained: usize,
@@ -235,10 +240,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let counters = Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone())));
         let streams = config.streams.into_iter().enumerate().map(|(number, stream)| {
-            let Resumed { first, next } = resumed.get(number).copied().unwrap_or_default();
-            Stream::new(stream, key, first, next)
+            let mut resumed = resumed.get(number).copied().unwrap_or_default();
+            if resumed.created_ns == 0 {
+                resumed.created_ns = started_ns;
+            }
+            Stream::new(stream, key, resumed)
         });
         let streams: Vec<Stream> = streams.collect();
+        let on_disk = streams.iter().filter(|stream| stream.config.durability == Durability::Disk).count();
+        let batches_max = if on_disk > 1 { BATCHES_PER_STREAM_MAX } else { usize::MAX };
         Hub {
             storage,
             outlets,
@@ -247,7 +257,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
             memory_batch_size: config.memory_batch_size,
             release: None,
-            patience: Patience::default(),
+            patience: DiskStallTimer::default(),
+            notices: VecDeque::new(),
+            batches_max,
             ledger: Ledger::default(),
             counters,
             totals: Totals::default(),
@@ -275,7 +287,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             departure_steps: LEFT_PER_TURN,
             work: Work::default(),
             key,
-            started_ns,
             retained_ns: 0,
             retained: 0,
         }
@@ -327,6 +338,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Arc::clone(&self.counters)
     }
 
+    /// Notes what was found when a stream was opened and is not as it was written.
+    pub fn report_findings(&mut self, stream: usize, findings: &str) {
+        self.streams[stream].health.found_at_start(findings);
+    }
+
+    /// Notes that records kept before the start cannot be read.
+    pub fn report_unreadable(&mut self, stream: usize, gap: Gap) {
+        self.streams[stream].health.passed_over(gap);
+    }
+
     /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
     /// and when it came.
     pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
@@ -363,7 +384,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off, self.compared) = (0, false, 0);
-        self.patience.look(now.steady_ns);
+        self.patience.observe(now.steady_ns);
         for stream in &mut self.streams {
             stream.dedup.sweep(now.steady_ns);
         }
@@ -383,7 +404,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             match self.storage.next_answer() {
                 Some((answer, batch)) => {
                     self.patience.end();
-                    self.release = self.answered(answer, batch);
+                    self.release = self.answered(answer, batch, now.steady_ns);
                 }
                 None => break,
             }
@@ -400,6 +421,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.look_after_consumers(now.steady_ns);
         }
         self.mark_losses(now);
+        self.watch_disks(now.steady_ns);
         false
     }
 
@@ -409,7 +431,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
-        let disk = self.patience.is_tried().then_some(DISK_LOOK_EVERY_NS);
+        let waits = |stream: &Stream| stream.stall.is_running() || stream.waiting_since.is_some();
+        let is_watched = self.patience.is_running() || self.streams.iter().any(waits);
+        let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
+        let lines = self.streams.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
         let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
         consumers
@@ -418,6 +443,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             .chain(ages)
             .chain(disk)
             .chain(ids)
+            .chain(lines)
             .min()
             .map(Duration::from_nanos)
     }
@@ -458,7 +484,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.tell();
     }
 
-    fn tell(&self) {
+    fn tell(&mut self) {
         let Totals { messages, bytes, delivered, verdicts, duplicates, unheard } = self.totals;
         let counters = &*self.counters;
         for (figure, value) in [
@@ -476,7 +502,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             figure.set(value);
         }
         counters.set_losses(&self.ledger);
-        for (stream, counters) in self.streams.iter().zip(&counters.streams) {
+        for (stream, counters) in self.streams.iter_mut().zip(&counters.streams) {
             let pending = stream.pending() as u64;
             counters.first.set(stream.first);
             counters.last.set(stream.next - 1);
@@ -487,10 +513,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.ids_evicted.set(stream.dedup.evicted());
             counters.passed_removed.set(stream.passed_over.removed);
             counters.passed_damaged.set(stream.passed_over.damaged);
-            if let Some(reason) = &stream.frozen {
-                counters.frozen.set(1);
-                counters.frozen_reason.get_or_init(|| Arc::clone(reason));
-            }
+            counters.frozen.set(stream.frozen.is_some().into());
+            counters.waiting.set(stream.waiting_since.is_some().into());
+            stream.health.publish_figures(counters);
         }
     }
 
@@ -615,19 +640,26 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// What an answer of the storage lets go.
-    fn answered(&mut self, answer: Answer, batch: Option<Batch>) -> Option<Release> {
+    fn answered(&mut self, answer: Answer, batch: Option<Batch>, now_ns: SteadyNanos) -> Option<Release> {
         let (stream, watermark, frozen) = match answer {
             Answer::Durable { stream, watermark } => (stream as usize, watermark, None),
             Answer::Frozen { stream, frozen, is_batch_lost: false, .. } if batch.is_none() => {
-                self.streams[stream as usize].frozen = Some(frozen.reason);
+                self.streams[stream as usize].freeze(frozen);
                 return None;
             }
             Answer::Frozen { stream, watermark, frozen, .. } => (stream as usize, watermark, Some(frozen)),
-            // The batches stay with the journal: to publishers it is a disk that does not answer.
-            Answer::Waiting { .. } | Answer::Resumed { .. } => return None,
-            Answer::Retained { stream, first, .. } => {
+            Answer::Waiting { stream, reason, kind } => {
+                self.streams[stream as usize].wait(&reason, kind, now_ns);
+                return None;
+            }
+            Answer::Resumed { stream } => {
+                self.streams[stream as usize].resume(now_ns);
+                return None;
+            }
+            Answer::Retained { stream, first, removed } => {
                 let stream = &mut self.streams[stream as usize];
                 stream.first = stream.first.max(first);
+                stream.health.retained(removed.as_ref().err());
                 return None;
             }
         };
@@ -635,8 +667,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = state.visible + 1;
         // A batch that does not come back has gone with whoever had it.
         let is_lost = batch.as_ref().map_or(frozen.is_some(), |batch| batch.next() - 1 > watermark);
-        if let Some(frozen) = frozen {
-            state.frozen = Some(frozen.reason);
+        match frozen {
+            Some(frozen) => state.freeze(frozen),
+            // The next batch under way has been with the journal since now at the latest.
+            None => state.end_stall(),
         }
         let promises = state.next_promises();
         if is_lost {

@@ -20,6 +20,20 @@ pub const SEAL_SIZE: usize = 256 * 1024;
 /// refuses what it cannot take (503, `err_code` 10023), counted as `hung`, until the disk answers.
 pub const DISK_PATIENCE_NS: u64 = 15_000_000_000;
 
+/// How long a write may take before the disk is reported as slow, in nanoseconds.
+pub const DISK_SLOW_NS: u64 = 1_000_000_000;
+
+/// Shortest time between two log lines of one kind about one stream, in nanoseconds. Changes meanwhile are reported when it is
+/// over: the latest, and how many there were.
+pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
+
+/// Log lines that wait for the thread of the hub to take them. More wait at their streams.
+pub const NOTICES_MAX: usize = 64;
+
+/// Batches that each of several streams on disk may have with the journal and open. Reached: the stream takes nothing more
+/// until one of them is durable, so that one that waits leaves batches to the others.
+pub const BATCHES_PER_STREAM_MAX: usize = 32;
+
 /// How often it is looked meanwhile, in nanoseconds.
 pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 

@@ -5,9 +5,10 @@ use stilling_ring::planted;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
 use super::unsent::Visible;
-use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos};
+use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
+use crate::limits::NOTICES_MAX;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Stream};
 
@@ -22,11 +23,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> Result<(), Stalled> {
         self.store(client, traits, (number, found), publication, now).or_else(|stalled| {
-            self.patience.begin(now.steady_ns);
-            if !self.patience.is_over() {
-                return Err(stalled);
-            }
-            self.refuse(client, publication, Refusal::Hung { stream: number as u32 });
+            let stream = number as u32;
+            let refusal = if self.streams[number].waiting_since.is_some() {
+                // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
+                Refusal::NoRoom { stream }
+            } else {
+                self.patience.begin(now.steady_ns);
+                if !self.patience.is_hung() {
+                    return Err(stalled);
+                }
+                Refusal::Hung { stream }
+            };
+            self.refuse(client, publication, refusal);
             Ok(())
         })
     }
@@ -65,7 +73,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(id) = id
             && let Some(original) = stream.dedup.find(id, now.steady_ns)
         {
-            if original > stream.visible && wants_answer && !stream.has_room_for(reply) {
+            let is_pending = original > stream.visible && wants_answer;
+            if is_pending && (!stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns)) {
                 return Err(Stalled);
             }
             self.totals.duplicates += 1;
@@ -86,7 +95,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
         let is_promised = wants_answer || traits.no_echo && stream.listeners > 0;
-        if stream.config.durability == Durability::Disk && is_promised && !stream.has_room_for(reply) {
+        if stream.config.durability == Durability::Disk
+            && (is_promised && !stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns))
+        {
             return Err(Stalled);
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
@@ -132,10 +143,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         record: &Record<'_>,
         now_ns: UnixNanos,
     ) -> Result<Result<(), Refused>, Stalled> {
-        let Hub { streams, storage, .. } = self;
+        let Hub { streams, storage, batches_max, .. } = self;
         let stream = &mut streams[number];
         for _ in 0..2 {
             if stream.open.is_none() {
+                if stream.batches() >= *batches_max {
+                    return Err(Stalled);
+                }
                 let mut batch = storage.batch().ok_or(Stalled)?;
                 batch.begin(stream.next, now_ns);
                 stream.open = Some(batch);
@@ -152,6 +166,30 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
         }
         Ok(Err(Refused::TooLarge))
+    }
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Times the writes that are under way, and collects log lines. Connections that are to be closed do not wait for a stream
+    /// without room.
+    pub(super) fn watch_disks(&mut self, now_ns: SteadyNanos) {
+        let mut is_overdue = false;
+        for stream in &mut self.streams {
+            is_overdue |= stream.watch_disk(now_ns);
+            while self.notices.len() < NOTICES_MAX
+                && let Some(line) = stream.health.next_line(&stream.config.name, now_ns)
+            {
+                self.notices.push_back(line);
+            }
+        }
+        if is_overdue {
+            self.close_farewells();
+        }
+    }
+
+    /// A line for the log: a change of a stream's condition, why, and what to do.
+    pub fn next_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
     }
 }
 

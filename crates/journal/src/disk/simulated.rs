@@ -12,7 +12,7 @@
 //! has been told to the outside ([`SimulatedDisk::watch`]): so it is on record whether anything was told that a crash at
 //! that point could take back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -170,6 +170,12 @@ impl SimulatedDisk {
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.world().bytes_read
+    }
+
+    /// How many events have been recorded.
+    #[must_use]
+    pub fn recorded(&self) -> usize {
+        self.world().events.len()
     }
 
     /// What was done so far.
@@ -372,7 +378,11 @@ impl History {
     #[must_use]
     pub fn at(&self, point: usize) -> CrashPoint {
         let done = &self.events[..point.min(self.events.len())];
-        let synced = |at: usize| done.iter().any(|(_, event)| *event == Event::Synced(at));
+        let all_synced: BTreeSet<usize> = done
+            .iter()
+            .filter_map(|(_, event)| if let Event::Synced(at) = event { Some(*at) } else { None })
+            .collect();
+        let synced = |at: usize| all_synced.contains(&at);
         let last_sync = done.iter().rposition(|(_, event)| *event == Event::DirectorySynced).unwrap_or(0);
         let told = self.events.get(point).map_or(self.told_at_end, |(told, _)| *told);
         let mut crash =
@@ -415,6 +425,43 @@ impl History {
             }
         }
         crash
+    }
+}
+
+impl History {
+    /// The disk after its process was killed before event `point`: everything done by then is there to be read, and what
+    /// was not durable is as much at the mercy of a later [crash](History::at) as before. Of a write that was under way
+    /// the bytes are there up to `written`.
+    #[must_use]
+    pub fn killed_at(&self, point: usize, written: usize) -> SimulatedDisk {
+        let mut events = self.events[..point.min(self.events.len())].to_vec();
+        if let Some((_, Event::Writing { bytes, .. })) = events.last_mut() {
+            *bytes = Arc::from(&bytes[..written.min(bytes.len())]);
+        }
+        let mut world = World { is_recording: true, ..World::default() };
+        for (_, event) in &events {
+            match event {
+                Event::Created { file, name, size } => {
+                    world.contents.resize(world.contents.len().max(file + 1), Arc::default());
+                    world.contents[*file] = Arc::new(vec![0; *size]);
+                    world.names.insert(name.clone(), *file);
+                }
+                Event::Writing { file, offset, bytes } => {
+                    let content = Arc::make_mut(&mut world.contents[*file]);
+                    content.resize(content.len().max(offset + bytes.len()), 0);
+                    content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+                Event::Truncated { file, size } => {
+                    Arc::make_mut(&mut world.contents[*file]).truncate(*size);
+                }
+                Event::Removed { name } => {
+                    world.names.remove(name);
+                }
+                Event::Synced(_) | Event::DirectorySynced => {}
+            }
+        }
+        world.events = events;
+        SimulatedDisk(Arc::new(Mutex::new(world)))
     }
 }
 

@@ -327,7 +327,6 @@ impl DiskFile for SimulatedFile {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut world = self.disk.world();
-        let began = world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::clone(&bytes) });
         let fault = match &mut world.faults.writes {
             Some((0, number)) => Some(*number),
             Some((left, _)) => {
@@ -336,12 +335,15 @@ impl DiskFile for SimulatedFile {
             }
             None => None,
         };
+        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
+        // What a failed write left out was never given to the disk.
+        let began =
+            world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::from(&bytes[..taken]) });
         if fault == Some(PANIC) {
             drop(world);
             panic!("a write panics, as it was told to");
         }
         let content = Arc::make_mut(&mut world.contents[self.file]);
-        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         let Some(place) = content.get_mut(offset..offset + taken) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };

@@ -54,6 +54,8 @@ struct Content {
     records: BTreeMap<u64, Option<Name>>,
     first: u64,
     bytes: u64,
+    /// What opening found, and the ranges that were passed over.
+    findings: String,
 }
 
 impl Ledger {
@@ -154,7 +156,10 @@ impl Ledger {
         for (record, &sequence) in &self.acknowledged {
             let there = places.get(record).copied();
             if is_kept(sequence) && there != Some(sequence) {
-                return Err(format!("{name}: {record} was acknowledged as {sequence}, and is at {there:?}"));
+                return Err(format!(
+                    "{name}: {record} was acknowledged as {sequence}, and is at {there:?}: {}",
+                    content.findings
+                ));
             }
         }
         let known: BTreeMap<Name, u64> =
@@ -164,7 +169,10 @@ impl Ledger {
             // One that was seen without its sequence may have been removed by retention.
             let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
             if !is_removed {
-                return Err(format!("{name}: {record} was seen as {sequence:?} and is not there"));
+                return Err(format!(
+                    "{name}: {record} was seen as {sequence:?} and is not there: {}",
+                    content.findings
+                ));
             }
         }
         for (first, last) in std::mem::take(&mut self.skipped) {
@@ -213,11 +221,13 @@ impl Ledger {
         let config = Config { segment_size: self.segment_size, ..Config::default() };
         let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
         let mut content = Content { first: recovery.first.max(1), ..Content::default() };
+        content.findings =
+            format!("{} to {}, next {}; {}", recovery.first, recovery.last, recovery.next, recovery.findings);
         let mut reader = log.source().read_from(From::Sequence(1));
         loop {
             match reader.read().map_err(|error| error.to_string())? {
                 Read::End => return Ok(content),
-                Read::Gap(_) => {}
+                Read::Gap(gap) => content.findings.push_str(&format!("; {gap:?}")),
                 Read::Batch(batch) => {
                     let mut size = 0;
                     for (sequence, record) in batch.records {

@@ -156,7 +156,8 @@ impl World {
         match &mut self.phase {
             Phase::Down { until, .. } if *until <= now => self.start(now).map(|()| true),
             Phase::Serving(server, course) => {
-                let mut any = course.trouble(now, server, &self.disks, &mut self.random, &mut self.events);
+                let mut any =
+                    course.trouble(&self.network, server, &self.disks, &mut self.random, &mut self.events);
                 let is_over = course.is_over(now, self.totals.acknowledged, &self.clients);
                 if course.life.is_none() && is_over && !course.is_checked {
                     course.is_checked = true;
@@ -196,6 +197,7 @@ impl World {
         let sockets = sockets.unwrap_or_else(|| server::listen(&self.network, self.plan.shards));
         let server = Server::start(&self.plan, &self.network, &self.disks, sockets)?;
         self.era += 1;
+        self.note("start");
         if let Some(how) = cut_opened {
             self.events.cut_opened += 1;
             let pause = Duration::from_micros(self.random.between(1, 100_000));
@@ -235,6 +237,7 @@ impl World {
                 let is_early = life.as_ref().is_some_and(|life| life.listens_early);
                 let sockets = is_early.then(|| server::listen(&self.network, self.plan.shards));
                 server.end();
+                self.note("end");
                 self.phase = Phase::Draining { server, since: now, life, sockets };
             }
         }
@@ -272,6 +275,7 @@ impl World {
             None => self.events.restarts += u64::from(life.is_some()),
         }
         self.events.empty += u64::from(self.ledgers.iter().all(|ledger| ledger.records == 0));
+        self.note(if how.is_some() { "cut while sealing" } else { "seal" });
         let journal = server.kill();
         self.disks = disks::seal(journal, &self.disks, how, &mut self.random);
         self.heal();
@@ -285,8 +289,13 @@ impl World {
         Ok(())
     }
 
+    fn note(&self, what: &str) {
+        self.network.state().note("operator", self.era, what, 0, 0);
+    }
+
     /// A server is cut off.
     fn cut(&mut self, server: Server, how: Cut, until: Time) {
+        self.note(if how == Cut::Power { "power failure" } else { "kill" });
         let journal = server.kill();
         self.disks = disks::cut(journal, &self.disks, how, &mut self.random);
         self.heal();
@@ -401,12 +410,13 @@ impl Course {
     /// Disks get into trouble and out of it. Returns whether anything happened.
     fn trouble(
         &mut self,
-        now: Time,
+        network: &Network,
         server: &mut Server,
         disks: &[SimulatedDisk],
         random: &mut SplitMix64,
         events: &mut Events,
     ) -> bool {
+        let now = network.now();
         let mut any = false;
         for (disk, room_at) in disks.iter().zip(&mut self.room_at) {
             if room_at.is_some_and(|at| at <= now) {
@@ -417,6 +427,7 @@ impl Course {
         }
         while let Some((_, trouble)) = self.troubles.pop_if(|(at, _)| *at <= now) {
             any = true;
+            network.state().note("operator", 0, trouble.name(), 0, 0);
             match trouble {
                 Trouble::WritesFail { disk, after } => {
                     events.failures += 1;

@@ -16,6 +16,9 @@ pub(crate) struct Arguments {
     /// Run this one world
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Which world: `http`, `streams` (disk streams through crashes) or `restarts` (disk streams through hot restarts)
+    #[arg(long, value_name = "NAME", default_value = "http")]
+    world: String,
     /// Print what happens, event by event
     #[arg(long)]
     verbose: bool,
@@ -37,6 +40,7 @@ impl Arguments {
             Some(seed) => command.args(["--seed", &seed.to_string()]),
             None => command.args(["--seeds", &self.seeds.to_string(), "--from", &self.from.to_string()]),
         };
+        command.args(["--world", &self.world]);
         if self.verbose {
             command.arg("--verbose");
         }

@@ -40,6 +40,7 @@ pub mod network;
 pub mod random;
 pub mod report;
 mod rig;
+pub mod streams;
 pub mod suite;
 pub mod trace;
 pub mod unread;

@@ -4,10 +4,21 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
-use stilling_simulation::http::{self, Options};
+use clap::{Parser, ValueEnum};
+use stilling_simulation::{Failure, http, streams};
 
-/// Runs the deterministic HTTP world.
+/// Which world is run.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum World {
+    /// HTTP clients, with a hub in memory in some.
+    Http,
+    /// Disk streams through crashes, restarts and disk trouble.
+    Streams,
+    /// Disk streams through restarts under load alone.
+    Restarts,
+}
+
+/// Runs a deterministic world.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Run this one world.
@@ -19,34 +30,70 @@ struct Arguments {
     /// The first of them.
     #[arg(long, default_value_t = 0)]
     from: u64,
+    /// Which world.
+    #[arg(long, value_enum, default_value = "http")]
+    world: World,
     /// Print what happened, event by event.
     #[arg(long)]
     verbose: bool,
 }
 
+/// A world that went well.
+struct Run {
+    text: Vec<String>,
+    /// What was checked in it.
+    checks: u64,
+    details: String,
+}
+
+impl World {
+    fn run(self, seed: u64, verbose: bool) -> Result<Run, Failure> {
+        let bias = match self {
+            World::Http => {
+                let report = http::run(seed, &http::Options { verbose })?;
+                let details = format!("{report:#?}");
+                return Ok(Run { checks: report.answers, details, text: report.text });
+            }
+            World::Streams => streams::Bias::Mixed,
+            World::Restarts => streams::Bias::Restarts,
+        };
+        let report = streams::run(seed, &streams::Options { bias, verbose })?;
+        let details = format!("{:#?}\n{:#?}\n{:?}", report.events, report.totals, report.report);
+        Ok(Run { checks: report.totals.acknowledged, details, text: report.text })
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 fn main() -> ExitCode {
-    let Arguments { seed, seeds, from, verbose } = Arguments::parse();
+    let Arguments { seed, seeds, from, world, verbose } = Arguments::parse();
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     // Worlds contain jobs that panic on purpose, and their failures are reported below.
     std::panic::set_hook(Box::new(|_| ()));
     let start = Instant::now();
-    let mut answers = 0;
+    let mut checks = 0;
     for seed in from..from.saturating_add(seeds) {
-        match http::run(seed, &Options { verbose }) {
-            Ok(report) => {
-                report.text.iter().for_each(|line| println!("{line}"));
-                answers += report.answers;
+        match world.run(seed, verbose) {
+            Ok(run) => {
+                run.text.iter().for_each(|line| println!("{line}"));
+                checks += run.checks;
                 if seeds == 1 {
-                    println!("{report:#?}");
+                    println!("{}", run.details);
                 }
             }
             Err(failure) => {
                 failure.text.iter().for_each(|line| println!("{line}"));
-                println!("{failure}\nreplay: cargo xtask sim --seed {} --verbose", failure.seed);
+                let name = world.name();
+                println!(
+                    "{failure}\nreplay: cargo xtask sim --world {name} --seed {} --verbose",
+                    failure.seed
+                );
                 return ExitCode::FAILURE;
             }
         }
     }
-    println!("{seeds} worlds, {answers} checked answers, all well, in {:.1?}", start.elapsed());
+    println!("{seeds} worlds, {checks} checked answers, all well, in {:.1?}", start.elapsed());
     ExitCode::SUCCESS
 }

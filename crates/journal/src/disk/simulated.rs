@@ -194,6 +194,12 @@ impl SimulatedDisk {
         self.world().bytes_read
     }
 
+    /// How many events have been recorded.
+    #[must_use]
+    pub fn recorded(&self) -> usize {
+        self.world().events.len()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn history(&self) -> History {
@@ -405,15 +411,17 @@ impl DiskFile for SimulatedFile {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut world = self.disk.world();
-        let began = world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::clone(&bytes) });
         let (fault, sync_fault) = world.faults.of_write();
+        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
+        // What a failed write left out was never given to the disk.
+        let began =
+            world.record(|| Event::Writing { file: self.file, offset, bytes: Arc::from(&bytes[..taken]) });
         if fault == Some(PANIC) {
             drop(world);
             panic!("a write panics, as it was told to");
         }
         let is_changed = world.changed.contains(&self.file);
         let content = Arc::make_mut(&mut world.contents[self.file]);
-        let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         if is_changed && content.len() < offset + taken {
             content.resize(offset + taken, 0);
         }
@@ -454,7 +462,11 @@ impl History {
     #[must_use]
     pub fn at(&self, point: usize) -> CrashPoint {
         let done = &self.events[..point.min(self.events.len())];
-        let synced = |at: usize| done.iter().any(|(_, event)| *event == Event::Synced(at));
+        let all_synced: BTreeSet<usize> = done
+            .iter()
+            .filter_map(|(_, event)| if let Event::Synced(at) = event { Some(*at) } else { None })
+            .collect();
+        let synced = |at: usize| all_synced.contains(&at);
         let last_sync = done.iter().rposition(|(_, event)| *event == Event::DirectorySynced).unwrap_or(0);
         let told = self.events.get(point).map_or(self.told_at_end, |(told, _)| *told);
         let is_anchored = done.iter().any(|(_, event)| *event == Event::AncestorsSynced);
@@ -504,6 +516,43 @@ impl History {
             crash.pending.push(Pending::Directory);
         }
         crash
+    }
+}
+
+impl History {
+    /// The disk after its process was killed before event `point`: everything done by then is there to be read, and what
+    /// was not durable is as much at the mercy of a later [crash](History::at) as before. Of a write that was under way
+    /// the bytes are there up to `written`.
+    #[must_use]
+    pub fn killed_at(&self, point: usize, written: usize) -> SimulatedDisk {
+        let mut events = self.events[..point.min(self.events.len())].to_vec();
+        if let Some((_, Event::Writing { bytes, .. })) = events.last_mut() {
+            *bytes = Arc::from(&bytes[..written.min(bytes.len())]);
+        }
+        let mut world = World { is_recording: true, ..World::default() };
+        for (_, event) in &events {
+            match event {
+                Event::Created { file, name, size } => {
+                    world.contents.resize(world.contents.len().max(file + 1), Arc::default());
+                    world.contents[*file] = Arc::new(vec![0; *size]);
+                    world.names.insert(name.clone(), *file);
+                }
+                Event::Writing { file, offset, bytes } => {
+                    let content = Arc::make_mut(&mut world.contents[*file]);
+                    content.resize(content.len().max(offset + bytes.len()), 0);
+                    content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                }
+                Event::Truncated { file, size } => {
+                    Arc::make_mut(&mut world.contents[*file]).truncate(*size);
+                }
+                Event::Removed { name } => {
+                    world.names.remove(name);
+                }
+                Event::Synced(_) | Event::DirectorySynced => {}
+            }
+        }
+        world.events = events;
+        SimulatedDisk(Arc::new(Mutex::new(world)))
     }
 }
 

@@ -97,6 +97,14 @@ impl SimDriver {
         self.meanwhile = Some(meanwhile);
     }
 
+    /// Whether a turn has something to report or to look at: a shard that sleeps is woken.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        self.wake.load(Ordering::Acquire)
+            || !self.dirty.is_empty()
+            || self.network.state().is_dirty(self.number)
+    }
+
     /// Tokens that are in use: attached and not yet reported closed.
     #[must_use]
     pub fn tokens_in_use(&self) -> usize {

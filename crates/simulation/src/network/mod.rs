@@ -297,6 +297,10 @@ impl State {
         into.append(&mut self.dirty[driver as usize]);
     }
 
+    pub(crate) fn is_dirty(&self, driver: u32) -> bool {
+        !self.dirty[driver as usize].is_empty()
+    }
+
     pub(crate) fn acted(&mut self) {
         self.activity += 1;
     }

@@ -1,0 +1,600 @@
+//! The clients: publishers that send again what was not acknowledged, posters that do so by HTTP, listeners, and followers
+//! that continue behind what they have.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+use super::ledger::Ledger;
+use super::message::{MEMORY, Name, ON_DISK, STREAMS, UNKEPT};
+use super::wire::{Input, Trouble, Wire, number_of};
+use crate::network::{Address, Network, PeerKey};
+use crate::random::SplitMix64;
+
+/// A publication that is unanswered for so long is never answered: longer than any disk hangs.
+const ANSWER_WITHIN: Duration = Duration::from_secs(100);
+
+/// What a client sees of the world during a step.
+pub(super) struct Scene<'a> {
+    pub(super) network: &'a Network,
+    pub(super) now: Time,
+    pub(super) nats: &'a Address,
+    pub(super) http: &'a Address,
+    pub(super) ledgers: &'a mut [Ledger],
+    pub(super) random: &'a mut SplitMix64,
+    pub(super) totals: &'a mut Totals,
+    /// Rises when a server begins and when it is to end.
+    pub(super) era: u32,
+    /// A server accepts, and has not been asked to end.
+    pub(super) is_served: bool,
+}
+
+/// How often what happened to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages acknowledged.
+    pub acknowledged: u64,
+    /// Of them those that were there already.
+    pub duplicates: u64,
+    /// Publications refused, to be tried again.
+    pub refused: u64,
+    /// Messages whose fate their publisher never learnt.
+    pub unknown: u64,
+    /// Messages that listeners saw.
+    pub seen: u64,
+    /// Records that followers were given.
+    pub followed: u64,
+    /// Sequences that followers were not given.
+    pub skipped: u64,
+    /// Connections made.
+    pub connections: u64,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(super) struct Client {
+    role: Role,
+    wire: Wire,
+    wake_at: Option<Time>,
+    /// The era of the last connection.
+    era: u32,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+enum Role {
+    Publisher(Publisher),
+    Poster(Poster),
+    Listener { seen: BTreeSet<Name> },
+    Follower(Follower),
+}
+
+/// Publishes by NATS.
+#[derive(Debug)]
+pub(super) struct Publisher {
+    number: u32,
+    has_ids: bool,
+    total: u32,
+    window: usize,
+    burst: u32,
+    pause: Duration,
+    next: u32,
+    /// Sent on this connection and not answered.
+    waiting: BTreeSet<u32>,
+    /// To be sent again.
+    again: BTreeSet<u32>,
+    resume_at: Time,
+    left_in_burst: u32,
+    /// The last sequence of each stream that was acknowledged on this connection, duplicates aside.
+    last: BTreeMap<String, u64>,
+    answered_at: Time,
+}
+
+/// Publishes by HTTP, one request at a time.
+#[derive(Debug)]
+pub(super) struct Poster {
+    number: u32,
+    total: u32,
+    /// Messages of a request; several have no ids.
+    lines: u32,
+    next: u32,
+    is_waiting: bool,
+    resume_at: Time,
+    pause: Duration,
+    answered_at: Time,
+}
+
+/// Follows a stream by its sequences.
+#[derive(Debug)]
+pub(super) struct Follower {
+    number: usize,
+    stream: usize,
+    /// The last sequence that it was given or not given.
+    last: u64,
+    received: u64,
+    has_consumer: bool,
+    /// It leaves when it has been given this one.
+    until: Option<u64>,
+}
+
+impl Client {
+    fn new(role: Role, start: Time) -> Client {
+        Client { role, wire: Wire::default(), wake_at: Some(start), era: 0, is_done: false }
+    }
+
+    pub(super) fn publisher(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> Client {
+        Client::new(
+            Role::Publisher(Publisher {
+                number,
+                has_ids: random.chance(700),
+                total: random.between(5, 60) as u32,
+                window: random.between(1, 24) as usize,
+                burst: random.between(1, 20) as u32,
+                pause: Duration::from_micros(random.between(100, 2 * pace.as_micros() as u64)),
+                next: 0,
+                waiting: BTreeSet::new(),
+                again: BTreeSet::new(),
+                resume_at: start,
+                left_in_burst: 0,
+                last: BTreeMap::new(),
+                answered_at: start,
+            }),
+            start,
+        )
+    }
+
+    pub(super) fn poster(number: u32, start: Time, pace: Duration, random: &mut SplitMix64) -> Client {
+        let lines = if random.chance(400) { random.between(2, 8) as u32 } else { 1 };
+        Client::new(
+            Role::Poster(Poster {
+                number,
+                total: lines * random.between(2, 12) as u32,
+                lines,
+                next: 0,
+                is_waiting: false,
+                resume_at: start,
+                pause: Duration::from_micros(random.between(100, 2 * pace.as_micros() as u64)),
+                answered_at: start,
+            }),
+            start,
+        )
+    }
+
+    pub(super) fn listener(start: Time) -> Client {
+        Client::new(Role::Listener { seen: BTreeSet::new() }, start)
+    }
+
+    pub(super) fn follower((number, stream): (usize, usize), start: Time, until: Option<u64>) -> Client {
+        let follower = Follower { number, stream, last: 0, received: 0, has_consumer: false, until };
+        Client::new(Role::Follower(follower), start)
+    }
+
+    /// Whether it publishes.
+    pub(super) fn is_source(&self) -> bool {
+        matches!(self.role, Role::Publisher(_) | Role::Poster(_))
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.is_done
+    }
+
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.wire.key()
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        self.wake_at.filter(|_| !self.is_done)
+    }
+
+    /// It leaves.
+    pub(super) fn leave(&mut self) {
+        (self.is_done, self.wake_at) = (true, None);
+        self.wire.hang_up();
+    }
+
+    pub(super) fn step(&mut self, scene: &mut Scene<'_>) -> Result<(), String> {
+        if self.is_done {
+            return Ok(());
+        }
+        let is_due = self.wake_at.is_some_and(|at| at <= scene.now);
+        if is_due {
+            self.wake_at = None;
+        }
+        if !self.wire.is_open() {
+            if !is_due {
+                return Ok(());
+            }
+            self.dial(scene);
+        }
+        match self.exchange(scene) {
+            Ok(()) => {
+                if self.is_done {
+                    self.leave();
+                }
+                Ok(())
+            }
+            Err(Trouble::Wrong(why)) => Err(self.complaint(&why)),
+            Err(Trouble::Ended(why)) => self.ended(&why, scene),
+        }
+    }
+
+    fn dial(&mut self, scene: &mut Scene<'_>) {
+        let to = if matches!(self.role, Role::Poster(_)) { scene.http } else { scene.nats };
+        self.wire.dial(scene.network, to);
+        scene.totals.connections += 1;
+        self.era = scene.era;
+        let wire = &mut self.wire;
+        if !matches!(self.role, Role::Poster(_)) {
+            wire.line("CONNECT {\"verbose\":false,\"headers\":true}");
+        }
+        match &mut self.role {
+            Role::Publisher(publisher) => publisher.begin(wire, scene),
+            Role::Poster(poster) => poster.is_waiting = false,
+            Role::Listener { seen } => {
+                seen.clear();
+                for stream in STREAMS {
+                    wire.line(&format!("SUB {stream}.> {stream}"));
+                }
+            }
+            Role::Follower(follower) => follower.begin(wire),
+        }
+    }
+
+    fn exchange(&mut self, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+        let has_ended = self.wire.fill()?;
+        if let Role::Poster(poster) = &mut self.role {
+            while let Some((status, body, is_kept)) = self.wire.next_answer()? {
+                poster.answered(status, &body, scene).map_err(Trouble::Wrong)?;
+                if !is_kept {
+                    return Err(Trouble::Ended("the server closes".to_owned()));
+                }
+            }
+        } else {
+            while let Some(input) = self.wire.next_input()? {
+                self.take(input, scene)?;
+                if self.is_done {
+                    return Ok(());
+                }
+            }
+        }
+        if has_ended {
+            return Err(Trouble::Ended("the end came".to_owned()));
+        }
+        let (wire, role) = (&mut self.wire, &mut self.role);
+        let (again_at, is_done) = match role {
+            Role::Publisher(publisher) => publisher.go_on(wire, scene)?,
+            Role::Poster(poster) => poster.go_on(wire, scene)?,
+            Role::Listener { .. } | Role::Follower(_) => (None, false),
+        };
+        self.is_done = is_done;
+        if let Some(at) = again_at {
+            self.wake_at = Some(self.wake_at.map_or(at, |other| other.min(at)));
+        }
+        self.wire.flush(scene.random)
+    }
+
+    fn take(&mut self, input: Input, scene: &mut Scene<'_>) -> Result<(), Trouble> {
+        let (subject, reply, payload) = match input {
+            Input::Pong | Input::Info => return Ok(()),
+            Input::Ping => {
+                self.wire.line("PONG");
+                return Ok(());
+            }
+            Input::Error(line) => return Err(Trouble::Ended(line)),
+            Input::Message { subject, reply, payload } => (subject, reply, payload),
+        };
+        let done = match &mut self.role {
+            Role::Publisher(publisher) => publisher.answered(&subject, &payload, scene).map(|()| false),
+            Role::Listener { seen } => see(seen, &subject, &payload, scene).map(|()| false),
+            Role::Follower(follower) => follower.take(&subject, &reply, &payload, scene),
+            Role::Poster(_) => Ok(false),
+        };
+        self.is_done |= done.map_err(Trouble::Wrong)?;
+        Ok(())
+    }
+
+    /// The connection is gone: that is in order after a fault of the network, and when a server began or ended.
+    fn ended(&mut self, why: &str, scene: &mut Scene<'_>) -> Result<(), String> {
+        let is_expected = self.wire.is_damaged() || scene.era != self.era || !scene.is_served;
+        let is_kept_from = matches!(self.role, Role::Poster(_)) && why == "the server closes";
+        if !is_expected && !is_kept_from {
+            return Err(self.complaint(why));
+        }
+        self.wire.hang_up();
+        match &mut self.role {
+            Role::Publisher(publisher) => publisher.lost(scene.totals),
+            Role::Poster(poster) => poster.lost(scene.totals),
+            Role::Listener { .. } | Role::Follower(_) => {}
+        }
+        let most = if scene.is_served { 50_000 } else { 400_000 };
+        self.wake_at = Some(scene.now.after(Duration::from_micros(scene.random.between(1, most))));
+        Ok(())
+    }
+
+    pub(super) fn complaint(&self, what: &str) -> String {
+        format!("{:?}: {what}\n  {}", self.role, self.wire.describe())
+    }
+}
+
+/// A listener sees a message.
+fn see(
+    seen: &mut BTreeSet<Name>,
+    subject: &str,
+    payload: &[u8],
+    scene: &mut Scene<'_>,
+) -> Result<(), String> {
+    let name = Name::of(payload).ok_or_else(|| format!("a message of {subject} is damaged"))?;
+    let stream = STREAMS.iter().position(|stream| subject == format!("{stream}.{}", name.publisher));
+    let stream = stream.ok_or_else(|| format!("{name} came as {subject}"))?;
+    scene.totals.seen += 1;
+    if stream >= ON_DISK {
+        return Ok(());
+    }
+    if !seen.insert(name) {
+        return Err(format!("{name} was seen twice on one connection"));
+    }
+    scene.ledgers[stream].see(name)
+}
+
+impl Publisher {
+    fn begin(&mut self, wire: &mut Wire, scene: &Scene<'_>) {
+        self.last.clear();
+        self.answered_at = scene.now;
+        wire.line(&format!("SUB _INBOX.{}.* 1", self.number));
+        wire.line("PING");
+    }
+
+    /// The connection is gone with what it was to answer.
+    fn lost(&mut self, totals: &mut Totals) {
+        let waiting = std::mem::take(&mut self.waiting);
+        if self.has_ids {
+            self.again.extend(waiting);
+        } else {
+            totals.unknown += waiting.len() as u64;
+        }
+    }
+
+    fn name(&self, message: u32) -> Name {
+        Name { publisher: self.number, message }
+    }
+
+    /// Sends what may be sent. Returns when there is more, and whether all is done.
+    fn go_on(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) -> Result<(Option<Time>, bool), Trouble> {
+        if !self.waiting.is_empty() && scene.now > self.answered_at.after(ANSWER_WITHIN) {
+            return Err(Trouble::Wrong(format!("{:?} were never answered", self.waiting)));
+        }
+        while scene.now >= self.resume_at && self.waiting.len() < self.window {
+            let Some(message) = self.again.pop_first().or_else(|| {
+                let next = Some(self.next).filter(|next| *next < self.total);
+                self.next += u32::from(next.is_some());
+                next
+            }) else {
+                break;
+            };
+            self.send(message, wire, scene);
+            if self.left_in_burst == 0 {
+                self.left_in_burst = self.burst;
+                self.resume_at = scene.now.after(self.pause);
+            }
+            self.left_in_burst -= 1;
+        }
+        let has_more = !self.again.is_empty() || self.next < self.total;
+        let is_done = !has_more && self.waiting.is_empty();
+        let more = Some(self.resume_at).filter(|at| has_more && *at > scene.now);
+        let late = (!self.waiting.is_empty())
+            .then(|| self.answered_at.after(ANSWER_WITHIN + Duration::from_secs(1)));
+        Ok((more.into_iter().chain(late).min(), is_done))
+    }
+
+    fn send(&mut self, message: u32, wire: &mut Wire, scene: &mut Scene<'_>) {
+        let name = self.name(message);
+        let stream = name.stream();
+        if let Some(ledger) = scene.ledgers.get_mut(stream).filter(|_| stream < ON_DISK) {
+            ledger.send(name);
+        }
+        if self.waiting.is_empty() {
+            self.answered_at = scene.now;
+        }
+        self.waiting.insert(message);
+        let id = if self.has_ids { format!("{}-{message}", self.number) } else { String::new() };
+        let subject = format!("{}.{}", STREAMS[stream], self.number);
+        wire.publish(&subject, &format!("_INBOX.{}.{message}", self.number), &id, &name.payload());
+        if scene.random.chance(100) {
+            wire.publish(&format!("{}.{}", STREAMS[UNKEPT], self.number), "", "", &name.payload());
+        }
+        if scene.random.chance(100) {
+            wire.line("PING");
+        }
+    }
+
+    fn answered(&mut self, subject: &str, payload: &[u8], scene: &mut Scene<'_>) -> Result<(), String> {
+        let message =
+            subject.strip_prefix(&format!("_INBOX.{}.", self.number)).and_then(|rest| rest.parse().ok());
+        let message: u32 = message.ok_or_else(|| format!("it was sent a message of {subject}"))?;
+        if !self.waiting.remove(&message) {
+            return Err(format!("message {message} was answered although it does not wait"));
+        }
+        self.answered_at = scene.now;
+        let text = String::from_utf8_lossy(payload).into_owned();
+        if text.contains("\"error\"") {
+            scene.totals.refused += 1;
+            if self.has_ids {
+                self.again.insert(message);
+            } else {
+                scene.totals.unknown += 1;
+            }
+            self.resume_at = scene.now.after(Duration::from_millis(scene.random.between(50, 1000)));
+            return Ok(());
+        }
+        let name = self.name(message);
+        let stream = name.stream();
+        if !text.contains(&format!("\"stream\":\"{}\"", STREAMS[stream])) {
+            return Err(format!("{name} was to go to {}, and was answered {text}", STREAMS[stream]));
+        }
+        let sequence = number_of(&text, "seq").ok_or_else(|| format!("{name} was answered {text}"))?;
+        let is_duplicate = text.contains("\"duplicate\":true");
+        scene.totals.acknowledged += 1;
+        scene.totals.duplicates += u64::from(is_duplicate);
+        if !is_duplicate {
+            let last = self.last.insert(STREAMS[stream].to_owned(), sequence);
+            if last.is_some_and(|last| last >= sequence) {
+                return Err(format!("{name} was acknowledged as {sequence} behind {last:?}"));
+            }
+        }
+        if stream == MEMORY {
+            Ok(())
+        } else {
+            scene.ledgers[stream].acknowledge(name, sequence, is_duplicate)
+        }
+    }
+}
+
+impl Poster {
+    fn lost(&mut self, totals: &mut Totals) {
+        if std::mem::take(&mut self.is_waiting) && self.lines > 1 {
+            // Without ids nothing is sent again.
+            totals.unknown += u64::from(self.lines);
+            self.next += self.lines;
+        }
+    }
+
+    fn stream(&self) -> usize {
+        self.number as usize % ON_DISK
+    }
+
+    fn names(&self) -> impl Iterator<Item = Name> + use<> {
+        let publisher = self.number;
+        (self.next..self.next + self.lines).map(move |message| Name { publisher, message })
+    }
+
+    fn go_on(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) -> Result<(Option<Time>, bool), Trouble> {
+        if self.is_waiting && scene.now > self.answered_at.after(ANSWER_WITHIN) {
+            return Err(Trouble::Wrong("a request was never answered".to_owned()));
+        }
+        let mut is_done = false;
+        if !self.is_waiting && scene.now >= self.resume_at {
+            is_done = self.next >= self.total;
+            if !is_done {
+                self.send(wire, scene);
+            }
+        }
+        let late = self.answered_at.after(ANSWER_WITHIN + Duration::from_secs(1));
+        Ok((Some(if self.is_waiting { late } else { self.resume_at }), is_done))
+    }
+
+    fn send(&mut self, wire: &mut Wire, scene: &mut Scene<'_>) {
+        (self.is_waiting, self.answered_at) = (true, scene.now);
+        let mut body = Vec::new();
+        for name in self.names() {
+            scene.ledgers[self.stream()].send(name);
+            body.extend(name.payload());
+            if self.lines > 1 {
+                body.push(b'\n');
+            }
+        }
+        wire.line(&format!("POST /publish/{}.{} HTTP/1.1", STREAMS[self.stream()], self.number));
+        wire.line("Host: localhost");
+        match self.lines {
+            1 => wire.line(&format!("Nats-Msg-Id: {}-{}", self.number, self.next)),
+            _ => wire.line("Content-Type: application/x-ndjson"),
+        }
+        wire.line(&format!("Content-Length: {}\r\n", body.len()));
+        wire.bytes(&body);
+    }
+
+    fn answered(&mut self, status: u16, body: &str, scene: &mut Scene<'_>) -> Result<(), String> {
+        if !std::mem::take(&mut self.is_waiting) {
+            return Err(format!("an answer without a request: {status} {body}"));
+        }
+        match status {
+            200 => {
+                let (first, last) = (number_of(body, "first"), number_of(body, "last"));
+                let (Some(first), Some(last)) = (first, last) else {
+                    return Err(format!("200 was answered with {body}"));
+                };
+                if last - first + 1 < u64::from(self.lines) {
+                    return Err(format!("{} messages are from {first} to {last}", self.lines));
+                }
+                let is_duplicate = body.contains("\"duplicate\":true");
+                let ledger = &mut scene.ledgers[self.stream()];
+                let is_exact = last - first + 1 == u64::from(self.lines);
+                for (sequence, name) in (first..).zip(self.names()).filter(|_| is_exact) {
+                    ledger.acknowledge(name, sequence, is_duplicate)?;
+                }
+                scene.totals.acknowledged += u64::from(self.lines);
+                scene.totals.duplicates += u64::from(is_duplicate);
+                self.next += self.lines;
+                self.resume_at = scene.now.after(self.pause);
+            }
+            503 | 507 => {
+                scene.totals.refused += 1;
+                if self.lines > 1 {
+                    // Some of them may be stored, or may still be.
+                    scene.totals.unknown += u64::from(self.lines);
+                    self.next += self.lines;
+                }
+                self.resume_at = scene.now.after(Duration::from_millis(scene.random.between(50, 1000)));
+            }
+            _ => return Err(format!("it was answered {status}: {body}")),
+        }
+        Ok(())
+    }
+}
+
+impl Follower {
+    fn begin(&mut self, wire: &mut Wire) {
+        (self.received, self.has_consumer) = (0, false);
+        let (stream, next) = (STREAMS[self.stream], self.last + 1);
+        // A consumer of a connection before may still be there.
+        let own = format!("{}.{}", self.number, wire.attempt);
+        let config = format!(
+            "{{\"stream_name\":\"{stream}\",\"config\":{{\"deliver_subject\":\"_D.{own}\",\"ack_policy\":\"none\",\
+             \"deliver_policy\":\"by_start_sequence\",\"opt_start_seq\":{next}}}}}"
+        );
+        wire.line(&format!("SUB _D.{own} 1"));
+        wire.line(&format!("SUB _R.{own} 2"));
+        let reply = format!("_R.{own}");
+        wire.publish(&format!("$JS.API.CONSUMER.CREATE.{stream}"), &reply, "", config.as_bytes());
+    }
+
+    /// Returns whether it has everything that it wants.
+    fn take(
+        &mut self,
+        subject: &str,
+        reply: &str,
+        payload: &[u8],
+        scene: &mut Scene<'_>,
+    ) -> Result<bool, String> {
+        if subject.starts_with("_R.") {
+            let text = String::from_utf8_lossy(payload);
+            self.has_consumer = !text.contains("\"error\"");
+            return if self.has_consumer { Ok(false) } else { Err(format!("there is no consumer: {text}")) };
+        }
+        if subject.starts_with("_D.") || reply.is_empty() {
+            // A status of the server.
+            return Ok(false);
+        }
+        let mut numbers = reply.split('.').skip(5).map(|word| word.parse::<u64>().ok());
+        let (Some(Some(sequence)), Some(Some(received))) = (numbers.next(), numbers.next()) else {
+            return Err(format!("a record came with {reply}"));
+        };
+        let name = Name::of(payload).ok_or_else(|| format!("the record at {sequence} is damaged"))?;
+        if sequence <= self.last {
+            return Err(format!("{name} came at {sequence} behind {}", self.last));
+        }
+        self.received += 1;
+        if received != self.received {
+            return Err(format!("{name} is the {received}th of its consumer, and {} came", self.received));
+        }
+        let ledger = &mut scene.ledgers[self.stream];
+        if sequence > self.last + 1 {
+            scene.totals.skipped += sequence - self.last - 1;
+            ledger.skip(self.last + 1, sequence - 1);
+        }
+        ledger.see_at(name, sequence)?;
+        self.last = sequence;
+        scene.totals.followed += 1;
+        Ok(self.until.is_some_and(|until| sequence >= until))
+    }
+}

@@ -1,0 +1,78 @@
+//! What becomes of the disks when a server ends: sealed in order, or cut off at any point.
+
+use stilling::parts::SteppedJournal;
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::random::SplitMix64;
+
+/// How much more the journal does at most after everything else of its process is gone.
+const STEPS_MAX: u64 = 3;
+
+/// How a server ends before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// The power goes: what no sync covered may be there in any part.
+    Power,
+    /// The process is killed: everything written is there to be read, and still not durable.
+    Kill,
+}
+
+/// Ends the journal somewhere within its next steps. Returns the disks as the next server finds them.
+pub(super) fn cut(
+    mut journal: SteppedJournal,
+    disks: &[SimulatedDisk],
+    how: Cut,
+    random: &mut SplitMix64,
+) -> Vec<SimulatedDisk> {
+    let mut before: Vec<usize> = recorded(disks);
+    for _ in 0..random.below(STEPS_MAX + 1) {
+        before = recorded(disks);
+        if !journal.writer.turn() {
+            break;
+        }
+    }
+    drop(journal);
+    disks.iter().zip(before).map(|(disk, before)| cut_one(disk, before, how, random)).collect()
+}
+
+/// Ends the journal in order after everything that it was given, but for a cut that may come while the streams are sealed.
+pub(super) fn seal(
+    mut journal: SteppedJournal,
+    disks: &[SimulatedDisk],
+    how: Option<Cut>,
+    random: &mut SplitMix64,
+) -> Vec<SimulatedDisk> {
+    while journal.writer.turn() {}
+    let before = recorded(disks);
+    drop(journal.reader);
+    // A frozen stream is not sealed; its server has reported it.
+    drop(journal.writer.close());
+    match how {
+        None => disks.to_vec(),
+        Some(how) => {
+            disks.iter().zip(before).map(|(disk, before)| cut_one(disk, before, how, random)).collect()
+        }
+    }
+}
+
+fn recorded(disks: &[SimulatedDisk]) -> Vec<usize> {
+    disks.iter().map(SimulatedDisk::recorded).collect()
+}
+
+/// The disk after a cut at any point from the event `before` on.
+fn cut_one(disk: &SimulatedDisk, before: usize, how: Cut, random: &mut SplitMix64) -> SimulatedDisk {
+    let history = disk.history();
+    let point = random.between(before as u64, history.points() as u64 - 1) as usize;
+    match how {
+        Cut::Kill => {
+            let written = if random.chance(300) { random.below(64 * 1024) as usize } else { usize::MAX };
+            history.killed_at(point, written)
+        }
+        Cut::Power => {
+            let share = random.below(1001) as u16;
+            let disk = history.at(point).disk(|_| random.chance(share));
+            disk.record();
+            disk
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! What is known outside the server of every disk stream, and the audit that compares it with the disk.
+//!
+//! Publishers and subscribers report each acknowledgement and each sight. After every life of the server the audit reads the
+//! stream directly from a copy of its disk:
+//!
+//! - **durable**: what was acknowledged or seen is there, under the sequence that was reported, with the right bytes, unless
+//!   retention removed it;
+//! - **once**: a message with an id is there once, any other at most as often as it was sent;
+//! - **stable**: a sequence that was ever reported or read never has another record;
+//! - **nothing invented**: what is there was sent;
+//! - **gaps**: what a follower was not given is not there for it;
+//! - **retention** removes no more than its bounds allow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::limits::BLOCK_SIZE;
+use stilling_journal::{Config, From, Kind, Log, Read};
+
+use super::message::Name;
+
+/// What retention is configured to keep at least.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Bounds {
+    pub(super) bytes: Option<u64>,
+    pub(super) records: Option<u64>,
+}
+
+/// One disk stream as seen from outside.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    name: &'static str,
+    bounds: Bounds,
+    segment_size: u64,
+    sent: BTreeMap<Name, u32>,
+    acknowledged: BTreeMap<Name, u64>,
+    seen: BTreeSet<Name>,
+    /// What is known to be at a sequence: reported, or read by an audit.
+    at: BTreeMap<u64, Name>,
+    /// Sequences that followers were not given.
+    skipped: Vec<(u64, u64)>,
+    /// The first sequence that the last audit found.
+    first: u64,
+    /// The last sequence that was reported or seen.
+    last_known: u64,
+    pub(super) removals: u64,
+    pub(super) records: u64,
+    pub(super) markers: u64,
+}
+
+/// What is on a disk.
+#[derive(Debug, Default)]
+struct Content {
+    records: BTreeMap<u64, Option<Name>>,
+    first: u64,
+    bytes: u64,
+    /// What opening found, and the ranges that were passed over.
+    findings: String,
+}
+
+impl Ledger {
+    pub(super) fn new(name: &'static str, bounds: Bounds, segment_size: u64) -> Ledger {
+        Ledger {
+            name,
+            bounds,
+            segment_size,
+            sent: BTreeMap::new(),
+            acknowledged: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            at: BTreeMap::new(),
+            skipped: Vec::new(),
+            first: 1,
+            last_known: 0,
+            removals: 0,
+            records: 0,
+            markers: 0,
+        }
+    }
+
+    /// A message is about to be sent.
+    pub(super) fn send(&mut self, name: Name) {
+        *self.sent.entry(name).or_default() += 1;
+    }
+
+    /// A message was acknowledged.
+    pub(super) fn acknowledge(
+        &mut self,
+        name: Name,
+        sequence: u64,
+        is_duplicate: bool,
+    ) -> Result<(), String> {
+        let times = self.sent.get(&name).copied().unwrap_or(0);
+        if is_duplicate && times < 2 {
+            return Err(format!("{name}, sent {times} times, was acknowledged as a duplicate"));
+        }
+        if let Some(before) = self.acknowledged.insert(name, sequence)
+            && before != sequence
+        {
+            return Err(format!("{name} was acknowledged as {before} and as {sequence}"));
+        }
+        self.is_at(sequence, name)
+    }
+
+    /// A subscriber saw a message.
+    pub(super) fn see(&mut self, name: Name) -> Result<(), String> {
+        if !self.sent.contains_key(&name) {
+            return Err(format!("{name} was seen and never sent"));
+        }
+        self.seen.insert(name);
+        Ok(())
+    }
+
+    /// A follower saw a message under a sequence.
+    pub(super) fn see_at(&mut self, name: Name, sequence: u64) -> Result<(), String> {
+        self.see(name)?;
+        self.is_at(sequence, name)
+    }
+
+    /// A follower was given nothing from `first` to `last`.
+    pub(super) fn skip(&mut self, first: u64, last: u64) {
+        self.skipped.push((first, last));
+    }
+
+    /// The last record of the last audit.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.at.last_key_value().map(|(sequence, _)| *sequence)
+    }
+
+    fn is_at(&mut self, sequence: u64, name: Name) -> Result<(), String> {
+        self.last_known = self.last_known.max(sequence);
+        match self.at.insert(sequence, name) {
+            Some(other) if other != name => {
+                Err(format!("{}: {name} is at {sequence}, where {other} was", self.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads the disk and compares.
+    pub(super) fn audit(&mut self, disk: &SimulatedDisk) -> Result<(), String> {
+        let content = self.read(disk)?;
+        let name = self.name;
+        self.check_retention(&content)?;
+        let mut places: BTreeMap<Name, u64> = BTreeMap::new();
+        for (&sequence, record) in &content.records {
+            let Some(record) = *record else { continue };
+            let Some(&times) = self.sent.get(&record) else {
+                return Err(format!("{name}: {record} at {sequence} was never sent"));
+            };
+            if let Some(other) = places.insert(record, sequence) {
+                return Err(format!("{name}: {record}, sent {times} times, is at {other} and at {sequence}"));
+            }
+            self.is_at(sequence, record)?;
+        }
+        let is_kept = |sequence: u64| sequence >= content.first;
+        for (record, &sequence) in &self.acknowledged {
+            let there = places.get(record).copied();
+            if is_kept(sequence) && there != Some(sequence) {
+                return Err(format!(
+                    "{name}: {record} was acknowledged as {sequence}, and is at {there:?}: {}",
+                    content.findings
+                ));
+            }
+        }
+        let known: BTreeMap<Name, u64> =
+            self.at.iter().map(|(sequence, record)| (*record, *sequence)).collect();
+        for record in self.seen.iter().filter(|record| !places.contains_key(record)) {
+            let sequence = known.get(record).copied();
+            // One that was seen without its sequence may have been removed by retention.
+            let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
+            if !is_removed {
+                return Err(format!(
+                    "{name}: {record} was seen as {sequence:?} and is not there: {}",
+                    content.findings
+                ));
+            }
+        }
+        for (first, last) in std::mem::take(&mut self.skipped) {
+            let kept = content
+                .records
+                .range(first..=last)
+                .find_map(|(sequence, record)| record.map(|record| (*sequence, record)));
+            if let Some((sequence, record)) = kept {
+                return Err(format!("{name}: a follower was not given {record} at {sequence}"));
+            }
+        }
+        // What was lost with the tail may come again elsewhere, but never under a sequence that was reported.
+        self.at.retain(|sequence, record| !is_kept(*sequence) || places.get(record) == Some(sequence));
+        self.first = content.first;
+        self.records = content.records.values().flatten().count() as u64;
+        self.markers += content.records.values().filter(|record| record.is_none()).count() as u64;
+        Ok(())
+    }
+
+    fn check_retention(&mut self, content: &Content) -> Result<(), String> {
+        if content.first <= self.first {
+            return Ok(());
+        }
+        let lost_tail = content.records.is_empty();
+        self.removals += 1;
+        let Bounds { bytes, records } = self.bounds;
+        let kept = content.records.len() as u64;
+        let of_bytes =
+            bytes.is_some_and(|most| content.bytes + self.segment_size + BLOCK_SIZE as u64 >= most);
+        let of_records = records.is_some_and(|least| kept >= least);
+        if of_bytes || of_records || lost_tail && self.last_known < content.first {
+            return Ok(());
+        }
+        Err(format!(
+            "{}: records up to {} were removed, and {kept} records of {} bytes are left; {:?} keeps more",
+            self.name,
+            content.first - 1,
+            content.bytes,
+            self.bounds
+        ))
+    }
+
+    fn read(&self, disk: &SimulatedDisk) -> Result<Content, String> {
+        // A disk of its own: reading must change nothing.
+        let copy = SimulatedDisk::with_files(disk.files());
+        let config = Config { segment_size: self.segment_size, ..Config::default() };
+        let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
+        let mut content = Content { first: recovery.first.max(1), ..Content::default() };
+        content.findings =
+            format!("{} to {}, next {}; {}", recovery.first, recovery.last, recovery.next, recovery.findings);
+        let mut reader = log.source().read_from(From::Sequence(1));
+        loop {
+            match reader.read().map_err(|error| error.to_string())? {
+                Read::End => return Ok(content),
+                Read::Gap(gap) => content.findings.push_str(&format!("; {gap:?}")),
+                Read::Batch(batch) => {
+                    let mut size = 0;
+                    for (sequence, record) in batch.records {
+                        size += record.size().unwrap_or(0) as u64;
+                        let name = (record.kind == Kind::Ordinary).then(|| {
+                            Name::of(record.payload)
+                                .ok_or_else(|| format!("{}: the record at {sequence} is damaged", self.name))
+                        });
+                        content.records.insert(sequence, name.transpose()?);
+                    }
+                    content.bytes += size.next_multiple_of(BLOCK_SIZE as u64);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Messages that tell whose they are and prove that they are whole.
+
+use std::fmt;
+
+use crate::random::SplitMix64;
+
+/// Most bytes of a message beyond its name, unless it is a long one.
+const FILLING_MAX: u64 = 1500;
+
+/// Most bytes of a long one.
+const LONG_MAX: u64 = 7000;
+
+/// Whose message it is, and which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) publisher: u32,
+    pub(super) message: u32,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {} of {}", self.message, self.publisher)
+    }
+}
+
+impl Name {
+    /// What the message says: its name, and a text that is another for each name.
+    pub(super) fn payload(self) -> Vec<u8> {
+        let mut random = SplitMix64::new(u64::from(self.publisher) << 32 | u64::from(self.message));
+        let most = if random.chance(50) { LONG_MAX } else { FILLING_MAX };
+        let filling = random.below(most);
+        let mut text = format!("{} {} ", self.publisher, self.message).into_bytes();
+        let word = random.bits();
+        text.extend((0..filling).map(|at| b'a' + ((word.rotate_left(at as u32) ^ at) % 26) as u8));
+        text
+    }
+
+    /// Whose payload this is; `None` if it is nobody's, or not whole.
+    pub(super) fn of(payload: &[u8]) -> Option<Name> {
+        let head = &payload[..payload.len().min(32)];
+        let mut words = head.split(|&byte| byte == b' ');
+        let mut number = || std::str::from_utf8(words.next()?).ok()?.parse().ok();
+        let name = Name { publisher: number()?, message: number()? };
+        (name.payload() == payload).then_some(name)
+    }
+
+    /// The stream it goes to, by its number.
+    pub(super) fn stream(self) -> usize {
+        let draw =
+            SplitMix64::new(u64::from(self.publisher).rotate_left(40) ^ u64::from(self.message)).below(10);
+        match draw {
+            // A publisher sends mostly to one stream.
+            0..8 => self.publisher as usize % 2,
+            8 => 1 - self.publisher as usize % 2,
+            _ => MEMORY,
+        }
+    }
+}
+
+/// Streams: two on disk, one in memory, one that keeps nothing.
+pub(super) const STREAMS: [&str; 4] = ["events", "orders", "cache", "live"];
+
+/// Streams on disk, which come first.
+pub(super) const ON_DISK: usize = 2;
+
+/// The stream in memory.
+pub(super) const MEMORY: usize = 2;
+
+/// The stream that keeps nothing.
+pub(super) const UNKEPT: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_payload_names_its_message_and_shows_every_change() {
+        let name = Name { publisher: 3, message: 17 };
+        let payload = name.payload();
+        assert_eq!(Name::of(&payload), Some(name));
+        assert_eq!(Name::of(&payload[..payload.len() - 1]), None);
+        let mut changed = payload.clone();
+        changed[5] ^= 1;
+        assert_eq!(Name::of(&changed), None);
+        assert_eq!(Name::of(b""), None);
+    }
+}

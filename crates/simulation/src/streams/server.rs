@@ -1,0 +1,271 @@
+//! One life of the server: shards, hub and journal over simulated disks, run step by step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling::Overview;
+use stilling::http::{Routes, Timeouts};
+use stilling::parts::{
+    Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves, SimulatedStorage,
+    SteppedJournal, hub_on_simulated_disks,
+};
+use stilling::settings::StreamConfig;
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::{Driver as _, Wait};
+use stilling_engine::{Config, Shard};
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::{Config as LogConfig, Limits as JournalLimits};
+use stilling_ring::{Time, Wake};
+use stilling_wire::http1::Limits;
+use stilling_workers::Pool;
+
+use crate::driver::SimDriver;
+use crate::network::{Network, SimSocket};
+use crate::random::SplitMix64;
+
+/// Seconds after 1970 at the beginning of every world.
+const CALENDAR_START: u64 = 1_700_000_000;
+
+/// Where the server listens.
+pub(super) const HTTP: &str = "127.0.0.1:9000";
+/// Where it listens for NATS.
+pub(super) const NATS: &str = "127.0.0.1:4222";
+
+type SimShard = Shard<SimDriver, HttpService>;
+
+/// How a server is set up; the same in all its lives.
+pub(super) struct Plan {
+    pub(super) streams: Vec<StreamConfig>,
+    pub(super) segment_size: u64,
+    pub(super) journal: JournalLimits,
+    pub(super) shards: usize,
+    pub(super) buffers: u16,
+    pub(super) drain: Duration,
+    /// The longest time that a step of the journal takes.
+    pub(super) disk_latency: Duration,
+}
+
+/// Listening sockets: HTTP and NATS for each shard.
+pub(super) type Sockets = Vec<(SimSocket, SimSocket)>;
+
+/// A server that runs.
+pub(super) struct Server {
+    nodes: Vec<Node>,
+    lifecycle: Arc<Lifecycle>,
+    overview: Arc<Overview>,
+    pub(super) journal: SteppedJournal,
+    writes_at: Option<Time>,
+    reads_at: Option<Time>,
+    disk_latency: Duration,
+    /// The disks do not answer before.
+    pub(super) hangs_until: Time,
+}
+
+struct Node {
+    shard: SimShard,
+    /// What it waits for, if it sleeps.
+    asleep: Option<Wait>,
+}
+
+/// Listening sockets for every shard of a server that is to come.
+pub(super) fn listen(network: &Network, shards: usize) -> Sockets {
+    let address = |text: &str| crate::network::Address::Tcp(text.parse().expect("an address"));
+    let pair = |_| (network.listen(address(HTTP), 64, None), network.listen(address(NATS), 64, None));
+    (0..shards).map(pair).collect()
+}
+
+impl Server {
+    /// Opens the streams and starts.
+    pub(super) fn start(
+        plan: &Plan,
+        network: &Network,
+        disks: &[SimulatedDisk],
+        sockets: Sockets,
+    ) -> Result<Server, String> {
+        let drivers: Vec<SimDriver> =
+            (0..plan.shards).map(|_| SimDriver::with_buffers(network, plan.buffers)).collect();
+        let wake = |driver: &SimDriver| {
+            let handle = driver.wake_handle();
+            Arc::new(Wake::new(move || handle.wake()))
+        };
+        let wakes: Vec<Arc<Wake>> = drivers.iter().map(wake).collect();
+        let no_workers = stilling_workers::Limits { threads: 0, ..stilling_workers::Limits::default() };
+        let (pool, lanes) = Pool::new(no_workers, network.clock(), wakes.clone());
+        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), Calendar::From(CALENDAR_START)));
+        let engine = Config {
+            capacity: 64,
+            write_timeout: Duration::from_secs(5),
+            linger_timeout: Duration::from_millis(200),
+            ..Config::default()
+        };
+        let overview = Arc::new(Overview {
+            driver: "sim".to_owned(),
+            driver_fallback: None,
+            listeners: Vec::new(),
+            capacity: engine.capacity,
+            workers: 0,
+            engines: (0..plan.shards).map(|_| Arc::new(Counters::default())).collect(),
+            http: (0..plan.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
+            pool,
+            app: None,
+            hub: std::sync::OnceLock::new(),
+            desks: (0..plan.shards).map(|_| Arc::default()).collect(),
+        });
+        let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
+        let storage = SimulatedStorage { disks, log, limits: plan.journal };
+        let (desks, journal) = hub_on_simulated_disks(&plan.streams, storage, &wakes, &overview, &lifecycle)
+            .map_err(|error| error.to_string())?;
+        let parts = drivers.into_iter().zip(lanes).zip(wakes).zip(desks).zip(sockets).enumerate();
+        let mut nodes = Vec::new();
+        for (number, ((((driver, lane), wake), desk), (http, nats))) in parts {
+            let counters = Arc::clone(&overview.http[number]);
+            let (see, life) = (Arc::clone(&overview), Arc::clone(&lifecycle));
+            let service =
+                HttpService::new(plan.http(&engine), lane, counters, see, life).with_hub(Some(desk));
+            let counters = Arc::clone(&overview.engines[number]);
+            let mut shard = Shard::new(driver, service, engine.clone(), network.clock(), wake, counters);
+            for socket in [http, nats] {
+                shard.listen(socket, false).map_err(|error| error.to_string())?;
+            }
+            nodes.push(Node { shard, asleep: None });
+        }
+        let disk_latency = plan.disk_latency;
+        let (writes_at, reads_at, hangs_until) = (None, None, Time::ZERO);
+        Ok(Server { nodes, lifecycle, overview, journal, writes_at, reads_at, disk_latency, hangs_until })
+    }
+
+    /// Asks for the end.
+    pub(super) fn end(&self) {
+        self.lifecycle.end();
+    }
+
+    /// Streams that are frozen.
+    pub(super) fn frozen(&self) -> u64 {
+        let hub = self.overview.hub.get();
+        hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
+    }
+
+    /// Runs whatever has something to do now. Returns whether anything had.
+    pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
+        let mut any = false;
+        for (number, node) in self.nodes.iter_mut().enumerate() {
+            any |= node.run(now, number)?;
+        }
+        let journal = &mut self.journal;
+        any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
+            if act { journal.writer.turn() } else { journal.writer.has_work() }
+        });
+        any |= step(&mut self.reads_at, now, (Time::ZERO, self.disk_latency), random, |act| {
+            if act { journal.reader.turn() } else { journal.reader.has_work() }
+        });
+        Ok(any)
+    }
+
+    /// When something is to be done next, as far as it is known here.
+    pub(super) fn wakes_at(&self) -> Option<Time> {
+        let limit = |node: &Node| match node.asleep {
+            Some(Wait::Until(at)) => Some(at),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(limit).chain(self.writes_at).chain(self.reads_at).min()
+    }
+
+    /// Whether every shard has stopped with nothing left.
+    pub(super) fn has_stopped(&mut self) -> bool {
+        self.nodes.iter_mut().all(|node| node.shard.is_stopped() && node.shard.driver().tokens_in_use() == 0)
+    }
+
+    /// Every connection has ended with one reason, and nothing of it is left.
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        for node in &mut self.nodes {
+            node.shard.audit()?;
+            node.shard.driver().assert_drained();
+            let counters = node.shard.counters();
+            let (accepted, closed) = (counters.accepted.get(), counters.closed_total());
+            if accepted != closed + counters.refused_full.get() {
+                return Err(format!("{accepted} connections accepted, {closed} closed with a reason"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The shards and the hub are gone at once, with all their memory; what the hub had handed over is still with the journal.
+    pub(super) fn kill(self) -> SteppedJournal {
+        drop(self.nodes);
+        self.journal
+    }
+}
+
+/// Does a step of one of the journal's workers when its time has come, and sets the time of the next one.
+fn step(
+    due: &mut Option<Time>,
+    now: Time,
+    (not_before, latency): (Time, Duration),
+    random: &mut SplitMix64,
+    mut work: impl FnMut(bool) -> bool,
+) -> bool {
+    if due.is_some_and(|at| at.max(not_before) <= now) {
+        *due = None;
+        return work(true);
+    }
+    if due.is_none_or(|at| at < not_before) && work(false) {
+        let span = Duration::from_micros(random.between(10, latency.as_micros() as u64));
+        *due = Some(now.after(span).max(not_before));
+    }
+    false
+}
+
+impl Node {
+    /// Has the shard turn if it has a reason to: it is awake, its time has come, or its driver has news.
+    fn run(&mut self, now: Time, number: usize) -> Result<bool, String> {
+        if self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0 {
+            self.asleep = Some(Wait::Forever);
+            return Ok(false);
+        }
+        let wait = *self.asleep.get_or_insert_with(|| self.shard.prepare_to_wait());
+        let is_due = match wait {
+            Wait::No => true,
+            Wait::Until(at) => at <= now,
+            Wait::Forever => false,
+        };
+        if !is_due && !self.shard.driver().has_news() {
+            return Ok(false);
+        }
+        self.asleep = None;
+        self.shard.turn(false).map_err(|error| error.to_string())?;
+        self.shard.audit()?;
+        if self.shard.is_stopped() && number > 0 {
+            self.shard.service().leave_hub();
+        }
+        Ok(true)
+    }
+}
+
+impl Plan {
+    fn http(&self, engine: &Config) -> HttpConfig {
+        HttpConfig {
+            limits: Limits::default(),
+            timeouts: Timeouts {
+                first_byte: Duration::from_secs(1000),
+                head: Duration::from_secs(100),
+                body_grace: Duration::from_secs(100),
+                body_rate_min: 1,
+                idle: Duration::from_secs(1000),
+                work: Duration::from_secs(30),
+                drain: self.drain,
+            },
+            slow_duration: Duration::ZERO,
+            has_workers: false,
+            queue_age_max: Duration::from_secs(1),
+            doors: vec![
+                Door { serves: Serves::Everything, demo: false },
+                Door { serves: Serves::Nats, demo: false },
+            ],
+            routes: Arc::new(Routes::new()),
+            answers_held_max: 1 << 30,
+            requests_held_max: 1 << 20,
+            write_timeout: engine.write_timeout,
+            has_app: false,
+        }
+    }
+}

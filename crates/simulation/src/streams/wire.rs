@@ -1,0 +1,196 @@
+//! One connection of a client: bytes out, bytes in, and what the bytes in mean.
+
+use std::io::ErrorKind;
+
+use crate::network::{Address, Network, Peer, PeerKey};
+use crate::random::SplitMix64;
+
+/// A connection, or none at the moment.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    peer: Option<Peer>,
+    outbox: Vec<u8>,
+    inbox: Vec<u8>,
+    /// Connections so far.
+    pub(super) attempt: u32,
+}
+
+/// What a NATS server sends.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Input {
+    Pong,
+    Ping,
+    Info,
+    Error(String),
+    Message { subject: String, reply: String, payload: Vec<u8> },
+}
+
+/// Why a connection cannot be used any more.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The server sent what it must not send.
+    Wrong(String),
+    /// The connection ended.
+    Ended(String),
+}
+
+impl Wire {
+    pub(super) fn key(&self) -> Option<PeerKey> {
+        self.peer.as_ref().map(Peer::key)
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.peer.is_some()
+    }
+
+    /// Whether the network harmed the connection.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.peer.as_ref().is_some_and(Peer::is_damaged)
+    }
+
+    pub(super) fn dial(&mut self, network: &Network, to: &Address) {
+        self.peer = Some(network.connect(to.clone(), None));
+        self.attempt += 1;
+        self.inbox.clear();
+        self.outbox.clear();
+    }
+
+    pub(super) fn hang_up(&mut self) {
+        self.peer = None;
+    }
+
+    pub(super) fn line(&mut self, line: &str) {
+        self.outbox.extend_from_slice(line.as_bytes());
+        self.outbox.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+        self.outbox.extend_from_slice(bytes);
+    }
+
+    /// Publishes, with a reply subject and a message id if they are not empty.
+    pub(super) fn publish(&mut self, subject: &str, reply: &str, id: &str, payload: &[u8]) {
+        let space = if reply.is_empty() { "" } else { " " };
+        if id.is_empty() {
+            self.line(&format!("PUB {subject}{space}{reply} {}", payload.len()));
+        } else {
+            let head = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
+            self.line(&format!("HPUB {subject}{space}{reply} {} {}", head.len(), head.len() + payload.len()));
+            self.bytes(head.as_bytes());
+        }
+        self.bytes(payload);
+        self.bytes(b"\r\n");
+    }
+
+    /// Writes what it can, in pieces of random sizes.
+    pub(super) fn flush(&mut self, random: &mut SplitMix64) -> Result<(), Trouble> {
+        let Some(peer) = &mut self.peer else { return Ok(()) };
+        match peer.connected() {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(error) => return Err(Trouble::Ended(format!("it was refused: {error}"))),
+        }
+        while !self.outbox.is_empty() {
+            let all = self.outbox.len() as u64;
+            let some = if random.chance(700) { all } else { random.between(1, all.min(500)) };
+            match peer.write(&self.outbox[..some as usize]) {
+                Ok(taken) => drop(self.outbox.drain(..taken)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Trouble::Ended(format!("a write failed: {error}"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what there is. Returns whether the end came behind it.
+    pub(super) fn fill(&mut self) -> Result<bool, Trouble> {
+        let mut into = [0; 4096];
+        let Some(peer) = &mut self.peer else { return Ok(false) };
+        if !matches!(peer.connected(), Ok(true)) {
+            return Ok(false);
+        }
+        loop {
+            match peer.read(&mut into) {
+                Ok(0) => return Ok(true),
+                Ok(len) => self.inbox.extend_from_slice(&into[..len]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(Trouble::Ended(format!("a read failed: {error}"))),
+            }
+        }
+    }
+
+    /// The next piece of NATS.
+    pub(super) fn next_input(&mut self) -> Result<Option<Input>, Trouble> {
+        let Some(end) = find(&self.inbox, b"\r\n") else { return Ok(None) };
+        let line = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
+        let words: Vec<&str> = line.split(' ').collect();
+        let (subject, reply, headers, size) = match words[..] {
+            ["MSG", subject, _, size] => (subject, "", "0", size),
+            ["MSG", subject, _, reply, size] => (subject, reply, "0", size),
+            ["HMSG", subject, _, headers, size] => (subject, "", headers, size),
+            ["HMSG", subject, _, reply, headers, size] => (subject, reply, headers, size),
+            _ => {
+                self.inbox.drain(..end + 2);
+                return match words[0] {
+                    "PONG" => Ok(Some(Input::Pong)),
+                    "PING" => Ok(Some(Input::Ping)),
+                    "INFO" => Ok(Some(Input::Info)),
+                    "-ERR" => Ok(Some(Input::Error(line))),
+                    _ => Err(Trouble::Wrong(format!("it was sent {line}"))),
+                };
+            }
+        };
+        let (Ok(headers), Ok(size)) = (headers.parse::<usize>(), size.parse::<usize>()) else {
+            return Err(Trouble::Wrong(format!("no sizes: {line}")));
+        };
+        let start = end + 2;
+        let Some(body) = self.inbox.get(start..start + size + 2) else { return Ok(None) };
+        let Some(payload) = body.strip_suffix(b"\r\n").and_then(|body| body.get(headers..)) else {
+            return Err(Trouble::Wrong(format!("a message does not end where it says: {line}")));
+        };
+        let input = Input::Message {
+            subject: subject.to_owned(),
+            reply: reply.to_owned(),
+            payload: payload.to_vec(),
+        };
+        self.inbox.drain(..start + size + 2);
+        Ok(Some(input))
+    }
+
+    /// The next answer in HTTP: its status, its body, and whether the connection is kept.
+    pub(super) fn next_answer(&mut self) -> Result<Option<(u16, String, bool)>, Trouble> {
+        let Some(end) = find(&self.inbox, b"\r\n\r\n") else { return Ok(None) };
+        let head = String::from_utf8_lossy(&self.inbox[..end]).into_owned();
+        let status = head.split(' ').nth(1).and_then(|word| word.parse().ok());
+        let field = |name: &str| {
+            head.lines().find_map(|line| {
+                let (key, value) = line.split_once(':')?;
+                key.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+            })
+        };
+        let length = field("content-length").and_then(|value| value.parse::<usize>().ok());
+        let (Some(status), Some(length)) = (status, length) else {
+            return Err(Trouble::Wrong(format!("no status or length: {head}")));
+        };
+        let Some(body) = self.inbox.get(end + 4..end + 4 + length) else { return Ok(None) };
+        let body = String::from_utf8_lossy(body).into_owned();
+        self.inbox.drain(..end + 4 + length);
+        let is_kept = !field("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        Ok(Some((status, body, is_kept)))
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let got = String::from_utf8_lossy(&self.inbox[..self.inbox.len().min(200)]).into_owned();
+        format!("connection {}, {} bytes unsent, got {got:?}", self.attempt, self.outbox.len())
+    }
+}
+
+fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|window| window == what)
+}
+
+/// The number behind a key in a small JSON text.
+pub(super) fn number_of(text: &str, key: &str) -> Option<u64> {
+    let (_, behind) = text.split_once(&format!("\"{key}\":"))?;
+    behind.trim_start().split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use stilling_journal::{Answer, Batch, Kind, Record, Retention};
 use stilling_ring::planted;
-use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
+use stilling_wire::nats::{NO_RESPONDERS, PONG, encode_err};
 
 use self::api::PendingRead;
 use self::roster::Consumers;
@@ -32,7 +32,7 @@ use crate::limits::{
     SUBSCRIPTIONS_PER_CLIENT_MAX,
 };
 use crate::patience::Patience;
-use crate::storage::Storage;
+use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
 
@@ -40,11 +40,13 @@ mod api;
 mod consumers;
 mod farewells;
 mod losses;
+mod opening;
 mod roster;
 mod sending;
 mod storing;
 mod unsent;
 
+pub use opening::Recovered;
 pub use sending::describe;
 
 /// Carries deliveries to shards.
@@ -286,7 +288,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether all that was taken is durable, and all that follows from it has been handed out.
     pub fn is_settled(&self) -> bool {
-        let is_settled = |stream: &Stream| stream.is_settled() && stream.lost.is_none();
+        // A marker cannot be written to a stream that has not been opened.
+        let is_settled =
+            |stream: &Stream| stream.is_settled() && (stream.lost.is_none() || stream.closed.is_some());
         self.release.is_none() && !self.has_begun() && self.streams.iter().all(is_settled)
     }
 
@@ -298,12 +302,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Notes a record that was kept before the start, one after the other: its message id, for the de-duplication window,
     /// and when it came.
     pub fn remember(&mut self, stream: usize, sequence: u64, time_ns: UnixNanos, headers: &[u8]) {
-        let stream = &mut self.streams[stream];
-        stream.newest_ns = Some(time_ns);
-        let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
-        if let Some(name) = id.and_then(|id| stream.recent.name(id)) {
-            stream.recent.note(name, sequence);
-        }
+        self.streams[stream].remember(sequence, time_ns, headers);
     }
 
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
@@ -332,6 +331,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.end_farewells();
         if !self.finish_begun() {
             return true;
+        }
+        while let Some((number, opening)) = self.storage.next_opening() {
+            self.patience.end();
+            match opening {
+                Opening::Opened(recovered) => self.open(number as usize, recovered),
+                Opening::Failed(reason) => self.keep_closed(number as usize, reason),
+            }
         }
         loop {
             if let Some(release) = self.release.take()

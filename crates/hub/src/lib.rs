@@ -26,10 +26,10 @@ mod subscriptions;
 
 pub use counters::{Counters, Figure, StreamCounters};
 pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
-pub use hub::{Hub, HubConfig, Now, Outlets, Resumed, SteadyNanos, UnixNanos, describe};
+pub use hub::{Hub, HubConfig, Now, Outlets, Recovered, Resumed, SteadyNanos, UnixNanos, describe};
 pub use intake::{Client, Door, Intake, Lost, Publication, Request, Traits};
 pub use interest::Interest;
 pub use key::HashKey;
 pub use ledger::{Ledger, Loss};
-pub use storage::{Storage, Threads};
+pub use storage::{Opening, Storage, Threads};
 pub use stream::{Durability, StreamConfig};

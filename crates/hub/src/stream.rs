@@ -11,6 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use stilling_wire::nats::{Headers, MESSAGE_ID};
+
 use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention};
 
 use crate::intake::{Client, Door};
@@ -141,6 +143,8 @@ pub(crate) struct Stream {
     /// How many promises there are in all, and the bytes of their replies.
     promised: (usize, usize),
     pub(crate) frozen: Option<Arc<str>>,
+    /// Why its directory has not been opened yet, if that is not waited for.
+    pub(crate) closed: Option<Arc<str>>,
     pub(crate) passed_over: PassedOver,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
@@ -188,12 +192,22 @@ impl Stream {
             spare: Vec::new(),
             promised: (0, 0),
             frozen: None,
+            closed: None,
             passed_over: PassedOver::default(),
             memory: VecDeque::new(),
             times: VecDeque::new(),
             listeners: 0,
             lost: None,
             marked_ns: None,
+        }
+    }
+
+    /// Notes a record that was kept before the start, one after the other.
+    pub(crate) fn remember(&mut self, sequence: u64, time_ns: u64, headers: &[u8]) {
+        self.newest_ns = Some(time_ns);
+        let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+        if let Some(name) = id.and_then(|id| self.recent.name(id)) {
+            self.recent.note(name, sequence);
         }
     }
 

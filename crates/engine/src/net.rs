@@ -205,6 +205,19 @@ pub fn bind_unix_datagrams(path: &Path, replace: bool) -> io::Result<OwnedFd> {
     Ok(socket.into())
 }
 
+/// Whether a Unix datagram socket may take this path: there is a socket or nothing at it.
+///
+/// # Errors
+/// `AddrInUse` if it is another kind of file.
+pub fn check_unix_datagrams(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(path) {
+        Ok(metadata) if !metadata.file_type().is_socket() => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn is_replaceable(path: &Path, address: &SockAddr, replace: bool) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());

@@ -152,6 +152,7 @@ pub struct Control<'a, V: Service> {
     pub open: u32,
     /// Connections that are accepted but have no slot yet, and listeners that are not closed.
     pub(crate) coming: usize,
+    pub(crate) datagram_sockets: usize,
     pub(crate) orders: &'a mut Vec<Order<V>>,
     pub(crate) adopting: Adopting<'a>,
 }
@@ -171,6 +172,7 @@ pub(crate) enum Order<V: Service> {
     /// The next socket is this session's, with bytes that it has not read.
     Adopt(V::Session, Stash),
     CloseListeners(Backlog),
+    CloseDatagramSockets,
     Drain,
     AbortAll(CloseReason),
     Stop,
@@ -180,6 +182,11 @@ impl<V: Service> Control<'_, V> {
     /// Whether no connection is open, none waits, and none can come any more.
     pub fn is_empty(&self) -> bool {
         self.open == 0 && self.coming == 0
+    }
+
+    /// The same, whatever datagram sockets there are.
+    pub fn is_empty_but_for_datagrams(&self) -> bool {
+        self.open == 0 && self.coming == self.datagram_sockets
     }
 
     /// Whether no more connections than `count` are open, none waits, and none can come any more.
@@ -193,17 +200,34 @@ impl<V: Service> Control<'_, V> {
         self.orders.push(Order::Connect(to, session));
     }
 
-    /// Accepts nothing more and closes the listeners. Connections that are accepted already are still
-    /// served. What waits in the backlog is left to whoever holds the listener as well; without anybody it is reset by
+    /// Accepts nothing more and closes the listeners, and the datagram sockets. Connections that are accepted already are
+    /// still served. What waits in the backlog is left to whoever holds the listener as well; without anybody it is reset by
     /// the system.
     pub fn close_listeners(&mut self) {
+        self.stop_accepting();
+        self.close_datagram_sockets();
+    }
+
+    /// The same for the listeners alone: datagrams are received on.
+    pub fn stop_accepting(&mut self) {
         self.orders.push(Order::CloseListeners(Backlog::Left));
+    }
+
+    /// Closes the datagram sockets when everything that the system had received for this shard has been shown to the
+    /// service. Datagrams in a socket's queue are left to other holders of the socket.
+    pub fn close_datagram_sockets(&mut self) {
+        self.orders.push(Order::CloseDatagramSockets);
+    }
+
+    /// Whether a datagram socket of the shard is open.
+    pub fn has_datagram_sockets(&self) -> bool {
+        self.datagram_sockets > 0
     }
 
     /// Closes the listeners when nobody waits at them any more: who is in a backlog is accepted, beyond the capacity, too,
     /// as far as there is room to wait for a slot ([`WAITING_MAX`](crate::limits::WAITING_MAX)). Who comes between the
     /// last look and the close is reset by the system. Those at a listener that others hold as well
-    /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are left to them.
+    /// ([`Shard::leave_backlog`](crate::Shard::leave_backlog)) are left to them. Datagram sockets stay.
     pub fn empty_and_close_listeners(&mut self) {
         self.orders.push(Order::CloseListeners(Backlog::Taken));
     }

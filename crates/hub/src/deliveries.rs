@@ -52,6 +52,11 @@ pub enum Refusal {
         /// Which stream, by its number.
         stream: u32,
     },
+    /// The stream's directory is not open yet. It may be sent again later.
+    Closed {
+        /// Which stream, by its number.
+        stream: u32,
+    },
     /// It is longer than the stream takes.
     TooLarge {
         /// Which stream, by its number.
@@ -84,6 +89,7 @@ impl Refusal {
             Refusal::Frozen { stream }
             | Refusal::Hung { stream }
             | Refusal::NoRoom { stream }
+            | Refusal::Closed { stream }
             | Refusal::TooLarge { stream }
             | Refusal::WrongLastSequence { stream, .. }
             | Refusal::WrongStream { stream }

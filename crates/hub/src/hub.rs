@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use stilling_journal::{Answer, Batch, BatchView, Gap, Kind, Record, Retention};
 use stilling_ring::planted;
-use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err, strip_status};
+use stilling_wire::nats::{NO_RESPONDERS, PONG, encode_err, strip_status};
 
 use self::api::PendingRead;
 use self::departures::Departure;
@@ -33,7 +33,7 @@ use crate::limits::{
     NOTICE_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
 };
 use crate::stall::DiskStallTimer;
-use crate::storage::Storage;
+use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked};
 
@@ -43,11 +43,13 @@ mod departures;
 mod farewells;
 mod followers;
 mod losses;
+mod opening;
 mod roster;
 mod sending;
 mod storing;
 mod unsent;
 
+pub use opening::Recovered;
 pub use sending::describe;
 
 /// Carries deliveries to shards.
@@ -329,7 +331,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether all that was taken is durable, and all that follows from it has been handed out.
     pub fn is_settled(&self) -> bool {
-        let is_settled = |stream: &Stream| stream.is_settled() && stream.lost.is_none();
+        // A marker cannot be written to a stream that has not been opened.
+        let is_settled =
+            |stream: &Stream| stream.is_settled() && (stream.lost.is_none() || stream.closed.is_some());
         self.release.is_none() && !self.has_begun() && self.streams.iter().all(is_settled)
     }
 
@@ -351,15 +355,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
     /// and when it came.
     pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
-        let stream = &mut self.streams[stream];
-        stream.newest_ns = Some(batch.time_ns);
-        stream.dedup.replay_batch(batch.epoch, batch.time_ns);
-        for (sequence, record) in batch.records {
-            let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
-            if let Some(name) = id.and_then(|id| stream.dedup.name(id)) {
-                stream.dedup.replay(name, sequence);
-            }
-        }
+        self.streams[stream].remember(batch);
     }
 
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
@@ -394,6 +390,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Behind what waited for room: that names subscriptions by their numbers, which may be used again.
         self.begin_departures();
+        while let Some((number, opening)) = self.storage.next_opening() {
+            match opening {
+                Opening::Opened(recovered) => self.open(number as usize, recovered),
+                Opening::Failed(reason) => self.keep_closed(number as usize, reason),
+            }
+        }
         loop {
             if let Some(release) = self.release.take()
                 && let Some(unfinished) = self.go_on(release, now.steady_ns)

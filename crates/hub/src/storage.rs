@@ -1,5 +1,8 @@
 //! Where streams are kept: the seam between the hub and the journal, or a simulation of it.
 
+use std::sync::Arc;
+
+use crate::hub::Recovered;
 use stilling_journal::{Answer, Batch, Chunk, Journal, ReadOrder, Replay, Retention, StreamIndex};
 
 /// Takes batches and says later that they are durable; reads what is.
@@ -29,8 +32,22 @@ pub trait Storage {
     /// Records that were asked for.
     fn next_chunk(&mut self) -> Option<Chunk>;
 
-    /// Whether there is neither an answer nor a chunk.
+    /// A stream whose directory was opened, or could not be opened, after the hub began. Until it is open no batch is free.
+    fn next_opening(&mut self) -> Option<(StreamIndex, Opening)> {
+        None
+    }
+
+    /// Whether there is neither an answer, a chunk nor a stream that has been opened.
     fn is_quiet(&self) -> bool;
+}
+
+/// What became of opening a stream's directory.
+#[derive(Debug)]
+pub enum Opening {
+    /// It is open; the stream goes on behind what was found.
+    Opened(Recovered),
+    /// It cannot be opened now, for this reason. It is tried again.
+    Failed(Arc<str>),
 }
 
 /// The journal with its two threads; nothing at all as long as no stream is on disk.

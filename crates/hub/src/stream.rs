@@ -12,7 +12,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stilling_journal::{Batch, Chunk, From, Frozen, ReadOrder, Record, Refused, Retention};
+use stilling_journal::{Batch, BatchView, Chunk, From, Frozen, ReadOrder, Record, Refused, Retention};
+use stilling_wire::nats::{Headers, MESSAGE_ID};
 
 use crate::dedup::DedupWindow;
 use crate::health::HealthLog;
@@ -153,6 +154,8 @@ pub(crate) struct Stream {
     pub(crate) health: HealthLog,
     /// When it was created, Unix time in nanoseconds.
     pub(crate) created_ns: UnixNanos,
+    /// Why its directory has not been opened yet, if that is not waited for.
+    pub(crate) closed: Option<Arc<str>>,
     pub(crate) passed_over: PassedOver,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
@@ -206,12 +209,25 @@ impl Stream {
             stall: DiskStallTimer::default(),
             health: HealthLog::default(),
             created_ns,
+            closed: None,
             passed_over: PassedOver::default(),
             memory: VecDeque::new(),
             times: VecDeque::new(),
             listeners: 0,
             lost: None,
             marked_ns: None,
+        }
+    }
+
+    /// Notes a batch that was kept before the start, one after the other.
+    pub(crate) fn remember(&mut self, batch: BatchView<'_>) {
+        self.newest_ns = Some(batch.time_ns);
+        self.dedup.replay_batch(batch.epoch, batch.time_ns);
+        for (sequence, record) in batch.records {
+            let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+            if let Some(name) = id.and_then(|id| self.dedup.name(id)) {
+                self.dedup.replay(name, sequence);
+            }
         }
     }
 

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use stilling_ring::{Receiver, Sender};
+use stilling_ring::{Receiver, Sender, Time};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
@@ -27,7 +27,7 @@ struct Pending {
     /// meanwhile may be all that a crash leaves.
     noted: Option<u64>,
     /// When a stream that waits for room is tried again, and how long it has waited since the last time.
-    retry: Option<(Instant, Duration)>,
+    retry: Option<(Time, Duration)>,
     /// Whether it has been reported as frozen.
     is_frozen: bool,
 }
@@ -94,7 +94,7 @@ impl Rounds {
     }
 
     /// Writes the next stream that is due, in as few writes as it can be. Returns whether there was one.
-    pub(crate) fn write_next<D: Disk>(&mut self, logs: &mut [Log<D>], now: Instant) -> bool {
+    pub(crate) fn write_next<D: Disk>(&mut self, logs: &mut [Log<D>], now: Time) -> bool {
         let Some(at) = self.dirty.iter().position(|stream| self.is_stream_due(*stream, now)) else {
             return false;
         };
@@ -107,16 +107,16 @@ impl Rounds {
     }
 
     /// Whether a stream can be written now.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
+    pub(crate) fn is_due(&self, now: Time) -> bool {
         self.dirty.iter().any(|stream| self.is_stream_due(*stream, now))
     }
 
-    fn is_stream_due(&self, stream: StreamIndex, now: Instant) -> bool {
+    fn is_stream_due(&self, stream: StreamIndex, now: Time) -> bool {
         self.streams[stream as usize].retry.is_none_or(|(at, _)| now >= at)
     }
 
     /// Writes what a stream has. Returns whether something is left.
-    fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Instant) -> bool {
+    fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Time) -> bool {
         let pending = &mut self.streams[stream as usize];
         let outcome = log.append(&mut pending.batches);
         let watermark = log.durable();
@@ -139,7 +139,7 @@ impl Rounds {
             }
             Err(AppendError::Waiting { reason, kind }) => {
                 let delay = retry.map_or(RETRY_DELAY_MIN, |(_, delay)| (delay * 2).min(RETRY_DELAY_MAX));
-                pending.retry = Some((now + delay, delay));
+                pending.retry = Some((now.after(delay), delay));
                 self.answer_durable(stream, watermark);
                 if retry.is_none() {
                     self.notify(Answer::Waiting { stream, reason, kind });
@@ -200,7 +200,7 @@ impl Rounds {
     }
 
     /// When a stream that waits for room is to be tried again.
-    pub(crate) fn retry_at(&self) -> Option<Instant> {
+    pub(crate) fn retry_at(&self) -> Option<Time> {
         let waiting = self.dirty.iter().filter_map(|stream| self.streams[*stream as usize].retry);
         waiting.map(|(at, _)| at).min()
     }

@@ -13,9 +13,9 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use stilling_ring::{Receiver, Sender, Wake, mailbox};
+use stilling_ring::{Clock, Receiver, Sender, Time, Wake, mailbox};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
@@ -383,19 +383,20 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
 
 /// The thread's life.
 fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
+    let clock = Clock::real();
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = worker.is_closed();
-        if worker.turn(Instant::now()) {
+        if worker.turn(clock.now()) {
             continue;
         }
         if is_last {
             return worker.close();
         }
         wake.park();
-        let now = Instant::now();
+        let now = clock.now();
         if !worker.has_work(now) && !worker.is_closed() {
-            thread::park_timeout(worker.next_turn_at(now).saturating_duration_since(now));
+            thread::park_timeout(worker.next_turn_at(now).since(now));
         }
         wake.unpark();
     }
@@ -408,21 +409,21 @@ pub struct Worker<D: Disk> {
     to_do: Receiver<Request>,
     consumer: Arc<Wake>,
     /// When the files are checked next; from the first turn on.
-    check_at: Option<Instant>,
+    check_at: Option<Time>,
 }
 
 impl<D: Disk> Worker<D> {
     /// Writes the next stream of the round and answers for it. Without one that is due it begins a round with all requests
     /// that are there. Returns whether there was something to write.
-    pub fn turn(&mut self, now: Instant) -> bool {
+    pub fn turn(&mut self, now: Time) -> bool {
         let mut is_active = self.rounds.write_next(&mut self.logs, now);
         if !is_active && self.rounds.gather(&mut self.to_do, &mut self.logs) {
             self.rounds.write_next(&mut self.logs, now);
             is_active = true;
         }
-        if now >= *self.check_at.get_or_insert(now + CHECK_INTERVAL) {
+        if now >= *self.check_at.get_or_insert(now.after(CHECK_INTERVAL)) {
             self.rounds.check_files(&mut self.logs);
-            self.check_at = Some(now + CHECK_INTERVAL);
+            self.check_at = Some(now.after(CHECK_INTERVAL));
         }
         // The other streams' syncs are not waited for.
         if self.rounds.publish() {
@@ -433,15 +434,21 @@ impl<D: Disk> Worker<D> {
 
     /// Whether the next [`turn`](Worker::turn) has something to write.
     #[must_use]
-    pub fn has_work(&self, now: Instant) -> bool {
+    pub fn has_work(&self, now: Time) -> bool {
         self.rounds.is_due(now) || !self.to_do.is_empty()
     }
 
     /// When there is something to do at the latest: a stream that waits for room is tried again, or files are checked.
     #[must_use]
-    pub fn next_turn_at(&self, now: Instant) -> Instant {
+    pub fn next_turn_at(&self, now: Time) -> Time {
         let check_at = self.check_at.unwrap_or(now);
         self.rounds.retry_at().map_or(check_at, |at| at.min(check_at))
+    }
+
+    /// When a stream that waits for room is tried again, if one does.
+    #[must_use]
+    pub fn retry_at(&self) -> Option<Time> {
+        self.rounds.retry_at()
     }
 
     /// Whether the [`Journal`] is gone. Requests that it left may still be there.

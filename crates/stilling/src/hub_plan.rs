@@ -8,21 +8,27 @@ use stilling_hub::{Now, Threads};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, Log};
+use stilling_journal::{Config as LogConfig, Limits, LockError, Log, OpenError};
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
-use crate::hub::{self, HubDesk, Opened, Runner, SteppedJournal};
-use crate::lifecycle::{EndUnless, Lifecycle};
+use crate::hub::{
+    self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, StartGate, SteppedJournal, StreamFolder,
+    Streams, Surroundings,
+};
+use crate::lifecycle::{EndUnless, Lifecycle, ReleaseOnDrop};
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
 use crate::syslog::Rules;
 
-/// The hub, its streams opened.
+/// The hub, its streams opened, or checked if another server has them still.
 pub(crate) struct HubPlan<D: Disk = FileDisk> {
-    opened: Opened<D>,
+    opened: Streams<D>,
+    /// The thread that opens the streams when the predecessor has released them.
+    opening_thread: OpeningThread,
+    report: fn(&str),
     users: Arc<Users>,
     syslog: Arc<Rules>,
     payload_size_max: u32,
@@ -43,8 +49,22 @@ pub fn hub_in_memory(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<Vec<HubDesk>, ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::of(&hub, HubThread::Shard)? };
-    plan.start(shards, overview, lifecycle).map(|(desks, _)| desks)
+    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::of(&hub, HubThread::Shard, Predecessor::None)? };
+    plan.start(shards, overview, lifecycle, None).map(|(desks, _)| desks)
+}
+
+/// Why publications to streams are refused that the predecessor has not released in time.
+const NOT_RELEASED: &str = "the server before this one has not released it yet";
+
+/// The server before this one, as far as its streams are concerned.
+#[derive(Clone, Copy)]
+pub(crate) enum Predecessor {
+    /// There is none: streams that another process has are an error.
+    None,
+    /// It serves, and hands over. What happens to the streams is reported by this function.
+    Runs(fn(&str)),
+    /// None that hands over; one may still be on its way to its end.
+    Ends(fn(&str)),
 }
 
 /// What a simulated world keeps its streams on.
@@ -71,11 +91,11 @@ pub fn hub_on_simulated_disks(
 ) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
     let open = |hub, _| {
-        Opened::simulated(hub, storage.disks, (storage.log, storage.limits)).map_err(ServeError::Streams)
+        Streams::simulated(hub, storage.disks, (storage.log, storage.limits)).map_err(ServeError::Streams)
     };
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
-    let (desks, _) = plan.start_with(shards, overview, lifecycle, |logs, limits, wake| {
+    let (desks, _) = plan.start_with(shards, overview, lifecycle, None, |logs, limits, wake| {
         let (threads, journal) = hub::start_stepped(logs, limits, wake)?;
         stepped = Some(journal);
         Ok(threads)
@@ -85,19 +105,41 @@ pub fn hub_on_simulated_disks(
 }
 
 impl HubPlan {
-    /// Opens the streams, if anybody can come to them.
-    pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
-        config.hub.has_listeners().then(|| HubPlan::of(&config.hub, config.hub_thread)).transpose()
+    /// Opens the streams, or checks those that another server still has, if there is a listener for them.
+    pub(crate) fn make(
+        config: &ServeConfig,
+        predecessor: Predecessor,
+    ) -> Result<Option<HubPlan>, ServeError> {
+        let plan = || HubPlan::of(&config.hub, config.hub_thread, predecessor);
+        config.hub.has_listeners().then(plan).transpose()
     }
 
-    fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
-        HubPlan::with(config, hub_thread, |hub, size_max| {
+    fn of(
+        config: &settings::HubConfig,
+        hub_thread: HubThread,
+        predecessor: Predecessor,
+    ) -> Result<HubPlan, ServeError> {
+        let report = match predecessor {
+            Predecessor::None => |_: &str| (),
+            Predecessor::Runs(report) | Predecessor::Ends(report) => report,
+        };
+        let plan = HubPlan::with(config, hub_thread, |hub, size_max| {
             let data = DataFolder::inspect(config).map_err(ServeError::Data)?;
             if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
                 return Err(ServeError::Data(shortage));
             }
-            Opened::open(hub, &config.data, size_max, config.write_method).map_err(ServeError::Streams)
-        })
+            let folder = StreamFolder { path: config.data.clone(), write_method: config.write_method };
+            let opened = match predecessor {
+                Predecessor::None => Streams::open(hub, folder, size_max),
+                Predecessor::Runs(_) => Streams::held(hub, folder, size_max),
+                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max) {
+                    Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, folder, size_max),
+                    outcome => outcome,
+                },
+            };
+            opened.map_err(ServeError::Streams)
+        })?;
+        Ok(HubPlan { report, ..plan })
     }
 
     /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
@@ -106,8 +148,9 @@ impl HubPlan {
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
+        closers: Option<&Closers>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
-        self.start_with(shards, overview, lifecycle, hub::start_threads)
+        self.start_with(shards, overview, lifecycle, closers, hub::start_threads)
     }
 }
 
@@ -116,7 +159,7 @@ impl<D: Disk> HubPlan<D> {
     fn with(
         config: &settings::HubConfig,
         hub_thread: HubThread,
-        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Opened<D>, ServeError>,
+        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Streams<D>, ServeError>,
     ) -> Result<HubPlan<D>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
@@ -126,6 +169,8 @@ impl<D: Disk> HubPlan<D> {
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
         let opened = open(hub, payload_size_max as usize)?;
+        let opening_thread = OpeningThread::default();
+        let report: fn(&str) = |_| ();
         let has_thread = match hub_thread {
             HubThread::Auto => cores::usable_cores().len() > 2,
             HubThread::Shard => false,
@@ -135,15 +180,32 @@ impl<D: Disk> HubPlan<D> {
         let rules = Rules { sources: config.syslog_sources.clone(), subject: config.syslog_subject.clone() };
         let syslog = Arc::new(rules);
         let secret = std::array::from_fn(|_| hub::unpredictable());
-        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret })
+        Ok(HubPlan {
+            opened,
+            opening_thread,
+            report,
+            users,
+            syslog,
+            payload_size_max,
+            has_thread,
+            streams: count,
+            secret,
+        })
     }
 
     /// What there is to say before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
-        let mut lines: Vec<String> = self.opened.findings().collect();
-        lines.push(format!("streams {}, hub {place}", self.streams));
+        let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
+        let when = if self.opened.are_held() { ", to be opened when they are released" } else { "" };
+        lines.push(format!("streams {}, hub {place}{when}", self.streams));
         lines
+    }
+
+    /// Wakes what waits for a change of the server's life.
+    pub(crate) fn wake(&self) -> Arc<Wake> {
+        let thread = Arc::clone(&self.opening_thread);
+        Arc::new(Wake::new(move || thread.get().into_iter().for_each(std::thread::Thread::unpark)))
     }
 
     /// As [`start`](HubPlan::start), with the journal started by `start_journal`.
@@ -152,9 +214,20 @@ impl<D: Disk> HubPlan<D> {
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
+        closers: Option<&Closers>,
         start_journal: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
-        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, .. } = self;
+        let HubPlan {
+            opened,
+            opening_thread,
+            report,
+            users,
+            syslog,
+            payload_size_max,
+            has_thread,
+            secret,
+            ..
+        } = self;
         let [key, other_key, id] = secret;
         let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
         let wake = if has_thread {
@@ -166,21 +239,42 @@ impl<D: Disk> HubPlan<D> {
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
         let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
-        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake, start_journal)?;
+        let waits = opened.are_held();
+        if waits {
+            lifecycle.hub_waits();
+        }
+        lifecycle.hold_streams();
+        let around = Surroundings { wake: &wake, lifecycle, opening_thread: &opening_thread, report };
+        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &around, start_journal)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
-        let mut runner = Some(Runner::new(hub, inlets));
+        let mut runner = Runner::new(hub, inlets);
+        if waits {
+            runner = runner.behind(StartGate {
+                lifecycle: Arc::clone(lifecycle),
+                is_open: |journal| journal.is_open() || journal.has_opening_news(),
+                give_up: |journal| journal.refuse_until_open(NOT_RELEASED),
+                since_ns: None,
+            });
+        }
+        let mut runner: Option<Runner<LazyJournal>> = Some(runner);
         let info = hub::info(id, users.are_any(), payload_size_max);
         let mut desks = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {
             let runner = if has_thread { None } else { runner.take() };
             let counters = Arc::clone(&overview.desks[number]);
             let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
-            desks.push(desk.with_syslog(&syslog));
+            let desk = desk.with_syslog(&syslog);
+            desks.push(match closers {
+                Some(closers) => desk.with_closers(closers.clone()),
+                None => desk,
+            });
         }
         let Some(mut runner) = runner else { return Ok((desks, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
+            // Dropped last: the streams' locks go before.
+            let _release = ReleaseOnDrop(Arc::clone(&lifecycle));
             // Without the hub all who publish would wait: the server ends, also when it panics.
             let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
             let began = Instant::now();
@@ -189,6 +283,7 @@ impl<D: Disk> HubPlan<D> {
                 steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             });
             guard.served = true;
+            drop(runner);
         };
         let thread =
             std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;

@@ -25,8 +25,10 @@ pub(crate) enum Stage {
     /// Both serve: it accepts from the listeners that it has got, and from no other, so that nobody is lost with it
     /// when it fails.
     Beside,
-    /// It is the server.
+    /// It is the server. The one before it may still write the streams and read the datagram sockets.
     Alone,
+    /// The server before it has released them, or has ended.
+    Released,
 }
 
 /// What time it is in the world outside.
@@ -56,6 +58,10 @@ pub struct Lifecycle {
     looks: AtomicU32,
     /// A `Stage`.
     stage: AtomicU8,
+    /// The hub takes requests, or there is none.
+    hub_began: AtomicBool,
+    /// This server holds streams and datagram sockets that a successor waits for.
+    holds_streams: AtomicBool,
     wakes: Vec<Arc<Wake>>,
     calendar: Calendar,
 }
@@ -70,7 +76,9 @@ impl Lifecycle {
             failed: AtomicBool::new(false),
             began: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
-            stage: AtomicU8::new(Stage::Alone as u8),
+            stage: AtomicU8::new(Stage::Released as u8),
+            hub_began: AtomicBool::new(true),
+            holds_streams: AtomicBool::new(false),
             wakes,
             calendar,
         }
@@ -148,6 +156,50 @@ impl Lifecycle {
         self.wake_all();
     }
 
+    /// The hub begins only when a predecessor has released the streams.
+    pub(crate) fn hub_waits(&self) {
+        self.hub_began.store(false, Ordering::Release);
+    }
+
+    /// The hub takes requests from now on.
+    pub(crate) fn hub_begins(&self) {
+        self.hub_began.store(true, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Whether the hub takes requests, or there is none.
+    pub(crate) fn hub_has_begun(&self) -> bool {
+        self.hub_began.load(Ordering::Acquire)
+    }
+
+    /// Whether the hub never begins, because this server ends without having become the server.
+    pub(crate) fn hub_is_abandoned(&self) -> bool {
+        let failed = self.failed.load(Ordering::Acquire);
+        let is_over = failed || self.phase() != Phase::Running && !self.has_reached(Stage::Alone);
+        is_over && !self.hub_has_begun()
+    }
+
+    /// This server has streams, or sockets for datagrams.
+    pub(crate) fn hold_streams(&self) {
+        self.holds_streams.store(true, Ordering::Release);
+    }
+
+    /// The streams are closed and nothing reads the datagram sockets: a successor may have them.
+    pub(crate) fn release_streams(&self) {
+        self.holds_streams.store(false, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Whether a successor has to wait for streams or datagram sockets of this server.
+    pub(crate) fn holds_streams(&self) -> bool {
+        self.holds_streams.load(Ordering::Acquire)
+    }
+
+    /// Whether another server has taken over.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::Acquire)
+    }
+
     /// Whether the succession has come so far.
     pub(crate) fn has_reached(&self, stage: Stage) -> bool {
         self.stage.load(Ordering::Acquire) >= stage as u8
@@ -177,6 +229,15 @@ impl Lifecycle {
             }
             Calendar::From(start) => start + now.as_nanos() / 1_000_000_000,
         }
+    }
+}
+
+/// Reports that the streams are released when it is dropped. To be made before what holds them, so that it is dropped later.
+pub(crate) struct ReleaseOnDrop(pub(crate) Arc<Lifecycle>);
+
+impl Drop for ReleaseOnDrop {
+    fn drop(&mut self) {
+        self.0.release_streams();
     }
 }
 

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::Duration;
 
 use stilling_engine::cores;
@@ -29,10 +29,10 @@ use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::exposure::{self, Endpoint, Exposure, is_loopback};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
-use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Porter, Process};
+use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Held, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
-use crate::hub::{DeskCounters, HubDesk};
-use crate::hub_plan::HubPlan;
+use crate::hub::{Closers, DeskCounters, HubDesk};
+use crate::hub_plan::{HubPlan, Predecessor};
 use crate::lifecycle::{Calendar, EndUnless, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, Protocol, When};
 use crate::overview::Overview;
@@ -82,6 +82,7 @@ impl Server {
         };
         // The listeners of an old server come as descriptors of this one.
         net::raise_descriptor_limit();
+        let report = config.take_over.as_ref().map(|take_over| take_over.tell);
         let (arrival, old) = match config.take_over.take() {
             Some(take_over) => {
                 let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
@@ -105,14 +106,19 @@ impl Server {
         if copies.len() > LISTENERS_HANDED_MAX {
             return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
         }
-        let plan = HubPlan::make(&config)?;
+        let predecessor = match (&arrival, report) {
+            (Some(arrival), Some(report)) if arrival.has_old() => Predecessor::Runs(report),
+            (Some(_), Some(report)) => Predecessor::Ends(report),
+            _ => Predecessor::None,
+        };
+        let plan = HubPlan::make(&config, predecessor)?;
         let room = Room::fit(&mut config, listeners.count() + copies.len())?;
         let admin = listeners.admin;
         let mut urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
             .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
             .collect();
         let unix = Protocol::Syslog(Way::Unix).scheme();
-        urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path.display())));
+        urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path().display())));
         let endpoints = exposure::endpoints(&listeners);
         let exposures = config.exposures_of(endpoints.iter().copied());
         let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
@@ -159,6 +165,7 @@ impl Server {
         let (pool, lanes) = Pool::new(limits, clock.clone(), wakes.clone());
         let mut told = wakes.clone();
         told.extend(arrival.as_ref().map(Arrival::wake));
+        told.extend(plan.as_ref().map(HubPlan::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
         if arrival.as_ref().is_some_and(Arrival::has_old) {
             lifecycle.reach(if app.is_some() { Stage::Before } else { Stage::Beside });
@@ -168,7 +175,9 @@ impl Server {
                 let waiting = arrival.settle().map_err(ServeError::HandOver)?;
                 let options = listeners::options(&config, Protocol::Http);
                 let crew = app.as_ref().map(crew);
-                Some(Porter::new(waiting, Arc::clone(&lifecycle), copies, options, config.shards, crew))
+                let sockets = listeners.files.iter().map(SocketFile::name).collect();
+                let held = Held { listeners: copies, options, sockets };
+                Some(Porter::new(waiting, Arc::clone(&lifecycle), held, config.shards, crew))
             }
             None => None,
         };
@@ -318,6 +327,7 @@ impl Server {
             clock,
             shards: Vec::new(),
             hub: None,
+            closing: None,
             porter: None,
         };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
@@ -328,7 +338,10 @@ impl Server {
         }
         staff.pool.start().map_err(ServeError::Threads)?;
         if let Some(plan) = plan {
-            let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle)?;
+            let (threads, closing) = mpsc::channel();
+            let closers = Closers { lifecycle: Arc::clone(&staff.lifecycle), threads };
+            staff.closing = Some(closing);
+            let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
             seats.iter_mut().zip(desks).for_each(|(seat, desk)| seat.hub = Some(desk));
             staff.hub = thread;
         }
@@ -359,6 +372,8 @@ struct Staff {
     shards: Vec<std::thread::JoinHandle<Result<(), ServeError>>>,
     /// It ends when the shards have.
     hub: Option<std::thread::JoinHandle<()>>,
+    /// Threads that bring a hub to its end that a shard ran.
+    closing: Option<mpsc::Receiver<std::thread::JoinHandle<()>>>,
     porter: Option<(Arc<Bell>, PorterThread)>,
 }
 
@@ -373,10 +388,12 @@ impl Staff {
                 Err(panic) => panicked = Some(panic),
             }
         }
-        if let Some(thread) = self.hub.take()
-            && let Err(panic) = thread.join()
-        {
-            panicked = Some(panic);
+        let closing = self.closing.take();
+        let closing = closing.iter().flat_map(mpsc::Receiver::try_iter);
+        for thread in self.hub.take().into_iter().chain(closing) {
+            if let Err(panic) = thread.join() {
+                panicked = Some(panic);
+            }
         }
         if let Some((bell, thread)) = self.porter.take() {
             bell.ring_the_end();
@@ -573,13 +590,17 @@ impl Seat {
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
+        let shares_listeners = self.shares_listeners;
         let mut looks = lifecycle.looks();
         let mut has_begun = false;
         while !shard.is_stopped() {
-            accept_from(&mut shard, &mut listeners, &lifecycle)?;
+            let has_more = accept_from(&mut shard, &mut listeners, &lifecycle)?;
+            if has_more && has_begun && shares_listeners {
+                shard.accept_anew(LOOK_AGAIN_FOR);
+            }
             if !has_begun && lifecycle.has_reached(Stage::Beside) {
                 has_begun = true;
-                if self.shares_listeners {
+                if shares_listeners {
                     shard.accept_anew(LOOK_AGAIN_FOR);
                 }
                 // The system accepts from here on.
@@ -596,19 +617,26 @@ impl Seat {
     }
 }
 
-/// Accepts from those listeners whose time has come; they are in front. A server that drains begins with none.
+/// Accepts from those listeners whose time has come; they are in front. A server that drains begins with none. Returns whether
+/// there were some.
 fn accept_from<D: Driver<Socket = OwnedFd>>(
     shard: &mut Shard<D, HttpService>,
     listeners: &mut VecDeque<Listener>,
     lifecycle: &Lifecycle,
-) -> io::Result<()> {
+) -> io::Result<bool> {
+    let before = listeners.len();
     while let Some(listener) = listeners.front()
-        && lifecycle.has_reached(if listener.waits { Stage::Alone } else { Stage::Beside })
+        && lifecycle.has_reached(listener.from)
         && lifecycle.phase() == Phase::Running
         && let Some(listener) = listeners.pop_front()
     {
         match listener.speaks {
-            Protocol::Syslog(Way::Udp | Way::Unix) => {
+            Protocol::Syslog(way @ (Way::Udp | Way::Unix)) => {
+                if way == Way::Unix
+                    && let Some(hub) = shard.service().hub.as_deref_mut()
+                {
+                    hub.unix_sockets.push(listener.socket.try_clone()?);
+                }
                 shard.receive_datagrams(listener.socket)?;
             }
             Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {
@@ -619,5 +647,5 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
             }
         }
     }
-    Ok(())
+    Ok(listeners.len() < before)
 }

@@ -1,28 +1,109 @@
-//! The file of a Unix socket for datagrams, which is ours as long as nobody has put another one in its place.
+//! The file of a Unix socket for datagrams, which is ours as long as no other process has put another one in its place.
+//!
+//! A successor makes its socket beside the path, under a name of its own, and exchanges the two files when it takes over. So
+//! the predecessor's socket keeps a name until the predecessor has ended: if the hand-over fails after all, it is put back.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The file of a Unix socket, which is removed with this, unless it is another's by then.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    pub(crate) path: PathBuf,
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+
+/// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
+const BESIDE: &str = ".next";
+
+/// Which file a socket has, under whichever name.
+#[derive(Clone, Debug)]
+pub(crate) struct SocketName {
+    path: PathBuf,
     identity: (u64, u64),
 }
 
+/// The name beside a path.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(BESIDE);
+    name.into()
+}
+
+impl SocketName {
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Puts this socket at its path. What was there stands beside it then.
+    pub(crate) fn take_path(&self) -> io::Result<()> {
+        let beside = beside(&self.path);
+        if !self.is_at(&beside) {
+            return Ok(());
+        }
+        match renameat_with(CWD, &beside, CWD, &self.path, RenameFlags::EXCHANGE) {
+            Err(Errno::NOENT) => fs::rename(&beside, &self.path),
+            // A file system that cannot exchange two names.
+            Err(Errno::INVAL | Errno::NOSYS) => fs::rename(&beside, &self.path),
+            outcome => Ok(outcome?),
+        }
+    }
+
+    /// Puts this socket back at its path if a successor that has failed had taken it; one that has not can do so no more.
+    pub(crate) fn restore(&self) {
+        let beside = beside(&self.path);
+        // A folder that has become read-only refuses it: then nothing can be done.
+        let _ = match (self.is_at(&self.path), self.is_at(&beside)) {
+            (false, true) => fs::rename(&beside, &self.path),
+            (true, false) => fs::remove_file(&beside),
+            _ => Ok(()),
+        };
+    }
+
+    /// Removes what stands beside the path: the socket of a predecessor that needs it no longer.
+    pub(crate) fn forget_predecessor(&self) {
+        if self.is_at(&self.path) {
+            let _ = fs::remove_file(beside(&self.path));
+        }
+    }
+
+    fn is_at(&self, path: &Path) -> bool {
+        file_identity(path).is_ok_and(|identity| identity == self.identity)
+    }
+}
+
+/// The file of a Unix socket, which is removed with this, unless it is another's by then.
+#[derive(Debug)]
+pub(crate) struct SocketFile(SocketName);
+
 impl SocketFile {
+    /// The socket at this path.
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile { path: path.to_owned(), identity: file_identity(path)? })
+        Ok(SocketFile(SocketName { path: path.to_owned(), identity: file_identity(path)? }))
+    }
+
+    /// The socket beside this path, which it is to take later.
+    pub(crate) fn beside(path: &Path) -> io::Result<SocketFile> {
+        Ok(SocketFile(SocketName { path: path.to_owned(), identity: file_identity(&beside(path))? }))
+    }
+
+    /// Where it is, or is to be.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0.path
+    }
+
+    /// Its name, to be used by another thread.
+    pub(crate) fn name(&self) -> SocketName {
+        self.0.clone()
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        if file_identity(&self.path).is_ok_and(|identity| identity == self.identity) {
-            // Whoever comes next replaces what is left.
-            let _ = fs::remove_file(&self.path);
+        for path in [self.0.path.clone(), beside(&self.0.path)] {
+            if self.0.is_at(&path) {
+                // What is left is replaced by the next server.
+                let _ = fs::remove_file(path);
+            }
         }
     }
 }

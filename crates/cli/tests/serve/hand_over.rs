@@ -337,7 +337,7 @@ fn an_old_server_that_dies_at_any_step_is_succeeded(driver: Driver) {
             match step {
                 0 => received = false,
                 1 => {
-                    successor.expect("hand-over 1");
+                    successor.expect("hand-over 2");
                     successor.give("listeners http 1", &[std::os::fd::AsFd::as_fd(&queue)]);
                 }
                 2 => successor.make_offer(&queue),

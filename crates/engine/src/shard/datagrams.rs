@@ -89,6 +89,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             defers: false,
             backlog_is_left: true,
             dropped,
+            is_datagrams: true,
         });
         self.acted = true;
         self.driver.receive(token);
@@ -125,8 +126,43 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
+    /// Datagram sockets that are not closed yet.
+    pub(super) fn datagram_sockets(&self) -> usize {
+        let is_open =
+            |listener: &&Listener| listener.is_datagrams && !matches!(listener.state, ListenerState::Closed);
+        self.listeners.iter().filter(is_open).count()
+    }
+
+    /// Stops receiving datagrams and closes their sockets. A close alone would drop what the system has put into buffers
+    /// already: the receive is cancelled first, and its last datagrams are shown to the service.
+    pub(super) fn close_datagram_sockets(&mut self) {
+        for number in 0..self.listeners.len() as u32 {
+            let listener = &mut self.listeners[number as usize];
+            if listener.state != ListenerState::Datagrams {
+                continue;
+            }
+            listener.state = ListenerState::StoppingDatagrams;
+            self.wheel.clear(number);
+            if std::mem::take(&mut listener.armed) {
+                self.driver.cancel_receive(Token::new(number, 0));
+            } else {
+                self.on_datagrams_stopped(number);
+            }
+        }
+    }
+
+    /// No receive is armed any more.
+    pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
+        let listener = &mut self.listeners[number as usize];
+        if listener.state == ListenerState::StoppingDatagrams {
+            listener.state = ListenerState::Closing;
+            self.driver.close(Token::new(number, 0));
+        }
+    }
+
     /// Receiving failed; it is tried again after a rest, because the socket may outlive its trouble.
     pub(super) fn on_datagrams_failed(&mut self, number: u32) {
+        self.on_datagrams_stopped(number);
         let listener = &mut self.listeners[number as usize];
         if listener.state == ListenerState::Datagrams {
             listener.armed = false;

@@ -24,6 +24,8 @@ pub(super) enum ListenerState {
     Paused,
     /// It is no listener: datagrams come.
     Datagrams,
+    /// It is no listener: receiving is being stopped, for good.
+    StoppingDatagrams,
     /// Accepting is being stopped, for good.
     Stopping(Backlog),
     /// The driver closes the listener.
@@ -41,6 +43,8 @@ pub(super) struct Listener {
     pub(super) backlog_is_left: bool,
     /// Datagrams that the system had dropped there when it was last asked, modulo 2^32.
     pub(super) dropped: u32,
+    /// It is a datagram socket.
+    pub(super) is_datagrams: bool,
 }
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -53,7 +57,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         self.driver.listen(Token::new(number, 0), socket)?;
         let state = ListenerState::Paused;
-        self.listeners.push(Listener { state, armed: false, defers, backlog_is_left: false, dropped: 0 });
+        self.listeners.push(Listener {
+            state,
+            armed: false,
+            defers,
+            backlog_is_left: false,
+            dropped: 0,
+            is_datagrams: false,
+        });
         // The driver accepts with its next turn, which must not wait for news of somebody else.
         self.acted = true;
         self.accept_again();
@@ -188,7 +199,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         listener.armed = false;
         match listener.state {
             ListenerState::Stopping(backlog) => self.close_listener(number, backlog),
-            ListenerState::Closing | ListenerState::Closed => {}
+            ListenerState::StoppingDatagrams | ListenerState::Closing | ListenerState::Closed => {}
             before => match error {
                 // Asked for; but the gate may have opened since.
                 None => self.accept_again(),
@@ -218,6 +229,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.waiting.len() + listeners.count()
     }
 
+    /// Closes the listeners; datagram sockets stay.
     pub(super) fn close_listeners(&mut self, backlog: Backlog) {
         let mut idle = Vec::new();
         for number in 0..self.listeners.len() as u32 {
@@ -232,7 +244,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     listener.state = ListenerState::Stopping(backlog);
                     idle.push((number, backlog));
                 }
-                ListenerState::Datagrams => idle.push((number, Backlog::Left)),
+                ListenerState::Datagrams | ListenerState::StoppingDatagrams => continue,
                 ListenerState::Stopping(_) | ListenerState::Closing | ListenerState::Closed => continue,
             }
             self.wheel.clear(number);

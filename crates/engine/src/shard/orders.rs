@@ -11,12 +11,14 @@ impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn take_service_turn(&mut self) {
         let coming = self.coming();
         let open = self.slots.open();
+        let datagram_sockets = self.datagram_sockets();
         let adopting = Adopting {
             sockets: &mut self.adopted,
             store: &mut self.held_input,
             slots: self.config.capacity.saturating_sub(open),
         };
-        let mut control = Control { now: self.now, open, coming, orders: &mut self.orders, adopting };
+        let mut control =
+            Control { now: self.now, open, coming, datagram_sockets, orders: &mut self.orders, adopting };
         self.service_deadline = self.service.turn(&mut control);
         self.acted |= !self.orders.is_empty();
         let mut orders = std::mem::take(&mut self.orders);
@@ -28,6 +30,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                     self.settle_in(socket, session, input);
                 }
                 Order::CloseListeners(backlog) => self.close_listeners(backlog),
+                Order::CloseDatagramSockets => self.close_datagram_sockets(),
                 Order::Drain => self.untold_from = Some(0),
                 Order::AbortAll(reason) => self.abort_all(reason),
                 Order::Stop => self.is_over = true,

@@ -395,6 +395,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     }
 
     fn on_receive_cancelled(&mut self, token: Token) {
+        if token.index() < LISTENERS_MAX {
+            return self.on_datagrams_stopped(token.index());
+        }
         let Some(slot) = self.slots.get(token) else { return };
         let connection = &mut slot.connection;
         let parking = connection.reading == Reading::Parking && connection.state == State::Open;

@@ -13,7 +13,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn refuse(&mut self, client: Client, publication: &Publication<'_>, refusal: Refusal) {
         let loss = match refusal {
             Refusal::Frozen { .. } => Loss::Frozen,
-            Refusal::Hung { .. } => Loss::Hung,
+            Refusal::Hung { .. } | Refusal::Closed { .. } => Loss::Hung,
             Refusal::NoRoom { .. } => Loss::NoRoom,
             Refusal::TooLarge { .. } => Loss::TooLarge,
             Refusal::WrongLastSequence { .. }
@@ -61,7 +61,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Verdict::Passed { .. } => {}
             Verdict::Refused(refusal) => {
                 let stream = &self.streams[refusal.stream() as usize];
-                let (code, error_code, description) = describe(refusal, stream.frozen.as_deref());
+                let (code, error_code, description) =
+                    describe(refusal, stream.frozen.as_deref().or(stream.closed.as_deref()));
                 let name = stream.config.name.as_str();
                 let description = description.into();
                 PubRefusal { stream: name.into(), code, error_code, description }.encode(json);
@@ -158,10 +159,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
 /// Code, error code as nats-server numbers them, and words.
 #[must_use]
-pub fn describe(refusal: Refusal, frozen: Option<&str>) -> (u16, u32, String) {
+pub fn describe(refusal: Refusal, reason: Option<&str>) -> (u16, u32, String) {
     match refusal {
         Refusal::Frozen { .. } => {
-            (503, 10077, format!("the stream is frozen until the next start: {}", frozen.unwrap_or("")))
+            (503, 10077, format!("the stream is frozen until the next start: {}", reason.unwrap_or("")))
+        }
+        Refusal::Closed { .. } => {
+            (503, 10023, format!("the stream is not open yet: {}", reason.unwrap_or("")))
         }
         Refusal::Hung { .. } => (503, 10023, DISK_HUNG.to_owned()),
         Refusal::NoRoom { .. } => (503, 10023, DISK_FULL.to_owned()),

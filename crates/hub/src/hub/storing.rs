@@ -51,6 +51,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let &Publication { door, subject, reply, headers, payload, ticket } = publication;
         let stream = &mut self.streams[number];
         let (mut id, mut refusal) = (None, None);
+        if stream.closed.is_some() {
+            self.refuse(client, publication, Refusal::Closed { stream: number as u32 });
+            return Ok(());
+        }
         if stream.frozen.is_some() {
             self.refuse(client, publication, Refusal::Frozen { stream: number as u32 });
             return Ok(());

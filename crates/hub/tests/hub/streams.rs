@@ -237,7 +237,7 @@ fn a_stream_whose_writer_has_died_is_frozen_and_says_so() {
     assert_eq!(rig.heard(BOB), "");
     let counters = rig.hub.counters();
     assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].frozen.get()), (4, 1));
-    assert!(counters.streams[0].frozen_reason.get().is_some());
+    assert!(counters.streams[0].health.get().reason.is_some());
     assert!(rig.hub.is_settled(), "a drain need not wait for it");
 }
 

@@ -224,7 +224,7 @@ impl Rig {
             stream("none", &["none.>"], Durability::None),
         ];
         change(&mut streams);
-        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next }];
+        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: 1 }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };

@@ -548,7 +548,7 @@ impl History {
                 Event::Removed { name } => {
                     world.names.remove(name);
                 }
-                Event::Synced(_) | Event::DirectorySynced => {}
+                Event::Synced(_) | Event::DirectorySynced | Event::AncestorsSynced => {}
             }
         }
         world.events = events;

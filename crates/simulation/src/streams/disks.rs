@@ -2,6 +2,7 @@
 
 use stilling::parts::SteppedJournal;
 use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_ring::Time;
 
 use crate::random::SplitMix64;
 
@@ -22,12 +23,12 @@ pub(super) fn cut(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
     how: Cut,
-    random: &mut SplitMix64,
+    (now, random): (Time, &mut SplitMix64),
 ) -> Vec<SimulatedDisk> {
     let mut before: Vec<usize> = recorded(disks);
     for _ in 0..random.below(STEPS_MAX + 1) {
         before = recorded(disks);
-        if !journal.writer.turn() {
+        if !journal.writer.turn(now) {
             break;
         }
     }
@@ -40,9 +41,9 @@ pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
     how: Option<Cut>,
-    random: &mut SplitMix64,
+    (now, random): (Time, &mut SplitMix64),
 ) -> Vec<SimulatedDisk> {
-    while journal.writer.turn() {}
+    while journal.writer.turn(now) {}
     let before = recorded(disks);
     drop(journal.reader);
     // A frozen stream is not sealed; its server has reported it.

@@ -153,7 +153,7 @@ impl Server {
         }
         let journal = &mut self.journal;
         any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
-            if act { journal.writer.turn() } else { journal.writer.has_work() }
+            if act { journal.writer.turn(now) } else { journal.writer.has_work(now) }
         });
         any |= step(&mut self.reads_at, now, (Time::ZERO, self.disk_latency), random, |act| {
             if act { journal.reader.turn() } else { journal.reader.has_work() }
@@ -167,7 +167,8 @@ impl Server {
             Some(Wait::Until(at)) => Some(at),
             _ => None,
         };
-        self.nodes.iter().filter_map(limit).chain(self.writes_at).chain(self.reads_at).min()
+        let retry_at = self.journal.writer.retry_at();
+        self.nodes.iter().filter_map(limit).chain(self.writes_at).chain(self.reads_at).chain(retry_at).min()
     }
 
     /// Whether every shard has stopped with nothing left.
@@ -258,8 +259,8 @@ impl Plan {
             has_workers: false,
             queue_age_max: Duration::from_secs(1),
             doors: vec![
-                Door { serves: Serves::Everything, demo: false },
-                Door { serves: Serves::Nats, demo: false },
+                Door { serves: Serves::Everything, demo: false, publishes: true },
+                Door { serves: Serves::Nats, demo: false, publishes: false },
             ],
             routes: Arc::new(Routes::new()),
             answers_held_max: 1 << 30,

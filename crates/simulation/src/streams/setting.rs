@@ -193,7 +193,11 @@ fn draw_clients(pace: Duration, random: &mut SplitMix64) -> Vec<Client> {
 impl Life {
     fn draw(number: u64, bias: Bias, random: &mut SplitMix64) -> Life {
         let span = if random.chance(300) { millis(random, 1, 60) } else { millis(random, 20, 20_000) };
-        let cut = if random.chance(if std::env::var("NOKILL").is_ok() { 1000 } else { 600 }) { Cut::Power } else { Cut::Kill };
+        let cut = if random.chance(if std::env::var("NOKILL").is_ok() { 1000 } else { 600 }) {
+            Cut::Power
+        } else {
+            Cut::Kill
+        };
         let end = match bias {
             Bias::Mixed if random.chance(600) => End::Cut(cut),
             Bias::Mixed | Bias::Restarts => End::Restart(draw_step(random).map(|step| (step, cut))),

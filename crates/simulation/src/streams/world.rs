@@ -277,7 +277,7 @@ impl World {
         self.events.empty += u64::from(self.ledgers.iter().all(|ledger| ledger.records == 0));
         self.note(if how.is_some() { "cut while sealing" } else { "seal" });
         let journal = server.kill();
-        self.disks = disks::seal(journal, &self.disks, how, &mut self.random);
+        self.disks = disks::seal(journal, &self.disks, how, (now, &mut self.random));
         self.heal();
         if life.is_none() {
             for (ledger, disk) in self.ledgers.iter_mut().zip(&self.disks) {
@@ -297,7 +297,7 @@ impl World {
     fn cut(&mut self, server: Server, how: Cut, until: Time) {
         self.note(if how == Cut::Power { "power failure" } else { "kill" });
         let journal = server.kill();
-        self.disks = disks::cut(journal, &self.disks, how, &mut self.random);
+        self.disks = disks::cut(journal, &self.disks, how, (until, &mut self.random));
         self.heal();
         self.phase = Phase::Down { until, sockets: None, cut_opened: None };
     }

@@ -114,7 +114,10 @@ impl fmt::Display for HandOverError {
                 write!(f, "the process at the other end runs as user {peer}, and this server as user {user}")
             }
             HandOverError::Version(theirs) => {
-                write!(f, "this server speaks version {VERSION} of the hand-over, the other version {theirs}")
+                write!(
+                    f,
+                    "this server speaks version {VERSION} of the hand-over, the other version {theirs}; stop the old server, then start the new one"
+                )
             }
             HandOverError::Refused(reason) => write!(f, "the other server refused: {reason}"),
             HandOverError::TakenBack(reason) => {

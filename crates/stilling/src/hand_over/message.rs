@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!  successor                              old server
-//!  hand-over 1                     ──►
+//!  hand-over 2                     ──►
 //!                                  ◄──    listeners http 2   (+ 2 descriptors), as often as it takes
 //!                                  ◄──    end 2
 //!  ready                           ──►                       it accepts on all of them
 //!                                  ◄──    yours              the path may be taken
 //!  taken                           ──►                       now the old server drains
+//!                                  ◄──    released           the streams and datagram sockets may be opened
 //!
 //!  refused why it is not to be: from either side, at any time, and the last word
 //! ```
@@ -20,7 +21,7 @@ use std::fmt;
 use super::limits::{DESCRIPTORS_PER_MESSAGE, LISTENERS_HANDED_MAX, REASON_SIZE_MAX};
 
 /// The version of the conversation that this server speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub enum Message {
     Yours,
     /// The successor has taken the path: the old server may go.
     Taken,
+    /// The old server has closed its streams and reads no datagram socket any more.
+    Released,
     /// It is not to be, for that reason.
     Refused(String),
 }
@@ -63,6 +66,7 @@ impl fmt::Display for Message {
             Message::Ready => f.write_str("ready"),
             Message::Yours => f.write_str("yours"),
             Message::Taken => f.write_str("taken"),
+            Message::Released => f.write_str("released"),
             Message::Refused(reason) => write!(f, "refused {}", plain(reason)),
         }
     }
@@ -107,6 +111,7 @@ impl Message {
             ["ready"] => Ok(Message::Ready),
             ["yours"] => Ok(Message::Yours),
             ["taken"] => Ok(Message::Taken),
+            ["released"] => Ok(Message::Released),
             _ => Err(Malformed),
         }
     }
@@ -139,7 +144,7 @@ mod tests {
     #[test]
     fn every_message_is_read_as_it_was_written() {
         for (message, line) in [
-            (Message::Hello { version: 1 }, "hand-over 1\n"),
+            (Message::Hello { version: 2 }, "hand-over 2\n"),
             (Message::Hello { version: u32::MAX }, "hand-over 4294967295\n"),
             (Message::Listeners { count: 1 }, "listeners http 1\n"),
             (Message::Listeners { count: DESCRIPTORS_PER_MESSAGE }, "listeners http 64\n"),
@@ -148,6 +153,7 @@ mod tests {
             (Message::Ready, "ready\n"),
             (Message::Yours, "yours\n"),
             (Message::Taken, "taken\n"),
+            (Message::Released, "released\n"),
             (Message::Refused("it is late".to_owned()), "refused it is late\n"),
         ] {
             assert_eq!(message.to_line(), line);

@@ -57,7 +57,7 @@ pub use activation::{ActivationError, are_listeners_passed};
 pub use error::HandOverError;
 
 pub(crate) use activation::{Passed, take as take_passed};
-pub(crate) use porter::{Bell, Crew, Porter};
+pub(crate) use porter::{Bell, Crew, Held, Porter};
 
 pub(crate) use channel::Process;
 

@@ -30,6 +30,7 @@ use super::lock::StartLock;
 use super::message::{Message, SUCCEEDED, VERSION};
 use super::{TakeOver, Waiting};
 use crate::lifecycle::{Lifecycle, Phase, Stage};
+use crate::socket_file::SocketName;
 
 /// Ends the porter's wait: when the server's life changes, and when it is over.
 #[derive(Debug)]
@@ -101,6 +102,17 @@ impl std::fmt::Debug for Crew {
     }
 }
 
+/// The sockets of a server, as far as they change hands.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// A copy of each listener, and of each internet datagram socket.
+    pub(crate) listeners: Vec<OwnedFd>,
+    /// How those listen that do not yet.
+    pub(crate) options: ListenOptions,
+    /// The names of Unix datagram sockets.
+    pub(crate) sockets: Vec<SocketName>,
+}
+
 /// The thread's state.
 #[derive(Debug)]
 pub(crate) struct Porter {
@@ -110,10 +122,7 @@ pub(crate) struct Porter {
     door: Door,
     bell: Arc<Bell>,
     lifecycle: Arc<Lifecycle>,
-    /// A copy of each.
-    listeners: Vec<OwnedFd>,
-    /// How those listen that do not yet.
-    options: ListenOptions,
+    held: Held,
     /// How many shards are to begin before the server counts as ready.
     shards: usize,
     /// Who is to be ready before that.
@@ -129,15 +138,14 @@ impl Porter {
     pub(crate) fn new(
         waiting: Waiting,
         lifecycle: Arc<Lifecycle>,
-        listeners: Vec<OwnedFd>,
-        options: ListenOptions,
+        held: Held,
         shards: usize,
         crew: Option<Crew>,
     ) -> Porter {
         let Waiting { config, old, lock, door, bell } = waiting;
         let look_again = Instant::now();
         lifecycle.accompany(old.is_some());
-        Porter { config, door, bell, lifecycle, listeners, options, shards, crew, lock, old, look_again }
+        Porter { config, door, bell, lifecycle, held, shards, crew, lock, old, look_again }
     }
 
     /// What ends it.
@@ -252,6 +260,8 @@ impl Porter {
             Incoming::Message(other, _) => return Err(unexpected(YOURS, &other)),
             Incoming::Ended | Incoming::Nothing => {
                 self.move_in()?;
+                self.take_socket_paths();
+                self.release_from_predecessor();
                 self.lifecycle.accompany(false);
                 self.lifecycle.look_again();
                 self.tell(&format!("{process} ended while it handed over: went on without it"));
@@ -261,6 +271,7 @@ impl Porter {
         self.check_life()?;
         self.move_in()?;
         let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
+        self.take_socket_paths();
         self.tell(&format!("took over from {process}"));
         self.old = Some(old);
         Ok(())
@@ -271,15 +282,35 @@ impl Porter {
     fn move_in(&mut self) -> Result<(), HandOverError> {
         self.door.move_in()?;
         self.lock = None;
-        for listener in &self.listeners {
+        for listener in &self.held.listeners {
+            if net::is_datagrams(listener).unwrap_or(false) {
+                continue;
+            }
             let listens = net::is_listening(listener).and_then(|listens| {
-                if listens { Ok(()) } else { net::begin_to_listen(listener, &self.options) }
+                if listens { Ok(()) } else { net::begin_to_listen(listener, &self.held.options) }
             });
             let at = || net::local_addr(listener).map_or("a new address".to_owned(), |at| at.to_string());
             listens.map_err(|error| HandOverError::system(format!("listen on {}", at()))(error))?;
         }
         self.lifecycle.reach(Stage::Alone);
         Ok(())
+    }
+
+    /// From now on senders to Unix datagram sockets reach this server. The old one reads what it was sent before.
+    fn take_socket_paths(&self) {
+        for socket in &self.held.sockets {
+            if let Err(error) = socket.take_path() {
+                self.tell(&format!("hand-over: senders do not reach {}: {error}", socket.path().display()));
+            }
+        }
+    }
+
+    /// The server before this one has released streams and datagram sockets, or has ended.
+    fn release_from_predecessor(&self) {
+        for socket in &self.held.sockets {
+            socket.forget_predecessor();
+        }
+        self.lifecycle.reach(Stage::Released);
     }
 
     /// Speaks with one that knocks. Returns it if it is the server from now on.
@@ -311,6 +342,7 @@ impl Porter {
         let goes_on = !matches!(failure, HandOverError::TakenBack(_));
         if moved && goes_on {
             self.keep_the_path();
+            self.held.sockets.iter().for_each(SocketName::restore);
         }
         let refusal = Message::Refused(failure.to_string());
         let _ = successor.send(&refusal, &[], Instant::now() + MOVE_TIMEOUT);
@@ -369,15 +401,15 @@ impl Porter {
 
     /// Hands out all listeners.
     fn offer(&self, successor: &Channel) -> Result<(), HandOverError> {
-        if self.listeners.len() > LISTENERS_HANDED_MAX {
-            return Err(HandOverError::TooMany(self.listeners.len()));
+        if self.held.listeners.len() > LISTENERS_HANDED_MAX {
+            return Err(HandOverError::TooMany(self.held.listeners.len()));
         }
         let deadline = Instant::now() + OFFER_TIMEOUT;
-        for some in self.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
+        for some in self.held.listeners.chunks(DESCRIPTORS_PER_MESSAGE) {
             let descriptors: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
             successor.send(&Message::Listeners { count: some.len() }, &descriptors, deadline)?;
         }
-        successor.send(&Message::End { total: self.listeners.len() }, &[], deadline)
+        successor.send(&Message::End { total: self.held.listeners.len() }, &[], deadline)
     }
 
     /// The successor may take the path at any moment, or has, and is not to keep it. What it would rename is
@@ -399,13 +431,35 @@ impl Porter {
     /// Has the shards drain. The successor sees by the end of the channel when this process has gone, so it stays
     /// open.
     fn retire(mut self, successor: Channel) {
-        self.listeners.clear();
+        self.held.listeners.clear();
         self.lifecycle.hand_over();
         self.send_on();
+        let mut has_released = false;
         while !self.bell.is_over() {
-            self.wait_for_bell();
+            if !has_released && !self.lifecycle.holds_streams() {
+                has_released = true;
+                // A successor that has gone need not hear it.
+                let _ = successor.send(&Message::Released, &[], Instant::now() + MOVE_TIMEOUT);
+            }
+            self.wait_for_bell_or_old();
         }
         drop(successor);
+    }
+
+    /// While this server waits for its end, the one before it may still have the streams that this one is to release.
+    fn wait_for_bell_or_old(&mut self) {
+        let bell = PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN);
+        let old = self.old.as_ref().map(|old| PollFd::from_borrowed_fd(old.as_fd(), PollFlags::IN));
+        let mut asked: Vec<PollFd<'_>> = [Some(bell), old].into_iter().flatten().collect();
+        // An interruption is a reason to look as good as any.
+        let _ = poll(&mut asked, None);
+        let is_old = asked.get(1).is_some_and(|old| !old.revents().is_empty());
+        drop(asked);
+        self.bell.hush();
+        if is_old && self.hear_old(true).is_err() {
+            // It goes on after all; this one has been succeeded and ends in any case.
+            self.old = None;
+        }
     }
 
     /// Whoever knocked before the path changed hands waits at this door: there is another one now.
@@ -515,11 +569,16 @@ impl Porter {
         let Some(old) = &self.old else { return Ok(()) };
         match old.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
+            Ok(Incoming::Message(Message::Released, _)) => {
+                self.release_from_predecessor();
+                Ok(())
+            }
             // It had not heard `taken` in time and goes on.
             Ok(Incoming::Message(Message::Refused(reason), _)) => Err(HandOverError::TakenBack(reason)),
             // Whatever else it says, it has nothing more to say.
             Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;
+                self.release_from_predecessor();
                 self.lifecycle.accompany(has_successor);
                 self.lifecycle.look_again();
                 Ok(())

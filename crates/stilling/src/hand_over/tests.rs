@@ -54,7 +54,8 @@ impl Side {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
         let waiting = arrival.settle().unwrap();
         let options = ListenOptions::default();
-        let porter = Porter::new(waiting, Arc::clone(&lifecycle), vec![listener], options, 0, None);
+        let held = Held { listeners: vec![listener], options, sockets: Vec::new() };
+        let porter = Porter::new(waiting, Arc::clone(&lifecycle), held, 0, None);
         Side { lifecycle, bell, thread: std::thread::spawn(|| porter.keep()) }
     }
 

@@ -42,7 +42,7 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
 fn frozen(see: &Overview) -> Option<String> {
     let mut text = String::new();
     for stream in &see.hub.get()?.streams {
-        if let Some(reason) = stream.frozen_reason.get()
+        if let Some(reason) = stream.health.get().reason
             && text.len() < FROZEN_TEXT_MAX
         {
             let _ = writeln!(
@@ -167,9 +167,10 @@ fn streams(page: &mut String, see: &Overview) {
     );
     for stream in &hub.streams {
         let state = stream
-            .frozen_reason
+            .health
             .get()
-            .map_or("open".to_owned(), |reason| format!("frozen: {}", escape(reason)));
+            .reason
+            .map_or("open".to_owned(), |reason| format!("frozen: {}", escape(&reason)));
         let [first, last, visible, pending] =
             [&stream.first, &stream.last, &stream.visible, &stream.pending].map(stilling_hub::Figure::get);
         let _ = write!(

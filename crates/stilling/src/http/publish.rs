@@ -19,6 +19,7 @@ use super::admission::{self, Objection, Order};
 use super::response::Response;
 use super::service::HttpService;
 use super::session::{HttpSession, Kept, Waiting};
+use crate::hub::limits::HUB_WAIT_MAX;
 use crate::hub::{HubDesk, HubMail};
 use crate::overview::Overview;
 
@@ -53,7 +54,14 @@ pub(super) struct Published {
 impl HttpSession {
     /// Whether the request of this head may publish. False: the client has been told.
     pub(super) fn admit(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) -> bool {
-        let Some(hub) = io.service.hub.as_deref() else { return false };
+        let now = io.now();
+        let Some(hub) = io.service.hub.as_deref_mut() else {
+            self.terms.persistent = false;
+            io.finish_lingering(CloseReason::Done);
+            self.respond(handed_over().into(), io);
+            return false;
+        };
+        hub.published = now;
         let Err(objection) = admission::admit(head, hub, self.door.publishes) else { return true };
         if objection.status == Status::Unauthorized {
             hub.counters.shut_out.add(1);
@@ -70,9 +78,17 @@ impl HttpSession {
     /// The request is complete: hands it to the hub as soon as there is room.
     pub(super) fn publish(&mut self, io: &mut Io<'_, HttpService>) {
         let token = io.token();
+        let now = io.now();
+        let began = io.service.hub_has_begun();
         let HttpService { hub: Some(hub), config, .. } = &mut *io.service else {
-            unreachable!("without a hub there is no such route")
+            self.terms.persistent = false;
+            self.kept = Kept::Nothing;
+            return self.conclude(handed_over().into(), io);
         };
+        hub.published = now;
+        if !std::mem::replace(&mut self.is_publishing, true) {
+            hub.publications += 1;
+        }
         if !hub.port.has_room() {
             if !std::mem::replace(&mut self.asks_for_room, true) {
                 hub.port.wait(token);
@@ -80,7 +96,8 @@ impl HttpSession {
             if self.waiting != Waiting::HubRoom {
                 self.waiting = Waiting::HubRoom;
                 self.since = io.now();
-                io.set_deadline(Some(self.since.after(ROOM_WAIT_MAX)));
+                let wait = if began { ROOM_WAIT_MAX } else { HUB_WAIT_MAX };
+                io.set_deadline(Some(self.since.after(wait)));
                 io.pause();
             }
             return;
@@ -123,8 +140,27 @@ impl HttpSession {
     }
 
     fn conclude(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
+        self.end_publication(io.service);
         io.resume();
         self.respond(response, io);
+    }
+
+    /// The publication is answered, or its connection is gone.
+    pub(super) fn end_publication(&mut self, service: &mut HttpService) {
+        if std::mem::take(&mut self.is_publishing)
+            && let Some(hub) = service.hub.as_deref_mut()
+        {
+            hub.publications = hub.publications.saturating_sub(1);
+        }
+    }
+
+    /// The server ends before its hub has begun: what waits for it was not published.
+    pub(super) fn abandon_publication(&mut self, io: &mut Io<'_, HttpService>) {
+        self.publication = self.publication.wrapping_add(1);
+        self.kept = Kept::Nothing;
+        self.terms.persistent = false;
+        let why = "this server does not take over: nothing of this was published, and it can be sent again";
+        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io);
     }
 
     /// The hub has something to say to this connection.
@@ -178,6 +214,7 @@ impl HttpSession {
         if let Some(hub) = io.service.hub.as_deref() {
             hub.counters.publications_unanswered.add(1);
         }
+        self.end_publication(io.service);
         self.publication = self.publication.wrapping_add(1);
         self.kept = Kept::Nothing;
         self.terms.persistent = false;
@@ -185,6 +222,13 @@ impl HttpSession {
         let why = "no word from the disk in time: this may have been stored, or may be still";
         self.respond(Objection::new(Status::ServiceUnavailable, why).into(), io);
     }
+}
+
+/// A publication that came to a server whose successor has the streams.
+fn handed_over() -> Objection {
+    let why =
+        "another server has taken over: nothing of this was published; send it again over a new connection";
+    Objection::new(Status::ServiceUnavailable, why)
 }
 
 /// The messages of a body.
@@ -285,6 +329,10 @@ fn objection(refusal: Refusal, stream: &str) -> Objection {
             format!(
                 "the stream {stream} is frozen after an error of its disk, until the server starts again"
             ),
+        ),
+        Refusal::Closed { .. } => Objection::new(
+            Status::ServiceUnavailable,
+            format!("the stream {stream} is not open yet; nothing is taken before it is"),
         ),
         Refusal::Hung { .. } => Objection::new(
             Status::ServiceUnavailable,

@@ -22,6 +22,7 @@ use super::session::HttpSession;
 use super::stream::Stream;
 use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 use crate::app::{AppSession, Desk, ExchangeId, Mail as AppMail, Said};
+use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, PART_LOOK};
 use crate::hub::{HubDesk, HubMail};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::nats::NatsSession;
@@ -136,6 +137,12 @@ pub struct HttpService {
     spare: Vec<Vec<u8>>,
     /// The way to the hub, if there is one.
     pub(crate) hub: Option<Box<HubDesk>>,
+    /// There was a hub, which a successor has now.
+    pub(super) has_left_hub: bool,
+    /// When the drain began here.
+    drain_began: Time,
+    /// The datagram sockets are being closed.
+    ends_datagrams: bool,
     /// Whose mail was handed out last.
     sender: u8,
 }
@@ -170,6 +177,9 @@ impl HttpService {
             scratch,
             spare: Vec::new(),
             hub: None,
+            has_left_hub: false,
+            drain_began: Time::ZERO,
+            ends_datagrams: false,
             sender: 0,
         }
     }
@@ -242,6 +252,16 @@ impl HttpService {
         &self.ready[usize::from(keep_alive_10)]
     }
 
+    /// Whether the hub takes requests now; it does not while a predecessor still has the streams.
+    pub(crate) fn hub_has_begun(&self) -> bool {
+        self.lifecycle.hub_has_begun()
+    }
+
+    /// Whether the hub never begins, because this server ends without having become the server.
+    pub(crate) fn hub_is_abandoned(&self) -> bool {
+        self.lifecycle.hub_is_abandoned()
+    }
+
     /// Whether the server is ready for more work.
     pub(super) fn is_ready(&self) -> bool {
         self.lifecycle.phase() == Phase::Running
@@ -269,15 +289,17 @@ impl HttpService {
         }
         let Some(deadline) = self.drain_deadline else {
             self.drain_deadline = Some(control.now.after(self.config.timeouts.drain));
+            self.drain_began = control.now;
             if self.lifecycle.is_alone() {
                 control.empty_and_close_listeners();
             } else {
-                control.close_listeners();
+                control.stop_accepting();
             }
             control.drain();
             // The listeners' last connections come in with the next turn.
             return Some(control.now);
         };
+        let again = self.part_with_hub(control, phase == Phase::Stopping || control.now >= deadline);
         let hub_is_done = self.hub.as_ref().is_none_or(|hub| hub.is_done());
         if control.is_empty() && (hub_is_done || phase == Phase::Stopping) {
             control.stop();
@@ -294,9 +316,51 @@ impl HttpService {
             if !std::mem::replace(&mut self.cut_off, true) {
                 control.abort_all(CloseReason::DrainTimeout);
             }
+            return again;
+        }
+        again.into_iter().chain([deadline]).min()
+    }
+
+    /// Ends what publishes, and then the way to the hub, so that the streams and the datagram sockets are a successor's long
+    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here.
+    fn part_with_hub(&mut self, control: &mut Control<'_, Self>, is_late: bool) -> Option<Time> {
+        let now = control.now;
+        let is_handed_over = self.lifecycle.is_handed_over();
+        let hub = self.hub.as_deref_mut()?;
+        let quiet_at = hub.published.max(self.drain_began).after(DRAIN_QUIET);
+        let end_at = self.drain_began.after(DRAIN_READ_MAX);
+        let is_busy = hub.streaming > 0 || is_handed_over && hub.publications > 0;
+        // A request may be on its way to a connection that was accepted just now.
+        let is_quiet = control.is_empty_but_for_datagrams() || now >= quiet_at.min(end_at);
+        if !is_late && is_busy {
+            // The end of a connection or of a publication is a turn of its own.
             return None;
         }
-        Some(deadline)
+        if !is_late && is_handed_over && !is_quiet {
+            return Some(quiet_at.min(end_at));
+        }
+        if !std::mem::replace(&mut self.ends_datagrams, true) {
+            hub.end_unix_sockets();
+            control.close_datagram_sockets();
+            return Some(now);
+        }
+        if control.has_datagram_sockets() {
+            return None;
+        }
+        let clock = &self.lifecycle;
+        hub.read_unix_sockets(|| clock.unix_nanos(now));
+        if !is_handed_over {
+            return None;
+        }
+        if !hub.has_handed_over() && !is_late {
+            return Some(now.after(PART_LOOK));
+        }
+        self.has_left_hub = true;
+        let at = Now { unix_ns: clock.unix_nanos(now), steady_ns: now.as_nanos() };
+        if let Some(hub) = self.hub.take() {
+            hub.leave(at);
+        }
+        Some(now)
     }
 }
 

@@ -97,6 +97,8 @@ pub struct HttpSession {
     pub(super) publication: u32,
     /// The hub's desk is to say when there is room, and has not yet.
     pub(super) asks_for_room: bool,
+    /// Its publication is counted as one that waits.
+    pub(super) is_publishing: bool,
     pub(super) door: Door,
     /// Where the connection comes from, if a worker process or a handler is to know.
     pub(super) peer: Option<Box<IpAddr>>,
@@ -115,6 +117,7 @@ impl HttpSession {
             body_received: 0,
             publication: 0,
             asks_for_room: false,
+            is_publishing: false,
             door,
             peer: None,
         }
@@ -127,7 +130,7 @@ impl HttpSession {
 
     /// A head is complete; `raw` are its bytes.
     fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        let has_hub = io.service.hub.is_some();
+        let has_hub = io.service.hub.is_some() || io.service.has_left_hub;
         self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door, has_hub));
         if self.terms.route == Route::App && nominates_too_many(head.headers()) {
             self.terms.route = Route::Refused(Status::BadRequest);
@@ -211,6 +214,10 @@ impl HttpSession {
     }
 
     fn body(&mut self, piece: &[u8], io: &mut Io<'_, HttpService>) {
+        if self.terms.route == Route::Publish {
+            let now = io.now();
+            io.service.hub.iter_mut().for_each(|hub| hub.published = now);
+        }
         self.body_received += piece.len() as u64;
         if self.terms.route == Route::App {
             return self.forward_body(piece, io);
@@ -565,6 +572,7 @@ impl HttpSession {
     /// The connection is gone, and with it the wish for an answer; unless it has only left the shard, with what is to
     /// become of it.
     pub(super) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
+        self.end_publication(service);
         if reason != CloseReason::Detached {
             self.let_go(service);
         }
@@ -631,6 +639,9 @@ impl HttpSession {
             Waiting::FirstByte => {
                 let deadline = io.now().after(DRAIN_FIRST_BYTE);
                 io.set_deadline(Some(deadline));
+            }
+            Waiting::HubRoom | Waiting::Verdict if io.service.hub_is_abandoned() => {
+                self.abandon_publication(io);
             }
             // The answer says that the connection closes.
             _ => {}

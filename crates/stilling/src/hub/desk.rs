@@ -1,18 +1,29 @@
 //! What the sessions of one shard share for their dealings with the hub.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
+use rustix::net::{RecvFlags, Shutdown, recv};
 use stilling_engine::Token;
 use stilling_engine::counters::Counter;
-use stilling_hub::Now;
+use stilling_engine::driver::Datagram;
+use stilling_hub::{Now, UnixNanos};
+use stilling_ring::Time;
 use stilling_wire::nats::{Info, Limits};
 
-use super::opened::House;
+use super::lazy_journal::LazyJournal;
+use super::limits::CLOSE_LOOK;
 use super::port::{HubMail, Port};
 use super::runner::Runner;
+use crate::lifecycle::{Lifecycle, Phase, ReleaseOnDrop};
 use crate::nats::Users;
 use crate::syslog::{Rules, SETTLED_PER_TURN, SyslogDesk};
+
+/// Bytes of a datagram that are read at the end; more than a message may have.
+const DATAGRAM_SIZE_MAX: usize = 64 * 1024;
 
 /// One shard's desk: how its sessions come to the hub.
 pub struct HubDesk {
@@ -30,10 +41,52 @@ pub struct HubDesk {
     pub(crate) scratch: Vec<u8>,
     pub(crate) counters: Arc<DeskCounters>,
     /// The hub itself, on the shard that runs it.
-    pub(crate) runner: Option<Runner<House>>,
+    pub(crate) runner: Option<Runner<LazyJournal>>,
     pub(crate) shard: usize,
+    /// Connections that publish as long as they are open: NATS, syslog.
+    pub(crate) streaming: u32,
+    /// Publications by HTTP that wait for room or for their verdicts.
+    pub(crate) publications: u32,
+    /// When something of a publication by HTTP came last.
+    pub(crate) published: Time,
+    /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
+    pub(crate) unix_sockets: Vec<OwnedFd>,
+    closers: Option<Closers>,
     /// What waits of syslog has had its part of this turn's room.
     has_settled: bool,
+}
+
+/// Where threads are reported that bring a hub to its end.
+#[derive(Clone)]
+pub(crate) struct Closers {
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    pub(crate) threads: mpsc::Sender<JoinHandle<()>>,
+}
+
+impl Closers {
+    fn close(&self, mut runner: Runner<LazyJournal>, began: Now) {
+        let release = ReleaseOnDrop(Arc::clone(&self.lifecycle));
+        let lifecycle = Arc::clone(&self.lifecycle);
+        let work = move || {
+            // Dropped last: the streams' locks go before.
+            let _release = release;
+            let from = Instant::now();
+            while !runner.is_done() && lifecycle.phase() != Phase::Stopping {
+                let elapsed_ns = u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let unix_ns = lifecycle.unix_nanos(Time::ZERO);
+                runner.turn(Now { unix_ns, steady_ns: began.steady_ns.saturating_add(elapsed_ns) });
+                if runner.is_quiet() {
+                    std::thread::park_timeout(CLOSE_LOOK);
+                }
+            }
+            drop(runner);
+        };
+        // Without a thread the hub ends here, with what it has written; nothing else was acknowledged.
+        if let Ok(thread) = std::thread::Builder::new().name("hub-close".to_owned()).spawn(work) {
+            // The server waits for it at its end.
+            let _ = self.threads.send(thread);
+        }
+    }
 }
 
 /// What one shard's sessions have seen.
@@ -54,7 +107,7 @@ impl HubDesk {
         port: Port,
         users: Arc<Users>,
         (info, counters): (Info<'static>, Arc<DeskCounters>),
-        runner: Option<Runner<House>>,
+        runner: Option<Runner<LazyJournal>>,
         shard: usize,
     ) -> HubDesk {
         let payload_size_max = u32::try_from(info.max_payload).unwrap_or(u32::MAX);
@@ -72,7 +125,48 @@ impl HubDesk {
             counters,
             runner,
             shard,
+            streaming: 0,
+            publications: 0,
+            published: Time::ZERO,
+            unix_sockets: Vec::new(),
+            closers: None,
             has_settled: false,
+        }
+    }
+
+    /// Has the hub come to its end on a thread of its own when this shard leaves it early.
+    pub(crate) fn with_closers(self, closers: Closers) -> HubDesk {
+        HubDesk { closers: Some(closers), ..self }
+    }
+
+    /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
+    pub(crate) fn end_unix_sockets(&self) {
+        for socket in &self.unix_sockets {
+            // A socket takes that at any time.
+            let _ = rustix::net::shutdown(socket, Shutdown::Read);
+        }
+    }
+
+    /// Reads what is left in the queues of the Unix datagram sockets, which nothing else reads any more.
+    pub(crate) fn read_unix_sockets(&mut self, now_ns: impl Fn() -> UnixNanos) {
+        let mut bytes = [0; DATAGRAM_SIZE_MAX];
+        let from = SocketAddr::from(([0, 0, 0, 0], 0));
+        for socket in std::mem::take(&mut self.unix_sockets) {
+            while let Ok((size, whole)) = recv(&socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                let datagram = Datagram { from, payload: &bytes[..size], truncated: whole > size };
+                self.take_syslog_datagram(&datagram, None, &now_ns);
+            }
+        }
+    }
+
+    /// Leaves the hub, which is to have nothing more from this shard. Where the shard runs it, it goes on on a thread of its
+    /// own until the other shards have left and everything is written; then the streams are closed and released.
+    pub(crate) fn leave(mut self: Box<Self>, now: Now) {
+        let runner = self.runner.take();
+        let closers = self.closers.take();
+        drop(self);
+        if let Some((runner, closers)) = runner.zip(closers) {
+            closers.close(runner, now);
         }
     }
 
@@ -106,19 +200,19 @@ impl HubDesk {
         self.port.has_mail() || self.runner.as_ref().is_some_and(|runner| !runner.is_quiet())
     }
 
+    /// Whether the hub has everything that this shard had for it.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.syslog.is_settled() && self.port.is_settled()
+    }
+
     /// Whether the shard may end: it has nothing to tell the hub, and, if it runs the hub, nobody else has.
     pub(crate) fn is_done(&self) -> bool {
-        self.syslog.is_settled()
-            && self.port.is_settled()
-            && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+        self.has_handed_over() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use stilling_engine::driver::Datagram;
     use stilling_hub::{Door, HashKey, Hub, HubConfig, Publication, Request, Threads, Traits};
     use stilling_ring::Wake;
 

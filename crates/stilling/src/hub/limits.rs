@@ -10,3 +10,26 @@ pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(250);
 /// what a syslog connection sends afterwards is lost. Time in which there is no room for what it says does not end it; that of
 /// `--drain-timeout` does.
 pub(crate) const DRAIN_READ_MAX: Duration = Duration::from_secs(2);
+
+/// How long requests that need the hub wait for it in a server that has taken over from another one. Then the hub begins
+/// without the streams on disk, and what is for those is refused with a retryable error until they are open.
+pub(crate) const HUB_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// How long a server that was released by its predecessor retries the locks of its streams before it reports them: the
+/// system may take a moment to release those of a process that was killed.
+pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
+
+/// Between two looks whether the predecessor has released the streams, and between two tries within `LOCK_WAIT`.
+pub(crate) const OPEN_LOOK: Duration = Duration::from_millis(20);
+
+/// Between two later tries to open the streams.
+pub(crate) const OPEN_RETRY: Duration = Duration::from_secs(1);
+
+/// Between two looks at a hub that comes to its end beside the shard that ran it.
+pub(crate) const CLOSE_LOOK: Duration = Duration::from_millis(2);
+
+/// Between two looks of a draining shard at what still publishes.
+pub(crate) const PART_LOOK: Duration = Duration::from_millis(5);
+
+/// Orders for records that may be unanswered. Full: the hub asks again in a later turn.
+pub(crate) const READ_ORDERS_MAX: usize = 64;

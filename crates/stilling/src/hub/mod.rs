@@ -19,18 +19,24 @@ use stilling_wire::nats::Info;
 use crate::settings;
 
 mod desk;
+mod lazy_journal;
 pub(crate) mod limits;
 mod opened;
 pub(crate) mod parting;
 mod port;
 mod runner;
+mod stepped;
 
-pub(crate) use desk::DeskCounters;
 pub use desk::HubDesk;
-pub use opened::SteppedJournal;
-pub(crate) use opened::{Opened, RECORD_EXTRA_MAX, start_stepped, start_threads};
+pub(crate) use desk::{Closers, DeskCounters};
+pub(crate) use lazy_journal::LazyJournal;
+pub(crate) use opened::{
+    OpeningThread, RECORD_EXTRA_MAX, StreamFolder, Streams, Surroundings, start_threads,
+};
 pub(crate) use port::{HubMail, Port};
-pub(crate) use runner::{Runner, connect};
+pub(crate) use runner::{Runner, StartGate, connect};
+pub use stepped::SteppedJournal;
+pub(crate) use stepped::start_stepped;
 
 /// The version of nats-server whose features clients may expect.
 const NATS_VERSION: &str = "2.10.0";

@@ -1,221 +1,276 @@
-//! From configuration to a running hub: opens the streams' directories, starts the journal's threads, fills the window in
-//! which message ids are recognised.
+//! The streams on disk: their directories are opened before the hub runs, with the first record, or when the server before
+//! this one has released them.
+//!
+//! ```text
+//!   Open    at the start                               errors end the start
+//!   Absent  no directory: opened with the first record ┐ on a thread that may wait for the disk; the hub takes
+//!   Held    opened when the predecessor has released   ┘ each stream's numbers from what is found then
+//! ```
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
+use stilling_hub::{
+    Durability, HashKey, Hub, HubConfig, Recovered, Resumed, StreamConfig, Threads, UnixNanos,
+};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, Batch, Chunk, Config as LogConfig, Journal, Limits, Log, OpenError, Read, ReadOrder, Recovery,
-    Replay, ReplayWorker, Retention, Source, StreamIndex, Worker,
+    Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Read, Recovery, Replay,
 };
-use stilling_ring::{Receiver, Wake, mailbox};
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
+use super::lazy_journal::{JournalState, LazyJournal};
+use super::limits::{LOCK_WAIT, OPEN_LOOK, OPEN_RETRY, READ_ORDERS_MAX};
 use super::runner::Mailboxes;
 use crate::config::ServeError;
+use crate::lifecycle::{Lifecycle, Stage};
 use crate::settings::WriteMethodChoice;
 
-/// Orders for records that may be unanswered.
-const READ_ORDERS_MAX: usize = 64;
+/// Events of an opening that may be unread. Full: a changed reason for a failure is not reported to the hub.
+const OPENING_EVENTS_MAX: usize = 4;
 
-/// The streams on disk, opened; nothing runs yet.
-pub(crate) struct Opened<D: Disk = FileDisk> {
+/// What a record has beside its payload, at most: subject, headers, heads.
+pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
+
+/// The streams of a hub that does not run yet.
+pub(crate) struct Streams<D: Disk = FileDisk> {
     config: HubConfig,
-    data: PathBuf,
+    folder: StreamFolder,
     limits: Limits,
-    /// When this was made: the creation time of streams that are new.
-    opened_ns: UnixNanos,
-    write_method: WriteMethodChoice,
-    /// Whether there is a directory; without, it is made with the first record.
-    logs: Option<Vec<Log<D>>>,
-    recoveries: Vec<Recovery>,
+    directories: Directories<D>,
 }
 
-impl Opened {
-    /// Opens the streams of `config` under `data`, if that is there. A batch takes a message of `message_size_max` bytes.
+enum Directories<D: Disk> {
+    Open { logs: Vec<Log<D>>, recoveries: Vec<Recovery> },
+    Absent,
+    Held,
+}
+
+/// Where streams on disk are kept, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct StreamFolder {
+    pub(crate) path: PathBuf,
+    pub(crate) write_method: WriteMethodChoice,
+}
+
+/// Wakes the thread that waits for the predecessor's release.
+pub(crate) type OpeningThread = Arc<OnceLock<Thread>>;
+
+/// How the hub's runner and the rest of the server are reached.
+pub(crate) struct Surroundings<'a> {
+    /// Wakes the runner.
+    pub(crate) wake: &'a Arc<Wake>,
+    pub(crate) lifecycle: &'a Arc<Lifecycle>,
+    /// Set when a thread waits for the predecessor.
+    pub(crate) opening_thread: &'a OpeningThread,
+    /// Reports a line to the operator.
+    pub(crate) report: fn(&str),
+}
+
+impl Streams {
+    /// Opens the streams of `config` in `folder`, if that is there. A batch takes a message of `message_size_max` bytes.
     pub(crate) fn open(
         config: HubConfig,
-        data: &Path,
+        folder: StreamFolder,
         message_size_max: usize,
-        write_method: WriteMethodChoice,
-    ) -> Result<Opened, OpenError> {
+    ) -> Result<Streams, OpenError> {
+        let mut streams = Streams::new(config, folder, message_size_max);
+        let on_disk = streams.on_disk();
+        if fs::exists(&streams.folder.path).unwrap_or(true) && !on_disk.is_empty() {
+            let (logs, recoveries) = open_all(&on_disk, &streams.folder)?;
+            streams.directories = Directories::Open { logs, recoveries };
+        }
+        Ok(streams)
+    }
+
+    /// Streams that another server still writes: format and permissions are checked, nothing is changed or locked.
+    pub(crate) fn held(
+        config: HubConfig,
+        folder: StreamFolder,
+        message_size_max: usize,
+    ) -> Result<Streams, OpenError> {
+        let mut streams = Streams::new(config, folder, message_size_max);
+        for stream in streams.on_disk() {
+            check(&streams.folder.path.join(&stream.name), &stream.name)?;
+        }
+        streams.directories = Directories::Held;
+        Ok(streams)
+    }
+
+    fn new(config: HubConfig, folder: StreamFolder, message_size_max: usize) -> Streams {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
         let limits = Limits { batch_size, ..Limits::default() };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let opened_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
-        let mut opened = Opened {
-            config,
-            data: data.to_owned(),
-            limits,
-            opened_ns,
-            write_method,
-            logs: None,
-            recoveries: Vec::new(),
-        };
-        if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.log_configs(), data, write_method)?;
-            (opened.logs, opened.recoveries) = (Some(logs), recoveries);
-        }
-        Ok(opened)
+        Streams { config, folder, limits, directories: Directories::Absent }
     }
 }
 
-impl Opened<SimulatedDisk> {
+impl Streams<SimulatedDisk> {
     /// Opens the streams of `config` that are on disk, each on one of `disks`.
     pub(crate) fn simulated(
         config: HubConfig,
         disks: &[SimulatedDisk],
         (log, limits): (LogConfig, Limits),
-    ) -> Result<Opened<SimulatedDisk>, OpenError> {
-        let opened_ns = log.created_ns;
-        let mut opened = Opened {
-            config,
-            data: PathBuf::new(),
-            limits,
-            opened_ns,
-            write_method: WriteMethodChoice::Auto,
-            logs: None,
-            recoveries: Vec::new(),
-        };
-        let mut logs = Vec::new();
-        for (name, disk) in opened.names().iter().zip(disks) {
-            let (log, recovery) = Log::open(disk.clone(), name, log)?;
+    ) -> Result<Streams<SimulatedDisk>, OpenError> {
+        let folder = StreamFolder { path: PathBuf::new(), write_method: WriteMethodChoice::Auto };
+        let mut streams = Streams { config, folder, limits, directories: Directories::Absent };
+        let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
+        for (stream, disk) in streams.on_disk().iter().zip(disks) {
+            let (log, recovery) = Log::open(disk.clone(), &stream.name, log)?;
             logs.push(log);
-            opened.recoveries.push(recovery);
+            recoveries.push(recovery);
         }
-        opened.logs = Some(logs);
-        Ok(opened)
+        streams.directories = Directories::Open { logs, recoveries };
+        Ok(streams)
     }
 }
 
-impl<D: Disk> Opened<D> {
+impl<D: Disk> Streams<D> {
     /// What opening found that is not as it was written, by stream.
     pub(crate) fn findings(&self) -> impl Iterator<Item = String> {
-        let names = self.names();
-        self.recoveries
-            .iter()
-            .zip(names)
-            .filter(|(recovery, _)| !recovery.findings.is_empty())
-            .map(|(recovery, name)| format!("stream {name}: {}", recovery.findings))
-    }
-
-    fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
-        self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
-    }
-
-    /// The streams on disk by name, each with segments that fit how much of it is kept.
-    fn log_configs(&self) -> Vec<(String, LogConfig)> {
-        let config = |stream: &StreamConfig| LogConfig {
-            created_ns: self.opened_ns,
-            ..LogConfig::for_retention(stream.retention.bytes_max)
+        let recoveries = match &self.directories {
+            Directories::Open { recoveries, .. } => recoveries.as_slice(),
+            Directories::Absent | Directories::Held => &[],
         };
-        self.on_disk().map(|(_, stream)| (stream.name.clone(), config(stream))).collect()
+        recoveries.iter().zip(self.on_disk()).filter_map(|(recovery, stream)| finding(&stream.name, recovery))
     }
 
-    fn names(&self) -> Vec<String> {
-        self.on_disk().map(|(_, stream)| stream.name.clone()).collect()
+    /// How each stream is written, as far as that is known before its directory is opened.
+    pub(crate) fn write_methods(&self) -> impl Iterator<Item = String> {
+        let logs = match &self.directories {
+            Directories::Open { logs, .. } => logs.as_slice(),
+            Directories::Absent | Directories::Held => &[],
+        };
+        logs.iter().map(write_method)
     }
 
-    /// Starts the journal by `start`, and the hub, which is woken by `wake`.
+    /// Whether they are opened only when another server has released them.
+    pub(crate) fn are_held(&self) -> bool {
+        matches!(self.directories, Directories::Held)
+    }
+
+    fn on_disk(&self) -> Vec<StreamConfig> {
+        let streams = self.config.streams.iter();
+        streams.filter(|stream| stream.durability == Durability::Disk).cloned().collect()
+    }
+
+    /// Starts what is needed, and the hub.
     pub(crate) fn start(
         self,
         outlets: Mailboxes,
         shards: usize,
-        (key, started_ns): (stilling_hub::HashKey, UnixNanos),
-        wake: &Arc<Wake>,
-        start: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> io::Result<Threads>,
-    ) -> Result<Hub<House, Mailboxes>, ServeError> {
-        let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
-        let mut resumed = vec![Resumed::default(); self.config.streams.len()];
-        for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
-            resumed[number] = Resumed { first: recovery.first.max(1), next: recovery.next };
-        }
-        let dedup_times: Vec<u64> =
-            of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
-        let sources: Vec<Source<D>> = self.logs.iter().flatten().map(Log::source).collect();
-        let limits = self.limits;
-        let streams = self.log_configs();
-        let on_disk = self.names();
-        let threads = match self.logs {
-            Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
-            None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened {
-                streams,
-                data: self.data.clone(),
-                write_method: self.write_method,
-                limits,
-                wake: Arc::clone(wake),
-            },
+        (key, started_ns): (HashKey, UnixNanos),
+        around: &Surroundings<'_>,
+        start_journal: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> io::Result<Threads>,
+    ) -> Result<Hub<LazyJournal, Mailboxes>, ServeError> {
+        let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
+        let of_hub: Vec<usize> =
+            (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
+        let job = OpeningJob {
+            streams: self.on_disk(),
+            folder: self.folder,
+            limits: self.limits,
+            key,
+            wake: Arc::clone(around.wake),
+            report: around.report,
         };
-        let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
-        let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
-        for (at, source) in sources.iter().enumerate() {
-            let recovery = &self.recoveries[at];
-            // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
-            let from = if dedup_times[at] == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
-            let mut reader = source.read_from(stilling_journal::From::Sequence(from));
-            let unread = |source| {
-                let place = self.data.join(&on_disk[at]).display().to_string();
-                ServeError::Streams(OpenError::Disk { place, source })
-            };
-            loop {
-                // With a part of the window missing, messages sent again would be stored again, unnoticed.
-                match reader.read().map_err(unread)? {
-                    Read::Batch(batch) => hub.remember(of_hub[at], batch),
-                    Read::Gap(_) => {}
-                    Read::End => break,
-                }
+        let mut recovered = Vec::new();
+        let state = match self.directories {
+            _ if of_hub.is_empty() => JournalState::Open(Threads::default()),
+            Directories::Absent => JournalState::Absent(job),
+            Directories::Open { logs, recoveries } => {
+                recovered = job.recover(&logs, &recoveries).map_err(ServeError::Streams)?;
+                JournalState::Open(start_journal(logs, job.limits, &job.wake).map_err(ServeError::Threads)?)
             }
+            Directories::Held => {
+                let release = Release {
+                    lifecycle: Arc::clone(around.lifecycle),
+                    thread: Arc::clone(around.opening_thread),
+                };
+                JournalState::Opening(begin_opening(job, Some(release)).map_err(ServeError::Threads)?)
+            }
+        };
+        let journal = LazyJournal { state, of_hub: of_hub.clone(), openings: VecDeque::new() };
+        let created_ns = unix_now_ns();
+        let resumed: Vec<_> =
+            self.config.streams.iter().map(|_| Resumed { created_ns, ..Resumed::default() }).collect();
+        let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
+        for (number, recovered) in of_hub.into_iter().zip(recovered) {
+            hub.open(number, recovered);
         }
         Ok(hub)
     }
 }
 
-/// What a record has beside its payload, at most: subject, headers, heads.
-pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
+fn finding(name: &str, recovery: &Recovery) -> Option<String> {
+    (!recovery.findings.is_empty()).then(|| format!("stream {name}: {}", recovery.findings))
+}
 
+fn write_method<D: Disk>(log: &Log<D>) -> String {
+    format!("stream {}: writes are {}", log.name(), log.write_method())
+}
+
+fn unix_now_ns() -> UnixNanos {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The directories of `streams`, each with segments that fit how much of it is kept.
 fn open_all(
-    streams: &[(String, LogConfig)],
-    data: &Path,
-    write_method: WriteMethodChoice,
+    streams: &[StreamConfig],
+    folder: &StreamFolder,
 ) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    for (name, config) in streams {
-        let path = data.join(name);
+    let created_ns = unix_now_ns();
+    for StreamConfig { name, retention, .. } in streams {
+        let path = folder.path.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
-        let disk = match write_method {
+        let disk = match folder.write_method {
             WriteMethodChoice::Auto => disk,
             WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
         };
-        let (log, recovery) = Log::open(disk, name, *config)?;
+        let config = LogConfig { created_ns, ..LogConfig::for_retention(retention.bytes_max) };
+        let (log, recovery) = Log::open(disk, name, config)?;
         logs.push(log);
         recoveries.push(recovery);
     }
     Ok((logs, recoveries))
 }
 
-/// Whether streams that were opened late go on where the hub has begun them. There was no directory at the start; what
-/// is in it now may have been mounted, restored or written by another server meanwhile, and its sequences are not the
-/// hub's: what the hub has numbered must neither be written behind it nor be acknowledged because of it.
-fn as_begun(logs: &[Log<FileDisk>], data: &Path) -> Result<(), (String, io::ErrorKind)> {
-    let begun = Resumed::default().next;
-    let Some(other) = logs.iter().find(|log| log.next() != begun) else { return Ok(()) };
-    let (name, last) = (other.name(), other.next() - 1);
-    let place = data.join(name);
-    let reason = format!(
-        "stream {name}: {} was not there at the start and has appeared since, with records up to {last}: \
-         restart the server to go on behind them",
-        place.display()
-    );
-    Err((reason, io::ErrorKind::AlreadyExists))
+/// Tries of a look at a directory in which another process removes segments meanwhile.
+const CHECK_TRIES: u32 = 3;
+
+/// Whether a stream's directory could be opened, as far as that can be known while another process writes it.
+fn check(path: &Path, name: &str) -> Result<(), OpenError> {
+    use rustix::fs::{Access, access};
+    let failed = |path: &Path, source| OpenError::Disk { place: path.display().to_string(), source };
+    // What is not there is made later: then the first directory above it counts.
+    let existing = path.ancestors().find(|path| fs::exists(path).unwrap_or(true));
+    let existing = existing.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    access(existing, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| failed(existing, error.into()))?;
+    if existing != path {
+        return Ok(());
+    }
+    let mut tries = 1;
+    loop {
+        let disk = FileDisk::existing(path).map_err(|error| failed(path, error))?;
+        match Preview::of(disk, name) {
+            Ok(_) => return Ok(()),
+            Err(OpenError::Disk { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && tries < CHECK_TRIES =>
+            {
+                tries += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Starts the journal's two threads.
@@ -230,316 +285,151 @@ pub(crate) fn start_threads(
     Ok(Threads::new(journal, replay))
 }
 
-/// The journal's two threads as steps, for a simulation.
-#[derive(Debug)]
-pub struct SteppedJournal {
-    /// Writes batches.
-    pub writer: Worker<SimulatedDisk>,
-    /// Reads records.
-    pub reader: ReplayWorker<SimulatedDisk>,
-}
-
-/// As [`start_threads`], without threads.
-pub(crate) fn start_stepped(
-    logs: Vec<Log<SimulatedDisk>>,
+/// Everything that opening needs, wherever it happens.
+pub(super) struct OpeningJob {
+    /// Those on disk.
+    pub(super) streams: Vec<StreamConfig>,
+    folder: StreamFolder,
     limits: Limits,
-    wake: &Arc<Wake>,
-) -> io::Result<(Threads, SteppedJournal)> {
-    let sources = logs.iter().map(Log::source).collect();
-    let (journal, writer) = Journal::stepped(logs, limits, wake)?;
-    let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
-    Ok((Threads::new(journal, replay), SteppedJournal { writer, reader }))
+    pub(super) key: HashKey,
+    wake: Arc<Wake>,
+    report: fn(&str),
 }
 
-/// The journal's threads, which know only the streams on disk; the hub numbers all.
-pub(crate) struct House {
-    threads: Way,
-    /// The hub's number of each stream on disk.
-    of_hub: Vec<usize>,
-    /// Batches of streams that could not be opened, and why.
-    refused: Vec<(Answer, Option<Batch>)>,
+/// What is waited for before a directory is opened.
+pub(super) struct Release {
+    lifecycle: Arc<Lifecycle>,
+    thread: OpeningThread,
 }
 
-enum Way {
-    Open(Threads),
-    /// The directory is made with the first record.
-    Unopened {
-        streams: Vec<(String, LogConfig)>,
-        data: PathBuf,
-        write_method: WriteMethodChoice,
-        limits: Limits,
-        wake: Arc<Wake>,
-    },
-    /// It is being made, on a thread that may wait for the disk.
-    Opening {
-        opened: Receiver<Opening>,
-        batch_size: usize,
-    },
-    /// It could not be made.
-    Failed {
-        reason: Arc<str>,
-        kind: io::ErrorKind,
-        batch: Option<Batch>,
-    },
+/// What the opening thread reports.
+pub(super) enum OpeningEvent {
+    Opened(Threads, Vec<Recovered>),
+    /// There is no directory: the first record makes it.
+    Absent(OpeningJob),
+    /// It is tried again.
+    Failed(Arc<str>),
 }
 
-impl House {
-    fn number_on_disk(&self, stream: StreamIndex) -> StreamIndex {
-        self.of_hub.iter().position(|&number| number == stream as usize).unwrap_or(0) as StreamIndex
-    }
-
-    fn number_in_hub(&self, stream: StreamIndex) -> StreamIndex {
-        self.of_hub.get(stream as usize).map_or(0, |&number| number as StreamIndex)
-    }
-
-    /// The threads, which are started for the first record. None while they are, and when they could not be.
-    fn threads(&mut self) -> Option<&mut Threads> {
-        self.begin_opening();
-        self.look_for_opened();
-        match &mut self.threads {
-            Way::Open(threads) => Some(threads),
-            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => None,
-        }
-    }
-
-    fn begin_opening(&mut self) {
-        if !matches!(self.threads, Way::Unopened { .. }) {
-            return;
-        }
-        let Way::Unopened { streams, data, write_method, limits, wake } =
-            std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
-        else {
-            return;
-        };
-        let (done, opened) = mailbox(1);
-        let work = move || {
-            let last_word = LastWord(Arc::clone(&wake));
-            // Its end is seen before the wake.
-            let mut done = done;
-            let outcome = open_all(&streams, &data, write_method)
-                .map_err(|error| (error.to_string(), io::ErrorKind::Other))
-                .and_then(|(logs, _)| {
-                    as_begun(&logs, &data)?;
-                    start_threads(logs, limits, &wake).map_err(|error| (error.to_string(), error.kind()))
-                });
-            let _ = done.push(outcome);
-            done.publish();
-            drop(done);
-            drop(last_word);
-        };
-        let batch_size = limits.batch_size;
-        self.threads = match thread::Builder::new().name("opening".to_owned()).spawn(work) {
-            Ok(_) => Way::Opening { opened, batch_size },
-            Err(error) => Way::failed(error.to_string(), error.kind(), batch_size),
-        };
-    }
-
-    fn look_for_opened(&mut self) {
-        let Way::Opening { opened, batch_size } = &mut self.threads else { return };
-        // Asked first: what is there afterwards is all there will be.
-        let is_over = opened.is_closed();
-        self.threads = match opened.pop() {
-            Some(Ok(threads)) => Way::Open(threads),
-            Some(Err((reason, kind))) => Way::failed(reason, kind, *batch_size),
-            None if is_over => {
-                Way::failed("opening it panicked".to_owned(), io::ErrorKind::Other, *batch_size)
+impl OpeningJob {
+    /// Where each stream goes on, with the message ids that it knows.
+    fn recover<D: Disk>(
+        &self,
+        logs: &[Log<D>],
+        recoveries: &[Recovery],
+    ) -> Result<Vec<Recovered>, OpenError> {
+        let mut all = Vec::new();
+        for ((stream, log), recovery) in self.streams.iter().zip(logs).zip(recoveries) {
+            let created_ns = if recovery.created_ns == 0 { unix_now_ns() } else { recovery.created_ns };
+            let resumed = Resumed { first: recovery.first.max(1), next: recovery.next, created_ns };
+            let mut recovered = Recovered::new(stream, self.key, resumed);
+            // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
+            let from =
+                if stream.dedup_time_ns == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
+            let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));
+            loop {
+                // With a part of the window missing, messages sent again would be stored again, unnoticed.
+                let read = reader.read().map_err(|source| {
+                    let place = self.folder.path.join(&stream.name).display().to_string();
+                    OpenError::Disk { place, source }
+                })?;
+                match read {
+                    Read::Batch(batch) => recovered.remember(batch),
+                    Read::Gap(gap) => recovered.report_unreadable(gap),
+                    Read::End => break,
+                }
             }
-            None => return,
-        };
+            if !recovery.findings.is_empty() {
+                recovered.report_findings(&recovery.findings.to_string());
+            }
+            all.push(recovered);
+        }
+        Ok(all)
+    }
+
+    fn open(&self) -> Result<(Threads, Vec<Recovered>), String> {
+        let (logs, recoveries) = open_all(&self.streams, &self.folder).map_err(|error| error.to_string())?;
+        let recovered = self.recover(&logs, &recoveries).map_err(|error| error.to_string())?;
+        for (stream, recovery) in self.streams.iter().zip(&recoveries) {
+            finding(&stream.name, recovery).into_iter().for_each(|line| (self.report)(&line));
+        }
+        logs.iter().for_each(|log| (self.report)(&write_method(log)));
+        let threads = start_threads(logs, self.limits, &self.wake).map_err(|error| error.to_string())?;
+        Ok((threads, recovered))
+    }
+
+    /// Opens the directories, again and again until that succeeds or the hub has gone.
+    fn run(self, release: Option<&Release>, mut events: Sender<OpeningEvent>) {
+        if let Some(Release { lifecycle, .. }) = release {
+            while !lifecycle.has_reached(Stage::Released) {
+                if events.is_closed() {
+                    return;
+                }
+                thread::park_timeout(OPEN_LOOK);
+            }
+            if !fs::exists(&self.folder.path).unwrap_or(true) {
+                let _ = events.push(OpeningEvent::Absent(self));
+                events.publish();
+                return;
+            }
+        }
+        // A process that is ending may hold the locks a moment longer.
+        let patient_until = release.map(|_| Instant::now() + LOCK_WAIT);
+        let mut reported = String::new();
+        while !events.is_closed() {
+            let reason = match self.open() {
+                Ok((threads, recovered)) => {
+                    if !reported.is_empty() {
+                        (self.report)("the streams are open now");
+                    }
+                    let _ = events.push(OpeningEvent::Opened(threads, recovered));
+                    events.publish();
+                    return;
+                }
+                Err(reason) => reason,
+            };
+            if patient_until.is_some_and(|until| Instant::now() < until) {
+                thread::park_timeout(OPEN_LOOK);
+                continue;
+            }
+            if reason != reported {
+                (self.report)(&format!("the streams cannot be opened, and are tried again: {reason}"));
+                let _ = events.push(OpeningEvent::Failed(reason.as_str().into()));
+                events.publish();
+                self.wake.force();
+                reported = reason;
+            }
+            thread::park_timeout(OPEN_RETRY);
+        }
     }
 }
 
-/// What came of making the directory.
-type Opening = Result<Threads, (String, io::ErrorKind)>;
-
-impl Way {
-    fn failed(reason: String, kind: io::ErrorKind, batch_size: usize) -> Way {
-        Way::Failed { reason: reason.into(), kind, batch: Some(Batch::new(batch_size)) }
+/// Opens on a thread that may wait for the disk.
+pub(super) fn begin_opening(job: OpeningJob, release: Option<Release>) -> io::Result<Receiver<OpeningEvent>> {
+    let (events, opened) = mailbox(OPENING_EVENTS_MAX);
+    let last_wake = ForceOnDrop(Arc::clone(&job.wake));
+    let thread = release.as_ref().map(|release| Arc::clone(&release.thread));
+    let work = move || {
+        // Dropped behind the sender, so that the runner sees its end.
+        let last_wake = last_wake;
+        job.run(release.as_ref(), events);
+        drop(last_wake);
+    };
+    let handle = thread::Builder::new().name("opening".to_owned()).spawn(work)?;
+    if let Some(thread) = thread {
+        let _ = thread.set(handle.thread().clone());
     }
+    Ok(opened)
 }
 
-/// Wakes whoever runs the hub when it is dropped, in whichever way that comes.
-struct LastWord(Arc<Wake>);
+/// Wakes the hub's runner when it is dropped, also by a panic.
+struct ForceOnDrop(Arc<Wake>);
 
-impl Drop for LastWord {
+impl Drop for ForceOnDrop {
     fn drop(&mut self) {
         self.0.force();
     }
 }
 
-impl Storage for House {
-    fn batch(&mut self) -> Option<Batch> {
-        if let Some(threads) = self.threads() {
-            return threads.batch();
-        }
-        match &mut self.threads {
-            Way::Failed { batch, .. } => batch.take(),
-            Way::Open(_) | Way::Unopened { .. } | Way::Opening { .. } => None,
-        }
-    }
-
-    fn give_back(&mut self, batch: Batch) {
-        match &mut self.threads {
-            Way::Open(threads) => threads.give_back(batch),
-            Way::Failed { batch: place, .. } => *place = Some(batch),
-            Way::Unopened { .. } | Way::Opening { .. } => {}
-        }
-    }
-
-    fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64) {
-        let on_disk = self.number_on_disk(stream);
-        match &mut self.threads {
-            Way::Open(threads) => threads.append(on_disk, batch, deduplicate_from),
-            Way::Failed { reason, kind, .. } => {
-                let frozen = stilling_journal::Frozen { reason: Arc::clone(reason), kind: *kind };
-                let answer =
-                    Answer::Frozen { stream, watermark: batch.first() - 1, frozen, is_batch_lost: false };
-                self.refused.push((answer, Some(batch)));
-            }
-            Way::Unopened { .. } | Way::Opening { .. } => {}
-        }
-    }
-
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
-        let on_disk = self.number_on_disk(stream);
-        match &mut self.threads {
-            Way::Open(threads) => threads.retain(on_disk, retention, now_ns),
-            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => false,
-        }
-    }
-
-    fn read(&mut self, order: ReadOrder) -> bool {
-        let stream = self.number_on_disk(order.stream);
-        match &mut self.threads {
-            Way::Open(threads) => threads.read(ReadOrder { stream, ..order }),
-            Way::Unopened { .. } | Way::Opening { .. } | Way::Failed { .. } => false,
-        }
-    }
-
-    fn publish(&mut self) {
-        if let Way::Open(threads) = &mut self.threads {
-            threads.publish();
-        }
-    }
-
-    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
-        self.look_for_opened();
-        if let Some(refused) = self.refused.pop() {
-            return Some(refused);
-        }
-        let Way::Open(threads) = &mut self.threads else { return None };
-        let (mut answer, batch) = threads.next_answer()?;
-        let (Answer::Durable { stream, .. }
-        | Answer::Frozen { stream, .. }
-        | Answer::Waiting { stream, .. }
-        | Answer::Resumed { stream }
-        | Answer::Retained { stream, .. }) = &mut answer;
-        let number = *stream;
-        *stream = self.number_in_hub(number);
-        Some((answer, batch))
-    }
-
-    fn next_chunk(&mut self) -> Option<Chunk> {
-        let Way::Open(threads) = &mut self.threads else { return None };
-        let mut chunk = threads.next_chunk()?;
-        chunk.stream = self.number_in_hub(chunk.stream);
-        Some(chunk)
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.refused.is_empty()
-            && match &self.threads {
-                Way::Open(threads) => threads.is_quiet(),
-                Way::Opening { opened, .. } => opened.is_empty() && !opened.is_closed(),
-                Way::Unopened { .. } | Way::Failed { .. } => true,
-            }
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use stilling_hub::{Door, HashKey, Intake, Loss, Publication, Request, Traits};
-    use stilling_journal::Record;
-
-    use super::super::runner::connect;
-    use super::*;
-
-    const KEY: HashKey = HashKey(1, 2);
-
-    fn open(data: &Path) -> Opened {
-        Opened::open(HubConfig::default(), data, 1024, WriteMethodChoice::Auto).expect("it opens")
-    }
-
-    /// Somebody else's records of the stream `events`.
-    fn keep(data: &Path, count: u64) {
-        let disk = FileDisk::make(&data.join("events")).expect("a directory");
-        let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
-        let mut batch = Batch::new(64 * 1024);
-        batch.begin(log.next(), 1);
-        for _ in 0..count {
-            batch.push(&Record::new(b"events.a", b"x")).expect("there is room");
-        }
-        log.append(std::slice::from_mut(&mut batch)).expect("it is written");
-        log.close().expect("it is closed");
-    }
-
-    /// Row 2.15: nothing is acknowledged that is not on disk, whatever has come to lie where the records were to go.
-    #[test]
-    fn a_directory_that_appears_with_records_freezes_the_stream_and_stays_as_it_is() {
-        let folder = tempfile::tempdir().expect("a directory");
-        let data = folder.path().join("data");
-        let own = thread::current();
-        let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
-        let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
-        let mut hub = open(&data).start(outlets, 1, (KEY, 0), &wakes[1], start_threads).expect("it starts");
-        keep(&data, 500);
-        let mut intake = Intake::new();
-        let publication = Publication {
-            door: Door::Nats,
-            subject: b"events.a",
-            reply: b"",
-            headers: b"",
-            payload: b"y",
-            ticket: Some(1),
-        };
-        for _ in 0..3 {
-            intake.push(1, Traits::default(), &Request::Publish(publication));
-        }
-        let (mut at, counters) = (0, hub.counters());
-        while at < intake.len() || !hub.is_settled() {
-            hub.absorb(1);
-            at = hub.take(0, &intake, at, 1);
-            hub.flush();
-            wakes[1].park();
-            if hub.is_quiet() && (at < intake.len() || !hub.is_settled()) {
-                thread::park();
-            }
-            wakes[1].unpark();
-        }
-        hub.flush();
-        let reason = counters.streams[0].frozen_reason.get().expect("it is frozen");
-        assert!(reason.contains("records up to 500") && reason.contains("restart"), "{reason}");
-        assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].visible.get()), (3, 0));
-        drop(hub);
-        assert_eq!(open(&data).recoveries[0].next, 501);
-    }
-
-    /// A window of which a part is missing would take again what was sent again.
-    #[test]
-    fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
-        let folder = tempfile::tempdir().expect("a directory");
-        keep(folder.path(), 3);
-        let opened = open(folder.path());
-        let files = fs::read_dir(folder.path().join("events")).expect("it is there");
-        for file in files.map(|file| file.expect("a file").path()) {
-            if file.extension().is_some_and(|extension| extension == "segment") {
-                fs::remove_file(file).expect("it can be removed");
-            }
-        }
-        let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-        let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
-        let error =
-            opened.start(outlets, 1, (KEY, 0), &wakes[1], start_threads).err().expect("it does not start");
-        assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
-    }
-}
+mod tests;

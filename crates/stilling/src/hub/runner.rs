@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_hub::limits::{DELIVERIES, INTAKES};
-use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, Storage};
+use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, SteadyNanos, Storage};
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
+use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
 use super::port::Port;
+use crate::lifecycle::{Lifecycle, Stage};
 
 /// Where deliveries go, and come back from.
 pub(crate) struct Mailboxes {
@@ -44,6 +46,36 @@ pub(crate) struct Runner<S: Storage> {
     inlets: Vec<Inlet>,
     /// Which shard is the first of the next turn.
     first: usize,
+    /// The hub does not take anything yet.
+    gate: Option<StartGate<S>>,
+}
+
+/// What keeps a hub from beginning: streams that the server before this one has not released yet.
+pub(crate) struct StartGate<S> {
+    pub(crate) lifecycle: Arc<Lifecycle>,
+    /// Whether the storage has come to something.
+    pub(crate) is_open: fn(&S) -> bool,
+    /// Has the storage refuse instead of waiting: the hub begins without it.
+    pub(crate) give_up: fn(&mut S),
+    /// Since when this process is the server.
+    pub(crate) since_ns: Option<SteadyNanos>,
+}
+
+impl<S> StartGate<S> {
+    fn opens(&mut self, storage: &mut S, now_ns: SteadyNanos) -> bool {
+        if (self.is_open)(storage) {
+            return true;
+        }
+        if !self.lifecycle.has_reached(Stage::Alone) {
+            return false;
+        }
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        if u128::from(now_ns.saturating_sub(since_ns)) < HUB_WAIT_MAX.as_nanos() {
+            return false;
+        }
+        (self.give_up)(storage);
+        true
+    }
 }
 
 /// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
@@ -75,12 +107,24 @@ pub(crate) struct Inlets(Vec<Inlet>);
 
 impl<S: Storage> Runner<S> {
     pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets) -> Runner<S> {
-        Runner { hub, inlets, first: 0 }
+        Runner { hub, inlets, first: 0, gate: None }
+    }
+
+    /// The same, for a hub that takes nothing before the gate opens.
+    pub(crate) fn behind(self, gate: StartGate<S>) -> Runner<S> {
+        Runner { gate: Some(gate), ..self }
     }
 
     /// Does what there is to do now.
     pub(crate) fn turn(&mut self, now: impl Into<Now>) {
         let now = now.into();
+        if let Some(gate) = &mut self.gate {
+            if !gate.opens(self.hub.storage_mut(), now.steady_ns) {
+                return;
+            }
+            gate.lifecycle.hub_begins();
+            self.gate = None;
+        }
         self.hub.absorb(now);
         let count = self.inlets.len();
         // At most what the shards can have handed over when it began, so that one that is turned by a shard comes to its end.
@@ -125,6 +169,9 @@ impl<S: Storage> Runner<S> {
     /// Whether there is nothing to do until somebody wakes the hub; asked after [`Wake::park`], it misses nothing.
     pub(crate) fn is_quiet(&self) -> bool {
         let is_stuck = |inlet: &Inlet| inlet.current.is_some() || inlet.intakes.is_empty();
+        if self.gate.is_some() {
+            return self.hub.is_quiet();
+        }
         let is_full = |(shard, way): (usize, &Way)| way.emptied.is_empty() || !self.hub.has_unsent(shard);
         let ways = &self.hub.outlets().ways;
         self.hub.is_quiet() && self.inlets.iter().all(is_stuck) && ways.iter().enumerate().all(is_full)
@@ -132,14 +179,22 @@ impl<S: Storage> Runner<S> {
 
     /// How long it may sleep although nobody wakes it.
     pub(crate) fn looks_again_in(&self) -> Option<Duration> {
+        if self.gate.is_some() {
+            return Some(OPEN_LOOK);
+        }
         self.hub.looks_again_in()
+    }
+
+    /// Whether nothing that was asked for will ever be done, or has to be.
+    fn is_abandoned(&self) -> bool {
+        self.gate.as_ref().is_some_and(|gate| gate.lifecycle.hub_is_abandoned())
     }
 
     /// Whether all shards are gone, and all that they had asked for is done and durable.
     pub(crate) fn is_done(&self) -> bool {
         let is_gone =
             |inlet: &Inlet| inlet.current.is_none() && inlet.intakes.is_closed() && inlet.intakes.is_empty();
-        self.inlets.iter().all(is_gone) && self.hub.is_settled()
+        self.is_abandoned() || self.gate.is_none() && self.inlets.iter().all(is_gone) && self.hub.is_settled()
     }
 
     /// The same without the shard that turns it.
@@ -150,7 +205,8 @@ impl<S: Storage> Runner<S> {
                 && (number == shard || inlet.intakes.is_closed())
                 && inlet.intakes.is_empty()
         };
-        self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
+        self.is_abandoned()
+            || self.gate.is_none() && self.inlets.iter().enumerate().all(is_gone) && self.hub.is_settled()
     }
 
     /// Runs the hub on this thread until all shards are gone.

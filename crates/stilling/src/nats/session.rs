@@ -11,7 +11,7 @@ use stilling_engine::{CloseReason, Io, Token};
 use stilling_hub::{Delivery, Door, Publication, Request, Traits};
 use stilling_ring::Time;
 use stilling_wire::nats::{
-    ClientDecoder, ClientEvent, Connect, DecodeError, Info, Limits, OK, PING, PublishHead, encode_err,
+    ClientDecoder, ClientEvent, Connect, DecodeError, Info, Limits, OK, PING, PONG, PublishHead, encode_err,
 };
 
 use super::limits::{
@@ -42,6 +42,9 @@ pub(crate) struct NatsSession {
     assembly: Option<Box<Assembly>>,
     /// Marks to be told when the output has gone.
     marks: Vec<u64>,
+    /// It has asked nothing of the hub yet.
+    is_new: bool,
+    is_counted: bool,
     token: Token,
 }
 
@@ -109,6 +112,8 @@ impl NatsSession {
             heard: Time::ZERO,
             assembly: None,
             marks: Vec::new(),
+            is_new: true,
+            is_counted: false,
             token: Token::new(0, 0),
         }
     }
@@ -120,8 +125,11 @@ impl NatsSession {
         // It may say all it has to say before it reads the first answer.
         io.keep_reading();
         let Some(hub) = io.service.hub.as_deref_mut() else {
-            return io.abort(CloseReason::SystemError);
+            // A successor has the hub, and is found by the next connection.
+            return io.abort(CloseReason::Drained);
         };
+        self.is_counted = true;
+        hub.streaming += 1;
         self.access = hub.users.at_first();
         hub.scratch.clear();
         hub.info.client_id = Some(token.bits());
@@ -144,7 +152,7 @@ impl NatsSession {
         self.heard = io.now();
         let mut consumed = 0;
         loop {
-            if !self.may_go_on(io) {
+            if !self.may_go_on(&bytes[consumed..], io) {
                 return consumed;
             }
             let limits = io.service.hub.as_deref().map_or_else(Limits::default, |hub| hub.limits);
@@ -166,8 +174,11 @@ impl NatsSession {
     }
 
     /// Whether the next request may be looked at now.
-    fn may_go_on(&mut self, io: &mut HouseIo<'_>) -> bool {
+    fn may_go_on(&mut self, rest: &[u8], io: &mut HouseIo<'_>) -> bool {
         let token = io.token();
+        if self.is_new && !io.service.hub_has_begun() && self.decoder.is_idle() && is_greeting(rest) {
+            return true;
+        }
         let Some(hub) = io.service.hub.as_deref_mut() else { return false };
         if !hub.port.has_room() {
             if !std::mem::replace(&mut self.waits, true) {
@@ -240,6 +251,8 @@ impl NatsSession {
                 }
             }
             ClientEvent::Unsubscribe { sid, after } => self.ask(&Request::Unsubscribe { sid, after }, io),
+            // Clients take a server for dead that does not answer the first one soon. Nothing was asked that it could overtake.
+            ClientEvent::Ping if self.is_new && !io.service.hub_has_begun() => self.say(PONG, io),
             ClientEvent::Ping => self.ask(&Request::Barrier, io),
         }
         true
@@ -253,6 +266,7 @@ impl NatsSession {
             // It would not hear the answer.
             return;
         }
+        self.is_new = false;
         if let Some(hub) = io.service.hub.as_deref_mut() {
             hub.port.ask(token, self.traits, request);
         }
@@ -520,6 +534,9 @@ impl NatsSession {
         if !matches!(self.course, Course::Serving) {
             return;
         }
+        if io.service.hub_is_abandoned() {
+            return io.finish(CloseReason::Drained);
+        }
         let Some(hub) = io.service.hub.as_deref_mut() else { return };
         let mut text = Vec::new();
         Info { ldm: true, client_id: Some(token.bits()), ..hub.info.clone() }.encode(&mut text);
@@ -540,6 +557,9 @@ impl NatsSession {
         }
         if let Some(hub) = service.hub.as_deref_mut() {
             hub.port.leave(self.token);
+            if self.is_counted {
+                hub.streaming = hub.streaming.saturating_sub(1);
+            }
         }
     }
 
@@ -583,6 +603,14 @@ impl NatsSession {
         io.finish_lingering(CloseReason::Forbidden);
         false
     }
+}
+
+/// Whether this begins with an operation that needs no hub, as far as it has come.
+fn is_greeting(bytes: &[u8]) -> bool {
+    [&b"CONNECT"[..], b"PING", b"PONG"].into_iter().any(|operation| {
+        let size = operation.len().min(bytes.len());
+        size > 1 && bytes[..size].eq_ignore_ascii_case(&operation[..size])
+    })
 }
 
 /// The memory of an assembly is free again.

@@ -34,6 +34,7 @@ pub(crate) struct SyslogSession {
     parts: Option<Time>,
     /// Why nothing more is waited for.
     ending: Option<CloseReason>,
+    is_counted: bool,
 }
 
 type HouseIo<'a> = Io<'a, HttpService>;
@@ -48,6 +49,7 @@ impl SyslogSession {
             waits: false,
             parts: None,
             ending: None,
+            is_counted: false,
         }
     }
 
@@ -55,8 +57,11 @@ impl SyslogSession {
         let now = io.now();
         self.heard = now;
         let Some(hub) = io.service.hub.as_deref_mut() else {
-            return io.abort(CloseReason::SystemError);
+            // A successor has the hub, and is found by the next connection.
+            return io.abort(CloseReason::Drained);
         };
+        self.is_counted = true;
+        hub.streaming += 1;
         if !hub.syslog.admits(self.source) {
             hub.syslog.count(Loss::Forbidden);
             hub.counters.shut_out.add(1);
@@ -168,9 +173,11 @@ impl SyslogSession {
 
     /// Something that failed, or was silent too long, in the middle of a message.
     pub(crate) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
-        if let Some(hub) = service.hub.as_deref_mut()
-            && self.framer.has_begun(self.left)
-        {
+        let Some(hub) = service.hub.as_deref_mut() else { return };
+        if self.is_counted {
+            hub.streaming = hub.streaming.saturating_sub(1);
+        }
+        if self.framer.has_begun(self.left) {
             hub.syslog.count(Loss::Cut);
         }
     }

@@ -9,7 +9,10 @@ fn other_versions_and_nonsense_are_refused_with_their_reason() {
     let place = Place::new();
     let server = place.first(Driver::Poll, "");
     for (line, reason) in [
-        ("hand-over 2", "this server speaks version 1 of the hand-over, the other version 2"),
+        (
+            "hand-over 1",
+            "this server speaks version 2 of the hand-over, the other version 1; stop the old server, then start the new one",
+        ),
         (
             "hand-over one",
             "the other side should have said `hand-over` and said \"hand-over one\\n\" with 0 descriptors",
@@ -39,7 +42,7 @@ fn an_old_server_that_refuses_is_quoted() {
         let outcome = thread::scope(|scope| {
             let attempt = scope.spawn(|| place.attempt(Driver::Poll, "--listen 127.0.0.1:0"));
             let successor = Control::open(&door);
-            successor.expect("hand-over 1");
+            successor.expect("hand-over 2");
             successor.say(line);
             attempt.join().expect("it ends")
         });

@@ -48,7 +48,7 @@ impl Control {
     /// Whether somebody at the path would hand over now.
     pub(crate) fn is_offered(path: &Path) -> bool {
         let Some(control) = Self::try_knock(path) else { return false };
-        let offered = control.try_say("hand-over 1") && control.hear().0.starts_with("listeners ");
+        let offered = control.try_say("hand-over 2") && control.hear().0.starts_with("listeners ");
         if offered {
             assert!(control.hear().0.starts_with("end "));
             control.leave();
@@ -63,7 +63,7 @@ impl Control {
     pub(crate) fn knock_for_offer(path: &Path, count: usize) -> (Control, Vec<OwnedFd>) {
         eventually("the server has time", || {
             let control = Self::knock(path);
-            if !control.try_say("hand-over 1") {
+            if !control.try_say("hand-over 2") {
                 return None;
             }
             let (line, listeners) = control.hear();
@@ -156,7 +156,7 @@ impl Control {
 
     /// Makes a server's offer.
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {
-        self.expect("hand-over 1");
+        self.expect("hand-over 2");
         self.give("listeners http 1", &[listener.as_fd()]);
         self.say("end 1");
     }

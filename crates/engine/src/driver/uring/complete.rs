@@ -178,6 +178,9 @@ impl Uring {
         }
         if rearm && !detaching {
             self.arm_receive(token);
+        } else if rearm && datagrams {
+            // It has ended by itself before the cancel reached it.
+            events.push(Event::ReceiveCancelled { token });
         }
     }
 

@@ -205,6 +205,7 @@ impl Uring {
     fn arm_receive(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
         let role = source.role;
+        source.detaching &= role != Role::Datagram;
         if role == Role::Listener {
             return;
         }
@@ -505,6 +506,7 @@ impl Driver for Uring {
 
     fn cancel_receive(&mut self, token: Token) {
         let Some(source) = self.sources.get_mut(token) else { return };
+        source.detaching |= source.role == Role::Datagram;
         if source.stops_waiting() {
             source.unmark(Armed::STARVED);
             return self.cancelled.push(token);

@@ -55,7 +55,7 @@ pub(super) struct Source {
     pub(super) in_flight: u8,
     /// `close` was asked for: no event but `Closed` may follow.
     pub(super) closing: bool,
-    /// `detach` was asked for: nothing may be armed any more.
+    /// `detach` was asked for, or the receive of a datagram socket is cancelled: nothing may be armed any more.
     pub(super) detaching: bool,
     /// The next receive probably finds bytes, so it is tried before waiting.
     pub(super) expects_data: bool,

@@ -1,0 +1,59 @@
+//! Streams on disk whose directories are opened after the hub has begun.
+
+use std::sync::Arc;
+
+use stilling_journal::{BatchView, Gap};
+
+use super::{Hub, Outlets, Resumed};
+use crate::key::HashKey;
+use crate::storage::Storage;
+use crate::stream::{Stream, StreamConfig};
+
+/// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
+/// the hub, because reading takes time.
+#[derive(Debug)]
+pub struct Recovered(Stream);
+
+impl Recovered {
+    /// A stream that goes on at this place and has no message ids yet.
+    #[must_use]
+    pub fn new(config: &StreamConfig, key: HashKey, resumed: Resumed) -> Recovered {
+        Recovered(Stream::new(config.clone(), key, resumed))
+    }
+
+    /// As [`Hub::remember`].
+    pub fn remember(&mut self, batch: BatchView<'_>) {
+        self.0.remember(batch);
+    }
+
+    /// As [`Hub::report_findings`].
+    pub fn report_findings(&mut self, findings: &str) {
+        self.0.health.found_at_start(findings);
+    }
+
+    /// As [`Hub::report_unreadable`].
+    pub fn report_unreadable(&mut self, gap: Gap) {
+        self.0.health.passed_over(gap);
+    }
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Has a stream on disk refuse publications with this reason until it is [opened](Hub::open).
+    pub fn keep_closed(&mut self, stream: usize, reason: Arc<str>) {
+        self.streams[stream].closed = Some(reason);
+    }
+
+    /// Has a stream go on where its directory ends. Nothing may have been stored in it by this hub; what was stored all the
+    /// same keeps its numbers.
+    pub fn open(&mut self, number: usize, recovered: Recovered) {
+        let stream = &mut self.streams[number];
+        stream.closed = None;
+        if stream.next == 1 && stream.open.is_none() && stream.under_way.is_empty() {
+            let Recovered(Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. }) =
+                recovered;
+            (stream.dedup, stream.next, stream.first) = (dedup, next, first);
+            (stream.visible, stream.newest_ns, stream.created_ns) = (visible, newest_ns, created_ns);
+            stream.health = health;
+        }
+    }
+}

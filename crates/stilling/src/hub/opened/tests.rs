@@ -1,0 +1,184 @@
+//! Directories that appear, that cannot be opened yet, and that another server has.
+
+use stilling_hub::{Door, Intake, Loss, Publication, Request, Traits};
+use stilling_journal::{Batch, Record};
+
+use super::super::runner::connect;
+use super::*;
+use crate::lifecycle::Calendar;
+
+const KEY: HashKey = HashKey(1, 2);
+
+fn folder_at(data: &Path) -> StreamFolder {
+    StreamFolder { path: data.to_owned(), write_method: WriteMethodChoice::Auto }
+}
+
+fn open(data: &Path) -> Streams {
+    Streams::open(HubConfig::default(), folder_at(data), 1024).expect("it opens")
+}
+
+/// A hub whose thread is this one.
+struct TestHub {
+    hub: Hub<LazyJournal, Mailboxes>,
+    wake: Arc<Wake>,
+    lifecycle: Arc<Lifecycle>,
+    _ports: Vec<super::super::Port>,
+}
+
+impl TestHub {
+    fn of(streams: Streams) -> Result<TestHub, ServeError> {
+        let own = thread::current();
+        let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
+        let opening_thread = OpeningThread::default();
+        let thread = Arc::clone(&opening_thread);
+        let opening = Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)));
+        let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
+        lifecycle.reach(crate::lifecycle::Stage::Alone);
+        let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
+        let around = Surroundings {
+            wake: &wakes[1],
+            lifecycle: &lifecycle,
+            opening_thread: &opening_thread,
+            report: |_| (),
+        };
+        let hub = streams.start(outlets, 1, (KEY, 0), &around, start_threads)?;
+        Ok(TestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
+    }
+
+    /// Publishes so many messages with ids and waits until all are dealt with.
+    fn publish(&mut self, ids: std::ops::Range<u32>) {
+        let mut intake = Intake::new();
+        for id in ids {
+            let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
+            let publication = Publication {
+                door: Door::Nats,
+                subject: b"events.a",
+                reply: b"",
+                headers: headers.as_bytes(),
+                payload: b"y",
+                ticket: Some(1),
+            };
+            intake.push(1, Traits::default(), &Request::Publish(publication));
+        }
+        let mut at = 0;
+        while at < intake.len() || !self.hub.is_settled() {
+            self.hub.absorb(1);
+            at = self.hub.take(0, &intake, at, 1);
+            self.hub.flush();
+            self.wake.park();
+            if self.hub.is_quiet() && (at < intake.len() || !self.hub.is_settled()) {
+                thread::park();
+            }
+            self.wake.unpark();
+        }
+        self.hub.flush();
+    }
+
+    fn lost(&self) -> u64 {
+        self.hub.counters().losses(Door::Nats, Loss::Hung)
+    }
+
+    fn last(&self) -> u64 {
+        self.hub.counters().streams[0].visible.get()
+    }
+}
+
+/// Somebody else's records of the stream `events`, with message ids from 0 on.
+fn keep(data: &Path, count: u64) {
+    let disk = FileDisk::make(&data.join("events")).expect("a directory");
+    let (mut log, _) = Log::open(disk, "events", LogConfig::default()).expect("it opens");
+    let mut batch = Batch::new(256 * 1024);
+    batch.begin(log.next(), 1);
+    for id in 0..count {
+        let headers = format!("NATS/1.0\r\nNats-Msg-Id: {id}\r\n\r\n");
+        let record = Record { headers: headers.as_bytes(), ..Record::new(b"events.a", b"x") };
+        batch.push(&record).expect("there is room");
+    }
+    log.append(std::slice::from_mut(&mut batch)).expect("it is written");
+    log.close().expect("it is closed");
+}
+
+/// Row 2.15: a directory that was not there at the start is opened with what is in it by then: the stream goes on behind
+/// its records, and knows their message ids.
+#[test]
+fn a_directory_that_appears_with_records_is_gone_on_with() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let data = folder.path().join("data");
+    let mut stage = TestHub::of(open(&data)).expect("it starts");
+    keep(&data, 500);
+    stage.publish(499..503);
+    assert_eq!((stage.last(), stage.hub.counters().duplicates.get()), (503, 1));
+    drop(stage);
+    let Directories::Open { recoveries, .. } = open(&data).directories else { panic!("it is there") };
+    assert_eq!(recoveries[0].next, 504);
+}
+
+/// Row 2.15: a directory that cannot be made costs what is published meanwhile, and nothing when it can.
+#[test]
+fn a_directory_that_cannot_be_made_is_tried_again() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let data = folder.path().join("data");
+    let mut stage = TestHub::of(open(&data)).expect("it starts");
+    fs::write(&data, "in the way").expect("a file");
+    stage.publish(0..3);
+    assert_eq!((stage.lost(), stage.last()), (3, 0));
+    fs::remove_file(&data).expect("it is ours");
+    while stage.last() == 0 {
+        stage.publish(0..1);
+        thread::park_timeout(OPEN_LOOK);
+    }
+    assert_eq!(stage.last(), 1);
+}
+
+/// Row 4.37: streams that another server has are checked without a lock, and opened with what is in them when they have
+/// been released; until then they refuse, if they are not to wait.
+#[test]
+fn held_streams_are_opened_when_they_are_released() {
+    let folder = tempfile::tempdir().expect("a directory");
+    keep(folder.path(), 3);
+    let predecessor = open(folder.path());
+    let held = Streams::held(HubConfig::default(), folder_at(folder.path()), 1024).expect("it is readable");
+    let mut stage = TestHub::of(held).expect("it starts");
+    assert!(!stage.hub.storage_mut().is_open());
+    stage.hub.storage_mut().refuse_until_open("it is not released");
+    stage.publish(10..12);
+    assert_eq!((stage.lost(), stage.last()), (2, 0));
+    // More than was there when it was checked.
+    drop(predecessor);
+    keep(folder.path(), 2);
+    stage.lifecycle.reach(crate::lifecycle::Stage::Released);
+    while stage.last() < 5 {
+        assert!(!stage.hub.storage_mut().is_open() || stage.hub.storage_mut().has_opening_news());
+        thread::park_timeout(OPEN_LOOK);
+        stage.hub.absorb(1);
+        stage.hub.flush();
+    }
+    stage.publish(2..4);
+    assert_eq!((stage.last(), stage.hub.counters().duplicates.get()), (6, 1));
+}
+
+/// Row 4.37: what cannot be written ends a hand-over before anything has changed.
+#[test]
+fn held_streams_that_cannot_be_written_are_refused() {
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("file");
+    fs::write(&file, "in the way").expect("our folder");
+    let error = Streams::held(HubConfig::default(), folder_at(&file), 1024).err().expect("it is refused");
+    assert!(error.to_string().contains("Not a directory"), "{error}");
+}
+
+/// A window of which a part is missing would take again what was sent again.
+#[test]
+fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
+    let folder = tempfile::tempdir().expect("a directory");
+    keep(folder.path(), 3);
+    let opened = open(folder.path());
+    let files = fs::read_dir(folder.path().join("events")).expect("it is there");
+    for file in files.map(|file| file.expect("a file").path()) {
+        if file.extension().is_some_and(|extension| extension == "segment") {
+            fs::remove_file(file).expect("it can be removed");
+        }
+    }
+    let error = TestHub::of(opened).err().expect("it does not start");
+    assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
+}

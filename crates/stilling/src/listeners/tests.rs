@@ -1,0 +1,262 @@
+//! Which listeners are kept, opened, shared out and left.
+
+use std::collections::BTreeSet;
+
+use super::*;
+
+fn config(listen: &[SocketAddr], shards: usize) -> ServeConfig {
+    ServeConfig { listen: listen.to_vec(), shards, ..ServeConfig::default() }
+}
+
+fn open(config: &ServeConfig, old: Vec<OwnedFd>, passed: Vec<Passed>) -> Result<Listeners, ServeError> {
+    Listeners::open(config, old, passed, When::Now)
+}
+
+fn any_port() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn passed(descriptor: impl Into<OwnedFd>) -> Vec<Passed> {
+    vec![Passed { descriptor: descriptor.into(), name: "web".to_owned() }]
+}
+
+fn shape(listeners: &Listeners) -> Vec<usize> {
+    listeners.of_shards.iter().map(Vec::len).collect()
+}
+
+/// The distinct listeners.
+fn identities(sockets: &[OwnedFd]) -> BTreeSet<u64> {
+    sockets.iter().map(|socket| rustix::fs::fstat(socket).unwrap().st_ino).collect()
+}
+
+/// Row 4.37: from one shard to three to two: no listener is lost on the way, and no shard is without one.
+#[test]
+fn every_listener_keeps_a_shard_however_many_there_are() {
+    let first = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+    let address = first.addresses[0];
+    let mut held = first.copies().unwrap();
+    let mut before = identities(&held);
+    for (shards, kept, expected) in
+        [(3, 1, vec![1, 1, 1]), (2, 3, vec![2, 1]), (1, 3, vec![3]), (4, 3, vec![1; 4])]
+    {
+        let next = open(&config(&[address], shards), held, Vec::new()).unwrap();
+        assert_eq!((next.kept, shape(&next), &next.addresses), (kept, expected, &vec![address]));
+        held = next.copies().unwrap();
+        let after = identities(&held);
+        assert!(before.is_subset(&after), "{before:?} {after:?}");
+        before = after;
+    }
+}
+
+/// Row 4.37: whoever is in the queue of a listener that changes hands is still in it.
+#[test]
+fn a_queue_stays_with_its_listener() {
+    use std::io::Write;
+    let old = open(&config(&[any_port()], 2), Vec::new(), Vec::new()).unwrap();
+    let clients: Vec<_> = (0..40)
+        .map(|_| {
+            let mut client = std::net::TcpStream::connect(old.addresses[0]).unwrap();
+            client.write_all(b"GET").unwrap();
+            client
+        })
+        .collect();
+    let next = open(&config(&old.addresses, 3), old.copies().unwrap(), Vec::new()).unwrap();
+    drop(old);
+    let accept = |listener: &Listener| rustix::net::accept(&listener.socket).ok();
+    let accepted: Vec<_> = next
+        .of_shards
+        .iter()
+        .flatten()
+        .flat_map(|listener| std::iter::from_fn(|| accept(listener)))
+        .collect();
+    assert_eq!(accepted.len(), clients.len());
+}
+
+/// Row 4.37: a listener that shares its port with no other is shared among the shards.
+#[test]
+fn a_listener_that_is_alone_is_copied_for_every_shard() {
+    let foreign = std::net::TcpListener::bind(any_port()).unwrap();
+    let address = foreign.local_addr().unwrap();
+    let listeners = open(&config(&[], 3), Vec::new(), passed(foreign)).unwrap();
+    assert_eq!((listeners.addresses.as_slice(), shape(&listeners)), (&[address][..], vec![1, 1, 1]));
+    assert_eq!(listeners.copies().unwrap().len(), 1);
+}
+
+/// Row 4.37: what is in the queue of a socket for datagrams is there for the successor.
+#[test]
+fn a_socket_for_datagrams_changes_hands_with_its_queue() {
+    let with = |address: SocketAddr| {
+        let mut config = config(&[], 2);
+        config.hub.syslog_udp = vec![address, address];
+        config
+    };
+    let old = open(&with(port_of_nobody()), Vec::new(), Vec::new()).unwrap();
+    assert_eq!((old.addresses.len(), old.protocols[0]), (1, Protocol::Syslog(Way::Udp)));
+    let sender = std::net::UdpSocket::bind(any_port()).unwrap();
+    sender.send_to(b"<13>before", old.addresses[0]).unwrap();
+    let copies = old.copies().unwrap();
+    let error = open(&with(old.addresses[0]), Vec::new(), Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("another process listens there"), "{error}");
+    let next = open(&with(old.addresses[0]), copies, Vec::new()).unwrap();
+    drop(old);
+    assert_eq!((next.kept, next.addresses.len(), shape(&next).iter().sum::<usize>()), (1, 1, 1));
+    let listener = next.of_shards.into_iter().flatten().next().unwrap();
+    let mut bytes = [0; 64];
+    let count = std::net::UdpSocket::from(listener.socket).recv(&mut bytes).unwrap();
+    assert_eq!(&bytes[..count], b"<13>before");
+}
+
+/// Row 4.37: a successor's Unix socket takes the place of the old one, whose file it leaves alone from then on.
+#[test]
+fn a_unix_socket_is_replaced_by_a_successor_alone() {
+    use std::os::unix::net::UnixDatagram;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let mut wanted = config(&[], 1);
+    wanted.hub.syslog_unix = vec![path.clone()];
+    let old = open(&wanted, Vec::new(), Vec::new()).unwrap();
+    assert!(old.copies().unwrap().is_empty());
+    let sender = UnixDatagram::unbound().unwrap();
+    sender.send_to(b"old", &path).unwrap();
+    assert!(matches!(open(&wanted, Vec::new(), Vec::new()), Err(ServeError::SocketFile(..))));
+    let failed = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    failed.files[0].name().take_path().unwrap();
+    drop(failed);
+    assert!(!path.exists(), "it was the successor's");
+    old.files[0].name().restore();
+    let next = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    sender.send_to(b"old", &path).unwrap();
+    next.files[0].name().take_path().unwrap();
+    sender.send_to(b"new", &path).unwrap();
+    let receive = |listeners: &Listeners| {
+        let socket = listeners.of_shards[0][0].socket.try_clone().unwrap();
+        let mut bytes = [0; 8];
+        let count = UnixDatagram::from(socket).recv(&mut bytes).unwrap();
+        bytes[..count].to_vec()
+    };
+    assert_eq!(receive(&old), b"old");
+    assert_eq!((receive(&old), receive(&next)), (b"old".to_vec(), b"new".to_vec()));
+    old.files[0].name().restore();
+    assert!(!socket_file::beside(&path).exists());
+    next.files[0].name().take_path().unwrap();
+    drop(old);
+    drop(next);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Row 4.37: the configuration decides: what it does not ask for is left to the old server, what it asks for
+/// besides is opened, and a port that was free to choose stays chosen.
+#[test]
+fn addresses_come_and_go_as_the_configuration_says() {
+    let [one, other] = [[127, 0, 0, 1], [127, 0, 0, 2]].map(|host| SocketAddr::from((host, 0)));
+    let old = open(&config(&[one, other], 1), Vec::new(), Vec::new()).unwrap();
+    let third = SocketAddr::from(([127, 0, 0, 3], 0));
+    let next = open(&config(&[third, other], 1), old.copies().unwrap(), Vec::new()).unwrap();
+    assert_eq!((next.kept, next.addresses[1]), (1, old.addresses[1]));
+    assert_eq!(next.addresses[0].ip(), third.ip());
+    assert_eq!(
+        identities(&next.copies().unwrap()).intersection(&identities(&old.copies().unwrap())).count(),
+        1
+    );
+}
+
+/// Row 4.37: what a successor opens besides takes no connection before it is the server, and stands behind what
+/// it accepts from at once.
+#[test]
+fn what_is_opened_beside_an_old_server_waits() {
+    let first = SocketAddr::from(([127, 0, 0, 2], 0));
+    let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+    let wanted = config(&[first, old.addresses[0]], 2);
+    let next = Listeners::open(&wanted, old.copies().unwrap(), Vec::new(), When::Alone).unwrap();
+    let waits =
+        |of: &Vec<Listener>| of.iter().map(|listener| listener.from > Stage::Beside).collect::<Vec<bool>>();
+    let waits: Vec<Vec<bool>> = next.of_shards.iter().map(waits).collect();
+    assert_eq!(waits, [vec![true, true], vec![false, true]]);
+    assert!(std::net::TcpStream::connect(next.addresses[0]).is_err(), "somebody listens");
+    let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap_err();
+    assert!(error.to_string().contains("another process listens there"), "{error}");
+}
+
+/// Row 4.37: the same listener from the old server and from the parent is one listener.
+#[test]
+fn a_listener_that_comes_twice_counts_once() {
+    let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+    let twice = passed(old.copies().unwrap().pop().unwrap());
+    let next = open(&config(&old.addresses, 1), old.copies().unwrap(), twice).unwrap();
+    assert_eq!((next.kept, shape(&next)), (1, vec![1]));
+}
+
+/// Row 4.37: what a server that has ended still holds for a moment is waited for, and not for ever.
+#[test]
+fn an_address_that_becomes_free_in_time_is_taken() {
+    let mut stranger = Some(std::net::TcpListener::bind(any_port()).unwrap());
+    let address = stranger.as_ref().unwrap().local_addr().unwrap();
+    let mut looks = 0;
+    let mut in_vain = || {
+        looks += 1;
+        looks < 3
+    };
+    let wanted = config(&[address], 1);
+    let error = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut in_vain)).unwrap_err();
+    assert!(error.to_string().contains("another process listens there"), "{error}");
+    assert_eq!(looks, 3);
+    let mut until_it_leaves = || stranger.take().is_some();
+    let listeners =
+        Listeners::open(&wanted, Vec::new(), Vec::new(), When::Free(&mut until_it_leaves)).unwrap();
+    assert_eq!((listeners.addresses, stranger.is_none()), (vec![address], true));
+}
+
+/// Rows 4.19, 4.37: a server is not in its own way: one address for all hosts and one of a host on the same port,
+/// one of them from the old server or both opened; the same address twice is one.
+#[test]
+fn addresses_of_one_server_may_overlap() {
+    for old_shards in [0, 1] {
+        let local = open(&config(&[port_of_nobody()], 1), Vec::new(), Vec::new()).unwrap();
+        let address = local.addresses[0];
+        let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
+        let old = local.copies().unwrap().into_iter().take(old_shards).collect();
+        drop(local);
+        let both = open(&config(&[all, address, all], 2), old, Vec::new()).unwrap();
+        assert_eq!((both.addresses, both.kept), (vec![all, address], old_shards));
+    }
+}
+
+/// An address whose port is free everywhere, and that the system gives to nobody who asks for any port: a connection
+/// of another test would be in the way of a listener on all addresses.
+fn port_of_nobody() -> SocketAddr {
+    let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap();
+    let below: u16 = range.split_whitespace().next().unwrap().parse().unwrap();
+    let start = 20_000 + std::process::id() as u16 % 1000;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("0.0.0.0", *port)).is_ok();
+    SocketAddr::from(([127, 0, 0, 1], (start..below).find(is_free).expect("a free port")))
+}
+
+/// Row 4.37: the old server's own listener in the way of an overlapping address is called by its name.
+#[test]
+fn an_old_address_in_the_way_of_a_new_one_is_named() {
+    let old = open(&config(&[any_port()], 1), Vec::new(), Vec::new()).unwrap();
+    let address = old.addresses[0];
+    let all = SocketAddr::from(([0, 0, 0, 0], address.port()));
+    let error = Listeners::open(&config(&[all], 1), old.copies().unwrap(), Vec::new(), When::Alone);
+    let wanted = format!(
+        "cannot listen on {all}: the server that is succeeded listens on {address}, which is a part of it; ask for both, or stop it first"
+    );
+    assert_eq!(error.unwrap_err().to_string(), wanted);
+}
+
+/// Row 4.37: what is passed and cannot be served is an error that names it.
+#[test]
+fn what_is_no_listener_is_refused_with_its_name() {
+    let datagrams = std::net::UdpSocket::bind(any_port()).unwrap();
+    let error = open(&config(&[], 1), Vec::new(), passed(datagrams)).unwrap_err();
+    assert!(error.to_string().starts_with("the parent process passed `web`"), "{error}");
+}
+
+/// Row 4.37: more than a shard can hold is refused before anything has changed hands.
+#[test]
+fn too_many_listeners_for_the_shards_are_refused() {
+    let many = LISTENERS_MAX as usize + 1;
+    let old = open(&config(&[any_port()], many), Vec::new(), Vec::new()).unwrap();
+    let error = open(&config(&old.addresses, 1), old.copies().unwrap(), Vec::new()).unwrap_err();
+    assert!(matches!(error, ServeError::Listeners(65, 64)), "{error}");
+}

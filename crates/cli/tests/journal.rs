@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use stilling_journal::disk::file::FileDisk;
@@ -366,4 +366,133 @@ fn what_cannot_be_read_is_said_with_what_helps() {
     let (status, _, errors) = journal("cat", &data.join("events"), &[]);
     assert_eq!(status, Some(2));
     assert!(errors.contains("open it with the version of stilling that wrote it"), "{errors}");
+}
+
+/// `stilling serve` under strace: the `read`th read of the file `segment` and the one after it fail.
+fn start_with_failing_reads(driver: &str, data: &Path, segment: &Path, read: u32) -> Output {
+    let inject = format!("inject=pread64:error=EIO:when={read}..{}", read + 1);
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-e", &inject, "-P"]).arg(segment);
+    command.args([env!("CARGO_BIN_EXE_stilling"), "serve", "--driver", driver, "--nats", "127.0.0.1:0"]);
+    command.arg("--data").arg(data).stdin(Stdio::null());
+    command.output().expect("strace runs; install it (`cargo xtask test` does)")
+}
+
+/// Invariant 6: what the disk could not read at a start is neither torn nor gone. The server does not start, says why, and
+/// finds everything when the disk reads again.
+fn check_unreadable(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    server.publish(&["-n", "400", "events.a", "--size", "2000"]);
+    server.kill();
+    let segment = segments(&data.join("events")).pop().expect("there is one");
+    let name = segment.file_name().expect("a name").to_str().expect("text");
+    for read in 1..5 {
+        let outcome = start_with_failing_reads(driver, &data, &segment, read);
+        let errors = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(1), "read {read}: {errors}");
+        assert!(errors.contains("cannot read") && errors.contains(name), "read {read}: {errors}");
+    }
+    let server = Server::start(driver, &data);
+    server.publish(&["events.a", "last"]);
+    let (_, out, errors) = journal("cat", &data.join("events"), &[]);
+    assert_eq!((out.lines().count(), errors.as_str()), (401, ""));
+    assert!(out.ends_with("events.a: last\n"), "{out}");
+    server.finish();
+    let (status, out, _) = journal("verify", &data, &[]);
+    assert_eq!(status, Some(0), "{out}");
+}
+
+#[test]
+fn a_server_on_uring_that_cannot_read_its_journal_loses_nothing_of_it() {
+    check_unreadable("uring");
+}
+
+#[test]
+fn a_server_on_poll_that_cannot_read_its_journal_loses_nothing_of_it() {
+    check_unreadable("poll");
+}
+
+/// `verify` and `cat` say that they could not look.
+#[test]
+fn what_cannot_be_read_is_no_verdict() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let stream = folder.path().join("logs");
+    let disk = FileDisk::make(&stream).expect("it can be made");
+    let (mut log, _) = Log::open(disk, "logs", Config::default()).expect("it opens");
+    let mut batch = Batch::new(4096);
+    batch.begin(1, 1_700_000_000_000_000_000);
+    batch.push(&Record::new(b"a", b"x")).expect("it fits");
+    log.append(&mut [batch]).expect("there is room");
+    log.close().expect("there is room");
+    let segment = segments(&stream).pop().expect("there is one");
+    for what in ["verify", "cat"] {
+        let mut command = Command::new("strace");
+        command.args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-P"]).arg(&segment);
+        // Behind the header and the look at the last segment.
+        command.args(["-e", "inject=pread64:error=EIO:when=3+"]);
+        command.arg(env!("CARGO_BIN_EXE_stilling")).args(["journal", what]).arg(&stream);
+        let outcome = command.output().expect("strace runs; install it (`cargo xtask test` does)");
+        let errors = String::from_utf8_lossy(&outcome.stderr);
+        assert_eq!(outcome.status.code(), Some(2), "{what}: {errors}");
+        assert!(errors.contains("cannot read") && errors.contains("Input/output error"), "{errors}");
+    }
+}
+
+/// Nothing is acknowledged into a folder that another program has removed.
+fn check_removed(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    server.publish(&["events.a", "kept"]);
+    fs::remove_dir_all(&data).expect("it is ours");
+    let (status, out, errors) = run(&["pub", "-s", &server.url, "-t", "5", "events.a", "lost"]);
+    assert_ne!(status, Some(0), "{out}{errors}");
+}
+
+#[test]
+fn a_server_on_uring_acknowledges_nothing_into_a_removed_folder() {
+    check_removed("uring");
+}
+
+#[test]
+fn a_server_on_poll_acknowledges_nothing_into_a_removed_folder() {
+    check_removed("poll");
+}
+
+/// Rows 2.15, 0.32: a last batch that went bad may have been acknowledged, and is told also after later starts.
+fn check_damaged_end(driver: &str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("data");
+    let server = Server::start(driver, &data);
+    server.publish(&["events.a", "first"]);
+    server.publish(&["events.a", "damaged"]);
+    server.kill();
+    let stream = data.join("events");
+    let segment = segments(&stream).pop().expect("there is one");
+    let mut bytes = fs::read(&segment).expect("a file");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("there is something");
+    bytes[end] ^= 1;
+    fs::write(&segment, bytes).expect("it can be written");
+    for life in 0..2 {
+        let server = Server::start(driver, &data);
+        server.publish(&["events.a", "later"]);
+        server.finish();
+        let (status, out, _) = journal("verify", &data, &[]);
+        assert_eq!(status, Some(1), "life {life}: {out}");
+        assert!(out.contains("records from 2 on") && out.contains("may have been acknowledged"), "{out}");
+    }
+    let (_, out, _) = journal("cat", &stream, &[]);
+    assert!(out.contains("# 2 to ") && out.contains("may have been acknowledged"), "{out}");
+}
+
+#[test]
+fn a_damaged_end_of_a_server_on_uring_stays_on_record() {
+    check_damaged_end("uring");
+}
+
+#[test]
+fn a_damaged_end_of_a_server_on_poll_stays_on_record() {
+    check_damaged_end("poll");
 }

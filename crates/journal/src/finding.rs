@@ -48,6 +48,14 @@ pub enum Finding {
         /// Why it is not.
         reason: &'static str,
     },
+    /// A segment of another stream of the same name, which a newer segment hides: its records are not read. One of the two was
+    /// copied here.
+    Hidden {
+        /// Which file.
+        file: String,
+        /// The newest segment, which says what stream this is.
+        by: String,
+    },
     /// A segment without content, whose making a crash has ended. It goes when the next segment is made.
     Unfinished {
         /// Which file.
@@ -65,19 +73,21 @@ impl Finding {
             Finding::Torn { .. }
             | Finding::Header { .. }
             | Finding::Foreign { .. }
+            | Finding::Hidden { .. }
             | Finding::Unfinished { .. } => false,
         }
     }
 }
 
 impl Finding {
-    /// Whether bytes are not what was written; if not, it is something that stands beside the stream.
+    /// Whether the stream is not what was written; if it is, this is something that stands beside it.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
             Finding::Damage { .. }
             | Finding::Torn { .. }
             | Finding::Header { .. }
+            | Finding::Hidden { .. }
             | Finding::Missing { .. } => true,
             Finding::Foreign { .. } | Finding::Unfinished { .. } => false,
         }
@@ -93,6 +103,7 @@ impl Finding {
             | Finding::Torn { .. }
             | Finding::Header { .. }
             | Finding::Foreign { .. }
+            | Finding::Hidden { .. }
             | Finding::Unfinished { .. } => 0,
         }
     }
@@ -106,6 +117,7 @@ impl Finding {
             Finding::Header { file }
             | Finding::Missing { before: file, .. }
             | Finding::Foreign { file, .. }
+            | Finding::Hidden { file, .. }
             | Finding::Unfinished { file } => (file.clone(), None),
         };
         std::mem::discriminant(self) == std::mem::discriminant(other) && place(self) == place(other)
@@ -137,6 +149,10 @@ impl fmt::Display for Finding {
                 "segments before {before} are missing: records {first} to {last} are lost; put the files back if they were moved away"
             ),
             Finding::Foreign { file, reason } => write!(f, "{file} is left alone: {reason}"),
+            Finding::Hidden { file, by } => write!(
+                f,
+                "{file} is not read: it belongs to another stream of this name than the newest segment, {by}; move away the one that was copied here"
+            ),
             Finding::Unfinished { file } => {
                 write!(f, "{file} has no content: a crash came while it was made; it will be removed")
             }

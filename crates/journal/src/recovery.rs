@@ -296,15 +296,19 @@ fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Res
         found.push(Found { entry, first, header });
     }
     found.sort_by_key(|found| found.first);
-    let newest = found.iter().rev().find_map(|found| found.header.as_ref()).map(|header| header.stream_id);
-    found.retain(|found| {
-        let ours = found.header.as_ref().is_none_or(|header| Some(header.stream_id) == newest);
-        if !ours {
-            let reason = "it belongs to another stream of this name, of which it is not the newest segment";
-            findings.add(Finding::Foreign { file: found.entry.name.clone(), reason });
-        }
-        ours
-    });
+    let newest = found
+        .iter()
+        .rev()
+        .find_map(|found| Some((found.header.as_ref()?.stream_id, found.entry.name.clone())));
+    if let Some((stream_id, by)) = newest {
+        found.retain(|found| {
+            let is_own = found.header.as_ref().is_none_or(|header| header.stream_id == stream_id);
+            if !is_own {
+                findings.add(Finding::Hidden { file: found.entry.name.clone(), by: by.clone() });
+            }
+            is_own
+        });
+    }
     Ok(found)
 }
 

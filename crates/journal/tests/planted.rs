@@ -12,7 +12,7 @@ use support::crash::{CALLS, complaint, first_life, restarted_life, sets};
 
 fn is_found(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
-    let lives = [first_life(&CALLS, false), restarted_life(4)];
+    let lives = [first_life(&CALLS, false), restarted_life(2)];
     planted::choose(None);
     let mut random = Random(3);
     let mut is_found = false;

@@ -203,7 +203,9 @@ impl Arguments {
         let (name, words) = match cause {
             GapCause::Removed => ("removed", "are not kept any more"),
             GapCause::Damaged => ("damaged", "are damaged"),
-            GapCause::Torn => ("torn", "were never given: a crash has cut off a write"),
+            GapCause::Torn => {
+                ("torn", "may have been acknowledged: they were in a write that was found cut off or damaged")
+            }
         };
         match self.format {
             Format::Text => writeln!(out, "# {first} to {last} {words}")?,

@@ -3,6 +3,7 @@
 
 mod crash;
 mod damage;
+mod files;
 mod frozen;
 mod retention;
 mod round_trip;

@@ -1,8 +1,8 @@
 //! Old records go by bytes, count and age; the newest segment and what a snapshot needs stay.
 
-use crate::support::{batch, content, content_from, open, time_of};
-use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{From, Gap, GapCause, Log, Read, Removed, Retention};
+use crate::support::{Random, batch, content, content_from, open, time_of};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+use stilling_journal::{Config, Disk, From, Gap, GapCause, Log, Read, Removed, Retention};
 
 const SEGMENT_SIZE: u64 = 16_384;
 
@@ -102,4 +102,109 @@ fn a_crash_during_retention_leaves_no_hole() {
     }
     firsts.dedup();
     assert!(firsts.len() > 5 && firsts.last() == Some(&37), "{firsts:?}");
+}
+
+/// Invariant 6: nothing that lies within the bound is removed, whatever is preallocated, over rolls and restarts, clean and
+/// not; and the files never take more than the bound and one segment.
+#[test]
+fn nothing_within_its_bound_is_removed() {
+    const MIB: u64 = 1024 * 1024;
+    const BLOCK: u64 = 4096;
+    for bound in [MIB, 3 * MIB / 2, 2 * MIB, 5 * MIB, 8 * MIB] {
+        let config = Config::for_retention(Some(bound));
+        let retention = Retention { bytes_max: Some(bound), ..Retention::default() };
+        let disk = SimulatedDisk::new();
+        // What each batch takes, with the sequence of its record.
+        let mut written: Vec<(u64, u64)> = Vec::new();
+        let (mut has_removed, mut random) = (false, Random(bound));
+        for life in 0..24 {
+            let (mut log, recovery) = Log::open(disk.clone(), "events", config).expect("it opens");
+            assert!(recovery.findings.is_empty(), "{}", recovery.findings);
+            for _ in 0..random.below(12) {
+                let size = 1000 + random.below(bound / 40).min(200_000) as usize;
+                let batch = batch(life, log.next(), 1, size);
+                written.push((log.next(), batch.size() as u64));
+                log.append(&mut [batch]).expect("nothing fails");
+                let removed = log.retain(&retention, 0, u64::MAX).expect("nothing fails");
+                has_removed |= removed.segments > 0;
+                let first = log.source().first().expect("there are records");
+                let kept: u64 = written.iter().filter(|(at, _)| *at >= first).map(|(_, size)| size).sum();
+                let files = disk.files();
+                let beside = files.len() as u64 * 2 * BLOCK;
+                assert!(
+                    first == 1 || kept + beside + config.segment_size >= bound,
+                    "{kept} bytes are left of {bound}"
+                );
+                let taken: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+                assert!(taken <= bound + config.segment_size + 2 * BLOCK, "{taken} bytes for {bound}");
+            }
+            if life % 3 > 0 {
+                log.close().expect("nothing fails");
+            }
+        }
+        assert!(has_removed, "{bound} bytes were never reached");
+    }
+}
+
+/// The issue as it was met: two megabytes of a stream that may have 32, a restart, one record more.
+#[test]
+fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
+    let bound = 32 * 1024 * 1024;
+    let config = Config::for_retention(Some(bound));
+    let retention = Retention { bytes_max: Some(bound), ..Retention::default() };
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = Log::open(disk.clone(), "events", config).expect("it opens");
+    for _ in 0..20 {
+        let batch = batch(1, log.next(), 10, 10_000);
+        log.append(&mut [batch]).expect("nothing fails");
+    }
+    log.close().expect("nothing fails");
+    let (mut log, _) = Log::open(disk, "events", config).expect("it opens");
+    let next = batch(2, log.next(), 1, 10);
+    log.append(&mut [next]).expect("nothing fails");
+    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(content(&log.source()).records.len(), 201);
+}
+
+/// A segment that cannot be removed is reported with its name, the stream goes on, and the next round tries again; one that is
+/// gone counts as removed.
+#[test]
+fn a_segment_that_cannot_be_removed_is_reported() {
+    let (disk, log) = ten_segments();
+    let retention = Retention { records: Some(12), ..Retention::default() };
+    disk.fail(Faults { remove: Some(INPUT_OUTPUT), ..Faults::default() });
+    let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
+    let (first, _) = disk.files().swap_remove(0);
+    assert!(error.contains("cannot remove") && error.contains(&first) && error.contains("events"), "{error}");
+    assert_eq!((disk.files().len(), log.source().first()), (10, Some(1)));
+    disk.fail(Faults::default());
+    disk.remove(&first).expect("it is there");
+    let removed = log.retain(&retention, 0, u64::MAX).expect("nothing fails");
+    assert_eq!((removed.segments, disk.files().len(), log.frozen().is_none()), (8, 2, true));
+}
+
+/// The creation time of a stream is that of its first segment, or what the first opening was told, and outlives both.
+#[test]
+fn a_stream_keeps_its_creation_time() {
+    let disk = SimulatedDisk::new();
+    let config = |created_ns| Config { segment_size: SEGMENT_SIZE, created_ns };
+    let (mut log, recovery) = Log::open(disk.clone(), "events", config(77)).expect("it opens");
+    assert_eq!((log.created_ns(), recovery.created_ns), (77, 0));
+    for life in 0..3 {
+        for _ in 0..30 {
+            let batch = batch(1, log.next(), 2, 1000);
+            log.append(&mut [batch]).expect("nothing fails");
+        }
+        let everything = Retention { records: Some(0), ..Retention::default() };
+        assert!(log.retain(&everything, 0, u64::MAX).expect("nothing fails").segments > 0);
+        log.close().expect("nothing fails");
+        let recovery;
+        (log, recovery) = Log::open(disk.clone(), "events", config(1000 + life)).expect("it opens");
+        assert_eq!((log.created_ns(), recovery.created_ns), (77, 77));
+    }
+    let (mut log, _) = Log::open(SimulatedDisk::new(), "events", config(0)).expect("it opens");
+    assert_eq!(log.created_ns(), 0);
+    let first = batch(1, 1, 1, 10);
+    log.append(&mut [first]).expect("nothing fails");
+    assert_eq!(log.created_ns(), time_of(1));
 }

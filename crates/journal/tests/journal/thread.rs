@@ -178,9 +178,8 @@ fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
         let logs = disks.iter().map(|disk| open(disk, 16_384).0).collect();
         let mut writer = Writer::start(logs, Limits { batches: 40, batch_size: 4096 });
         let mut next = [1; 2];
-        for stream in 0..2 {
-            writer.append(stream as u32, &mut next[stream], 1);
-        }
+        writer.append(0, &mut next[0], 1);
+        writer.append(1, &mut next[1], 1);
         writer.drain();
         disks[0].fail(fault);
         for _ in 0..9 {

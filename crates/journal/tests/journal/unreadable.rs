@@ -174,3 +174,27 @@ fn a_damaged_last_batch_is_reported_after_later_starts_too() {
     let gaps = content(&open(&disk, SEGMENT_SIZE).0.source()).gaps;
     assert!(matches!(gaps[..], [(first, _, GapCause::Torn)] if first == last - 1), "{gaps:?}");
 }
+
+/// A segment of another stream behind the newest one takes its place and hides it: that is no small matter.
+#[test]
+fn a_foreign_segment_that_hides_others_is_damage() {
+    let (disk, _) = written();
+    let other = SimulatedDisk::new();
+    // Another stream of this name: the number that tells them apart is drawn.
+    let _ = other.unpredictable();
+    let (mut log, _) = open(&other, SEGMENT_SIZE);
+    let first = batch(1, 1, 1, 10);
+    log.append(&mut [first]).expect("nothing fails");
+    for _ in 0..60 {
+        let next = batch(1, log.next(), 1, 4000);
+        log.append(&mut [next]).expect("nothing fails");
+    }
+    let (name, bytes) = other.files().pop().expect("there are segments");
+    assert!(disk.files().iter().all(|(its, _)| *its < name), "it is the newest one");
+    disk.put(&name, bytes);
+    let verdict = Inspection::of(disk.clone()).expect("it can be read").verify().expect("it can be read");
+    let hidden = |finding: &Finding| matches!(finding, Finding::Hidden { by, .. } if *by == name);
+    let count = verdict.findings.kept.iter().filter(|finding| hidden(finding)).count();
+    assert_eq!((verdict.is_intact(), count), (false, disk.files().len() - 1), "{verdict}");
+    assert!(verdict.to_string().contains("move away"), "{verdict}");
+}

@@ -1,7 +1,7 @@
 //! What the spool promises about crashes and damage: nothing that was committed and not settled is forgotten, nothing comes
 //! twice within one life, nothing comes that was not given, and the order stays.
 
-use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 
 use super::*;
 
@@ -226,4 +226,67 @@ fn a_disk_that_fails_refuses_what_is_not_safe_and_delivers_what_is() {
     assert_eq!(refused.len(), 2);
     assert!(refused.iter().all(|(_, reason)| matches!(reason, Reason::SpoolFailed(_))));
     assert_eq!(pop_all(&mut spool), [0, 1]);
+}
+
+/// A disk that does not read loses no message: opening fails, and what was opened is asked again.
+#[test]
+fn messages_that_cannot_be_read_now_are_not_lost() {
+    let disk = SimulatedDisk::new();
+    let mut spool = open(&disk).spool;
+    push(&mut spool, 0..40, 100_000);
+    drop(spool);
+    let fail = |after| disk.fail(Faults { reads: Some((after, 2, INPUT_OUTPUT)), ..Faults::default() });
+    let mut failed = 0;
+    for after in 0..30 {
+        fail(after);
+        match DiskSpool::open(disk.clone(), 8 * 1024 * 1024) {
+            Ok(opened) => assert_eq!(opened.messages, 40, "after {after} reads"),
+            Err(error) => {
+                assert!(error.to_string().starts_with("cannot read"), "{error}");
+                failed += 1;
+            }
+        }
+        disk.fail(Faults::default());
+        let mut spool = open(&disk).spool;
+        fail(after);
+        let mut numbers = Vec::new();
+        for _ in 0..3 {
+            numbers.extend(pop_all(&mut spool));
+        }
+        disk.fail(Faults::default());
+        assert_eq!(numbers, (0..40).collect::<Vec<_>>(), "after {after} reads");
+        assert!(spool.lost().is_empty());
+    }
+    assert!(failed >= 6, "{failed} openings failed");
+}
+
+/// A full disk refuses what is submitted meanwhile, with the reason, and nothing afterwards.
+#[test]
+fn a_spool_takes_messages_again_when_the_disk_has_room() {
+    let disk = SimulatedDisk::new();
+    let mut spool = open(&disk).spool;
+    for fault in [
+        Faults { create: Some(NO_SPACE), ..Faults::default() },
+        Faults { writes: Some((0, NO_SPACE)), ..Faults::default() },
+    ] {
+        disk.fail(fault);
+        let mut refused = Vec::new();
+        for number in 100..140 {
+            spool.push(entry(number, 100_000));
+            refused.extend(spool.commit(1));
+        }
+        let is_told = |(_, reason): &(Entry, Reason)| matches!(reason, Reason::SpoolFailed(text) if text.contains("No space"));
+        assert!(!refused.is_empty() && refused.iter().all(is_told));
+        disk.fail(Faults::default());
+        let before = pop_all(&mut spool).len();
+        assert_eq!(before + refused.len(), 40);
+        push(&mut spool, 0..3, 100_000);
+        assert_eq!(pop_all(&mut spool), [0, 1, 2]);
+    }
+    assert!(open_again(disk, spool).findings.is_empty());
+}
+
+fn open_again(disk: SimulatedDisk, spool: DiskSpool<SimulatedDisk>) -> Opened<SimulatedDisk> {
+    drop(spool);
+    open(&disk)
 }

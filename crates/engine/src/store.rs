@@ -473,4 +473,43 @@ mod tests {
             assert_eq!(store.used(), 0);
         }
     }
+
+    /// What one owner takes beyond the budget is found among the largest blocks, in the order in which they were taken.
+    #[test]
+    fn a_shared_store_names_the_owners_of_its_largest_blocks() {
+        let mut store = Store::of_output(8 * 1024);
+        let mut stashes: [Stash; 5] = Default::default();
+        for (owner, len) in [(0, 200), (1, 4000), (2, 900), (3, 3000)] {
+            assert!(stashes[owner].append_of(owner as u32, &mut store, &vec![0; len]));
+        }
+        assert!(store.is_over());
+        let mut owners = [9; 3];
+        assert_eq!((store.largest_owners(&mut owners), owners), (2, [1, 3, 9]));
+        assert_eq!((store.largest_owners(&mut owners[..1]), owners[0]), (1, 1));
+        stashes[1].clear(&mut store);
+        assert!(!store.is_over());
+        assert_eq!((store.largest_owners(&mut owners), owners[0]), (1, 3));
+        stashes[3].truncate(&mut store, 900);
+        assert_eq!((store.largest_owners(&mut owners), owners), (2, [2, 3, 9]));
+        assert!(!stashes[4].append_of(4, &mut store, &[0; 9000]), "one block is not longer than the budget");
+        stashes.iter_mut().for_each(|stash| stash.clear(&mut store));
+        assert_eq!((store.used(), store.largest_owners(&mut owners)), (0, 0));
+    }
+
+    /// A block that has become too long for what it holds is changed for a smaller one, with the same bytes.
+    #[test]
+    fn a_consumed_run_moves_to_a_smaller_block() {
+        let bytes: Vec<u8> = (0..60_000_u32).map(|at| at as u8).collect();
+        let mut store = Store::of_output(1 << 20);
+        let mut stash = Stash::default();
+        assert!(stash.append_of(7, &mut store, &bytes));
+        for count in [40_000, 12_500, 5_000, 2_300, 100] {
+            let before = bytes.len() - stash.len();
+            stash.consume(&mut store, count);
+            assert_eq!(stash.bytes(&store), &bytes[before + count..]);
+            assert!(store.used() <= 8 * stash.len(), "{} for {}", store.used(), stash.len());
+        }
+        let mut owners = [0];
+        assert_eq!((store.largest_owners(&mut owners), owners), (1, [7]));
+    }
 }

@@ -25,17 +25,27 @@ fn connections_within_their_share_lose_nothing() {
 
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 
-#[derive(Default)]
-struct Ends(Vec<CloseReason>);
+/// Bytes of the answer that each peer is sent.
+const LONG: usize = 60_000;
 
-struct Long;
+/// The reasons for which connections have ended.
+#[derive(Default)]
+struct Ends {
+    reasons: Vec<CloseReason>,
+    /// The answer is offered, not sent.
+    offers: bool,
+}
+
+struct Long {
+    left: usize,
+}
 
 impl Service for Ends {
     type Session = Long;
     type Mail = ();
 
     fn accepted(&mut self, _listener: u32) -> Long {
-        Long
+        Long { left: LONG }
     }
 }
 
@@ -43,15 +53,25 @@ impl Session for Long {
     type Service = Ends;
 
     fn opened(&mut self, io: &mut Io<'_, Ends>) {
-        let _ = io.send(&[b'x'; 60_000]);
+        match io.service.offers {
+            true => io.offer(&[b'x'; LONG]),
+            false => io.send(&[b'x'; LONG]).expect("there is room"),
+        }
     }
 
     fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Ends>) -> usize {
         bytes.len()
     }
 
+    fn taken(&mut self, count: usize, io: &mut Io<'_, Ends>) {
+        self.left -= count;
+        if self.left > 0 {
+            io.offer(&[b'x'; LONG][..self.left]);
+        }
+    }
+
     fn closed(&mut self, reason: CloseReason, service: &mut Ends) {
-        service.0.push(reason);
+        service.reasons.push(reason);
     }
 }
 
@@ -59,13 +79,16 @@ impl Session for Long {
 #[test]
 fn a_peer_that_takes_too_little_is_given_up() {
     let rate = usize::try_from(HELD_RATE_MIN).expect("a small number");
-    for (per_second, is_slow) in [(rate / 10, true), (2 * rate, false)] {
+    let paces = [(rate / 10, true), (2 * rate, false)];
+    for ((per_second, is_slow), offers) in
+        paces.into_iter().zip([false; 2]).chain(paces.into_iter().zip([true; 2]))
+    {
         let config = Config { capacity: 10, write_timeout: WRITE_TIMEOUT, ..Config::default() };
-        let mut world = Alone::new(Ends::default(), config, 1000);
+        let mut world = Alone::new(Ends { offers, ..Ends::default() }, config, 1000);
         let mut client = world.client();
         let mut seconds = 0;
         let mut all = 0;
-        while all < 60_000 && world.service().0.is_empty() {
+        while all < LONG && world.service().reasons.is_empty() {
             all += read(&mut client, per_second).0.len();
             world.network.advance_to(world.network.now().after(Duration::from_secs(1)));
             world.turns();
@@ -73,7 +96,7 @@ fn a_peer_that_takes_too_little_is_given_up() {
             assert!(seconds < 100, "it is served for ever");
         }
         let expected: &[CloseReason] = if is_slow { &[CloseReason::WriteTimeout] } else { &[] };
-        assert_eq!(world.service().0, expected);
+        assert_eq!(world.service().reasons, expected);
         assert!(!is_slow || seconds < 10, "it was served for {seconds} s");
     }
 }

@@ -3,7 +3,7 @@
 
 use stilling_ring::Time;
 
-use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending, UNKNOWN_REST};
+use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
 use crate::limits::OFFER_MAX;
@@ -112,7 +112,6 @@ impl<V: Service> Io<'_, V> {
             let bytes = &self.output.arena[start..];
             if kept && !self.connection.output.append_of(self.token.index(), self.store, bytes) {
                 // The store takes no run that long.
-                self.connection.message_rest = UNKNOWN_REST;
                 self.end_slow_consumer();
                 kept = false;
             }

@@ -213,12 +213,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 connection.offered = sent.saturating_sub(promised) as u16;
                 let (bytes, sent) = (&self.output.arena[start..start + promised], sent.min(promised));
                 connection.message_rest = rest_after(0, bytes, sent, len_of);
-                connection.output.append_of(token.index(), &mut self.held_output, &bytes[sent..])
+                let (store, unsent) = (&mut self.held_output, &bytes[sent..]);
+                let kept = connection.output.append_of(token.index(), store, unsent);
+                // The store takes no run that long, but perhaps the end of the message.
+                let rest = unsent.get(..connection.message_rest as usize);
+                if !kept && !rest.is_some_and(|rest| connection.output.append_of(token.index(), store, rest))
+                {
+                    connection.message_rest = UNKNOWN_REST;
+                }
+                kept
             }
         };
         if !kept {
-            // The store takes no run that long.
-            connection.message_rest = UNKNOWN_REST;
             self.end_slow_consumer(token);
         }
         self.relieve_output(token);

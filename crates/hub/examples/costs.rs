@@ -1,6 +1,7 @@
 //! What idle consumers and leaving clients cost the others, in processor time.
 //!
 //! `cargo run --release -p stilling-hub --example costs`
+#![expect(clippy::print_stdout, reason = "it is what the program is for")]
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -283,7 +283,7 @@ impl Follow {
     pub(super) fn is_control(message: &Message, deliver: &str) -> bool {
         message.status().is_some()
             && message.subject == deliver
-            && !message.reply.as_deref().is_some_and(|reply| AckSubject::parse(reply.as_bytes()).is_some())
+            && message.reply.as_deref().is_none_or(|reply| AckSubject::parse(reply.as_bytes()).is_none())
     }
 
     /// Judges what the server says between messages.

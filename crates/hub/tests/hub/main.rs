@@ -15,6 +15,7 @@ mod questions;
 mod released;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod statuses;
 mod streams;
 
 use stilling_probe::allocations::Counting;

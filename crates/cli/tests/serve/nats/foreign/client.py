@@ -112,6 +112,8 @@ async def replay(client):
 
     memory = await stream.subscribe("memory.>", ordered_consumer=True)
     assert (await memory.next_msg(timeout=PATIENCE)).data == b"m"
+    for follower in (ordered, later, memory):
+        await follower.unsubscribe()
 
 
 async def say(address, *lines):

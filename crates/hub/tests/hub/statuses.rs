@@ -1,0 +1,105 @@
+//! A status at the beginning of headers is the server's: streams keep none and deliver none.
+
+use stilling_hub::{Door, Publication, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_journal::{Batch, Kind, Log, Record};
+
+use crate::consumers::{READER, WRITER, create, question, rig};
+use crate::rig::{ABLE, BATCH_SIZE, Rig, SEGMENTS, publish_with};
+
+const STATUS: &str = "NATS/1.0 409 Consumer Deleted\r\na: b\r\n\r\n";
+const PLAIN: &str = "NATS/1.0\r\na: b\r\n\r\n";
+
+/// A record that was published with a status, by whatever door it came: subscribers, consumers and questions for it.
+#[test]
+fn a_stream_takes_a_message_without_its_status() {
+    for (stream, door) in [
+        ("disk", Door::Nats),
+        ("memory", Door::Nats),
+        ("none", Door::Nats),
+        ("disk", Door::Http),
+        ("disk", Door::Syslog),
+    ] {
+        let mut rig = rig();
+        let subject = format!("{stream}.n");
+        rig.subscribe(READER, "push", "2");
+        rig.subscribe(READER, &subject, "3");
+        create(&mut rig, stream, r#""deliver_subject":"push","deliver_policy":"new""#);
+        rig.pass(100_000_000);
+        rig.settle();
+        let publication = Publication {
+            door,
+            subject: subject.as_bytes(),
+            reply: b"",
+            headers: STATUS.as_bytes(),
+            payload: b"x",
+            ticket: None,
+        };
+        rig.ask_all(WRITER, &[Request::Publish(publication)]);
+        rig.settle();
+        let heard = rig.heard(READER);
+        assert_eq!(
+            (heard.matches("HMSG").count(), heard.matches(PLAIN).count()),
+            (2, 2),
+            "{stream}: {heard}"
+        );
+        assert!(!heard.contains("409"), "{stream}: {heard}");
+        if stream != "none" {
+            let answer = question(&mut rig, &format!("STREAM.MSG.GET.{stream}"), r#"{"seq":1}"#);
+            assert!(answer.contains("\"hdrs\":\"TkFUUy8xLjANCmE6IGINCg0K\""), "{answer}");
+        }
+    }
+}
+
+/// A message that has nothing but a status has no headers; what the status would have hidden counts all the same.
+#[test]
+fn a_status_hides_no_message_id() {
+    let mut rig = rig();
+    rig.subscribe(READER, "disk.n", "2");
+    let headers = "NATS/1.0 100 Idle Heartbeat\r\nNats-Msg-Id: a\r\n\r\n";
+    for _ in 0..2 {
+        rig.ask_all(WRITER, &[publish_with("disk.n", "x", "", headers)]);
+    }
+    rig.ask_all(WRITER, &[publish_with("disk.n", "y", "", "NATS/1.0 503\r\n\r\n")]);
+    rig.settle();
+    let expected = "HMSG disk.n 2 28 29\r\nNATS/1.0\r\nNats-Msg-Id: a\r\n\r\nx\r\nMSG disk.n 2 1\r\ny\r\n";
+    assert_eq!(rig.heard(READER), expected);
+    assert_eq!(rig.hub.counters().duplicates.get(), 1);
+}
+
+/// Between clients it is theirs: services answer so.
+#[test]
+fn where_no_stream_is_a_status_passes() {
+    let mut rig = Rig::new();
+    rig.subscribe(READER, "inbox.*", "2");
+    rig.ask(WRITER, ABLE, &[publish_with("inbox.1", "x", "", STATUS)]);
+    assert_eq!(rig.heard(READER), format!("HMSG inbox.1 2 39 40\r\n{STATUS}x\r\n"));
+}
+
+/// Journals of former versions have such records.
+#[test]
+fn a_record_that_was_kept_with_a_status_is_delivered_without_it() {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
+    let mut batch = Batch::new(BATCH_SIZE);
+    batch.begin(1, 0);
+    let record =
+        Record { kind: Kind::Ordinary, subject: b"disk.n", headers: STATUS.as_bytes(), payload: b"x" };
+    batch.push(&record).expect("there is room");
+    log.append(&mut [batch]).expect("it is written");
+    drop(log);
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(READER, "answers.*", "1");
+    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains(PLAIN) && !heard.contains("409"), "{heard}");
+    let get = crate::asking::publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1}"#, "answers.1");
+    rig.ask_all(READER, &[get]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("Nats-Sequence: 1\r\n") && heard.contains("a: b\r\n"), "{heard}");
+    assert!(!heard.contains("409"), "{heard}");
+}

@@ -70,7 +70,7 @@ pub(crate) struct Core<R> {
     queued: AtomicU64,
     closed: AtomicBool,
     intake: Mutex<Intake<R>>,
-    /// By lane: which of its queued jobs nobody has claimed yet.
+    /// By lane: which of its queued jobs are unclaimed.
     pub(crate) claims: Vec<Claims>,
     outlets: Vec<Outlet<R>>,
 }

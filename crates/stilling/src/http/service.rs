@@ -39,7 +39,8 @@ pub struct Timeouts {
     /// Before the rate of a body counts.
     pub body_grace: Duration,
     /// The least rate of a body after that, in bytes per second; also of a client that takes the long answer of a worker
-    /// process, for as long as it is waited for.
+    /// process, while it is waited for. A client that a process waits for has to keep to
+    /// [`SLOT_RATE_MIN`](crate::app::limits::SLOT_RATE_MIN), if that is more.
     pub body_rate_min: u64,
     /// Between two requests of a kept connection.
     pub idle: Duration,

@@ -16,7 +16,7 @@ on_both_drivers!(
     a_stream_of_a_client_that_has_gone_leaves_the_queue,
 );
 
-/// Routes with a job that runs until the sender is dropped, and one that says which request it is for and counts.
+/// Routes with a job that runs until the sender is dropped, and a counted job that names its request.
 fn gated() -> (Sender<()>, Arc<AtomicUsize>, Routes) {
     let (gate, wait) = channel::<()>();
     let wait = Mutex::new(wait);

@@ -373,7 +373,7 @@ fn the_keeper_kills_what_lives_when_its_pipe_ends_and_its_own_death_is_heard() {
     eventually("it hears nothing any more", || keeper.hears([].into_iter()).is_err().then_some(()));
 }
 
-/// A keeper that is stopped holds nobody up: neither its own end, nor a supervisor that has much to say.
+/// A stopped keeper blocks neither its own end nor a supervisor with much to tell it.
 #[test]
 fn a_stopped_keeper_blocks_nothing() {
     let mut keeper = super::keeper::Keeper::start(None).expect("a shell");

@@ -59,15 +59,18 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: Driver) {
 
 /// The shell that ends the server's processes should the server be killed.
 fn guard(server: &Server) -> Pid {
-    let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
-    let children = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
-    let children: Vec<i32> = children
-        .flat_map(|pids| pids.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
     let is_guard = |pid: &i32| {
         std::fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("while read"))
     };
-    let pid = children.into_iter().find(is_guard).expect("one of the children is the guard");
+    let pid = eventually("the guard is started", || {
+        let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
+        let children =
+            tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("children")).ok());
+        let pids: Vec<i32> = children
+            .flat_map(|pids| pids.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+            .collect();
+        pids.into_iter().find(is_guard)
+    });
     Pid::from_raw(pid).expect("a number")
 }
 

@@ -12,14 +12,18 @@
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
 use crate::limits::{BATCH_SIZE_DEFAULT, STREAMS_MAX};
-use crate::log::{Frozen, Log};
+use crate::limits::{CHECK_INTERVAL_MS, NOTICES_PER_STREAM};
+use crate::log::Log;
 use crate::retention::{Removed, Retention};
+use crate::rounds::Rounds;
+use crate::trouble::Frozen;
 
 /// How much memory goes round between the writer and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,14 +91,14 @@ pub enum Answer {
     },
 }
 
-enum Request {
+pub(crate) enum Request {
     Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
     Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },
 }
 
-struct Reply {
-    answer: Answer,
-    batch: Option<Batch>,
+pub(crate) struct Reply {
+    pub(crate) answer: Answer,
+    pub(crate) batch: Option<Batch>,
 }
 
 /// What the writer's end knows of a stream, so that it can say what became of it when the thread is no more.
@@ -127,6 +131,8 @@ impl Drop for LastWord {
 pub struct Journal {
     requests: Sender<Request>,
     replies: Receiver<Reply>,
+    /// Answers that belong to no batch.
+    notices: Receiver<Answer>,
     wake: Arc<Wake>,
     idle: Vec<Batch>,
     /// Batches that have not come back.
@@ -152,6 +158,7 @@ impl Journal {
         let (requests, to_do) = mailbox(batches + 1);
         // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
         let (done, replies) = mailbox(batches + 1);
+        let (told, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
         let sleeper = Arc::new(OnceLock::<Thread>::new());
         let wake = Arc::new(Wake::new({
             let sleeper = Arc::clone(&sleeper);
@@ -163,7 +170,8 @@ impl Journal {
         let streams = streams.collect();
         let work = move || {
             let _last_word = LastWord(Arc::clone(&consumer));
-            run(logs, batches, to_do, done, &own, &consumer)
+            let rounds = Rounds::new(logs.len(), batches, done, told);
+            run(logs, rounds, to_do, &own, &consumer)
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
         // Before anybody can wake it: only the journal that is returned here does.
@@ -172,6 +180,7 @@ impl Journal {
         Ok(Journal {
             requests,
             replies,
+            notices,
             wake,
             idle,
             outstanding: 0,
@@ -272,6 +281,9 @@ impl Journal {
     pub fn next_answer_and_batch(&mut self) -> Option<(Answer, Option<Batch>)> {
         // Asked first: what is there afterwards is all there will be.
         let is_dead = self.replies.is_closed();
+        if let Some(notice) = self.notices.pop() {
+            return Some((notice, None));
+        }
         let Some(Reply { answer, batch }) = self.replies.pop() else {
             return if is_dead { self.give_up().map(|answer| (answer, None)) } else { None };
         };
@@ -305,7 +317,9 @@ impl Journal {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let is_dead = self.replies.is_closed();
-        self.replies.is_empty() && !(is_dead && self.streams.iter().any(Known::is_owed))
+        self.replies.is_empty()
+            && self.notices.is_empty()
+            && !(is_dead && self.streams.iter().any(Known::is_owed))
     }
 
     /// How many batches have not come back.
@@ -343,128 +357,41 @@ const DIED: &str = "the thread that writes the journal has died of a panic";
 /// The thread's life.
 fn run<D: Disk>(
     mut logs: Vec<Log<D>>,
-    capacity: usize,
+    mut rounds: Rounds,
     mut to_do: Receiver<Request>,
-    mut done: Sender<Reply>,
     wake: &Wake,
     consumer: &Wake,
 ) -> Vec<Frozen> {
-    let mut round = Round::new(logs.len(), capacity);
+    const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
+    let mut check_at = Instant::now() + CHECK_INTERVAL;
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = to_do.is_closed();
-        if round.gather(&mut to_do, &mut logs, &mut done) {
-            round.write(&mut logs, &mut done, consumer);
-            done.publish();
+        let has_any = rounds.gather(&mut to_do, &mut logs);
+        let now = Instant::now();
+        rounds.write(&mut logs, now, consumer);
+        if now >= check_at {
+            rounds.check_files(&mut logs);
+            check_at = Instant::now() + CHECK_INTERVAL;
+        }
+        if rounds.publish() {
             consumer.notify();
-        } else if is_last {
+        }
+        if has_any {
+            continue;
+        }
+        if is_last {
             break;
-        } else {
-            wake.park();
-            if to_do.is_empty() && !to_do.is_closed() {
-                thread::park();
-            }
-            wake.unpark();
         }
+        wake.park();
+        if to_do.is_empty() && !to_do.is_closed() {
+            let until = rounds.retry_at().map_or(check_at, |at| at.min(check_at));
+            thread::park_timeout(until.saturating_duration_since(Instant::now()));
+        }
+        wake.unpark();
     }
+    rounds.give_up(&mut logs);
+    rounds.publish();
+    consumer.notify();
     logs.into_iter().filter_map(|log| log.close().err()).collect()
-}
-
-/// What one round writes. All its memory is there from the start.
-struct Round {
-    /// The batches of each stream, in order.
-    batches: Vec<Vec<Batch>>,
-    /// The streams that have some, in the order of their first.
-    dirty: Vec<StreamIndex>,
-    /// Where each stream's de-duplication window begins behind what is written. It holds when that is durable: a segment that
-    /// is made meanwhile may be all that a crash leaves.
-    noted: Vec<Option<u64>>,
-    capacity: usize,
-}
-
-impl Round {
-    fn new(streams: usize, capacity: usize) -> Round {
-        let batches = (0..streams).map(|_| Vec::new()).collect();
-        Round { batches, dirty: Vec::with_capacity(streams), noted: vec![None; streams], capacity }
-    }
-
-    /// Takes all requests that are there. Returns whether there was one.
-    fn gather<D: Disk>(
-        &mut self,
-        to_do: &mut Receiver<Request>,
-        logs: &mut [Log<D>],
-        done: &mut Sender<Reply>,
-    ) -> bool {
-        let mut has_any = false;
-        while let Some(request) = to_do.pop() {
-            has_any = true;
-            match request {
-                Request::Append { stream, batch, deduplicate_from } => {
-                    if let (Some(noted), Some(_)) = (self.noted.get_mut(stream as usize), deduplicate_from) {
-                        *noted = deduplicate_from;
-                    }
-                    let Some(batches) = self.batches.get_mut(stream as usize) else {
-                        reply(done, unknown(stream), Some(batch));
-                        continue;
-                    };
-                    if batches.is_empty() {
-                        // Grows once, to what it can ever hold.
-                        batches.reserve(self.capacity);
-                        self.dirty.push(stream);
-                    }
-                    batches.push(batch);
-                }
-                Request::Retain { stream, retention, now_ns, keep_from } => {
-                    let log = logs.get(stream as usize);
-                    let removed = log.map(|log| log.retain(&retention, now_ns, keep_from));
-                    let removed = removed.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-                    let first = log.map_or(0, |log| log.source().first().unwrap_or_else(|| log.next()));
-                    reply(done, Answer::Retained { stream, removed, first }, None);
-                }
-            }
-        }
-        has_any
-    }
-
-    /// Writes stream after stream, each in as few writes as it can be.
-    fn write<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>, consumer: &Wake) {
-        for stream in self.dirty.drain(..) {
-            let (Some(log), Some(batches)) =
-                (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
-            else {
-                continue;
-            };
-            let outcome = log.append(batches).map_err(|error| log.give_up(error));
-            let watermark = log.durable();
-            if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
-                && outcome.is_ok()
-            {
-                log.deduplicate_from(from);
-            }
-            for batch in batches.drain(..) {
-                let answer = match &outcome {
-                    Err(frozen) if batch.next() > watermark + 1 => {
-                        let frozen = frozen.clone();
-                        Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
-                    }
-                    _ => Answer::Durable { stream, watermark },
-                };
-                reply(done, answer, Some(batch));
-            }
-            // The others' syncs are not waited for.
-            done.publish();
-            consumer.notify();
-        }
-    }
-}
-
-fn unknown(stream: StreamIndex) -> Answer {
-    let reason = format!("there is no stream {stream}").into();
-    let frozen = Frozen { reason, kind: io::ErrorKind::NotFound };
-    Answer::Frozen { stream, watermark: 0, frozen, is_batch_lost: false }
-}
-
-fn reply(done: &mut Sender<Reply>, answer: Answer, batch: Option<Batch>) {
-    // There is room: never are more requests unanswered than the mailbox has places.
-    let _ = done.push(Reply { answer, batch });
 }

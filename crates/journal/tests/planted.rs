@@ -8,28 +8,30 @@ mod support;
 
 use stilling_ring::planted;
 use support::Random;
-use support::crash::{CALLS, complaint, first_life, sets};
+use support::crash::{CALLS, complaint, first_life, restarted_life, sets};
 
 fn is_found(bug: Option<&'static str>) -> bool {
     planted::choose(bug);
-    let (disk, written) = first_life(&CALLS, false);
+    let lives = [first_life(&CALLS, false), restarted_life(4)];
     planted::choose(None);
-    let history = disk.history();
     let mut random = Random(3);
     let mut is_found = false;
-    for at in 0..history.points() {
-        let point = history.at(at);
-        sets(&point, 20, &mut random, |disk| {
-            is_found |= complaint(disk, point.told, written).is_some();
-        });
+    for (disk, written) in lives {
+        let history = disk.history();
+        for at in 0..history.points() {
+            let point = history.at(at);
+            sets(&point, 20, &mut random, |disk| {
+                is_found |= complaint(disk, point.told, written).is_some();
+            });
+        }
     }
     is_found
 }
 
 #[test]
-fn a_missing_sync_and_an_early_watermark_are_found() {
+fn each_planted_bug_is_found() {
     assert!(!is_found(None));
-    for bug in ["missing sync", "early watermark", "unsynced directory"] {
+    for bug in ["missing sync", "early watermark", "unsynced directory", "unsynced parent", "unsynced tail"] {
         assert!(is_found(Some(bug)), "{bug}");
     }
     assert!(!is_found(Some("another")));

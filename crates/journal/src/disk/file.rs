@@ -11,17 +11,17 @@
 //! written twice.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, IoSlice, Read, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
-use super::{Disk, DiskFile, Entry, LockError, WriteMethod};
+use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
 use crate::batch::Aligned;
 use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
@@ -29,6 +29,10 @@ use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_S
 /// The file whose lock keeps others away; it holds the process id of who has it.
 const LOCK_FILE: &str = "lock";
 const PROBE_FILE: &str = ".probe";
+
+/// What is written is for the server's user alone.
+const DIRECTORY_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
 
 /// Whether small writes into fresh space have it zeroed first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,20 +47,25 @@ pub enum Fresh {
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     path: Arc<Path>,
+    /// Device and inode.
+    identity: (u64, u64),
     method: WriteMethod,
     fresh: Fresh,
 }
 
 impl FileDisk {
-    /// The directory at `path`; it and those above it are made if they are not there, durably. Tries out how files can
-    /// be written in it.
+    /// The directory at `path`; it and those above it are made if they are not there, durably, for this user alone. If it is
+    /// there with a stream in it that other users may read, that ends: 0700, and its files 0600. Tries out how files can be
+    /// written in it.
     ///
     /// # Errors
     /// The system's, with the path.
     pub fn make(path: &Path) -> io::Result<FileDisk> {
         make_directories(path).map_err(|error| about(path, "cannot be made", &error))?;
+        restrict(path).map_err(|error| about(path, "cannot be restricted to its owner", &error))?;
         let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
-        Ok(FileDisk { path: path.into(), method, fresh: Fresh::ZeroAhead })
+        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
+        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::ZeroAhead })
     }
 
     /// The directory at `path` for those who only read; it has to be there.
@@ -66,7 +75,8 @@ impl FileDisk {
     pub fn existing(path: &Path) -> io::Result<FileDisk> {
         fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
         let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
-        Ok(FileDisk { path: path.into(), method, fresh: Fresh::AsItIs })
+        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
+        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::AsItIs })
     }
 
     /// Whether somebody has opened the directory at `path` as a stream.
@@ -159,16 +169,21 @@ impl Disk for FileDisk {
 
     fn create(&self, name: &str, size: u64) -> io::Result<OpenFile> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
+        options.read(true).write(true).create_new(true).mode(FILE_MODE);
         if self.method == WriteMethod::Direct {
             options.custom_flags(direct_flag());
         }
         let file = options.open(self.of(name))?;
-        match fallocate(&file, FallocateFlags::empty(), 0, size) {
-            Ok(()) => {}
+        let allocated = match fallocate(&file, FallocateFlags::empty(), 0, size) {
             // No preallocation in this file system; the size alone makes the unwritten read as zeros.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size)?,
-            Err(error) => return Err(error.into()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size),
+            outcome => outcome.map_err(io::Error::from),
+        };
+        if let Err(error) = allocated {
+            drop(file);
+            // A part of a file would take the room that is missing, and the name.
+            fs::remove_file(self.of(name))?;
+            return Err(error);
         }
         let zeroed_to = match self.fresh {
             Fresh::ZeroAhead if self.method == WriteMethod::Direct => 0,
@@ -180,6 +195,28 @@ impl Disk for FileDisk {
     fn open(&self, name: &str) -> io::Result<OpenFile> {
         let file = File::open(self.of(name))?;
         Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
+    }
+
+    fn open_to_write(&self, name: &str) -> io::Result<OpenFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if self.method == WriteMethod::Direct {
+            options.custom_flags(direct_flag());
+        }
+        let file = options.open(self.of(name))?;
+        Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
+    }
+
+    fn size_of(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.of(name))?.len())
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) => Ok(self.identity == (metadata.dev(), metadata.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
@@ -194,6 +231,25 @@ impl Disk for FileDisk {
         File::open(&self.path)?.sync_all()
     }
 
+    fn sync_ancestors(&self) -> io::Result<()> {
+        let path = fs::canonicalize(&self.path)?;
+        for above in path.ancestors().skip(1) {
+            match File::open(above).and_then(|directory| directory.sync_all()) {
+                Ok(()) => {}
+                // What this user may not even read, it has not made; some file systems cannot sync a directory.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::PermissionDenied
+                            | io::ErrorKind::InvalidInput
+                            | io::ErrorKind::ReadOnlyFilesystem
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> Result<FileLock, LockError> {
         let path = self.of(LOCK_FILE);
         let failed = |source| LockError::Failed { place: self.place(), source };
@@ -202,6 +258,7 @@ impl Disk for FileDisk {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(FILE_MODE)
             .open(&path)
             .map_err(failed)?;
         match file.try_lock() {
@@ -275,6 +332,11 @@ impl OpenFile {
 }
 
 impl DiskFile for OpenFile {
+    fn status(&self) -> io::Result<FileStatus> {
+        let metadata = self.file.metadata()?;
+        Ok(FileStatus { links: metadata.nlink(), size: metadata.len() })
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < into.len() {
@@ -333,7 +395,7 @@ fn make_directories(path: &Path) -> io::Result<()> {
     }
     let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     make_directories(above)?;
-    match fs::create_dir(path) {
+    match DirBuilder::new().mode(DIRECTORY_MODE).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
@@ -346,7 +408,7 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     let buffered =
         |what: &str, error: io::Error| Ok(WriteMethod::Buffered { reason: format!("{what}: {error}") });
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true);
+    options.write(true).create(true).truncate(true).mode(FILE_MODE);
     // Whether the directory can be written at all comes first: then a refusal means O_DIRECT.
     drop(options.open(&path)?);
     let method = match options.custom_flags(direct_flag()).open(&path) {
@@ -363,6 +425,41 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     };
     fs::remove_file(&path)?;
     method
+}
+
+/// Takes a stream's directory and its files away from other users. Files of another owner stay as they are, and so does a
+/// directory with anything in it that is not the stream's: it may be one that users share.
+fn restrict(path: &Path) -> io::Result<()> {
+    let mut is_shared = false;
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name == LOCK_FILE || name == PROBE_FILE || first_of(&name).is_some() {
+            restrict_to(&entry.path(), FILE_MODE)?;
+        } else {
+            is_shared = true;
+        }
+    }
+    if is_shared { Ok(()) } else { restrict_to(path, DIRECTORY_MODE) }
+}
+
+fn restrict_to(path: &Path, mode: u32) -> io::Result<()> {
+    // Not through a link: what that names is not ours to change.
+    let metadata = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        outcome => outcome?,
+    };
+    let is_wide = metadata.mode() & 0o077 != 0;
+    let is_own = metadata.uid() == rustix::process::geteuid().as_raw();
+    if is_own && is_wide && !metadata.is_symlink() {
+        fs::set_permissions(path, Permissions::from_mode(metadata.mode() & mode))?;
+    }
+    Ok(())
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 fn about(path: &Path, what: &str, error: &io::Error) -> io::Error {

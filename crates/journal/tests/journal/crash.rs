@@ -1,8 +1,11 @@
 //! The power goes at every point of a writer's life, with every set of unsynced sectors: nothing that was told is lost,
 //! nothing that was cut off comes back, the order holds.
 
-use crate::support::crash::{CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, sets, work};
-use crate::support::{Random, open};
+use crate::support::crash::{
+    CALLS, SEGMENT_SIZE, complaint, complaint_of_second, first_life, restarted_life, sets, work,
+};
+use crate::support::{Random, batch, open};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 
 /// "≥ 100,000 states, 0 acknowledged lost, 0 seen-but-lost". What a reader can see is what the watermark tells, so one
 /// check answers both.
@@ -66,4 +69,62 @@ fn what_was_cut_off_never_comes_back() {
         }
     }
     assert!(states > 10_000, "{states} states");
+}
+
+/// Invariant 5: what a process finds in the page cache is made durable before anything builds on it, after a sync that failed
+/// too.
+#[test]
+fn what_a_second_process_finds_is_durable_before_it_counts() {
+    let mut random = Random(13);
+    let mut found = 0;
+    for at in 0..CALLS.len() {
+        let (disk, written) = restarted_life(at);
+        let history = disk.history();
+        for point in (0..history.points()).map(|at| history.at(at)) {
+            found += u64::from(point.told == written);
+            sets(&point, 200, &mut random, |disk| {
+                if let Some(complaint) = complaint(disk, point.told, written) {
+                    panic!("after {at} calls: {complaint}");
+                }
+            });
+        }
+    }
+    assert!(found >= 5, "what could not be synced was found and told {found} times");
+}
+
+/// The same where the first process went on in a new segment.
+#[test]
+fn a_write_that_is_made_again_elsewhere_survives_a_crash_at_any_point() {
+    let mut random = Random(17);
+    for is_sync in [false, true] {
+        for at in 1..CALLS.len() {
+            let disk = SimulatedDisk::recording();
+            let (mut log, _) = open(&disk, SEGMENT_SIZE);
+            let source = log.source();
+            disk.watch(move || source.durable());
+            work(&mut log, 1, &CALLS[..at]);
+            let fault = Some((0, INPUT_OUTPUT));
+            disk.fail(match is_sync {
+                true => Faults { syncs: fault, writes_max: Some(1), ..Faults::default() },
+                false => Faults { writes: fault, writes_max: Some(1), ..Faults::default() },
+            });
+            let mut next = [batch(1, log.next(), 1, 300)];
+            if log.append(&mut next).is_err() {
+                // It was the header of a segment that failed.
+                continue;
+            }
+            disk.fail(Faults::default());
+            work(&mut log, 1, &CALLS[at..]);
+            let written = log.next() - 1;
+            drop(log);
+            let history = disk.history();
+            for point in (0..history.points()).map(|at| history.at(at)) {
+                sets(&point, 30, &mut random, |disk| {
+                    if let Some(complaint) = complaint(disk, point.told, written) {
+                        panic!("after {at} calls: {complaint}");
+                    }
+                });
+            }
+        }
+    }
 }

@@ -8,3 +8,5 @@ mod retention;
 mod round_trip;
 mod support;
 mod thread;
+mod unreadable;
+mod watched;

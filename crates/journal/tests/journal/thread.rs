@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::support::{content, open, time_of};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, PANIC, SimulatedDisk};
-use stilling_journal::{Answer, Journal, Limits, Log, Record, Retention};
+use stilling_journal::disk::simulated::{
+    Faults, INPUT_OUTPUT, NO_SPACE, PANIC, SimulatedDisk, TOO_MANY_FILES,
+};
+use stilling_journal::{Answer, Disk, Journal, Limits, Log, Record, Retention};
 use stilling_ring::Wake;
 
 struct Writer {
@@ -14,6 +16,8 @@ struct Writer {
     watermarks: Vec<u64>,
     frozen: Vec<bool>,
     retained: usize,
+    /// For each stream, how often it was reported as waiting and as going on.
+    waits: Vec<(usize, usize)>,
 }
 
 impl Writer {
@@ -22,7 +26,8 @@ impl Writer {
         let wake = Arc::new(Wake::new(move || own.unpark()));
         let streams = logs.len();
         let journal = Journal::start(logs, limits, Arc::clone(&wake)).expect("a thread");
-        Writer { journal, wake, watermarks: vec![0; streams], frozen: vec![false; streams], retained: 0 }
+        let (watermarks, frozen, waits) = (vec![0; streams], vec![false; streams], vec![(0, 0); streams]);
+        Writer { journal, wake, watermarks, frozen, retained: 0, waits }
     }
 
     /// Waits for an answer.
@@ -47,7 +52,11 @@ impl Writer {
                 assert!(!frozen.reason.is_empty() && watermark >= self.watermarks[stream as usize]);
                 self.frozen[stream as usize] = true;
             }
-            Answer::Waiting { .. } | Answer::Resumed { .. } => panic!("no disk is full"),
+            Answer::Waiting { stream, reason, .. } => {
+                assert!(reason.contains("stream events") && reason.contains("segment"), "{reason}");
+                self.waits[stream as usize].0 += 1;
+            }
+            Answer::Resumed { stream } => self.waits[stream as usize].1 += 1,
             Answer::Retained { removed, .. } => {
                 removed.expect("the disk refuses nothing");
                 self.retained += 1;
@@ -147,11 +156,110 @@ fn a_frozen_stream_leaves_the_others_alone() {
     writer.append(7, &mut 1, 1);
     writer.frozen.resize(8, false);
     writer.watermarks.resize(8, 0);
+    writer.waits.resize(8, (0, 0));
     writer.drain();
     assert_eq!(writer.watermarks[..2], [1, 21]);
     assert_eq!(writer.frozen, [true, false, false, false, false, false, false, true]);
     let frozen = writer.journal.close();
     assert!(frozen.len() == 1 && frozen[0].reason.contains("segment"), "{frozen:?}");
+}
+
+/// A full disk costs its own stream time and nothing else: it is reported once, also when it ends, and what was handed over
+/// meanwhile is written then.
+#[test]
+fn a_stream_without_room_is_tried_again_while_the_others_are_written() {
+    let faults = [
+        Faults { create: Some(NO_SPACE), ..Faults::default() },
+        Faults { create: Some(TOO_MANY_FILES), ..Faults::default() },
+        Faults { writes: Some((0, NO_SPACE)), ..Faults::default() },
+    ];
+    for fault in faults {
+        let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
+        let logs = disks.iter().map(|disk| open(disk, 16_384).0).collect();
+        let mut writer = Writer::start(logs, Limits { batches: 40, batch_size: 4096 });
+        let mut next = [1; 2];
+        for stream in 0..2 {
+            writer.append(stream as u32, &mut next[stream], 1);
+        }
+        writer.drain();
+        disks[0].fail(fault);
+        for _ in 0..9 {
+            writer.append(0, &mut next[0], 1);
+        }
+        while writer.waits[0] == (0, 0) {
+            writer.answer();
+        }
+        for _ in 0..30 {
+            writer.append(1, &mut next[1], 1);
+        }
+        while writer.watermarks[1] < 31 {
+            writer.answer();
+        }
+        assert!(writer.watermarks[0] < 10 && writer.waits == [(1, 0), (0, 0)]);
+        disks[0].fail(Faults::default());
+        writer.drain();
+        while writer.waits[0].1 == 0 {
+            writer.answer();
+        }
+        assert_eq!((writer.watermarks.as_slice(), writer.waits[0]), (&[10, 31][..], (1, 1)));
+        assert_eq!(writer.frozen, [false; 2]);
+        assert!(writer.journal.close().is_empty());
+        assert_eq!(content(&open(&disks[0], 16_384).0.source()).records.len(), 10);
+    }
+}
+
+/// A stream that still waits when the journal ends is not acknowledged, and holds nothing up.
+#[test]
+fn a_stream_without_room_does_not_keep_the_journal_from_ending() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::start(vec![open(&disk, 16_384).0], Limits { batches: 4, batch_size: 4096 });
+    disk.fail(Faults { create: Some(NO_SPACE), ..Faults::default() });
+    let mut next = 1;
+    writer.append(0, &mut next, 1);
+    while writer.waits[0].0 == 0 {
+        writer.answer();
+    }
+    let frozen = writer.journal.close();
+    assert!(frozen.len() == 1 && frozen[0].reason.contains("No space"), "{frozen:?}");
+    assert_eq!(writer.watermarks, [0]);
+}
+
+/// A write that fails once is reported although the stream goes on.
+#[test]
+fn a_write_that_failed_and_was_made_again_is_reported() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut next = 1;
+    writer.append(0, &mut next, 1);
+    writer.drain();
+    let writes = Some((0, INPUT_OUTPUT));
+    disk.fail(Faults { writes, writes_max: Some(1), ..Faults::default() });
+    writer.append(0, &mut next, 1);
+    writer.drain();
+    while writer.waits[0] != (1, 1) {
+        writer.answer();
+    }
+    assert_eq!((writer.watermarks.as_slice(), writer.frozen[0]), (&[2][..], false));
+}
+
+/// What another program does to the files of a stream to which nothing is written is reported too, once and without a batch.
+#[test]
+fn files_that_are_gone_are_noticed_while_nothing_is_written() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut next = 1;
+    writer.append(0, &mut next, 1);
+    writer.drain();
+    let (file, _) = disk.files().pop().expect("there is a segment");
+    disk.remove(&file).expect("it is there");
+    while !writer.frozen[0] {
+        writer.answer();
+    }
+    writer.append(0, &mut next, 1);
+    writer.drain();
+    assert_eq!(writer.watermarks, [1]);
+    let frozen = writer.journal.close();
+    assert!(frozen.len() == 1 && frozen[0].reason.contains("gone"), "{frozen:?}");
 }
 
 /// Invariant 5: nothing is acknowledged by a thread that is no more, and nobody waits for it: whatever was with it is

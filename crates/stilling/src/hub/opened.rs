@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::file::FileDisk;
@@ -28,6 +29,8 @@ pub(crate) struct Opened {
     data: PathBuf,
     batch_size: usize,
     write_method: WriteMethodChoice,
+    /// When this was made: the creation time of streams that are new.
+    opened_ns: UnixNanos,
     /// Whether there is a directory; without, it is made with the first record.
     logs: Option<Vec<Log<FileDisk>>>,
     recoveries: Vec<Recovery>,
@@ -42,16 +45,19 @@ impl Opened {
         write_method: WriteMethodChoice,
     ) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let opened_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let mut opened = Opened {
             config,
             data: data.to_owned(),
             batch_size,
             write_method,
+            opened_ns,
             logs: None,
             recoveries: Vec::new(),
         };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.names(), data, write_method)?;
+            let (logs, recoveries) = open_all(&opened.log_configs(), data, write_method)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
@@ -69,6 +75,15 @@ impl Opened {
 
     fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
         self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
+    }
+
+    /// The streams on disk by name, each with segments that fit how much of it is kept.
+    fn log_configs(&self) -> Vec<(String, LogConfig)> {
+        let config = |stream: &StreamConfig| LogConfig {
+            created_ns: self.opened_ns,
+            ..LogConfig::for_retention(stream.retention.bytes_max)
+        };
+        self.on_disk().map(|(_, stream)| (stream.name.clone(), config(stream))).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -92,13 +107,13 @@ impl Opened {
             of_hub.iter().map(|&number| self.config.streams[number].deduplication_window).collect();
         let sources: Vec<Source<FileDisk>> = self.logs.iter().flatten().map(Log::source).collect();
         let limits = Limits { batch_size: self.batch_size, ..Limits::default() };
-        let names = self.names();
-        let on_disk = names.clone();
+        let streams = self.log_configs();
+        let on_disk = self.names();
         let threads = match self.logs {
             Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
             None => Way::Unopened {
-                names,
+                streams,
                 data: self.data.clone(),
                 write_method: self.write_method,
                 limits,
@@ -136,12 +151,12 @@ impl Opened {
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
 fn open_all(
-    names: &[String],
+    streams: &[(String, LogConfig)],
     data: &Path,
     write_method: WriteMethodChoice,
 ) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    for name in names {
+    for (name, config) in streams {
         let path = data.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
@@ -149,7 +164,7 @@ fn open_all(
             WriteMethodChoice::Auto => disk,
             WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
         };
-        let (log, recovery) = Log::open(disk, name, LogConfig::default())?;
+        let (log, recovery) = Log::open(disk, name, *config)?;
         logs.push(log);
         recoveries.push(recovery);
     }
@@ -192,7 +207,7 @@ enum Way {
     Open(Threads),
     /// The directory is made with the first record.
     Unopened {
-        names: Vec<String>,
+        streams: Vec<(String, LogConfig)>,
         data: PathBuf,
         write_method: WriteMethodChoice,
         limits: Limits,
@@ -234,7 +249,7 @@ impl House {
         if !matches!(self.threads, Way::Unopened { .. }) {
             return;
         }
-        let Way::Unopened { names, data, write_method, limits, wake } =
+        let Way::Unopened { streams, data, write_method, limits, wake } =
             std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
         else {
             return;
@@ -244,7 +259,7 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome = open_all(&names, &data, write_method)
+            let outcome = open_all(&streams, &data, write_method)
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
@@ -467,6 +482,6 @@ mod tests {
         let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
         let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
         let error = opened.start(outlets, 1, (KEY, 0), &wakes[1]).err().expect("it does not start");
-        assert!(error.to_string().contains("events cannot be read"), "{error}");
+        assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
     }
 }

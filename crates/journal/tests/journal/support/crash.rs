@@ -1,6 +1,6 @@
 //! Cutting the power at every point of a history, with every set of sectors that may have reached the disk.
 
-use stilling_journal::disk::simulated::{CrashPoint, SimulatedDisk};
+use stilling_journal::disk::simulated::{CrashPoint, Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{GapCause, Log};
 
 use super::{Random, batch, content, open, payload};
@@ -55,6 +55,27 @@ pub(crate) fn first_life(calls: &[Call<'_>], is_ended: bool) -> (SimulatedDisk, 
         log.close().expect("the disk refuses nothing");
     }
     (disk, written)
+}
+
+/// A disk that has recorded a process whose write `at` could not be synced, and a second process that came after it without a
+/// power failure in between: it finds what the first one wrote in the page cache. Returns how many records were written.
+pub(crate) fn restarted_life(at: usize) -> (SimulatedDisk, u64) {
+    let disk = SimulatedDisk::recording();
+    let (mut log, _) = open(&disk, SEGMENT_SIZE);
+    let source = log.source();
+    disk.watch(move || source.durable());
+    work(&mut log, 1, &CALLS[..at]);
+    disk.fail(Faults { syncs: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    let next = log.next();
+    let mut batches = [batch(1, next, 2, 700), batch(1, next + 2, 1, 3000)];
+    log.append(&mut batches).expect_err("the disk refuses");
+    drop(log);
+    disk.fail(Faults::default());
+    let (log, _) = open(&disk, SEGMENT_SIZE);
+    // What a message that is sent again would be told: it is stored.
+    let source = log.source();
+    disk.watch(move || source.durable());
+    (disk, next + 2)
 }
 
 /// Calls `state` with each set of pending things that is tried at one point: all if they are few, else the telling

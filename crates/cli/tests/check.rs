@@ -155,7 +155,7 @@ fn what_strangers_reach_is_warned_of_by_check_and_by_serve() {
     let folder = folder(
         "listen = ['0.0.0.0:0']\nopen-publish = true\ndemo = true\nnats = ['0.0.0.0:0']\n\
          syslog-udp = ['0.0.0.0:0']\nsyslog-source = ['0.0.0.0/0']\naccept-threads = 1\n\
-         [[stream]]\nname = 'all'\nsubjects = ['>']\ndurability = 'memory'\n",
+         [[stream]]\nname = 'all'\nsubjects = ['all.>']\ndurability = 'memory'\n",
     );
     let expected = |port: &str| {
         [

@@ -50,6 +50,7 @@ pub struct Stored<'a> {
 
 /// A connection over which one thing after another is asked.
 pub struct Api {
+    server: SocketAddr,
     stream: TcpStream,
     input: Buffer,
     decoder: ServerDecoder,
@@ -84,6 +85,7 @@ impl Api {
         encode_sub(&mut out, format!("{inbox}.*").as_bytes(), None, ANSWERS);
         stream.write_all(&out).map_err(failed)?;
         Ok(Api {
+            server: to,
             stream,
             input: Buffer::default(),
             decoder: ServerDecoder::default(),
@@ -92,6 +94,11 @@ impl Api {
             inbox,
             asked: 0,
         })
+    }
+
+    /// The server's address.
+    pub fn server(&self) -> SocketAddr {
+        self.server
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), CollectError> {

@@ -77,11 +77,15 @@ impl Judge {
             });
             match outcome {
                 Ok(_) => break,
-                // Retention may have removed what was to be read.
-                Err(error) if attempt == REPLAY_ATTEMPTS || api.stream_state(&plan.stream)?.first <= from => {
-                    return Err(error);
+                Err(error) if attempt == REPLAY_ATTEMPTS => return Err(error),
+                Err(error) => {
+                    // What the failed replay is still sent must not reach the next one.
+                    *api = Api::connect(api.server(), plan.timeout)?;
+                    // Retention may have removed what was to be read; everything else is an error.
+                    if api.stream_state(&plan.stream)?.first <= from {
+                        return Err(error);
+                    }
                 }
-                Err(_) => {}
             }
         }
         Ok(found)

@@ -11,6 +11,9 @@ use super::super::error::CollectError;
 /// Bytes that one read of a segment brings; also the step in which written bytes are counted.
 const BLOCK_SIZE: usize = 4096;
 
+/// Scans of a folder whose segments go meanwhile. More: an error.
+const SCANS_MAX: u32 = 10;
+
 /// A server that can be killed and started again with what it had on disk.
 pub trait Victim {
     /// Starts it; returns where it listens, as soon as it may be connected to.
@@ -146,6 +149,17 @@ pub fn writes_directly(process: u32) -> Option<bool> {
 /// Bytes that the segments in the folder of a stream hold, each up to its last written block: bytes that were preallocated
 /// and not written read as zeros.
 pub(super) fn written(folder: &Path) -> io::Result<u64> {
+    for _ in 1..SCANS_MAX {
+        match scan(folder) {
+            // Retention removes segments meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            outcome => return outcome,
+        }
+    }
+    scan(folder)
+}
+
+fn scan(folder: &Path) -> io::Result<u64> {
     let mut bytes = 0;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();

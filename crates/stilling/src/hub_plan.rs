@@ -10,6 +10,7 @@ use stilling_ring::Wake;
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::hub::{self, HubDesk, Opened, Runner};
 use crate::lifecycle::{EndUnless, Lifecycle};
+use crate::log::Log;
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
@@ -25,6 +26,7 @@ pub(crate) struct HubPlan {
     streams: usize,
     /// Numbers that nobody outside can guess: what subjects are hashed with, and the server's id.
     secret: [u64; 3],
+    log: Option<fn(&str)>,
 }
 
 /// A hub in the first shard that is the same each time, if its streams are in memory: for simulated worlds.
@@ -45,7 +47,9 @@ pub fn hub_in_memory(
 impl HubPlan {
     /// Opens the streams, if anybody can come to them.
     pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
-        config.hub.has_listeners().then(|| HubPlan::of(&config.hub, config.hub_thread)).transpose()
+        let make =
+            || HubPlan::of(&config.hub, config.hub_thread).map(|plan| HubPlan { log: config.log, ..plan });
+        config.hub.has_listeners().then(make).transpose()
     }
 
     fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
@@ -67,13 +71,13 @@ impl HubPlan {
         let rules = Rules { sources: config.syslog_sources.clone(), subject: config.syslog_subject.clone() };
         let syslog = Arc::new(rules);
         let secret = std::array::from_fn(|_| hub::unpredictable());
-        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret })
+        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret, log: None })
     }
 
     /// What there is to say before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
-        let mut lines: Vec<String> = self.opened.findings().collect();
+        let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
         lines.push(format!("streams {}, hub {place}", self.streams));
         lines
     }
@@ -85,7 +89,7 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
-        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, .. } = self;
+        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, log, .. } = self;
         let [key, other_key, id] = secret;
         let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
         let wake = if has_thread {
@@ -100,7 +104,8 @@ impl HubPlan {
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
-        let mut runner = Some(Runner::new(hub, inlets));
+        let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
+        let mut runner = Some(Runner::new(hub, inlets, log));
         let info = hub::info(id, users.are_any(), payload_size_max);
         let mut desks = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {

@@ -60,6 +60,11 @@ impl Opened {
             .map(|(recovery, name)| format!("stream {name}: {}", recovery.findings))
     }
 
+    /// How each stream is written, as far as that is known before its first record.
+    pub(crate) fn write_methods(&self) -> impl Iterator<Item = String> {
+        self.logs.iter().flatten().map(write_method)
+    }
+
     fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
         self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
     }
@@ -87,8 +92,15 @@ impl Opened {
     ) -> Result<Hub<House, Mailboxes>, ServeError> {
         let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
         let mut resumed = vec![Resumed::default(); self.config.streams.len()];
+        for &number in &of_hub {
+            resumed[number].created_ns = self.opened_ns;
+        }
         for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
-            resumed[number] = Resumed { first: recovery.first.max(1), next: recovery.next };
+            resumed[number] = Resumed {
+                first: recovery.first.max(1),
+                next: recovery.next,
+                created_ns: if recovery.created_ns == 0 { self.opened_ns } else { recovery.created_ns },
+            };
         }
         let dedup_times: Vec<u64> =
             of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
@@ -116,13 +128,20 @@ impl Opened {
                 // With a part of the window missing, messages sent again would be stored again, unnoticed.
                 match reader.read().map_err(unread)? {
                     Read::Batch(batch) => hub.remember(of_hub[at], batch),
-                    Read::Gap(_) => {}
+                    Read::Gap(gap) => hub.report_unreadable(of_hub[at], gap),
                     Read::End => break,
                 }
+            }
+            if !recovery.findings.is_empty() {
+                hub.report_findings(of_hub[at], &recovery.findings.to_string());
             }
         }
         Ok(hub)
     }
+}
+
+fn write_method(log: &Log<FileDisk>) -> String {
+    format!("stream {}: writes are {}", log.name(), log.write_method())
 }
 
 /// What a record has beside its payload, at most: subject, headers, heads.
@@ -432,7 +451,7 @@ mod tests {
             wakes[1].unpark();
         }
         hub.flush();
-        let reason = counters.streams[0].frozen_reason.get().expect("it is frozen");
+        let reason = counters.streams[0].health.get().reason.expect("it is frozen");
         assert!(reason.contains("records up to 500") && reason.contains("restart"), "{reason}");
         assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].visible.get()), (3, 0));
         drop(hub);

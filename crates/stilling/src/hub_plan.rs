@@ -18,6 +18,7 @@ use crate::hub::{
     Streams, Surroundings,
 };
 use crate::lifecycle::{EndUnless, Lifecycle, ReleaseOnDrop};
+use crate::log::Log as LogThread;
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
@@ -36,6 +37,7 @@ pub(crate) struct HubPlan<D: Disk = FileDisk> {
     streams: usize,
     /// Numbers that nobody outside can guess: what subjects are hashed with, and the server's id.
     secret: [u64; 3],
+    log: Option<fn(&str)>,
 }
 
 /// A hub in the first shard that is the same each time, if its streams are in memory: for simulated worlds.
@@ -110,7 +112,10 @@ impl HubPlan {
         config: &ServeConfig,
         predecessor: Predecessor,
     ) -> Result<Option<HubPlan>, ServeError> {
-        let plan = || HubPlan::of(&config.hub, config.hub_thread, predecessor);
+        let plan = || {
+            HubPlan::of(&config.hub, config.hub_thread, predecessor)
+                .map(|plan| HubPlan { log: config.log, ..plan })
+        };
         config.hub.has_listeners().then(plan).transpose()
     }
 
@@ -190,6 +195,7 @@ impl<D: Disk> HubPlan<D> {
             has_thread,
             streams: count,
             secret,
+            log: None,
         })
     }
 
@@ -226,6 +232,7 @@ impl<D: Disk> HubPlan<D> {
             payload_size_max,
             has_thread,
             secret,
+            log,
             ..
         } = self;
         let [key, other_key, id] = secret;
@@ -248,7 +255,8 @@ impl<D: Disk> HubPlan<D> {
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &around, start_journal)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
-        let mut runner = Runner::new(hub, inlets);
+        let log = log.map(LogThread::start).transpose().map_err(ServeError::Threads)?;
+        let mut runner = Runner::new(hub, inlets, log);
         if waits {
             runner = runner.behind(StartGate {
                 lifecycle: Arc::clone(lifecycle),

@@ -159,7 +159,10 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
         assert_eq!(follower.looks_late(), Ok(Some(event)));
     };
     check(r#"{"state":{"first_seq":1,"last_seq":3}}"#, Event::Anew { last: 10 });
-    check(r#"{"state":{"first_seq":13,"last_seq":20}}"#, Event::Missed { first: 11, last: 12 });
+    check(
+        r#"{"state":{"first_seq":13,"last_seq":20}}"#,
+        Event::Missed { first: 11, last: 12, cause: MissedCause::Removed },
+    );
 }
 
 const DELETED: &str = "NATS/1.0 409 Consumer Deleted\r\n\r\n";

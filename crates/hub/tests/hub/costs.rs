@@ -13,7 +13,7 @@ use crate::rig::{ABLE, Rig, Told, client};
 
 /// A rig whose connections may have many subscriptions.
 fn wide() -> Rig {
-    Rig::configured(&SimulatedDisk::new(), (8, 1 << 20), 10_000, |_| ()).0
+    Rig::configured(&SimulatedDisk::new(), (8, 1 << 20), (10_000, 0), |_| ()).0
 }
 
 fn subscribe_many(rig: &mut Rig, by: Client, filters: impl Iterator<Item = String>) -> usize {

@@ -17,6 +17,7 @@ mod released;
 mod rig;
 mod statuses;
 mod streams;
+mod trouble;
 
 use stilling_probe::allocations::Counting;
 

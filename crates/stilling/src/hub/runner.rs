@@ -10,6 +10,7 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox};
 use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
 use super::port::Port;
 use crate::lifecycle::{Lifecycle, Stage};
+use crate::log::Log;
 
 /// Where deliveries go, and come back from.
 pub(crate) struct Mailboxes {
@@ -48,6 +49,7 @@ pub(crate) struct Runner<S: Storage> {
     first: usize,
     /// The hub does not take anything yet.
     gate: Option<StartGate<S>>,
+    log: Option<Log>,
 }
 
 /// What keeps a hub from beginning: streams that the server before this one has not released yet.
@@ -106,8 +108,8 @@ pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>) -> (Vec<Port>, Mail
 pub(crate) struct Inlets(Vec<Inlet>);
 
 impl<S: Storage> Runner<S> {
-    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets) -> Runner<S> {
-        Runner { hub, inlets, first: 0, gate: None }
+    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets, log: Option<Log>) -> Runner<S> {
+        Runner { hub, inlets, first: 0, gate: None, log }
     }
 
     /// The same, for a hub that takes nothing before the gate opens.
@@ -140,6 +142,11 @@ impl<S: Storage> Runner<S> {
         }
         self.first = (self.first + 1) % count.max(1);
         self.hub.flush();
+        while let Some(line) = self.hub.next_notice() {
+            if let Some(log) = &self.log {
+                log.line(line);
+            }
+        }
         for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {
             let has_returned = inlet.returned.publish();
             if way.deliveries.publish() || has_returned {

@@ -156,6 +156,7 @@ fn held_streams_are_opened_when_they_are_released() {
 /// Row 4.37: what cannot be written ends a hand-over before anything has changed.
 #[test]
 fn held_streams_that_cannot_be_written_are_refused() {
+    let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("file");
     fs::write(&file, "in the way").expect("our folder");
     let error = Streams::held(HubConfig::default(), &file, 1024).err().expect("it is refused");

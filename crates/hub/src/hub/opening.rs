@@ -10,13 +10,13 @@ use crate::stream::{Stream, StreamConfig};
 /// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
 /// the hub, because reading takes time.
 #[derive(Debug)]
-pub struct Recovered(Stream);
+pub struct Recovered(Box<Stream>);
 
 impl Recovered {
     /// A stream that goes on at this place and has no message ids yet.
     #[must_use]
     pub fn new(config: &StreamConfig, key: HashKey, resumed: Resumed) -> Recovered {
-        Recovered(Stream::new(config.clone(), key, resumed.first, resumed.next))
+        Recovered(Box::new(Stream::new(config.clone(), key, resumed.first, resumed.next)))
     }
 
     /// As [`Hub::remember`].
@@ -37,7 +37,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = &mut self.streams[number];
         stream.closed = None;
         if stream.next == 1 && stream.open.is_none() && stream.under_way.is_empty() {
-            let Recovered(Stream { recent, next, first, visible, newest_ns, .. }) = recovered;
+            let Stream { recent, next, first, visible, newest_ns, .. } = *recovered.0;
             (stream.recent, stream.next, stream.first) = (recent, next, first);
             (stream.visible, stream.newest_ns) = (visible, newest_ns);
         }

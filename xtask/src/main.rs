@@ -14,6 +14,7 @@ mod go;
 mod limits;
 mod packages;
 mod python;
+mod restarts;
 mod sim;
 mod soak;
 mod steps;
@@ -56,6 +57,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Kill the server under load and compare what it acknowledged with what it has
     Crash(crash::Arguments),
+    /// Restart the server under load and account for every message
+    Restarts(restarts::Arguments),
     /// Put a long load on and see that everything stays level
     Soak(soak::Arguments),
 }
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Fuzz(arguments) => arguments.run(),
         Command::Bench(arguments) => arguments.run(),
         Command::Crash(arguments) => arguments.run(),
+        Command::Restarts(arguments) => arguments.run(),
         Command::Soak(arguments) => arguments.run(),
     };
     match outcome {

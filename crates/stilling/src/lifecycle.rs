@@ -54,6 +54,8 @@ pub struct Lifecycle {
     failed: AtomicBool,
     /// Shards that accept.
     began: AtomicUsize,
+    /// Shards over whose connections nothing publishes any more, after a hand-over.
+    parted: AtomicUsize,
     /// Calls of `look_again`, wrapping.
     looks: AtomicU32,
     /// A `Stage`.
@@ -75,6 +77,7 @@ impl Lifecycle {
             accompanied: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             began: AtomicUsize::new(0),
+            parted: AtomicUsize::new(0),
             looks: AtomicU32::new(0),
             stage: AtomicU8::new(Stage::Released as u8),
             hub_began: AtomicBool::new(true),
@@ -137,6 +140,17 @@ impl Lifecycle {
     /// Shards that accept.
     pub(crate) fn began(&self) -> usize {
         self.began.load(Ordering::Acquire)
+    }
+
+    /// Nothing publishes any more over connections of one more shard.
+    pub(crate) fn shard_parted(&self) {
+        self.parted.fetch_add(1, Ordering::AcqRel);
+        self.wake_all();
+    }
+
+    /// Whether that holds for all shards.
+    pub(crate) fn all_have_parted(&self) -> bool {
+        self.parted.load(Ordering::Acquire) >= self.began()
     }
 
     /// Has every shard look into the queues of its listeners, now and for a while.

@@ -12,13 +12,13 @@ use crate::stream::{Stream, StreamConfig};
 /// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
 /// the hub, because reading takes time.
 #[derive(Debug)]
-pub struct Recovered(Stream);
+pub struct Recovered(Box<Stream>);
 
 impl Recovered {
     /// A stream that goes on at this place and has no message ids yet.
     #[must_use]
     pub fn new(config: &StreamConfig, key: HashKey, resumed: Resumed) -> Recovered {
-        Recovered(Stream::new(config.clone(), key, resumed))
+        Recovered(Box::new(Stream::new(config.clone(), key, resumed)))
     }
 
     /// As [`Hub::remember`].
@@ -49,8 +49,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = &mut self.streams[number];
         stream.closed = None;
         if stream.next == 1 && stream.open.is_none() && stream.under_way.is_empty() {
-            let Recovered(Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. }) =
-                recovered;
+            let Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. } = *recovered.0;
             (stream.dedup, stream.next, stream.first) = (dedup, next, first);
             (stream.visible, stream.newest_ns, stream.created_ns) = (visible, newest_ns, created_ns);
             stream.health = health;

@@ -142,6 +142,8 @@ pub struct HttpService {
     pub(super) has_left_hub: bool,
     /// When the drain began here.
     drain_began: Time,
+    /// Nothing publishes any more over connections of this shard.
+    has_parted: bool,
     /// The datagram sockets are being closed.
     ends_datagrams: bool,
     /// Whose mail was handed out last.
@@ -180,6 +182,7 @@ impl HttpService {
             hub: None,
             has_left_hub: false,
             drain_began: Time::ZERO,
+            has_parted: false,
             ends_datagrams: false,
             sender: 0,
         }
@@ -339,6 +342,15 @@ impl HttpService {
         }
         if !is_late && is_handed_over && !is_quiet {
             return Some(quiet_at.min(end_at));
+        }
+        if is_handed_over {
+            // Datagrams are read until all shards are so far: their sockets are read again when the streams are released.
+            if !std::mem::replace(&mut self.has_parted, true) {
+                self.lifecycle.shard_parted();
+            }
+            if !is_late && !self.lifecycle.all_have_parted() {
+                return None;
+            }
         }
         if !std::mem::replace(&mut self.ends_datagrams, true) {
             hub.end_unix_sockets();
@@ -594,6 +606,9 @@ impl Service for HttpService {
     fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
         self.lane.publish();
         let (clock, now) = (&self.lifecycle, control.now);
+        if let Some(hub) = &mut self.hub {
+            hub.port.set_gathering(!clock.hub_has_begun() && !clock.hub_is_abandoned());
+        }
         let hub = self
             .hub
             .as_mut()

@@ -33,6 +33,8 @@ pub(crate) struct Port {
     errands: VecDeque<(Token, Errand)>,
     /// The desk has something itself that waits for room.
     is_wanted: bool,
+    /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
+    is_gathering: bool,
 }
 
 /// What cannot be put off until its connection is called again.
@@ -61,6 +63,7 @@ impl Port {
             owes_room: false,
             errands: VecDeque::new(),
             is_wanted: false,
+            is_gathering: false,
         }
     }
 
@@ -102,6 +105,11 @@ impl Port {
     /// Whether the desk itself waits for room: it is called again when there may be some.
     pub(super) fn set_wanted(&mut self, is_wanted: bool) {
         self.is_wanted = is_wanted;
+    }
+
+    /// Whether the hub has not begun yet, so that nothing comes back for now.
+    pub(crate) fn set_gathering(&mut self, is_gathering: bool) {
+        self.is_gathering = is_gathering;
     }
 
     /// Asks for something. There has to be [room](Port::has_room).
@@ -208,7 +216,8 @@ impl Port {
                 tell(intake, &mut self.errands);
             }
         }
-        if self.intake.as_ref().is_some_and(|intake| !intake.is_empty())
+        let gathers = |intake: &Intake| self.is_gathering && !intake.is_full();
+        if self.intake.as_ref().is_some_and(|intake| !intake.is_empty() && !gathers(intake))
             && let Some(intake) = self.intake.take()
         {
             self.hand_over(intake);

@@ -154,6 +154,16 @@ impl Control {
         assert_eq!(self.hear().0, "");
     }
 
+    /// The same, perhaps after this line.
+    #[track_caller]
+    pub(crate) fn expect_end_perhaps_after(&self, line: &str) {
+        let (heard, _) = self.hear();
+        if heard == format!("{line}\n") {
+            return self.expect_end();
+        }
+        assert_eq!(heard, "");
+    }
+
     /// Makes a server's offer.
     pub(crate) fn make_offer(&self, listener: &impl AsFd) {
         self.expect("hand-over 2");

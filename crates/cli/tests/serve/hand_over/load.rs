@@ -1,0 +1,213 @@
+//! Clients that publish while servers succeed each other, and see nothing but reconnects.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{HANG, Peer, binary};
+
+/// Messages of a NATS publisher that may be unacknowledged.
+const WINDOW: u64 = 16;
+
+/// Between two messages of a sender that gets no answers.
+const PACE: Duration = Duration::from_millis(2);
+
+/// What was stored, by the last word of its payload, and how often.
+pub(super) fn stored(data: &Path, stream: &str) -> BTreeMap<String, u32> {
+    let mut command = binary();
+    command.args(["journal", "cat"]).arg(data.join(stream));
+    let outcome = command.output().expect("the binary starts");
+    assert!(outcome.status.success(), "{}", String::from_utf8_lossy(&outcome.stderr));
+    let mut found = BTreeMap::new();
+    for line in String::from_utf8_lossy(&outcome.stdout).lines() {
+        let word = line.rsplit(' ').next().expect("a line has a word");
+        *found.entry(word.to_owned()).or_insert(0) += 1;
+    }
+    found
+}
+
+/// Demands that exactly these messages are stored, each once: so many of each name, numbered from 0 on.
+#[track_caller]
+pub(super) fn expect_stored_once(data: &Path, sent: &[(&str, u64)]) {
+    let mut found = stored(data, "events");
+    for (name, count) in sent {
+        assert!(*count > 0, "{name} has sent nothing");
+        let is_missing = |number: &u64| found.get(&format!("{name}-{number}")) != Some(&1);
+        let wrong: Vec<u64> = (0..*count).filter(is_missing).collect();
+        assert!(
+            wrong.is_empty(),
+            "of {count} of {name}, not stored once: {} {:?}",
+            wrong.len(),
+            wrong.first()
+        );
+        found.retain(|word, _| !word.starts_with(&format!("{name}-")));
+    }
+    assert!(found.is_empty(), "nobody has sent {:?}", found.first_key_value());
+}
+
+/// Publishes over NATS with message ids until `done`. What is not acknowledged when a connection ends is sent again over the
+/// next one. Returns how many were acknowledged: all that were published.
+pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
+    let (mut next, mut pending) = (0, Vec::new());
+    loop {
+        let stream = TcpStream::connect_timeout(&to, HANG).expect("a server listens");
+        stream.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
+        let mut writer = stream.try_clone().expect("a descriptor");
+        // A connection ends as it likes; that a server does not answer is an error.
+        match publish(BufReader::new(stream), &mut writer, name, done, &mut next, &mut pending) {
+            Ok(()) => return next,
+            Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{name}: no answer"),
+        }
+    }
+}
+
+fn publish(
+    mut reader: BufReader<TcpStream>,
+    writer: &mut TcpStream,
+    name: &str,
+    done: &AtomicBool,
+    next: &mut u64,
+    pending: &mut Vec<u64>,
+) -> std::io::Result<()> {
+    let mut line = || {
+        let mut line = String::new();
+        match reader.read_line(&mut line)? {
+            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok::<String, std::io::Error>(line.trim_end().to_owned()),
+        }
+    };
+    line()?;
+    writer.write_all(b"CONNECT {\"verbose\":false,\"headers\":true}\r\nPING\r\n")?;
+    while line()? != "PONG" {}
+    writer.write_all(format!("SUB in.{name}.* 1\r\n").as_bytes())?;
+    let message = |number: u64| {
+        let (headers, payload) =
+            (format!("NATS/1.0\r\nNats-Msg-Id: {name}-{number}\r\n\r\n"), format!("{name}-{number}"));
+        let (size, total) = (headers.len(), headers.len() + payload.len());
+        format!("HPUB events.{name} in.{name}.{number} {size} {total}\r\n{headers}{payload}\r\n")
+    };
+    let again: String = pending.iter().map(|number| message(*number)).collect();
+    writer.write_all(again.as_bytes())?;
+    loop {
+        let is_done = done.load(Ordering::Acquire);
+        let more: Vec<u64> = (*next..*next + WINDOW - pending.len() as u64).filter(|_| !is_done).collect();
+        *next += more.len() as u64;
+        pending.extend(&more);
+        // PINGs between, which wait for nobody.
+        let text: String = more.into_iter().map(|number| message(number) + "PING\r\n").collect();
+        writer.write_all(text.as_bytes())?;
+        if pending.is_empty() {
+            return Ok(());
+        }
+        let head = line()?;
+        if head == "PING" {
+            writer.write_all(b"PONG\r\n")?;
+        }
+        let Some(place) = head.strip_prefix("MSG ") else {
+            assert!(!head.starts_with("-ERR"), "{name}: {head}");
+            continue;
+        };
+        let answer = line()?;
+        assert!(answer.contains("\"seq\":") && !answer.contains("\"error\""), "{name}: {answer}");
+        let number = place.split([' ', '.']).nth(2).and_then(|number| number.parse().ok());
+        let number: u64 = number.expect("the reply subject ends with a number");
+        pending.retain(|other| *other != number);
+        thread::park_timeout(Duration::from_micros(200));
+    }
+}
+
+/// Publishes over HTTP, each message over a connection of its own: none may fail. Returns how many.
+pub(super) fn http(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
+    let mut next = 0;
+    while !done.load(Ordering::Acquire) {
+        let body = format!("{name}-{next}");
+        let head = format!("POST /publish/events.{name} HTTP/1.1\r\nHost: a\r\nNats-Msg-Id: {body}\r\n");
+        let request = format!("{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+        let answer = Peer::connect(to).ask(request);
+        assert_eq!(answer.status, 200, "{name}-{next}: {}", answer.text());
+        next += 1;
+    }
+    next
+}
+
+/// Asks for what needs no hub, over connections of their own: none may fail.
+pub(super) fn requests(to: SocketAddr, done: &AtomicBool) -> u64 {
+    let mut count = 0;
+    while !done.load(Ordering::Acquire) {
+        assert_eq!(Peer::connect(to).ask(super::FAST).status, 200);
+        count += 1;
+        thread::park_timeout(PACE);
+    }
+    count
+}
+
+/// Sends syslog over UDP.
+pub(super) fn udp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    until(done, |number| {
+        socket.send_to(format!("<13>host app: {name}-{number}").as_bytes(), to).expect("it is sent");
+    })
+}
+
+/// Sends syslog to a Unix socket by its path.
+pub(super) fn unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
+    let socket = UnixDatagram::unbound().expect("a socket");
+    until(done, |number| {
+        socket.send_to(format!("<13>app: {name}-{number}").as_bytes(), to).expect("a server reads there");
+    })
+}
+
+/// The same as the C library does it: connected, and connected again after an error.
+pub(super) fn connected_unix(to: &Path, name: &str, done: &AtomicBool) -> u64 {
+    let connect = || {
+        let socket = UnixDatagram::unbound().expect("a socket");
+        socket.connect(to).expect("a server reads there");
+        socket
+    };
+    let mut socket = connect();
+    until(done, |number| {
+        let text = format!("<13>app: {name}-{number}");
+        if socket.send(text.as_bytes()).is_err() {
+            socket = connect();
+            socket.send(text.as_bytes()).expect("a server reads there");
+        }
+    })
+}
+
+/// Sends syslog over TCP, and connects again when the server has ended its side.
+pub(super) fn tcp(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
+    let mut stream: Option<TcpStream> = None;
+    let count = until(done, |number| {
+        let is_over = stream.as_mut().is_none_or(|stream| {
+            stream.set_nonblocking(true).expect("a socket takes options");
+            let is_over = matches!(stream.read(&mut [0]), Ok(0));
+            stream.set_nonblocking(false).expect("a socket takes options");
+            is_over
+        });
+        if is_over {
+            stream = Some(TcpStream::connect_timeout(&to, HANG).expect("a server listens"));
+        }
+        let stream = stream.as_mut().expect("just connected");
+        stream.write_all(format!("<13>host app: {name}-{number}\n").as_bytes()).expect("it is sent");
+    });
+    if let Some(mut stream) = stream {
+        stream.shutdown(std::net::Shutdown::Write).expect("it is connected");
+        let _ = stream.read(&mut [0]);
+    }
+    count
+}
+
+fn until(done: &AtomicBool, mut send: impl FnMut(u64)) -> u64 {
+    let mut count = 0;
+    while !done.load(Ordering::Acquire) {
+        send(count);
+        count += 1;
+        thread::park_timeout(PACE);
+    }
+    count
+}

@@ -1,0 +1,327 @@
+//! What becomes of streams, and of whoever publishes, when one server takes over from another.
+
+use std::os::unix::net::UnixDatagram;
+
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Batch, Config, Log, Record};
+
+use super::load;
+use super::*;
+use crate::nats::{Client, address as nats_address};
+
+on_both_drivers!(
+    published_messages_are_stored_once_and_no_datagram_is_lost,
+    publishers_wait_for_the_streams_and_everything_else_goes_on,
+    a_predecessor_that_ends_without_a_word_releases_its_streams,
+    a_predecessor_that_hangs_does_not_keep_its_successor,
+    old_servers_that_are_killed_lose_nothing_that_was_acknowledged,
+    a_successor_that_fails_leaves_the_socket_of_the_old_server,
+    a_server_without_streams_waits_for_none,
+);
+
+mod on_uring_direct {
+    #[test]
+    fn published_messages_are_stored_once_and_no_datagram_is_lost() {
+        super::published_messages_are_stored_once_and_no_datagram_is_lost(
+            crate::support::Driver::UringDirect,
+        );
+    }
+}
+
+/// One after the other, each with its hub elsewhere.
+const LIVES: [&str; 4] = [
+    "-A 2 --hub-thread shard",
+    "-A 1 --worker-threads 0 --hub-thread shard",
+    "-A 2 --hub-thread own",
+    "-A 1 --hub-thread shard",
+];
+
+/// How many servers succeed each other under load; `cargo xtask restarts` asks for more.
+fn restarts() -> usize {
+    let count = std::env::var("STILLING_RESTARTS").ok().and_then(|count| count.parse().ok());
+    count.unwrap_or(LIVES.len() - 1)
+}
+
+/// The address behind a scheme in the banner.
+fn at(server: &Server, scheme: &str) -> SocketAddr {
+    server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
+}
+
+/// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: whoever publishes sees
+/// nothing but a reconnect, every acknowledged message is stored once, and every datagram.
+fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let (streams, socket) = (data.path().join("streams"), data.path().join("log"));
+    // Direct descriptors do not tell where a connection comes from.
+    let has_tcp = driver != Driver::UringDirect;
+    let tcp = |address: &str| if has_tcp { format!("--syslog-tcp {address}") } else { String::new() };
+    let common = format!("--syslog-unix {} --data {}", socket.display(), streams.display());
+    let any = "127.0.0.1:0";
+    let options = format!("{} --nats {any} --syslog-udp {any} {} {common}", LIVES[0], tcp(any));
+    let mut server = place.first(driver, &options);
+    let (http, nats, udp) = (server.address(), nats_address(&server), at(&server, "syslog-udp"));
+    let tcp_at = has_tcp.then(|| at(&server, "syslog-tcp"));
+    let tcp = tcp_at.map(|address| tcp(&address.to_string())).unwrap_or_default();
+    let done = AtomicBool::new(false);
+    let (server, sent) = thread::scope(|scope| {
+        let done = &done;
+        let socket = &socket;
+        let mut senders = vec![
+            ("n", scope.spawn(move || load::nats(nats, "n", done))),
+            ("m", scope.spawn(move || load::nats(nats, "m", done))),
+            ("h", scope.spawn(move || load::http(http, "h", done))),
+            ("u", scope.spawn(move || load::udp(udp, "u", done))),
+            ("x", scope.spawn(move || load::unix(socket, "x", done))),
+            ("c", scope.spawn(move || load::connected_unix(socket, "c", done))),
+        ];
+        senders.extend(tcp_at.map(|to| ("t", scope.spawn(move || load::tcp(to, "t", done)))));
+        let requests = scope.spawn(move || load::requests(http, done));
+        for life in LIVES.iter().cycle().skip(1).take(restarts()) {
+            let options = format!("{life} --nats {nats} --syslog-udp {udp} {tcp} {common}");
+            let next = place.next(driver, http, &options);
+            server.ends_well();
+            server = next;
+        }
+        // The last one works, too.
+        server.watch().until("somebody is served", |metrics| metrics.answers(200) > 20);
+        done.store(true, Ordering::Release);
+        assert!(requests.join().expect("nobody fails") > 0);
+        let joined = senders.into_iter().map(|(name, thread)| (name, thread.join().expect("nobody fails")));
+        (server, joined.collect::<Vec<_>>())
+    });
+    // What is in the queues of the datagram sockets is not lost with the end of the last server.
+    let all: u64 = sent.iter().map(|(_, count)| count).sum();
+    let mut watcher = server.watch();
+    watcher.until("all is stored", |metrics| metrics.value("hub_stream_visible_sequence") >= all);
+    drop(watcher);
+    server.finish();
+    load::expect_stored_once(&streams, &sent);
+    let left: Vec<_> = std::fs::read_dir(data.path()).expect("our folder").flatten().collect();
+    assert_eq!(left.len(), 1, "sockets are left: {left:?}");
+}
+
+/// A server before the one under test, played by the test: it holds a stream, and its listener.
+struct Predecessor {
+    door: OwnedFd,
+    queue: TcpListener,
+    log: Log<FileDisk>,
+}
+
+impl Predecessor {
+    fn new(place: &Place, data: &Path) -> Predecessor {
+        let disk = FileDisk::make(&data.join("events")).expect("a folder");
+        let (log, _) = Log::open(disk, "events", Config::default()).expect("nobody else has it");
+        let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        Predecessor { door: Control::door(&place.path), queue, log }
+    }
+
+    /// Writes so many records.
+    fn write(&mut self, count: u32) {
+        let mut batch = Batch::new(64 * 1024);
+        batch.begin(self.log.next(), 1);
+        for _ in 0..count {
+            batch.push(&Record::new(b"events.a", b"before")).expect("there is room");
+        }
+        self.log.append(std::slice::from_mut(&mut batch)).expect("it is written");
+    }
+
+    /// Hands over, and keeps its stream. Returns the successor, and the way to it.
+    fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
+        let address = self.queue.local_addr().expect("it is bound");
+        thread::scope(|scope| {
+            let next = scope.spawn(|| place.next(driver, address, options));
+            let successor = Control::open(&self.door);
+            successor.make_offer(&self.queue);
+            successor.expect("ready");
+            successor.say("yours");
+            successor.expect("taken");
+            (next.join().expect("it starts"), successor)
+        })
+    }
+}
+
+/// The sequence in the acknowledgement that comes next.
+#[track_caller]
+fn acknowledged(client: &mut Client) -> u64 {
+    assert!(client.line().starts_with("MSG inbox "));
+    let json = client.line();
+    let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
+    sequence.unwrap_or_else(|| panic!("no sequence in {json}"))
+}
+
+const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
+
+/// Row 4.37: between `taken` and `released` clients can connect, requests are answered that need no hub, and the first
+/// publication of all is behind what the old server still writes.
+fn publishers_wait_for_the_streams_and_everything_else_goes_on(driver: Driver) {
+    for hub in ["--hub-thread shard", "--hub-thread own", "--hub-thread shard --worker-threads 0"] {
+        let place = Place::new();
+        let data = tempfile::tempdir().expect("a folder");
+        let mut old = Predecessor::new(&place, data.path());
+        let options = format!("-A 1 {hub} --nats 127.0.0.1:0 --data {}", data.path().display());
+        let (new, successor) = old.hand_over(&place, driver, &options);
+        let mut client = Client::connect(nats_address(&new));
+        client.say(format!("SUB inbox 1\r\n{PUBLISH}PING\r\n"));
+        let mut publisher = new.connect();
+        publisher.send("POST /publish/events.b HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny");
+        expect_served(new.address());
+        // Others are let in meanwhile, however much waits.
+        drop(Client::connect(nats_address(&new)));
+        assert!(publisher.is_silent());
+        old.write(5);
+        old.log.close().expect("it is closed");
+        successor.say("released");
+        // The answer to a PING does not wait for the disk.
+        assert_eq!(client.line(), "PONG");
+        let sequence = acknowledged(&mut client);
+        assert!(sequence > 5, "{sequence}");
+        let answer = publisher.answer();
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        drop((client, publisher, successor, old.queue, old.door));
+        new.finish();
+    }
+}
+
+/// Row 4.37: the end of the old process is as good as its last word, also when its locks go a moment later.
+fn a_predecessor_that_ends_without_a_word_releases_its_streams(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let mut old = Predecessor::new(&place, data.path());
+    old.write(2);
+    let options = format!("-A 1 --nats 127.0.0.1:0 --data {}", data.path().display());
+    let (new, successor) = old.hand_over(&place, driver, &options);
+    let mut client = Client::connect(nats_address(&new));
+    client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
+    drop((successor, old.queue, old.door));
+    expect_served(new.address());
+    old.log.close().expect("it is closed");
+    assert_eq!(acknowledged(&mut client), 3);
+    drop(client);
+    new.finish();
+}
+
+/// Row 4.37: a disk that hangs in the old server: after a while its successor serves everything but the streams, says why,
+/// and has them as soon as they are released.
+fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let mut old = Predecessor::new(&place, data.path());
+    old.write(2);
+    let streams = "--stream events=events.>:disk --stream mem=mem.>:memory";
+    let options = format!("-A 1 {streams} --nats 127.0.0.1:0 --data {}", data.path().display());
+    let (new, successor) = old.hand_over(&place, driver, &options);
+    let mut client = Client::connect(nats_address(&new));
+    let healthy = "PUB mem.a inbox 1\r\nx\r\n";
+    client.say(format!("SUB inbox 1\r\n{healthy}PING\r\n{PUBLISH}PING\r\n{healthy}PING\r\n"));
+    assert_eq!(acknowledged(&mut client), 1);
+    assert_eq!(client.line(), "PONG");
+    assert!(client.line().starts_with("MSG inbox "));
+    let refusal = client.line();
+    assert!(refusal.contains("\"code\":503") && refusal.contains("has not released it yet"), "{refusal}");
+    assert_eq!(client.line(), "PONG");
+    assert_eq!(acknowledged(&mut client), 2);
+    assert_eq!(client.line(), "PONG");
+    let publication = "POST /publish/events.b HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny";
+    let answer = new.connect().ask(publication);
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("the stream events is not open yet"), "{}", answer.text());
+    old.log.close().expect("it is closed");
+    successor.say("released");
+    eventually("the stream is open", || (new.connect().ask(publication).status == 200).then_some(()));
+    client.say(PUBLISH);
+    assert_eq!(acknowledged(&mut client), 4);
+    drop((client, successor, old.queue, old.door));
+    new.finish();
+}
+
+/// Rows 4.37, 0.4: killed before the last word, and after it while it drains.
+fn old_servers_that_are_killed_lose_nothing_that_was_acknowledged(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let common = format!("--data {}", data.path().display());
+    let mut server = place.first(driver, &format!("--nats 127.0.0.1:0 {common} {}", LIVES[0]));
+    let (http, nats) = (server.address(), nats_address(&server));
+    let done = AtomicBool::new(false);
+    let (server, sent) = thread::scope(|scope| {
+        let senders = ["n", "m"].map(|name| {
+            let done = &done;
+            (name, scope.spawn(move || load::nats(nats, name, done)))
+        });
+        let inode = || std::fs::metadata(&place.path).map(|file| file.ino()).unwrap_or(0);
+        for round in 0..6 {
+            let before = inode();
+            let next = place.next(driver, http, &format!("--nats {nats} {common} {}", LIVES[round % 4]));
+            if round % 2 == 0 {
+                eventually("the successor has the path", || (inode() != before).then_some(()));
+            }
+            server.signal(Signal::KILL);
+            server.wait();
+            server = next;
+            expect_served(http);
+            eventually("it can be succeeded", || place.is_tidy().then_some(()));
+        }
+        done.store(true, Ordering::Release);
+        (server, senders.map(|(name, thread)| (name, thread.join().expect("nobody fails"))))
+    });
+    server.finish();
+    load::expect_stored_once(data.path(), &sent);
+}
+
+/// Row 4.37: whatever a successor fails of before its last word, senders reach the old server's socket as before.
+fn a_successor_that_fails_leaves_the_socket_of_the_old_server(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let socket = data.path().join("log");
+    let streams = data.path().join("streams");
+    let common = format!("--syslog-unix {} --data {}", socket.display(), streams.display());
+    let old = place.first(driver, &format!("--nats 127.0.0.1:0 --syslog-udp 127.0.0.1:0 {common}"));
+    let (http, nats, udp) = (old.address(), nats_address(&old), at(&old, "syslog-udp"));
+    let sender = UnixDatagram::unbound().expect("a socket");
+    let identity = || std::fs::metadata(&socket).expect("the socket is there").ino();
+    let before = identity();
+    let listen = format!("--listen {http} --nats {nats} --syslog-udp {udp} {common}");
+    let stranger = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = stranger.local_addr().expect("it is bound");
+    for (options, reason) in [
+        (format!("--listen {taken}"), "another process listens there".to_owned()),
+        (
+            "--app sleep_is_not_a_server --app-start-timeout 0.3".to_owned(),
+            "no worker process (--app) has become ready".to_owned(),
+        ),
+        ("--data /proc/1/status".to_owned(), "/proc/1/status".to_owned()),
+    ] {
+        let listen = match options.strip_prefix("--data ") {
+            Some(_) => listen.split(" --data").next().expect("a part"),
+            None => &listen,
+        };
+        expect_failure(&place.attempt(driver, &format!("{listen} {options}")), &reason);
+        assert_eq!(identity(), before, "after {options}");
+        sender.send_to(b"<13>app: x", &socket).expect("the old server reads there");
+        expect_served(http);
+    }
+    let new = place.next(driver, http, &format!("--nats {nats} --syslog-udp {udp} {common}"));
+    old.ends_well();
+    assert_ne!(identity(), before);
+    sender.send_to(b"<13>app: x", &socket).expect("the new server reads there");
+    new.finish();
+    assert!(!socket.exists());
+    assert_eq!(load::stored(&streams, "events").get("x"), Some(&4));
+}
+
+/// Row 4.37: an old server without streams releases at once, and one that gets streams only now opens them.
+fn a_server_without_streams_waits_for_none(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let old = place.first(driver, "");
+    let options = format!("--nats 127.0.0.1:0 --data {}", data.path().join("streams").display());
+    let new = place.next(driver, old.address(), &options);
+    old.ends_well();
+    let mut client = Client::connect(nats_address(&new));
+    client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
+    assert_eq!(acknowledged(&mut client), 1);
+    drop(client);
+    let last = place.next(driver, new.address(), "");
+    new.ends_well();
+    last.finish();
+}

@@ -1,6 +1,7 @@
 //! What there is to see of a hub: metrics, the status page, whether the server is ready.
 
 use std::fs;
+use std::sync::Mutex;
 
 use stilling::DriverChoice;
 
@@ -64,24 +65,38 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     house.finish();
 }
 
-/// Whoever spreads publishers over servers leaves out the one that cannot keep anything.
+/// Lines of the log; each driver's server adds its own.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn log(line: &str) {
+    LOG.lock().expect("no writer panics").push(line.to_owned());
+}
+
+/// A load balancer leaves out a server that cannot store anything; the log and the top of the page say why.
 fn a_frozen_stream_makes_the_server_unready(driver: DriverChoice) {
-    let house = House::start(driver);
+    let house = House::with(driver, |config| config.log = Some(log));
+    let place = house.data().display().to_string();
     assert_eq!(house.page("/readyz").text(), "ready\n");
     fs::write(house.data(), "no folder").expect("a file in the place of the folder");
     assert_eq!(publish(&house, "events.a", ""), 503);
     let answer =
         eventually("it is known", || Some(house.page("/readyz")).filter(|answer| answer.status == 503));
     assert!(
-        answer.text().starts_with("not ready: the stream events is frozen until the next start: "),
+        answer.text().starts_with("not ready: the stream events is frozen: ")
+            && answer.text().contains(&place),
         "{answer:?}"
     );
     assert_eq!(answer.field("Retry-After"), Some("1"));
     assert_eq!(house.page("/livez").status, 200, "it lives all the same");
     assert_eq!(house.metric("stilling_hub_stream_frozen{stream=\"events\"}"), 1);
     let page = house.page("/status").into_text();
-    assert!(page.contains("<td>frozen: "), "{page}");
+    assert!(page.contains("<td>frozen"), "{page}");
+    let alert = page.find("<p class=bad role=alert><b>Stream events: frozen</b>").expect("it is shown");
+    assert!(page.find("<h1>").is_some_and(|title| alert < title), "it is at the top: {page}");
     house.finish();
+    let lines = LOG.lock().expect("no writer panics").clone();
+    let own: Vec<_> = lines.iter().filter(|line| line.contains(&place)).collect();
+    assert!(own.len() == 1 && own[0].starts_with("stream events: is frozen"), "{lines:?}");
 }
 
 fn without_a_hub_nothing_is_said_of_one(driver: DriverChoice) {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use stilling_journal::{Answer, Batch, BatchView, Gap, Kind, Record, Retention};
 use stilling_ring::planted;
-use stilling_wire::nats::{NO_RESPONDERS, PONG, encode_err, strip_status};
+use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
 use self::api::PendingRead;
 use self::departures::Departure;
@@ -35,13 +35,14 @@ use crate::limits::{
 use crate::stall::DiskStallTimer;
 use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
-use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked};
+use crate::subscriptions::{STREAMS, Subscriptions, checked};
 
 mod api;
 mod consumers;
 mod departures;
 mod farewells;
 mod followers;
+mod listeners;
 mod losses;
 mod opening;
 mod roster;
@@ -557,38 +558,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
         }
         Ok(())
-    }
-
-    fn subscribe(&mut self, client: Client, traits: Traits, filter: &[u8], queue: &[u8], sid: &[u8]) {
-        while self.subscriptions.waits_for_left(filter) {
-            self.remove_left_subscription();
-        }
-        match self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid)) {
-            Ok(Some(id)) => self.add_listener(id, filter),
-            Ok(None) => {}
-            Err(too_many) => {
-                let out = &mut self.outs[client.shard as usize];
-                out.bytes(client.token, |out| encode_err(out, "maximum subscriptions exceeded"));
-                if too_many == TooMany::OfClient {
-                    out.close(client.token);
-                }
-            }
-        }
-    }
-
-    fn unsubscribe(&mut self, client: Client, sid: &[u8], after: Option<u32>) {
-        let Some(id) = self.subscriptions.find(client, sid) else { return };
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        match after {
-            Some(after) if subscription.delivered < u64::from(after) => subscription.ends_after = Some(after),
-            _ => self.forget(id),
-        }
-    }
-
-    fn forget(&mut self, id: u32) {
-        if let Some(removed) = self.subscriptions.remove(&mut self.interest, id) {
-            self.remove_listener(&removed);
-        }
     }
 
     fn publish(

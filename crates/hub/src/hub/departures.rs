@@ -12,7 +12,6 @@ use super::{Hub, Outlets};
 use crate::intake::Client;
 use crate::limits::LEFT_PER_TURN;
 use crate::storage::Storage;
-use crate::subscriptions::{Removed, Streams, overlap};
 
 /// A client that has left, and how far its consumers are dealt with.
 #[derive(Clone, Copy, Debug)]
@@ -100,41 +99,4 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let removed = self.subscriptions.remove_left(&mut self.interest);
         removed.map_or(1, |removed| self.remove_listener(&removed))
     }
-
-    /// A filter has come that streams may have subjects for.
-    pub(super) fn add_listener(&mut self, id: u32, filter: &[u8]) {
-        let mut concerned = Streams::None;
-        for (number, stream) in (0..).zip(&mut self.streams) {
-            if stream.config.subjects.iter().any(|subject| overlap(subject.as_bytes(), filter)) {
-                stream.listeners += 1;
-                concerned = if concerned == Streams::None { Streams::One(number) } else { Streams::Many };
-            }
-        }
-        if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.streams = concerned;
-        }
-    }
-
-    /// It has gone. Returns what that cost, in subscriptions.
-    pub(super) fn remove_listener(&mut self, removed: &Removed) -> usize {
-        let is_concerned =
-            |subjects: &[String]| subjects.iter().any(|subject| overlap(subject.as_bytes(), &removed.filter));
-        match removed.streams {
-            Streams::None => 1,
-            Streams::One(number) => {
-                self.streams[number as usize].listeners -= 1;
-                1
-            }
-            Streams::Many => {
-                let streams = self.streams.iter_mut();
-                for stream in streams.filter(|stream| is_concerned(&stream.config.subjects)) {
-                    stream.listeners -= 1;
-                }
-                1 + self.streams.len() / STREAMS_PER_SUBSCRIPTION
-            }
-        }
-    }
 }
-
-/// Streams that are compared with a filter in the time in which a subscription is removed.
-const STREAMS_PER_SUBSCRIPTION: usize = 16;

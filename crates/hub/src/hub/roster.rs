@@ -1,8 +1,7 @@
 //! All consumers: what each wants and how far it is, whose they are, and which of them have something to do.
 //!
-//! There may be many that do nothing, so nothing walks over all of them: those that follow are indexed by stream and filter,
-//! those that can go on stand in a queue, those of a client are listed with it, and those for which only time passes are
-//! looked at in turn, some at a time.
+//! Many may do nothing, so nothing walks over all of them: those that follow are indexed by stream and filter, those that can
+//! go on stand in a queue, those of a client are listed with it, and some of all are checked for expiry in each turn.
 //!
 //! What they cost is bounded for each client that makes them or asks for messages, and for all together.
 
@@ -133,10 +132,9 @@ struct OfStream {
     followers: Followers,
 }
 
-/// What there is because of a client.
+/// What there is because of a client: consumers that it made, and the tokens of their filters.
 #[derive(PartialEq, Eq, Debug, Default)]
 struct OfClient {
-    /// Consumers that it made, and the tokens of their filters.
     made: BTreeSet<u32>,
     tokens: usize,
     pulls: usize,

@@ -1,9 +1,12 @@
 //! Compares what a stream holds with what was acknowledged.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::super::api::{Api, Stored};
 use super::super::error::CollectError;
+use super::super::limits::LOOK_INTERVAL;
 use super::super::pattern::Mark;
 use super::super::run::Run;
 use super::client::Client;
@@ -12,6 +15,9 @@ use super::{CrashPlan, CrashReport};
 
 /// Attempts to replay a stream whose oldest records go meanwhile.
 const REPLAY_ATTEMPTS: u32 = 5;
+
+/// How long a server may take to say where a stream begins whose oldest records it has removed.
+const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The part of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
 /// write that the kill cut off.
@@ -81,9 +87,14 @@ impl Judge {
                 Err(error) => {
                     // What the failed replay is still sent must not reach the next one.
                     *api = Api::connect(api.server(), plan.timeout)?;
-                    // Retention may have removed what was to be read; everything else is an error.
-                    if api.stream_state(&plan.stream)?.first <= from {
-                        return Err(error);
+                    // Retention may have removed what was to be read, which the server then says; everything else is an
+                    // error.
+                    let begun = Instant::now();
+                    while api.stream_state(&plan.stream)?.first <= from {
+                        if begun.elapsed() > FIRST_KNOWN_WITHIN {
+                            return Err(error);
+                        }
+                        thread::sleep(LOOK_INTERVAL);
                     }
                 }
             }

@@ -416,6 +416,7 @@ impl Arguments {
             app: self.app.config(),
             hub: hub.config.clone(),
             hub_thread: hub.thread,
+            log: Some(tell),
             ..defaults
         };
         // Its range ends far below.
@@ -451,7 +452,7 @@ pub(crate) struct Settled {
     pub(crate) warnings: Vec<Complaint>,
 }
 
-/// What becomes of a hand-over, for the log.
+/// Writes a line to the log.
 fn tell(line: &str) {
     // One write, so that lines of several processes do not mix. Without anybody to tell it to, the server serves on.
     let _ = std::io::stderr().write_all(format!("stilling: {line}\n").as_bytes());

@@ -1,10 +1,9 @@
 //! What the hub has done, for whoever wants to look at it from another thread.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
+use crate::health::SharedHealth;
 use crate::intake::Door;
 use crate::ledger::{Ledger, Loss};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that one thread changes and all may read.
 #[derive(Debug, Default)]
@@ -61,14 +60,30 @@ pub struct StreamCounters {
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,
+    /// Message ids in the de-duplication window.
+    pub ids: Figure,
+    /// Message ids that were forgotten before their time because there were too many.
+    pub ids_evicted: Figure,
     /// Records that consumers did not get because retention had removed them.
     pub passed_removed: Figure,
     /// The same because their bytes are damaged.
     pub passed_damaged: Figure,
     /// 1 when it is frozen.
     pub frozen: Figure,
-    /// Why it is, once it is.
-    pub frozen_reason: OnceLock<Arc<str>>,
+    /// 1 while it waits for room on its disk.
+    pub waiting: Figure,
+    /// How often it has waited for room.
+    pub waits: Figure,
+    /// Writes that took longer than a second.
+    pub slow_writes: Figure,
+    /// Damaged records that readers met.
+    pub damaged: Figure,
+    /// Reads that failed.
+    pub read_failures: Figure,
+    /// Rounds of retention that could not remove everything.
+    pub retention_failures: Figure,
+    /// The condition of its disk, and why it is so.
+    pub health: SharedHealth,
 }
 
 impl Counters {

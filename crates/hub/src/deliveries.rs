@@ -47,6 +47,11 @@ pub enum Refusal {
         /// Which stream, by its number.
         stream: u32,
     },
+    /// The disk has had no room for so long that nothing more is kept waiting for it. It may be sent again later.
+    NoRoom {
+        /// Which stream, by its number.
+        stream: u32,
+    },
     /// It is longer than the stream takes.
     TooLarge {
         /// Which stream, by its number.
@@ -78,6 +83,7 @@ impl Refusal {
         match self {
             Refusal::Frozen { stream }
             | Refusal::Hung { stream }
+            | Refusal::NoRoom { stream }
             | Refusal::TooLarge { stream }
             | Refusal::WrongLastSequence { stream, .. }
             | Refusal::WrongStream { stream }

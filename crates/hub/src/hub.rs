@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, Kind, Record, Retention};
+use stilling_journal::{Answer, Batch, BatchView, Gap, Kind, Record, Retention};
 use stilling_ring::planted;
 use stilling_wire::nats::{Headers, MESSAGE_ID, NO_RESPONDERS, PONG, encode_err};
 
@@ -28,10 +28,10 @@ use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
-    AGES_EVERY_NS, DISK_LOOK_EVERY_NS, MARKER_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE,
-    SUBSCRIPTIONS_PER_CLIENT_MAX,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, MARKER_EVERY_NS, NOTICE_EVERY_NS,
+    RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
 };
-use crate::patience::Patience;
+use crate::stall::DiskStallTimer;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, TooMany, checked, overlap};
@@ -81,11 +81,13 @@ pub struct Resumed {
     pub first: u64,
     /// The sequence that the next record gets.
     pub next: u64,
+    /// When the stream was created, Unix time in nanoseconds; 0 if it begins with the hub.
+    pub created_ns: UnixNanos,
 }
 
 impl Default for Resumed {
     fn default() -> Self {
-        Resumed { first: 1, next: 1 }
+        Resumed { first: 1, next: 1, created_ns: 0 }
     }
 }
 
@@ -121,7 +123,11 @@ pub struct Hub<S: Storage, O: Outlets> {
     streams: Vec<Stream>,
     memory_batch_size: usize,
     release: Option<Release>,
-    patience: Patience,
+    patience: DiskStallTimer,
+    /// Log lines that were not taken.
+    notices: VecDeque<String>,
+    /// Batches that one stream may have.
+    batches_max: usize,
     ledger: Ledger,
     counters: Arc<Counters>,
     totals: Totals,
@@ -152,7 +158,6 @@ pub struct Hub<S: Storage, O: Outlets> {
     /// As `found`, for what is sent in the middle of something else.
     found_again: Vec<u32>,
     key: HashKey,
-    started_ns: UnixNanos,
     /// When the last round of retention was asked for, and for which stream.
     retained_ns: SteadyNanos,
     retained: usize,
@@ -212,10 +217,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let counters = Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone())));
         let streams = config.streams.into_iter().enumerate().map(|(number, stream)| {
-            let Resumed { first, next } = resumed.get(number).copied().unwrap_or_default();
-            Stream::new(stream, key, first, next)
+            let mut resumed = resumed.get(number).copied().unwrap_or_default();
+            if resumed.created_ns == 0 {
+                resumed.created_ns = started_ns;
+            }
+            Stream::new(stream, key, resumed)
         });
         let streams: Vec<Stream> = streams.collect();
+        let on_disk = streams.iter().filter(|stream| stream.config.durability == Durability::Disk).count();
+        let batches_max = if on_disk > 1 { BATCHES_PER_STREAM_MAX } else { usize::MAX };
         Hub {
             storage,
             outlets,
@@ -225,7 +235,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
             memory_batch_size: config.memory_batch_size,
             release: None,
-            patience: Patience::default(),
+            patience: DiskStallTimer::default(),
+            notices: VecDeque::new(),
+            batches_max,
             ledger: Ledger::default(),
             counters,
             totals: Totals::default(),
@@ -247,7 +259,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             has_put_off: false,
             found_again: Vec::new(),
             key,
-            started_ns,
             retained_ns: 0,
             retained: 0,
         }
@@ -295,14 +306,27 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Arc::clone(&self.counters)
     }
 
-    /// Notes a record that was kept before the start, one after the other: its message id, for the de-duplication window,
+    /// Notes what was found when a stream was opened and is not as it was written.
+    pub fn report_findings(&mut self, stream: usize, findings: &str) {
+        self.streams[stream].health.found_at_start(findings);
+    }
+
+    /// Notes that records kept before the start cannot be read.
+    pub fn report_unreadable(&mut self, stream: usize, gap: Gap) {
+        self.streams[stream].health.passed_over(gap);
+    }
+
+    /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
     /// and when it came.
-    pub fn remember(&mut self, stream: usize, sequence: u64, time_ns: UnixNanos, headers: &[u8]) {
+    pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
         let stream = &mut self.streams[stream];
-        stream.newest_ns = Some(time_ns);
-        let id = Headers::parse(headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
-        if let Some(name) = id.and_then(|id| stream.recent.name(id)) {
-            stream.recent.note(name, sequence);
+        stream.newest_ns = Some(batch.time_ns);
+        stream.dedup.replay_batch(batch.epoch, batch.time_ns);
+        for (sequence, record) in batch.records {
+            let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+            if let Some(name) = id.and_then(|id| stream.dedup.name(id)) {
+                stream.dedup.replay(name, sequence);
+            }
         }
     }
 
@@ -328,7 +352,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off) = (0, false);
-        self.patience.look(now.steady_ns);
+        self.patience.observe(now.steady_ns);
+        for stream in &mut self.streams {
+            stream.dedup.sweep(now.steady_ns);
+        }
         self.end_farewells();
         if !self.finish_begun() {
             return true;
@@ -343,7 +370,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             match self.storage.next_answer() {
                 Some((answer, batch)) => {
                     self.patience.end();
-                    self.release = self.answered(answer, batch);
+                    self.release = self.answered(answer, batch, now.steady_ns);
                 }
                 None => break,
             }
@@ -360,6 +387,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.look_after_consumers(now.steady_ns);
         }
         self.mark_losses(now);
+        self.watch_disks(now.steady_ns);
         false
     }
 
@@ -369,8 +397,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
-        let disk = self.patience.is_tried().then_some(DISK_LOOK_EVERY_NS);
-        consumers.into_iter().chain(markers).chain(ages).chain(disk).min().map(Duration::from_nanos)
+        let waits = |stream: &Stream| stream.stall.is_running() || stream.waiting_since.is_some();
+        let is_watched = self.patience.is_running() || self.streams.iter().any(waits);
+        let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
+        let lines = self.streams.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
+        let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
+        let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
+        consumers
+            .into_iter()
+            .chain(markers)
+            .chain(ages)
+            .chain(disk)
+            .chain(ids)
+            .chain(lines)
+            .min()
+            .map(Duration::from_nanos)
     }
 
     /// Has one stream after the other let go what need not be kept any more.
@@ -397,7 +438,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     || stream.open.as_ref().is_some_and(|b| b.size() >= SEAL_SIZE))
                 && let Some(batch) = stream.seal()
             {
-                self.storage.append(number as u32, batch, stream.recent.first(stream.next));
+                self.storage.append(number as u32, batch, stream.dedup.first(stream.next));
             }
         }
         self.storage.publish();
@@ -409,7 +450,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.tell();
     }
 
-    fn tell(&self) {
+    fn tell(&mut self) {
         let Totals { messages, bytes, delivered, verdicts, duplicates, unheard } = self.totals;
         let counters = &*self.counters;
         for (figure, value) in [
@@ -425,19 +466,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             figure.set(value);
         }
         counters.set_losses(&self.ledger);
-        for (stream, counters) in self.streams.iter().zip(&counters.streams) {
+        for (stream, counters) in self.streams.iter_mut().zip(&counters.streams) {
             let pending = stream.pending() as u64;
             counters.first.set(stream.first);
             counters.last.set(stream.next - 1);
             counters.visible.set(stream.visible);
             counters.pending.set(pending);
             counters.pending_max.set(counters.pending_max.get().max(pending));
+            counters.ids.set(stream.dedup.len());
+            counters.ids_evicted.set(stream.dedup.evicted());
             counters.passed_removed.set(stream.passed_over.removed);
             counters.passed_damaged.set(stream.passed_over.damaged);
-            if let Some(reason) = &stream.frozen {
-                counters.frozen.set(1);
-                counters.frozen_reason.get_or_init(|| Arc::clone(reason));
-            }
+            counters.frozen.set(stream.frozen.is_some().into());
+            counters.waiting.set(stream.waiting_since.is_some().into());
+            stream.health.publish_figures(counters);
         }
     }
 
@@ -567,19 +609,26 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// What an answer of the storage lets go.
-    fn answered(&mut self, answer: Answer, batch: Option<Batch>) -> Option<Release> {
+    fn answered(&mut self, answer: Answer, batch: Option<Batch>, now_ns: SteadyNanos) -> Option<Release> {
         let (stream, watermark, frozen) = match answer {
             Answer::Durable { stream, watermark } => (stream as usize, watermark, None),
             Answer::Frozen { stream, frozen, is_batch_lost: false, .. } if batch.is_none() => {
-                self.streams[stream as usize].frozen = Some(frozen.reason);
+                self.streams[stream as usize].freeze(frozen);
                 return None;
             }
             Answer::Frozen { stream, watermark, frozen, .. } => (stream as usize, watermark, Some(frozen)),
-            // The batches stay with the journal: to publishers it is a disk that does not answer.
-            Answer::Waiting { .. } | Answer::Resumed { .. } => return None,
-            Answer::Retained { stream, first, .. } => {
+            Answer::Waiting { stream, reason, kind } => {
+                self.streams[stream as usize].wait(&reason, kind, now_ns);
+                return None;
+            }
+            Answer::Resumed { stream } => {
+                self.streams[stream as usize].resume(now_ns);
+                return None;
+            }
+            Answer::Retained { stream, first, removed } => {
                 let stream = &mut self.streams[stream as usize];
                 stream.first = stream.first.max(first);
+                stream.health.retained(removed.as_ref().err());
                 return None;
             }
         };
@@ -587,8 +636,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = state.visible + 1;
         // A batch that does not come back has gone with whoever had it.
         let is_lost = batch.as_ref().map_or(frozen.is_some(), |batch| batch.next() - 1 > watermark);
-        if let Some(frozen) = frozen {
-            state.frozen = Some(frozen.reason);
+        match frozen {
+            Some(frozen) => state.freeze(frozen),
+            // The next batch under way has been with the journal since now at the latest.
+            None => state.end_stall(),
         }
         let promises = state.next_promises();
         if is_lost {

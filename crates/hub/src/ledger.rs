@@ -19,13 +19,15 @@ pub enum Loss {
     Forbidden,
     /// The disk of its stream did not answer for too long.
     Hung,
+    /// The disk of its stream had no room for too long.
+    NoRoom,
     /// Its connection ended inside it. What had come is stored, unless the connection failed.
     Cut,
 }
 
 impl Loss {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Loss; 8] = [
+    pub const ALL: [Loss; 9] = [
         Loss::Frozen,
         Loss::TooLarge,
         Loss::Condition,
@@ -33,6 +35,7 @@ impl Loss {
         Loss::Malformed,
         Loss::Forbidden,
         Loss::Hung,
+        Loss::NoRoom,
         Loss::Cut,
     ];
 
@@ -47,6 +50,7 @@ impl Loss {
             Loss::Malformed => "malformed",
             Loss::Forbidden => "forbidden",
             Loss::Hung => "hung",
+            Loss::NoRoom => "no_room",
             Loss::Cut => "cut",
         }
     }

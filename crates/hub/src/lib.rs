@@ -11,21 +11,23 @@
 #![forbid(unsafe_code)]
 
 mod counters;
+mod dedup;
 mod deliveries;
+mod health;
 mod hub;
 mod intake;
 mod interest;
 mod key;
 mod ledger;
 pub mod limits;
-mod patience;
-mod recent;
+mod stall;
 mod storage;
 mod stream;
 mod subscriptions;
 
 pub use counters::{Counters, Figure, StreamCounters};
 pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
+pub use health::{Condition, SharedHealth, StreamHealth};
 pub use hub::{Hub, HubConfig, Now, Outlets, Resumed, SteadyNanos, UnixNanos, describe};
 pub use intake::{Client, Door, Intake, Lost, Publication, Request, Traits};
 pub use interest::Interest;

@@ -20,6 +20,20 @@ pub const SEAL_SIZE: usize = 256 * 1024;
 /// refuses what it cannot take (503, `err_code` 10023), counted as `hung`, until the disk answers.
 pub const DISK_PATIENCE_NS: u64 = 15_000_000_000;
 
+/// How long a write may take before the disk is reported as slow, in nanoseconds.
+pub const DISK_SLOW_NS: u64 = 1_000_000_000;
+
+/// Shortest time between two log lines of one kind about one stream, in nanoseconds. Changes meanwhile are reported when it is
+/// over: the latest, and how many there were.
+pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
+
+/// Log lines that wait for the thread of the hub to take them. More wait at their streams.
+pub const NOTICES_MAX: usize = 64;
+
+/// Batches that each of several streams on disk may have with the journal and open. Reached: the stream takes nothing more
+/// until one of them is durable, so that one that waits leaves batches to the others.
+pub const BATCHES_PER_STREAM_MAX: usize = 32;
+
 /// How often it is looked meanwhile, in nanoseconds.
 pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 
@@ -52,8 +66,18 @@ pub const FILTER_TOKENS_PER_CLIENT_MAX: usize = 100_000;
 /// Tokens of the filters of all subscriptions. One more filter than fit is refused as one subscription too many is.
 pub const FILTER_TOKENS_MAX: usize = 8_000_000;
 
-/// Records behind the newest in which a stream recognises a message id unless told otherwise. Older ones are forgotten.
-pub const DEDUPLICATION_WINDOW: u64 = 100_000;
+/// How long a stream recognises a message id unless told otherwise, in nanoseconds. Then it is forgotten.
+pub const DEDUP_TIME_NS: u64 = 120_000_000_000;
+
+/// Message ids that a stream recognises, 32 bytes of memory each. Full: the oldest is forgotten before its time, and counted.
+pub const DEDUP_IDS_MAX: u64 = 1_000_000;
+
+/// Message ids of one stream whose time is over and whose memory is freed in one turn of the hub. The others are already
+/// unknown, and freed in the next turns.
+pub const DEDUP_REMOVED_PER_TURN: u64 = 1024;
+
+/// How often a hub that has nothing else to do frees such memory, in nanoseconds.
+pub const SWEEP_EVERY_NS: u64 = 10_000_000;
 
 /// Consumers in all. More are refused with an error object (`err_code` 10026).
 pub const CONSUMERS_MAX: usize = 10_000;

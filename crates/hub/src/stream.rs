@@ -9,18 +9,22 @@
 //! ```
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
-use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused, Retention};
+use stilling_journal::{Batch, Chunk, From, Frozen, ReadOrder, Record, Refused, Retention};
 
+use crate::dedup::DedupWindow;
+use crate::health::HealthLog;
+use crate::hub::{Resumed, SteadyNanos, UnixNanos};
 use crate::intake::{Client, Door};
 use crate::key::HashKey;
 use crate::ledger::Loss;
 use crate::limits::{
-    DEDUPLICATION_WINDOW, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS, PROMISES_KEPT_MAX, PROMISES_MAX,
-    REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
+    DEDUP_TIME_NS, DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS,
+    PROMISES_KEPT_MAX, PROMISES_MAX, REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
 };
-use crate::recent::Recent;
+use crate::stall::DiskStallTimer;
 
 /// When a message counts as kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -45,8 +49,8 @@ pub struct StreamConfig {
     pub durability: Durability,
     /// What is kept of it. A stream in memory is bounded by bytes alone, 64 MiB unless told otherwise.
     pub retention: Retention,
-    /// Records behind the newest in which a message id is recognised.
-    pub deduplication_window: u64,
+    /// How long a message id is recognised, in nanoseconds; 0: not at all.
+    pub dedup_time_ns: u64,
     /// Bytes of a message, headers and payload. Longer ones are refused.
     pub message_size_max: usize,
 }
@@ -58,7 +62,7 @@ impl Default for StreamConfig {
             subjects: vec!["events.>".to_owned()],
             durability: Durability::Disk,
             retention: Retention::default(),
-            deduplication_window: DEDUPLICATION_WINDOW,
+            dedup_time_ns: DEDUP_TIME_NS,
             message_size_max: usize::MAX,
         }
     }
@@ -122,7 +126,7 @@ impl Promises {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) config: StreamConfig,
-    pub(crate) recent: Recent,
+    pub(crate) dedup: DedupWindow,
     /// The sequence that the next record gets.
     pub(crate) next: u64,
     /// The first sequence that is kept.
@@ -141,6 +145,14 @@ pub(crate) struct Stream {
     /// How many promises there are in all, and the bytes of their replies.
     promised: (usize, usize),
     pub(crate) frozen: Option<Arc<str>>,
+    /// Since when it waits for room, by the steady clock.
+    pub(crate) waiting_since: Option<SteadyNanos>,
+    is_overdue: bool,
+    /// How long the oldest batch under way has been with the journal.
+    pub(crate) stall: DiskStallTimer,
+    pub(crate) health: HealthLog,
+    /// When it was created, Unix time in nanoseconds.
+    pub(crate) created_ns: UnixNanos,
     pub(crate) passed_over: PassedOver,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
@@ -174,9 +186,10 @@ pub(crate) struct LostBefore {
 }
 
 impl Stream {
-    pub(crate) fn new(config: StreamConfig, key: HashKey, first: u64, next: u64) -> Stream {
+    pub(crate) fn new(config: StreamConfig, key: HashKey, resumed: Resumed) -> Stream {
+        let Resumed { first, next, created_ns } = resumed;
         Stream {
-            recent: Recent::new(key, config.deduplication_window),
+            dedup: DedupWindow::new(key, config.dedup_time_ns),
             config,
             next,
             first,
@@ -188,6 +201,11 @@ impl Stream {
             spare: Vec::new(),
             promised: (0, 0),
             frozen: None,
+            waiting_since: None,
+            is_overdue: false,
+            stall: DiskStallTimer::default(),
+            health: HealthLog::default(),
+            created_ns,
             passed_over: PassedOver::default(),
             memory: VecDeque::new(),
             times: VecDeque::new(),
@@ -200,6 +218,60 @@ impl Stream {
     /// Whether nothing is on its way to the disk.
     pub(crate) fn is_settled(&self) -> bool {
         self.open.is_none() && self.under_way.is_empty()
+    }
+
+    /// Takes nothing any more.
+    pub(crate) fn freeze(&mut self, frozen: Frozen) {
+        self.health.freeze(&frozen.reason, frozen.kind);
+        self.frozen = Some(frozen.reason);
+        self.waiting_since = None;
+        self.stall.end();
+    }
+
+    /// Notes that the journal keeps its batches until its disk has room.
+    pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind, now_ns: SteadyNanos) {
+        self.end_stall();
+        self.health.wait(reason, kind);
+        self.waiting_since.get_or_insert(now_ns);
+    }
+
+    /// Notes that it is written again.
+    pub(crate) fn resume(&mut self, now_ns: SteadyNanos) {
+        if let Some(since) = self.waiting_since.take() {
+            self.health.resume(now_ns.saturating_sub(since));
+        }
+    }
+
+    /// Whether it has waited for room for so long that publishers are not kept waiting any more.
+    pub(crate) fn has_waited_too_long(&self, now_ns: SteadyNanos) -> bool {
+        self.waiting_since.is_some_and(|since| now_ns.saturating_sub(since) >= DISK_PATIENCE_NS)
+    }
+
+    /// The journal has answered.
+    pub(crate) fn end_stall(&mut self) {
+        let waited_ns = self.stall.end();
+        self.health.end_slow(waited_ns);
+    }
+
+    /// Times what is with the journal. Returns whether the stream has waited too long for room since the last call.
+    pub(crate) fn watch_disk(&mut self, now_ns: SteadyNanos) -> bool {
+        let is_overdue = self.has_waited_too_long(now_ns);
+        let was_overdue = std::mem::replace(&mut self.is_overdue, is_overdue);
+        if self.under_way.is_empty() || self.waiting_since.is_some() {
+            return is_overdue && !was_overdue;
+        }
+        self.stall.begin(now_ns);
+        self.stall.observe(now_ns);
+        let waited_ns = self.stall.waited_ns();
+        if waited_ns >= DISK_SLOW_NS {
+            self.health.slow(waited_ns);
+        }
+        false
+    }
+
+    /// How many batches it has, open and with the journal.
+    pub(crate) fn batches(&self) -> usize {
+        self.under_way.len() + usize::from(self.open.is_some())
     }
 
     /// How many wait for an answer.

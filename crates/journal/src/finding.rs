@@ -192,11 +192,18 @@ impl fmt::Display for Findings {
 pub enum OpenError {
     /// Somebody else has its directory.
     Lock(crate::disk::LockError),
-    /// The system refused.
+    /// The system could not read something.
     Disk {
-        /// The directory or the file.
+        /// The directory, or the file and the offset in it.
         place: String,
         /// What it said.
+        source: std::io::Error,
+    },
+    /// The end of the stream could not be made durable, so nothing that builds on it may be acknowledged.
+    Write {
+        /// The file and the offset in it.
+        place: String,
+        /// What the system said.
         source: std::io::Error,
     },
     /// A segment has another format.
@@ -216,7 +223,10 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Lock(error) => error.fmt(f),
-            OpenError::Disk { place, source } => write!(f, "{place} cannot be read: {source}"),
+            OpenError::Disk { place, source } => write!(f, "cannot read {place}: {source}"),
+            OpenError::Write { place, source } => {
+                write!(f, "cannot make durable what was found in {place}: {source}")
+            }
             OpenError::Version { place, file, found } => write!(
                 f,
                 "{place}/{file} has format {found} and this program reads format {FORMAT_VERSION}: open it with the version of stilling that wrote it"
@@ -232,7 +242,7 @@ impl std::error::Error for OpenError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             OpenError::Lock(error) => Some(error),
-            OpenError::Disk { source, .. } => Some(source),
+            OpenError::Disk { source, .. } | OpenError::Write { source, .. } => Some(source),
             OpenError::Version { .. } | OpenError::Name(_) => None,
         }
     }

@@ -169,7 +169,7 @@ impl<D: Disk> Inspection<D> {
     /// Reads every byte, with the memory of one read and 64 bytes for each batch of a segment.
     ///
     /// # Errors
-    /// [`OpenError::Disk`] if a file cannot be opened. Bytes that cannot be read are a finding.
+    /// [`OpenError::Disk`] if a file cannot be opened or read.
     pub fn verify(&self) -> Result<Verdict, OpenError> {
         let mut verdict = Verdict { findings: self.findings.clone(), ..Verdict::default() };
         let list = self.shared.list().clone();
@@ -191,7 +191,8 @@ impl<D: Disk> Inspection<D> {
         // Only the last one has to be as long as it was made.
         let size = segment.expected.size.filter(|_| next.is_none());
         let mut expected = Expected { size, ..segment.expected };
-        let mut stretches = scan(&file, segment.size(), &mut expected);
+        let mut stretches = scan(&file, segment.size(), &mut expected)
+            .map_err(|error| error.at_opening(&disk.place(), &segment.name))?;
         let said = next.and_then(|next| next.previous).filter(|said| said.first == segment.first);
         if let Some(said) = said {
             // What a crash had cut off was not written over; it is no part of the stream.
@@ -210,8 +211,13 @@ impl<D: Disk> Inspection<D> {
             let lost = (first <= last).then_some((first, last));
             add(Finding::Damage { file: segment.name.clone(), offset, length, lost });
         }
-        if let Some((offset, highest)) = judged.torn.filter(|_| next.is_none()) {
-            let sequences = (judged.last + 1, highest);
+        // What a start has cut off since still counts: it may have been acknowledged.
+        let cut_off = said.zip(next).map(|(said, next)| (said.last + 1, next.first - 1));
+        let torn = match next {
+            None => judged.torn.map(|(offset, highest)| (offset, (judged.last + 1, highest))),
+            Some(_) => cut_off.filter(|(first, last)| first <= last).map(|range| (judged.end, range)),
+        };
+        if let Some((offset, sequences)) = torn {
             add(Finding::Torn { file: segment.name.clone(), offset, sequences });
         }
         verdict.records += judged.records;

@@ -58,6 +58,24 @@ pub const ZERO_AHEAD_BELOW: usize = 256 * 1024;
 /// not worth it.
 pub const ZERO_AHEAD_AFTER: u32 = 4;
 
+/// Segments of a stream that are looked for at once, once a second, whether they are still there. More: the others follow
+/// with the next looks.
+pub const CHECKED_SEGMENTS_MAX: usize = 256;
+
+/// Milliseconds after which a stream that waits for room is tried again; each further wait is twice as long, up to
+/// [`RETRY_DELAY_MS_MAX`].
+pub const RETRY_DELAY_MS_MIN: u64 = 100;
+
+/// Milliseconds between two tries of a stream that waits for room, at most.
+pub const RETRY_DELAY_MS_MAX: u64 = 1000;
+
+/// Milliseconds between two looks whether the files of all streams are still there.
+pub const CHECK_INTERVAL_MS: u64 = 1000;
+
+/// Reports of each stream that belong to no batch (waiting, resumed, frozen) and have not been taken yet. More: a wait that
+/// was not reported in time is not reported at all.
+pub const NOTICES_PER_STREAM: usize = 4;
+
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;
 

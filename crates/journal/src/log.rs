@@ -1,12 +1,13 @@
-//! One stream's writer: appends batches, opens segments, tells what is durable, and stops for good at the first error.
+//! One stream's writer: appends batches, opens segments, says what is durable, waits for room, and freezes when it cannot
+//! know any more.
 //!
-//! The order is everything: a batch is written and synced, only then the watermark moves. A segment is made, its header
-//! synced and its name made durable before a batch goes into it. After a failed write nobody knows what the disk has,
-//! so the log is frozen: it acknowledges nothing any more until the process has been started again and
-//! recovery has looked at the bytes themselves.
+//! A batch is written and synced, only then the watermark moves. A segment is made, its header synced and its name made
+//! durable before a batch goes into it. After a failed write what the disk has is unknown: what was not acknowledged is
+//! written again, elsewhere, into a new segment whose header says what counts in the one before ([`crate::trouble`]).
 //!
-//! Nothing is ever written twice in one place: each opening that writes begins a segment of its own, with an epoch of
-//! its own, and that segment's header says what counts in the one before.
+//! Nothing else is ever written twice in one place, with one exception: before a stream that was not ended is opened, the
+//! end of its last segment is written once more as it was found ([`crate::tail`]). Each opening that writes begins a segment
+//! of its own, with an epoch of its own.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -26,6 +27,8 @@ use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
 use crate::scan::Expected;
 use crate::segments::{Previous, Segment, Shared};
+use crate::trouble::{AppendError, Frozen, Trouble};
+use crate::{tail, watch};
 
 /// How a stream is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,67 +56,6 @@ impl Config {
     }
 }
 
-/// Why batches were not appended.
-#[derive(Clone, Debug)]
-pub enum AppendError {
-    /// There is no room now: disk full, quota used up, or too many open files. What is not durable can be appended again
-    /// later, as it is or as other records with the same sequences.
-    Waiting {
-        /// What was being done, to which file, and what the system reported.
-        reason: Arc<str>,
-        /// The kind of error.
-        kind: io::ErrorKind,
-    },
-    /// The log takes nothing until it is opened again.
-    Frozen(Frozen),
-}
-
-impl AppendError {
-    /// What was being done, to which file, and what the system reported.
-    #[must_use]
-    pub fn reason(&self) -> &Arc<str> {
-        match self {
-            AppendError::Waiting { reason, .. } | AppendError::Frozen(Frozen { reason, .. }) => reason,
-        }
-    }
-
-    /// The kind of error.
-    #[must_use]
-    pub fn kind(&self) -> io::ErrorKind {
-        match self {
-            AppendError::Waiting { kind, .. } | AppendError::Frozen(Frozen { kind, .. }) => *kind,
-        }
-    }
-}
-
-impl fmt::Display for AppendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            AppendError::Waiting { reason, .. } => write!(f, "the stream waits for room: {reason}"),
-            AppendError::Frozen(frozen) => frozen.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for AppendError {}
-
-/// The log takes nothing any more, and why.
-#[derive(Clone, Debug)]
-pub struct Frozen {
-    /// What was being done, to which file, and what the system said.
-    pub reason: Arc<str>,
-    /// What kind of error it was.
-    pub kind: io::ErrorKind,
-}
-
-impl fmt::Display for Frozen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the stream is frozen until the next start: {}", self.reason)
-    }
-}
-
-impl std::error::Error for Frozen {}
-
 /// The writer of one stream.
 pub struct Log<D: Disk> {
     disk: D,
@@ -128,21 +70,28 @@ pub struct Log<D: Disk> {
     deduplicate_from: u64,
     created_ns: u64,
     shared: Arc<Shared>,
-    active: Option<Active<D::File>>,
+    pub(crate) active: Option<Active<D::File>>,
     /// Files that a crash has left without content.
     unfinished: Vec<String>,
-    /// What the last segment of the life before can be cut to.
-    cut: Option<u64>,
+    /// The last segment, if it is not active, and what it can be cut to.
+    cut: Option<(String, u64)>,
+    /// An empty segment that was removed for the next one, as long as that has not been made.
+    replaced: Option<Arc<Segment>>,
+    /// Whether the names of the directory and those above it are durable.
+    is_anchored: bool,
     frozen: Option<Frozen>,
+    failed_write: Option<Arc<str>>,
+    /// The segment that [`check_files`](Log::check_files) looks at next.
+    pub(crate) next_checked: usize,
     block: Aligned,
     end: Batch,
     _lock: D::Lock,
 }
 
 /// The segment that is written.
-struct Active<F> {
-    file: F,
-    segment: Arc<Segment>,
+pub(crate) struct Active<F> {
+    pub(crate) file: F,
+    pub(crate) segment: Arc<Segment>,
     offset: u64,
 }
 
@@ -150,14 +99,19 @@ impl<D: Disk> Log<D> {
     /// Opens the stream `name` in the directory `disk`, whatever is in it, and keeps all others away from it.
     ///
     /// # Errors
-    /// If somebody else has the directory, if it cannot be read, or if a segment has another format. Bad bytes are no
-    /// error: the [`Recovery`] says what they cost.
+    /// If another process has the directory, if it cannot be read, if what was found cannot be made durable, or if a segment
+    /// has another format. Bad bytes are no error: the [`Recovery`] says what they cost.
     pub fn open(disk: D, name: &str, config: Config) -> Result<(Log<D>, Recovery), OpenError> {
         if name.is_empty() || name.len() > STREAM_NAME_SIZE_MAX {
             return Err(OpenError::Name(name.to_owned()));
         }
         let lock = disk.lock().map_err(OpenError::Lock)?;
         let survey = survey(&disk, Some(name))?;
+        if let Some(unproven) = &survey.unproven
+            && !planted!("unsynced tail")
+        {
+            tail::make_durable(&disk, unproven)?;
+        }
         let recovery = survey.recovery;
         // Zero is what blank space would tell.
         let stream_id = survey.stream_id.unwrap_or_else(|| disk.unpredictable().max(1));
@@ -176,7 +130,11 @@ impl<D: Disk> Log<D> {
             active: None,
             unfinished: survey.unfinished,
             cut: survey.cut,
+            replaced: None,
+            is_anchored: false,
             frozen: None,
+            failed_write: None,
+            next_checked: 0,
             block: Aligned::new(BLOCK_SIZE),
             end: Batch::new(BLOCK_SIZE),
             _lock: lock,
@@ -257,32 +215,54 @@ impl<D: Disk> Log<D> {
     /// # Panics
     /// If a batch does not begin with the sequence that is next: its records would have the wrong ones.
     pub fn append(&mut self, batches: &mut [Batch]) -> Result<u64, AppendError> {
-        let mut rest = batches;
-        while let Some(first) = rest.first() {
+        let mut at = 0;
+        let mut has_failed = false;
+        while let Some(first) = batches.get(at) {
             if let Some(frozen) = &self.frozen {
                 return Err(AppendError::Frozen(frozen.clone()));
             }
             if first.is_empty() {
-                rest = &mut rest[1..];
+                at += 1;
                 continue;
             }
-            let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
-            let mut length = 0;
-            let fits = |batch: &&Batch| {
-                length += batch.size() as u64;
-                !batch.is_empty() && length <= room
-            };
-            let count = rest.iter().take(WRITE_BATCHES_MAX).take_while(fits).count();
-            if count == 0 {
+            let count = self.fitting(&batches[at..]);
+            let outcome = if count == 0 {
                 let (size, time_ns) = (first.size() as u64, first.time_ns());
-                self.open_segment(size, time_ns).map_err(AppendError::Frozen)?;
-                continue;
+                self.open_segment(size, time_ns)
+            } else {
+                self.write(&mut batches[at..at + count])
+            };
+            match outcome {
+                Ok(()) => at += count,
+                Err(trouble) if trouble.is_for_room() => {
+                    let reason = self.describe(&trouble);
+                    return Err(AppendError::Waiting { reason, kind: trouble.error.kind() });
+                }
+                // Once more, in a segment of its own: what counts in this one, that one's header says.
+                Err(trouble) if count > 0 && !has_failed && !trouble.is_final => {
+                    has_failed = true;
+                    self.failed_write = Some(self.describe(&trouble));
+                }
+                Err(trouble) => return Err(AppendError::Frozen(self.freeze(&trouble))),
             }
-            let (now, later) = rest.split_at_mut(count);
-            self.write(now).map_err(AppendError::Frozen)?;
-            rest = later;
         }
         Ok(self.shared.durable())
+    }
+
+    /// How many of these batches the next write takes; none if the segment has no room for the first.
+    fn fitting(&self, batches: &[Batch]) -> usize {
+        let room = self.active.as_ref().map_or(0, |active| active.segment.size() - active.offset);
+        let mut length = 0;
+        let fits = |batch: &&Batch| {
+            length += batch.size() as u64;
+            !batch.is_empty() && length <= room
+        };
+        batches.iter().take(WRITE_BATCHES_MAX).take_while(fits).count()
+    }
+
+    /// A failed write after which the stream went on in a new segment; reported once.
+    pub fn take_failed_write(&mut self) -> Option<Arc<str>> {
+        self.failed_write.take()
     }
 
     /// Ends the stream's last segment, so that its next opening knows that nothing is missing. Without it everything
@@ -298,17 +278,17 @@ impl<D: Disk> Log<D> {
         if room > 0 {
             let mut end = std::mem::replace(&mut self.end, Batch::new(1));
             end.begin(self.next, self.active.as_ref().map_or(0, |active| active.segment.newest_ns()));
-            self.write(std::slice::from_mut(&mut end))?;
+            self.write(std::slice::from_mut(&mut end)).map_err(|trouble| self.freeze(&trouble))?;
             if let Some(active) = &self.active {
-                // Whether the space comes back is no question of what is kept.
+                // If the space does not come back, nothing is lost.
                 let _ = self.disk.truncate(&active.segment.name, active.offset);
             }
         }
         Ok(())
     }
 
-    /// Writes batches that fit into the active segment.
-    fn write(&mut self, batches: &mut [Batch]) -> Result<(), Frozen> {
+    /// Writes batches that fit into the active segment. If that fails, there is no active segment any more.
+    fn write(&mut self, batches: &mut [Batch]) -> Result<(), Trouble> {
         let watermark = self.shared.durable();
         let (mut next, mut chain) = (self.next, self.chain);
         for batch in batches.iter_mut() {
@@ -316,16 +296,24 @@ impl<D: Disk> Log<D> {
             chain = batch.seal(self.stream_id, self.epoch, watermark, chain);
             next = batch.next();
         }
-        let Some(active) = &mut self.active else { return Ok(()) };
+        let Some(mut active) = self.active.take() else { return Ok(()) };
         if planted!("early watermark") {
             self.shared.tell(next - 1);
         }
         let mut pieces: [IoSlice<'_>; WRITE_BATCHES_MAX] =
             std::array::from_fn(|at| IoSlice::new(batches.get(at).map_or(&[], |batch| batch.bytes())));
         let written = active.file.write_durable(active.offset, &mut pieces[..batches.len()]);
-        if let Err(error) = written {
-            let what = format!("writing {} at {}", active.segment.name, active.offset);
-            return Err(self.freeze(&what, &error));
+        // Durable in a file that has no name, or has been cut, is not durable.
+        let outcome = match written {
+            Ok(()) => watch::check_active(&active.file, &active.segment),
+            Err(error) => {
+                let what = format!("writing {} at {}", active.segment.name, active.offset);
+                Err(Trouble::new(what, error))
+            }
+        };
+        if let Err(trouble) = outcome {
+            self.cut = Some((active.segment.name.clone(), active.offset));
+            return Err(trouble);
         }
         let (first, offset) = (self.next, active.offset);
         active.offset += batches.iter().map(|batch| batch.size() as u64).sum::<u64>();
@@ -333,70 +321,44 @@ impl<D: Disk> Log<D> {
         let newest_ns = batches.last().map_or(0, Batch::time_ns);
         active.segment.mark(first, offset);
         active.segment.grow(active.offset, next - 1, newest_ns);
+        self.active = Some(active);
         self.shared.tell(next - 1);
         Ok(())
     }
 
     /// Makes the next segment, with room for a batch of `length` bytes.
-    fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), Frozen> {
+    fn open_segment(&mut self, length: u64, now_ns: u64) -> Result<(), Trouble> {
         let name = file_name(self.next);
         let size = self.config.segment_size.max(BLOCK_SIZE as u64 + length);
-        match self.make_segment(&name, size, now_ns) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.freeze(&format!("making {name}"), &error)),
-        }
+        self.make_segment(&name, size, now_ns).map_err(|error| Trouble::new(format!("making {name}"), error))
     }
 
+    /// Makes a segment. Until its name is durable it counts as unfinished, and goes if anything fails.
     fn make_segment(&mut self, name: &str, size: u64, now_ns: u64) -> io::Result<()> {
-        if self.created_ns == 0 {
-            self.created_ns = now_ns;
-        }
         if self.next >= SEQUENCE_MAX {
             return Err(io::Error::other("the stream has had all the sequences that there are"));
         }
-        let before = self.shared.list().last().cloned();
-        let before = match before {
-            // A segment that never got a record would have the same name.
-            Some(empty) if empty.name == name => {
-                self.disk.remove(name)?;
-                let mut list = self.shared.list();
-                list.pop();
-                Before { said: empty.previous, cut: None }
-            }
-            Some(before) => {
-                let said = Previous { first: before.first, last: self.shared.durable() };
-                let end = self.active.as_ref().map(|active| active.offset).or(self.cut);
-                Before {
-                    said: Some(said),
-                    cut: end.filter(|end| *end < before.size()).map(|end| (before, end)),
-                }
-            }
-            None => Before { said: None, cut: None },
-        };
-        self.cut = None;
-        self.active = None;
-        for name in self.unfinished.drain(..) {
-            self.disk.remove(&name)?;
+        if self.created_ns == 0 {
+            self.created_ns = now_ns;
+        }
+        self.drop_empty(name)?;
+        let before = self.before();
+        while let Some(unfinished) = self.unfinished.last() {
+            self.disk.remove(unfinished).or_else(gone_is_removed)?;
+            self.unfinished.pop();
         }
         let mut file = self.disk.create(name, size)?;
-        let header = SegmentHeader {
-            stream_id: self.stream_id,
-            epoch: self.epoch,
-            first: self.next,
-            created_ns: now_ns,
-            previous_first: before.said.map_or(0, |said| said.first),
-            previous_last: before.said.map_or(0, |said| said.last),
-            deduplicate_from: self.deduplicate_from,
-            size,
-            chain: self.chain,
-            name: self.name.clone(),
-            stream_created_ns: self.created_ns,
-        };
-        header.write(self.block.bytes_mut());
-        file.write_durable(0, &mut [IoSlice::new(self.block.bytes())])?;
-        if !planted!("unsynced directory") {
-            self.disk.sync()?;
+        self.unfinished.push(name.to_owned());
+        if let Err(error) = self.begin_segment(&mut file, before.said, size, now_ns) {
+            // The space comes back when nothing refers to it.
+            drop(file);
+            if self.disk.remove(name).is_ok() {
+                self.unfinished.pop();
+            }
+            return Err(error);
         }
+        self.unfinished.pop();
+        (self.cut, self.replaced, self.active) = (None, None, None);
         if let Some((segment, end)) = before.cut {
             // Only now, when the new header says what counts in it. If the space does not come back, nothing is lost.
             if self.disk.truncate(&segment.name, end).is_ok() {
@@ -420,11 +382,75 @@ impl<D: Disk> Log<D> {
         Ok(())
     }
 
-    fn freeze(&mut self, what: &str, error: &io::Error) -> Frozen {
-        let reason = format!("stream {}: {what} in {}: {error}", self.name, self.disk.place());
-        let frozen = Frozen { reason: reason.into(), kind: error.kind() };
-        self.frozen = Some(frozen.clone());
-        frozen
+    /// Removes the last segment if it never got a record: then it has the name of the next one.
+    fn drop_empty(&mut self, name: &str) -> io::Result<()> {
+        let last = self.shared.list().last().cloned();
+        if let Some(empty) = last.filter(|last| last.name == name) {
+            self.active = None;
+            self.disk.remove(name).or_else(gone_is_removed)?;
+            self.shared.list().pop();
+            self.replaced = Some(empty);
+        }
+        Ok(())
+    }
+
+    /// What the next segment says of the one before it.
+    fn before(&self) -> Before {
+        if let Some(empty) = &self.replaced {
+            return Before { said: empty.previous, cut: None };
+        }
+        let Some(before) = self.shared.list().last().cloned() else {
+            return Before { said: None, cut: None };
+        };
+        let said = Previous { first: before.first, last: self.shared.durable() };
+        let known = self.cut.as_ref().filter(|(name, _)| *name == before.name).map(|(_, end)| *end);
+        let end = self.active.as_ref().map(|active| active.offset).or(known);
+        let cut = end.filter(|end| *end < before.size()).map(|end| (before, end));
+        Before { said: Some(said), cut }
+    }
+
+    /// Writes a new segment's header and makes its name durable.
+    fn begin_segment(
+        &mut self,
+        file: &mut D::File,
+        said: Option<Previous>,
+        size: u64,
+        now_ns: u64,
+    ) -> io::Result<()> {
+        let header = SegmentHeader {
+            stream_id: self.stream_id,
+            epoch: self.epoch,
+            first: self.next,
+            created_ns: now_ns,
+            previous_first: said.map_or(0, |said| said.first),
+            previous_last: said.map_or(0, |said| said.last),
+            deduplicate_from: self.deduplicate_from,
+            size,
+            chain: self.chain,
+            name: self.name.clone(),
+            stream_created_ns: self.created_ns,
+        };
+        header.write(self.block.bytes_mut());
+        file.write_durable(0, &mut [IoSlice::new(self.block.bytes())])?;
+        if !planted!("unsynced directory") {
+            self.disk.sync()?;
+        }
+        // The folder may have been made by a process that was killed before it could make its name durable.
+        if !self.is_anchored && !planted!("unsynced parent") {
+            self.disk.sync_ancestors()?;
+        }
+        self.is_anchored = true;
+        Ok(())
+    }
+
+    fn describe(&self, trouble: &Trouble) -> Arc<str> {
+        let Trouble { what, error, .. } = trouble;
+        format!("stream {}: {what} in {}: {error}", self.name, self.disk.place()).into()
+    }
+
+    pub(crate) fn freeze(&mut self, trouble: &Trouble) -> Frozen {
+        let frozen = Frozen { reason: self.describe(trouble), kind: trouble.error.kind() };
+        self.frozen.get_or_insert(frozen).clone()
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -434,6 +460,11 @@ impl<D: Disk> Log<D> {
     pub(crate) fn disk(&self) -> &D {
         &self.disk
     }
+}
+
+/// A file that is not there needs not be removed.
+pub(crate) fn gone_is_removed(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// What a new segment says of the one before it, and where that can be cut once the new one is durable.

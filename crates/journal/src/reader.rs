@@ -15,7 +15,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::record::Records;
 use crate::limits::BLOCK_SIZE;
-use crate::scan::Window;
+use crate::scan::{ReadError, Window};
 use crate::segments::{Segment, Shared};
 
 /// Where to begin.
@@ -127,6 +127,8 @@ pub enum GapCause {
 /// Records that became durable together.
 #[derive(Clone, Debug)]
 pub struct BatchView<'a> {
+    /// The opening of the stream that wrote them; it never falls along the log.
+    pub epoch: u64,
     /// The time of all of them, Unix time in nanoseconds.
     pub time_ns: u64,
     /// The records, from the one that the reader was to begin with.
@@ -170,7 +172,8 @@ impl<D: Disk> Reader<D> {
     /// The next batch, gap, or the end so far.
     ///
     /// # Errors
-    /// The system's, if a segment cannot be opened. Bytes that cannot be read are a gap.
+    /// The system's, with file and offset, if a segment cannot be opened or read. The reader stays where it is: the next call
+    /// tries again. Bytes that cannot be read are never a gap.
     pub fn read(&mut self) -> io::Result<Read<'_>> {
         let found = loop {
             if let Some(step) = self.step()? {
@@ -182,11 +185,19 @@ impl<D: Disk> Reader<D> {
             Step::End => Read::End,
             Step::Batch { header, offset, from } => {
                 let length = header.length as usize;
-                let file = self.place.as_ref().map(|place| &place.file);
-                let bytes = file.and_then(|file| self.window.get(file, offset, length)).unwrap_or(&[]);
+                let bytes = match &self.place {
+                    // The window holds it: it has been checked just now.
+                    Some(place) => self.window.get(&place.file, offset, length).unwrap_or(&[]),
+                    None => &[],
+                };
                 let body = bytes.get(BATCH_HEADER_SIZE..).unwrap_or(&[]);
                 let records = Records::new(body, header.first, header.count).skip_to(from);
-                Read::Batch(BatchView { time_ns: header.time_ns, records, last: header.last() })
+                Read::Batch(BatchView {
+                    epoch: header.epoch,
+                    time_ns: header.time_ns,
+                    records,
+                    last: header.last(),
+                })
             }
         })
     }
@@ -210,7 +221,9 @@ impl<D: Disk> Reader<D> {
         if place.offset >= place.end {
             return Ok(Some(self.gap(None, GapCause::Damaged)));
         }
-        let header = match place.head(&mut self.window) {
+        let disk = &self.source.disk;
+        let unreadable = |error: ReadError| error.in_file(&disk.place(), &place.segment.name);
+        let header = match place.head(&mut self.window).map_err(unreadable)? {
             Head::NoBatch => {
                 place.offset += BLOCK_SIZE as u64;
                 return Ok(None);
@@ -236,8 +249,9 @@ impl<D: Disk> Reader<D> {
             self.next = header.last() + 1;
             return Ok(None);
         }
+        let is_whole = place.is_whole(&mut self.window, offset, &header).map_err(unreadable)?;
         place.offset = behind;
-        if !place.is_whole(&mut self.window, offset, &header) {
+        if !is_whole {
             return Ok(Some(self.gap(Some(header.last()), GapCause::Damaged)));
         }
         let from = std::mem::replace(&mut self.next, header.last() + 1);
@@ -260,7 +274,13 @@ impl<D: Disk> Reader<D> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_removed(segment) => {
                     return Ok(None);
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    let (kind, place) = (error.kind(), self.source.disk.place());
+                    return Err(io::Error::new(
+                        kind,
+                        format!("cannot open {place}/{}: {error}", segment.name),
+                    ));
+                }
             };
             self.window.reset(segment.end());
             // Times need not be in order, so what is sought by time is sought from the beginning.
@@ -307,21 +327,20 @@ impl<F: DiskFile> Place<F> {
         self.end = self.segment.end();
     }
 
-    fn head(&self, window: &mut Window) -> Head {
-        let block = window.get(&self.file, self.offset, BLOCK_SIZE);
-        match block.and_then(BatchHeader::read).filter(|header| self.segment.expected.admits(header)) {
-            Some(header) => Head::Batch(header),
-            None => Head::NoBatch,
-        }
+    fn head(&self, window: &mut Window) -> Result<Head, ReadError> {
+        let block = window.get(&self.file, self.offset, BLOCK_SIZE)?;
+        let header = BatchHeader::read(block).filter(|header| self.segment.expected.admits(header));
+        Ok(header.map_or(Head::NoBatch, Head::Batch))
     }
 
     /// Whether the batch at `offset` is what was written, and its records can be told apart.
-    fn is_whole(&self, window: &mut Window, offset: u64, header: &BatchHeader) -> bool {
+    fn is_whole(&self, window: &mut Window, offset: u64, header: &BatchHeader) -> Result<bool, ReadError> {
         let length = header.length as usize;
-        let bytes = window.get(&self.file, offset, length).filter(|bytes| bytes.len() == length);
-        bytes.and_then(|bytes| bytes.get(BATCH_HEADER_SIZE..)).is_some_and(|body| {
+        let bytes = window.get(&self.file, offset, length)?;
+        let body = bytes.get(BATCH_HEADER_SIZE..).filter(|_| bytes.len() == length);
+        Ok(body.is_some_and(|body| {
             crc32c::crc32c(body) == header.body_crc
                 && Records::new(body, header.first, header.count).are_whole()
-        })
+        }))
     }
 }

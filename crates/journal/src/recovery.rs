@@ -2,9 +2,9 @@
 //!
 //! Every block of the last segment is read, since only there a write can have been under way. Of the others the header
 //! is read: the header of the next one says what counts in them. Damage inside them is met by readers, and by
-//! [`inspect`](crate::inspect). If a header cannot be read, the segment before it is read whole instead.
+//! [`inspect`](crate::inspect). If a header is damaged, the segment before it is read whole instead.
 //!
-//! Nothing is changed on disk here; that waits for the first record.
+//! Nothing is changed on disk here.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use crate::finding::{Finding, Findings, OpenError};
 use crate::format::record::RECORD_HEADER_SIZE;
 use crate::format::segment::{FirstBlock, SegmentHeader, first_of, read};
 use crate::limits::{BLOCK_SIZE, SEQUENCE_MAX};
-use crate::scan::{Expected, Judged, Stretch, judge, scan};
+use crate::scan::{Expected, Judged, ReadError, Stretch, judge, scan};
 use crate::segments::{Previous, Segment};
+use crate::tail::Unproven;
 
 /// What opening a stream found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -43,8 +44,10 @@ pub(crate) struct Survey {
     pub(crate) segments: Vec<Arc<Segment>>,
     /// Files that go when the next segment is made.
     pub(crate) unfinished: Vec<String>,
-    /// To how many bytes the last segment can be cut, if there is only preallocated space behind.
-    pub(crate) cut: Option<u64>,
+    /// The last segment, and to how many bytes it can be cut, if there is only preallocated space behind.
+    pub(crate) cut: Option<(String, u64)>,
+    /// What of the last segment counts and may not be durable.
+    pub(crate) unproven: Option<Unproven>,
     pub(crate) stream_id: Option<u64>,
     pub(crate) epoch: u64,
     pub(crate) chain: u32,
@@ -75,7 +78,8 @@ impl Found {
 /// Looks at a stream's directory; `stream` is its name, if it has to be that of one stream.
 ///
 /// # Errors
-/// [`OpenError::Disk`] if the directory or a file in it cannot be opened, [`OpenError::Version`].
+/// [`OpenError::Disk`] if the directory or a file in it cannot be opened or read, [`OpenError::Version`]. Bytes that cannot
+/// be read are never taken for blank, torn or damaged ones.
 pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, OpenError> {
     let mut survey = Survey::default();
     let files = find(disk, stream, &mut survey.recovery.findings)?;
@@ -86,7 +90,10 @@ pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, 
     if let Some(found) = files.last() {
         let (expected, stretches) = scan_found(disk, found, stream_id)?;
         let judged = judge(&stretches, found.entry.size, &expected, 0);
-        survey.cut = blank_behind(&stretches);
+        let name = &found.entry.name;
+        survey.cut = blank_behind(&stretches).map(|end| (name.clone(), end));
+        survey.unproven =
+            judged.unproven.map(|start| Unproven { file: name.clone(), start, end: judged.end });
         survey.stream_id = expected.stream_id;
         last = Some((expected, judged));
     }
@@ -262,10 +269,10 @@ fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Res
         };
         let place = || format!("{}/{}", disk.place(), entry.name);
         let file = disk.open(&entry.name).map_err(refused(place()))?;
-        let first_block = match file.read_at(0, &mut block) {
-            Ok(length) => read(&block[..length]),
-            Err(_) => FirstBlock::Damaged,
-        };
+        let length = file
+            .read_at(0, &mut block)
+            .map_err(|source| ReadError { offset: 0, source }.at_opening(&disk.place(), &entry.name))?;
+        let first_block = read(&block[..length]);
         let header = match first_block {
             FirstBlock::Header(header) => {
                 let reason = if header.first != first {
@@ -307,9 +314,11 @@ fn scan_found<D: Disk>(
     stream_id: Option<u64>,
 ) -> Result<(Expected, Vec<Stretch>), OpenError> {
     let mut expected = found.expected(stream_id);
-    let place = format!("{}/{}", disk.place(), found.entry.name);
-    let file = disk.open(&found.entry.name).map_err(|source| OpenError::Disk { place, source })?;
-    let stretches = scan(&file, found.entry.size, &mut expected);
+    let name = &found.entry.name;
+    let place = format!("{}/{name}", disk.place());
+    let file = disk.open(name).map_err(|source| OpenError::Disk { place, source })?;
+    let stretches = scan(&file, found.entry.size, &mut expected)
+        .map_err(|error| error.at_opening(&disk.place(), name))?;
     Ok((expected, stretches))
 }
 

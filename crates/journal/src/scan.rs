@@ -9,6 +9,8 @@
 //!   good │ good │ bad │ nothing                                        torn
 //! ```
 //!
+//! Bytes that could not be read are none of these: an error of the system ends the scan, and nothing is judged.
+//!
 //! The watermark in a batch is what had been synced when it was written, so one that covers a bad place proves that the
 //! bytes were good once. Nothing proves that for the last write before a crash: it may have been acknowledged
 //! or not, and is reported as that.
@@ -16,6 +18,7 @@
 use std::io;
 
 use crate::disk::DiskFile;
+use crate::finding::OpenError;
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::is_blank;
 use crate::format::record::RECORD_HEADER_SIZE;
@@ -53,26 +56,53 @@ pub(crate) enum Stretch {
     Other { offset: u64, length: u64, written: u64 },
 }
 
+/// Bytes that the system could not read.
+#[derive(Debug)]
+pub(crate) struct ReadError {
+    pub(crate) offset: u64,
+    pub(crate) source: io::Error,
+}
+
+impl ReadError {
+    /// The error of the whole journal, with the file.
+    pub(crate) fn in_file(self, place: &str, file: &str) -> io::Error {
+        let ReadError { offset, source } = self;
+        io::Error::new(source.kind(), format!("cannot read {place}/{file} at {offset}: {source}"))
+    }
+
+    /// The error of an opening, with the file.
+    pub(crate) fn at_opening(self, place: &str, file: &str) -> OpenError {
+        OpenError::Disk { place: format!("{place}/{file} at {}", self.offset), source: self.source }
+    }
+}
+
 /// Reads all batches of a segment. The memory it needs is one read, and 64 bytes per batch or hole.
-pub(crate) fn scan(file: &impl DiskFile, size: u64, expected: &mut Expected) -> Vec<Stretch> {
+///
+/// # Errors
+/// [`ReadError`] if a block cannot be read.
+pub(crate) fn scan(
+    file: &impl DiskFile,
+    size: u64,
+    expected: &mut Expected,
+) -> Result<Vec<Stretch>, ReadError> {
     let mut stretches = Vec::new();
     let mut window = Window::new(size);
     let mut offset = BLOCK_SIZE as u64;
     while offset < size {
-        let block = window.get(file, offset, BLOCK_SIZE);
-        let header = block.and_then(BatchHeader::read).filter(|header| expected.admits(header));
+        let block = window.get(file, offset, BLOCK_SIZE)?;
+        let header = BatchHeader::read(block).filter(|header| expected.admits(header));
         match header {
             Some(header) => {
                 // Where no header of a segment could be read, the first batch says whose it is.
                 expected.stream_id.get_or_insert(header.stream_id);
                 let length = u64::from(header.length);
-                let is_good = body_crc(&mut window, file, offset, length) == Some(header.body_crc);
+                let is_good = body_crc(&mut window, file, offset, length)? == Some(header.body_crc);
                 stretches.push(Stretch::Batch { offset, header, is_good });
                 offset += length;
             }
             None => {
                 let here = (size - offset).min(BLOCK_SIZE as u64);
-                let here_written = if block.is_some_and(is_blank) { 0 } else { here };
+                let here_written = if !block.is_empty() && is_blank(block) { 0 } else { here };
                 match stretches.last_mut() {
                     Some(Stretch::Other { length, written, .. }) => {
                         *length += here;
@@ -84,18 +114,26 @@ pub(crate) fn scan(file: &impl DiskFile, size: u64, expected: &mut Expected) -> 
             }
         }
     }
-    stretches
+    Ok(stretches)
 }
 
-/// The CRC of a batch behind its head, read in pieces; nothing if it cannot be read to its end.
-fn body_crc(window: &mut Window, file: &impl DiskFile, offset: u64, length: u64) -> Option<u32> {
+/// The CRC of a batch behind its head, read in pieces; nothing if the file ends before the batch.
+fn body_crc(
+    window: &mut Window,
+    file: &impl DiskFile,
+    offset: u64,
+    length: u64,
+) -> Result<Option<u32>, ReadError> {
     let (mut crc, mut at, end) = (0, offset + BATCH_HEADER_SIZE as u64, offset + length);
     while at < end {
         let piece = window.longest(file, at, end - at)?;
+        if piece.is_empty() {
+            return Ok(None);
+        }
         crc = crc32c::crc32c_append(crc, piece);
         at += piece.len() as u64;
     }
-    Some(crc)
+    Ok(Some(crc))
 }
 
 /// A part of a file in memory.
@@ -112,30 +150,44 @@ impl Window {
         Window { size, start: 0, filled: 0, bytes: Vec::new() }
     }
 
-    /// Bytes from `offset` on: `length` of them, or up to the end of the file if that comes first. Nothing if not even
-    /// one can be read. An unreadable block spoils only itself: a read that fails is repeated for what was asked for.
-    pub(crate) fn get(&mut self, file: &impl DiskFile, offset: u64, length: usize) -> Option<&[u8]> {
-        let length = usize::try_from(self.size.checked_sub(offset)?).unwrap_or(usize::MAX).min(length);
+    /// Bytes from `offset` on: `length` of them, or up to the end of the file if that comes first.
+    ///
+    /// # Errors
+    /// If what was asked for cannot be read; that what lies behind it cannot is no error yet.
+    pub(crate) fn get(
+        &mut self,
+        file: &impl DiskFile,
+        offset: u64,
+        length: usize,
+    ) -> Result<&[u8], ReadError> {
+        let left = self.size.saturating_sub(offset);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(length);
+        if length == 0 {
+            return Ok(&[]);
+        }
         let held = self.held(offset);
         if held < length {
             let ahead = usize::try_from(self.size - offset).unwrap_or(usize::MAX).min(READ_SIZE);
             if self.fill(file, offset, length.max(ahead)).is_err() {
-                self.fill(file, offset, length).ok()?;
+                self.fill(file, offset, length).map_err(|source| ReadError { offset, source })?;
             }
         }
-        let start = usize::try_from(offset - self.start).ok()?;
-        let length = self.held(offset).min(length);
-        (length > 0).then(|| &self.bytes[start..start + length])
+        Ok(self.slice(offset, length))
     }
 
     /// As many bytes from `offset` on as are held, at most `length`, at least one if there is one.
-    fn longest(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Option<&[u8]> {
+    fn longest(&mut self, file: &impl DiskFile, offset: u64, length: u64) -> Result<&[u8], ReadError> {
         let held = self.held(offset);
         let length = usize::try_from(length).unwrap_or(usize::MAX);
         self.get(file, offset, if held == 0 { BLOCK_SIZE.min(length) } else { held.min(length) })?;
-        let start = usize::try_from(offset - self.start).ok()?;
+        Ok(self.slice(offset, length))
+    }
+
+    /// What is held from `offset` on, at most `length` bytes.
+    fn slice(&self, offset: u64, length: usize) -> &[u8] {
         let length = self.held(offset).min(length);
-        Some(&self.bytes[start..start + length])
+        let start = if length == 0 { 0 } else { (offset - self.start) as usize };
+        &self.bytes[start..start + length]
     }
 
     /// Whether the file has grown beyond what this window was told.
@@ -183,6 +235,8 @@ pub(crate) struct Judged {
     /// Where bytes are bad that were good once: offset, length, and the sequences that are gone (none if the last is
     /// below the first).
     pub(crate) damages: Vec<(u64, u64, u64, u64)>,
+    /// Where the batches that count begin of which nothing proves that they were synced.
+    pub(crate) unproven: Option<u64>,
     /// Where what may never have been acknowledged begins, and the highest sequence that it can have had.
     pub(crate) torn: Option<(u64, u64)>,
 }
@@ -222,6 +276,9 @@ pub(crate) fn judge(stretches: &[Stretch], size: u64, expected: &Expected, known
             judged.damages.push((hole.offset, offset - hole.offset, next, header.first - 1));
         } else if !follows {
             judged.damages.push((offset, 0, next, header.first - 1));
+        }
+        if header.count > 0 && header.last() > proven {
+            judged.unproven.get_or_insert(offset);
         }
         judged.records += u64::from(header.count);
         (judged.last, judged.end, judged.newest_ns) = (header.last(), end, header.time_ns);

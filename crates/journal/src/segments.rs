@@ -71,6 +71,11 @@ impl Segment {
         self.size.load(Ordering::Relaxed)
     }
 
+    /// Bytes that were written to it, from its beginning.
+    pub(crate) fn written(&self) -> u64 {
+        self.end().min(self.size())
+    }
+
     /// The time of the newest record, as far as it is known.
     pub(crate) fn newest_ns(&self) -> u64 {
         self.newest_ns.load(Ordering::Relaxed)

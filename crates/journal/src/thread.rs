@@ -9,19 +9,22 @@
 //! round: a fixed number of batches exists, an empty hand is the writer's sign to stop reading its sources, and since each
 //! answer carries one batch the way back can never be full.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
 use crate::limits::{BATCH_SIZE_DEFAULT, STREAMS_MAX};
-use crate::log::{Frozen, Log};
+use crate::limits::{CHECK_INTERVAL_MS, NOTICES_PER_STREAM};
+use crate::log::Log;
 use crate::retention::{Removed, Retention};
+use crate::rounds::Rounds;
+use crate::trouble::Frozen;
 
 /// How much memory goes round between the writer and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,14 +92,14 @@ pub enum Answer {
     },
 }
 
-enum Request {
+pub(crate) enum Request {
     Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
     Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },
 }
 
-struct Reply {
-    answer: Answer,
-    batch: Option<Batch>,
+pub(crate) struct Reply {
+    pub(crate) answer: Answer,
+    pub(crate) batch: Option<Batch>,
 }
 
 /// What the writer's end knows of a stream, so that it can say what became of it when the thread is no more.
@@ -129,6 +132,8 @@ impl Drop for LastWord {
 pub struct Journal {
     requests: Sender<Request>,
     replies: Receiver<Reply>,
+    /// Answers that belong to no batch.
+    notices: Receiver<Answer>,
     wake: Arc<Wake>,
     idle: Vec<Batch>,
     /// Batches that have not come back.
@@ -151,7 +156,8 @@ impl Journal {
             let sleeper = Arc::clone(&sleeper);
             move || sleeper.get().into_iter().for_each(Thread::unpark)
         }));
-        let (mut journal, worker) = Journal::connect(logs, limits, &consumer, Arc::clone(&wake))?;
+        let (mut journal, worker) =
+            Journal::connect(logs, limits, &consumer, (Arc::clone(&wake), Instant::now()))?;
         let work = move || {
             let _last_word = LastWord(consumer);
             run(worker, &wake)
@@ -163,7 +169,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work).
+    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work) and
+    /// when it is [due](Worker::due_at), from `now` on.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
@@ -171,8 +178,9 @@ impl Journal {
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: &Arc<Wake>,
+        now: Instant,
     ) -> io::Result<(Journal, Worker<D>)> {
-        Journal::connect(logs, limits, consumer, Arc::new(Wake::new(|| ())))
+        Journal::connect(logs, limits, consumer, (Arc::new(Wake::new(|| ())), now))
     }
 
     /// Both ends, connected. The journal notifies `wake` when there is work.
@@ -180,7 +188,7 @@ impl Journal {
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: &Arc<Wake>,
-        wake: Arc<Wake>,
+        (wake, now): (Arc<Wake>, Instant),
     ) -> io::Result<(Journal, Worker<D>)> {
         if logs.len() > STREAMS_MAX {
             let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
@@ -190,15 +198,18 @@ impl Journal {
         let (requests, to_do) = mailbox(batches + 1);
         // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
         let (done, replies) = mailbox(batches + 1);
+        let (told, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
         let streams =
             logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
         let streams = streams.collect();
-        let round = Round::new(logs.len(), batches);
-        let worker = Worker { logs, round, to_do, done, consumer: Arc::clone(consumer) };
+        let rounds = Rounds::new(logs.len(), batches, done, told);
+        let check_at = now + CHECK_INTERVAL;
+        let worker = Worker { logs, rounds, to_do, consumer: Arc::clone(consumer), check_at };
         let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
         let journal = Journal {
             requests,
             replies,
+            notices,
             wake,
             idle,
             outstanding: 0,
@@ -300,6 +311,9 @@ impl Journal {
     pub fn next_answer_and_batch(&mut self) -> Option<(Answer, Option<Batch>)> {
         // Asked first: what is there afterwards is all there will be.
         let is_dead = self.replies.is_closed();
+        if let Some(notice) = self.notices.pop() {
+            return Some((notice, None));
+        }
         let Some(Reply { answer, batch }) = self.replies.pop() else {
             return if is_dead { self.give_up().map(|answer| (answer, None)) } else { None };
         };
@@ -333,7 +347,9 @@ impl Journal {
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let is_dead = self.replies.is_closed();
-        self.replies.is_empty() && !(is_dead && self.streams.iter().any(Known::is_owed))
+        self.replies.is_empty()
+            && self.notices.is_empty()
+            && !(is_dead && self.streams.iter().any(Known::is_owed))
     }
 
     /// How many batches have not come back.
@@ -368,12 +384,15 @@ impl Drop for Journal {
 /// Why streams are frozen whose thread is no more.
 const DIED: &str = "the thread that writes the journal has died of a panic";
 
+/// How often the files are checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
+
 /// The thread's life.
 fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = worker.is_closed();
-        if worker.turn() {
+        if worker.turn(Instant::now()) {
             continue;
         }
         if is_last {
@@ -381,7 +400,7 @@ fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
         }
         wake.park();
         if !worker.has_work() && !worker.is_closed() {
-            thread::park();
+            thread::park_timeout(worker.due_at().saturating_duration_since(Instant::now()));
         }
         wake.unpark();
     }
@@ -390,31 +409,38 @@ fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
 /// What the journal thread does, one step at a time.
 pub struct Worker<D: Disk> {
     logs: Vec<Log<D>>,
-    round: Round,
+    rounds: Rounds,
     to_do: Receiver<Request>,
-    done: Sender<Reply>,
     consumer: Arc<Wake>,
+    check_at: Instant,
 }
 
 impl<D: Disk> Worker<D> {
-    /// Writes the next stream of the round and answers for it. Without a round it begins one with all requests that are
-    /// there. Returns whether there was something to do.
-    pub fn turn(&mut self) -> bool {
-        if self.round.dirty.is_empty() && !self.round.gather(&mut self.to_do, &mut self.logs, &mut self.done)
-        {
-            return false;
+    /// Takes all requests that are there, writes what can be written, and checks the files when that is due. Returns whether
+    /// there was a request.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let has_any = self.rounds.gather(&mut self.to_do, &mut self.logs);
+        self.rounds.write(&mut self.logs, now, &self.consumer);
+        if now >= self.check_at {
+            self.rounds.check_files(&mut self.logs);
+            self.check_at = now + CHECK_INTERVAL;
         }
-        self.round.write_next(&mut self.logs, &mut self.done);
-        // The other streams' syncs are not waited for.
-        self.done.publish();
-        self.consumer.notify();
-        true
+        if self.rounds.publish() {
+            self.consumer.notify();
+        }
+        has_any
     }
 
-    /// Whether the next [`turn`](Worker::turn) has something to do.
+    /// Whether there is a request.
     #[must_use]
     pub fn has_work(&self) -> bool {
-        !self.round.dirty.is_empty() || !self.to_do.is_empty()
+        !self.to_do.is_empty()
+    }
+
+    /// When the next [`turn`](Worker::turn) is due although there is no request.
+    #[must_use]
+    pub fn due_at(&self) -> Instant {
+        self.rounds.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
     }
 
     /// Whether the [`Journal`] is gone. Requests that it left may still be there.
@@ -423,8 +449,11 @@ impl<D: Disk> Worker<D> {
         self.to_do.is_closed()
     }
 
-    /// Ends all streams. Returns why streams are frozen, if some are.
-    pub fn close(self) -> Vec<Frozen> {
+    /// Gives up what waits for room, and ends all streams. Returns why streams are frozen, if some are.
+    pub fn close(mut self) -> Vec<Frozen> {
+        self.rounds.give_up(&mut self.logs);
+        self.rounds.publish();
+        self.consumer.notify();
         self.logs.into_iter().filter_map(|log| log.close().err()).collect()
     }
 }
@@ -433,99 +462,4 @@ impl<D: Disk> fmt::Debug for Worker<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Worker").field("logs", &self.logs).finish_non_exhaustive()
     }
-}
-
-/// What one round writes. All its memory is there from the start.
-struct Round {
-    /// The batches of each stream, in order.
-    batches: Vec<Vec<Batch>>,
-    /// The streams that have some, in the order of their first.
-    dirty: VecDeque<StreamIndex>,
-    /// Where each stream's de-duplication window begins behind what is written. It holds when that is durable: a segment that
-    /// is made meanwhile may be all that a crash leaves.
-    noted: Vec<Option<u64>>,
-    capacity: usize,
-}
-
-impl Round {
-    fn new(streams: usize, capacity: usize) -> Round {
-        let batches = (0..streams).map(|_| Vec::new()).collect();
-        Round { batches, dirty: VecDeque::with_capacity(streams), noted: vec![None; streams], capacity }
-    }
-
-    /// Takes all requests that are there. Returns whether there was one.
-    fn gather<D: Disk>(
-        &mut self,
-        to_do: &mut Receiver<Request>,
-        logs: &mut [Log<D>],
-        done: &mut Sender<Reply>,
-    ) -> bool {
-        let mut has_any = false;
-        while let Some(request) = to_do.pop() {
-            has_any = true;
-            match request {
-                Request::Append { stream, batch, deduplicate_from } => {
-                    if let (Some(noted), Some(_)) = (self.noted.get_mut(stream as usize), deduplicate_from) {
-                        *noted = deduplicate_from;
-                    }
-                    let Some(batches) = self.batches.get_mut(stream as usize) else {
-                        reply(done, unknown(stream), Some(batch));
-                        continue;
-                    };
-                    if batches.is_empty() {
-                        // Grows once, to what it can ever hold.
-                        batches.reserve(self.capacity);
-                        self.dirty.push_back(stream);
-                    }
-                    batches.push(batch);
-                }
-                Request::Retain { stream, retention, now_ns, keep_from } => {
-                    let log = logs.get(stream as usize);
-                    let removed = log.map(|log| log.retain(&retention, now_ns, keep_from));
-                    let removed = removed.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-                    let first = log.map_or(0, |log| log.source().first().unwrap_or_else(|| log.next()));
-                    reply(done, Answer::Retained { stream, removed, first }, None);
-                }
-            }
-        }
-        has_any
-    }
-
-    /// Writes what the round has of its next stream, in as few writes as it can be.
-    fn write_next<D: Disk>(&mut self, logs: &mut [Log<D>], done: &mut Sender<Reply>) {
-        let Some(stream) = self.dirty.pop_front() else { return };
-        let (Some(log), Some(batches)) =
-            (logs.get_mut(stream as usize), self.batches.get_mut(stream as usize))
-        else {
-            return;
-        };
-        let outcome = log.append(batches).map_err(|error| log.give_up(error));
-        let watermark = log.durable();
-        if let Some(from) = self.noted.get_mut(stream as usize).and_then(Option::take)
-            && outcome.is_ok()
-        {
-            log.deduplicate_from(from);
-        }
-        for batch in batches.drain(..) {
-            let answer = match &outcome {
-                Err(frozen) if batch.next() > watermark + 1 => {
-                    let frozen = frozen.clone();
-                    Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
-                }
-                _ => Answer::Durable { stream, watermark },
-            };
-            reply(done, answer, Some(batch));
-        }
-    }
-}
-
-fn unknown(stream: StreamIndex) -> Answer {
-    let reason = format!("there is no stream {stream}").into();
-    let frozen = Frozen { reason, kind: io::ErrorKind::NotFound };
-    Answer::Frozen { stream, watermark: 0, frozen, is_batch_lost: false }
-}
-
-fn reply(done: &mut Sender<Reply>, answer: Answer, batch: Option<Batch>) {
-    // There is room: never are more requests unanswered than the mailbox has places.
-    let _ = done.push(Reply { answer, batch });
 }

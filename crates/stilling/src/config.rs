@@ -79,6 +79,8 @@ pub struct ServeConfig {
     pub hub: HubConfig,
     /// Where the hub runs. Default: `Auto`.
     pub hub_thread: HubThread,
+    /// Writes a line to the log when the condition of a stream changes; called on a thread of its own. Default: nothing does.
+    pub log: Option<fn(&str)>,
 }
 
 /// Where the hub runs.
@@ -137,6 +139,7 @@ impl Default for ServeConfig {
             app: None,
             hub: HubConfig::default(),
             hub_thread: HubThread::Auto,
+            log: None,
         }
     }
 }

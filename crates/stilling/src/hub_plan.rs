@@ -8,12 +8,13 @@ use stilling_hub::{Now, Threads};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, Log, OpenError};
+use stilling_journal::{Config as LogConfig, Limits, Log as StreamLog, OpenError};
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::hub::{self, HubDesk, Opened, Runner, SteppedJournal};
 use crate::lifecycle::{EndUnless, Lifecycle};
+use crate::log::Log;
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
@@ -29,6 +30,7 @@ pub(crate) struct HubPlan<D: Disk = FileDisk> {
     streams: usize,
     /// Numbers that nobody outside can guess: what subjects are hashed with, and the server's id.
     secret: [u64; 3],
+    log: Option<fn(&str)>,
 }
 
 /// A hub in the first shard that is the same each time, if its streams are in memory: for simulated worlds.
@@ -55,6 +57,8 @@ pub struct SimulatedStorage<'a> {
     pub log: LogConfig,
     /// The memory between hub and journal.
     pub limits: Limits,
+    /// What the journal's clock says at the beginning.
+    pub now: Instant,
 }
 
 /// A hub in the first shard, with its streams on simulated disks. The caller runs the journal.
@@ -73,7 +77,7 @@ pub fn hub_on_simulated_disks(
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
     let (desks, _) = plan.start_with(shards, overview, lifecycle, |logs, limits, wake| {
-        let (threads, journal) = hub::start_stepped(logs, limits, wake)?;
+        let (threads, journal) = hub::start_stepped(logs, limits, (wake, storage.now))?;
         stepped = Some(journal);
         Ok(threads)
     })?;
@@ -84,7 +88,9 @@ pub fn hub_on_simulated_disks(
 impl HubPlan {
     /// Opens the streams, if anybody can come to them.
     pub(crate) fn make(config: &ServeConfig) -> Result<Option<HubPlan>, ServeError> {
-        config.hub.has_listeners().then(|| HubPlan::of(&config.hub, config.hub_thread)).transpose()
+        let make =
+            || HubPlan::of(&config.hub, config.hub_thread).map(|plan| HubPlan { log: config.log, ..plan });
+        config.hub.has_listeners().then(make).transpose()
     }
 
     fn of(config: &settings::HubConfig, hub_thread: HubThread) -> Result<HubPlan, ServeError> {
@@ -126,13 +132,13 @@ impl<D: Disk> HubPlan<D> {
         let rules = Rules { sources: config.syslog_sources.clone(), subject: config.syslog_subject.clone() };
         let syslog = Arc::new(rules);
         let secret = std::array::from_fn(|_| hub::unpredictable());
-        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret })
+        Ok(HubPlan { opened, users, syslog, payload_size_max, has_thread, streams: count, secret, log: None })
     }
 
     /// What there is to say before it runs.
     pub(crate) fn banner(&self) -> Vec<String> {
         let place = if self.has_thread { "on a thread of its own" } else { "in shard 0" };
-        let mut lines: Vec<String> = self.opened.findings().collect();
+        let mut lines: Vec<String> = self.opened.findings().chain(self.opened.write_methods()).collect();
         lines.push(format!("streams {}, hub {place}", self.streams));
         lines
     }
@@ -143,9 +149,9 @@ impl<D: Disk> HubPlan<D> {
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
-        start_journal: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
+        start_journal: impl FnOnce(Vec<StreamLog<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
-        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, .. } = self;
+        let HubPlan { opened, users, syslog, payload_size_max, has_thread, secret, log, .. } = self;
         let [key, other_key, id] = secret;
         let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
         let wake = if has_thread {
@@ -160,7 +166,8 @@ impl<D: Disk> HubPlan<D> {
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &wake, start_journal)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
-        let mut runner = Some(Runner::new(hub, inlets));
+        let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
+        let mut runner = Some(Runner::new(hub, inlets, log));
         let info = hub::info(id, users.are_any(), payload_size_max);
         let mut desks = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {

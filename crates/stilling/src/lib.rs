@@ -34,6 +34,7 @@ mod hub;
 mod hub_plan;
 mod lifecycle;
 mod listeners;
+mod log;
 mod metrics;
 mod nats;
 mod overview;

@@ -53,7 +53,7 @@ pub(super) struct StreamDraft {
     retention_bytes: Option<u64>,
     retention_records: Option<u64>,
     retention_age: Option<Duration>,
-    dedup_window: Option<u32>,
+    dedup_time: Option<Duration>,
     message_size_max: Option<u32>,
 }
 
@@ -105,11 +105,11 @@ pub(super) const STREAM_KEYS: [Key<StreamDraft>; 8] = [
         set: |stream, said| read_duration(said.one()?).map(|age| stream.retention_age = Some(age)),
     },
     Key {
-        name: "dedup-window",
-        value: "N",
-        default: "65536",
-        words: "How many message ids (Nats-Msg-Id) are remembered, to recognise what is sent twice; 0: none",
-        set: |stream, said| said.number().map(|window| stream.dedup_window = Some(window)),
+        name: "dedup-time",
+        value: "TIME",
+        default: "2m",
+        words: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; 0: never",
+        set: |stream, said| read_duration(said.one()?).map(|time| stream.dedup_time = Some(time)),
     },
     Key {
         name: "max-message-size",
@@ -320,7 +320,7 @@ pub(crate) fn streams(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<St
             records: draft.retention_records,
             age: draft.retention_age,
         };
-        stream.dedup_window = draft.dedup_window.unwrap_or(stream.dedup_window);
+        stream.dedup_time = draft.dedup_time.unwrap_or(stream.dedup_time);
         stream.message_size_max = draft.message_size_max.unwrap_or(stream.message_size_max);
         streams.push(table, stream);
     }
@@ -457,17 +457,17 @@ mod tests {
         all.durability = Durability::Memory;
         all.retention =
             Retention { bytes: 1 << 30, records: Some(10), age: Some(Duration::from_secs(172_800)) };
-        (all.dedup_window, all.message_size_max) = (0, 65_536);
-        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-window=0:max-message-size=64KiB";
+        (all.dedup_time, all.message_size_max) = (Duration::from_secs(30), 65_536);
+        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB";
         assert_eq!(stream(word), Ok(all));
         assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
         for (word, reason) in [
             ("events", "`events` is no stream, such as orders=orders.>"),
             ("=a", "this stream has no name"),
             ("a=b:disc", "durability: `disc` is no durability: disk"),
-            ("a=b:dedup-windw=1", "a stream has no key `dedup-windw`; did you mean `dedup-window`?"),
+            ("a=b:dedup-tme=1", "a stream has no key `dedup-tme`; did you mean `dedup-time`?"),
             ("a=b:colour=red", "a stream has no key `colour`; it has name, subjects, durability"),
-            ("a=b:dedup-window=x", "dedup-window: `x` is no whole number from 0 to 4294967295"),
+            ("a=b:dedup-time=x", "dedup-time: `x` is not a number of seconds"),
             ("a=b:retention-bytes=1M", "retention-bytes: `1M` is not a number of bytes"),
             ("a=b:retention-age=soon", "retention-age: `soon` is not a number of seconds"),
         ] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stilling_wire::nats::{DISK_HUNG, Headers, PubVerdict};
+use stilling_wire::nats::{DISK_FULL, DISK_HUNG, Headers, PubVerdict};
 
 use crate::limits::HINT_MAX;
 use crate::outcome::Reason;
@@ -46,7 +46,7 @@ pub(super) fn judge(headers: &[u8], payload: &[u8]) -> Verdict {
         },
         Ok(PubVerdict::Refused(refusal)) => {
             let (code, error_code) = (refusal.code, refusal.error_code);
-            let is_hung = refusal.description == DISK_HUNG;
+            let is_hung = [DISK_HUNG, DISK_FULL].contains(&&*refusal.description);
             let reason = Reason::Refused {
                 stream: refusal.stream.into_owned(),
                 code,

@@ -268,17 +268,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let messages = (stream.visible + 1).saturating_sub(first);
         // Of a stream on disk it is not known. Clients do not read a state without it.
         let bytes: usize = stream.memory.iter().map(Batch::size).sum();
-        // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server;
-        // when one on disk began is not known, and it is not to seem to be another one with each start.
-        let begun_ns = (stream.config.durability != Durability::Disk).then_some(self.started_ns);
         let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), time);
-        let created = known(begun_ns);
+        // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server.
+        let created = time(stream.created_ns);
         json!({
             "config": {
                 "name": stream.config.name, "subjects": stream.config.subjects,
                 "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
                 "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
-                "max_msgs_per_subject": -1, "max_msg_size": size_max, "discard": "old", "storage": storage,
+                "max_msgs_per_subject": -1, "max_msg_size": size_max,
+                "duplicate_window": stream.config.dedup_time_ns, "discard": "old", "storage": storage,
                 "num_replicas": 1, "allow_direct": true, "sealed": false,
                 "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
             },

@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_journal::{Chunk, From, GapCause, ReadOrder, Record};
-use stilling_wire::nats::{AckSubject, FLOW_CONTROL, IDLE_HEARTBEAT};
+use stilling_journal::{Chunk, From, Gap, GapCause, ReadOrder, Record};
+use stilling_wire::nats::{AckSubject, FLOW_CONTROL, GAP_CAUSE, GAP_FIRST, GAP_LAST, IDLE_HEARTBEAT};
 
 use super::roster::{Pull, State, Ticket, Wanted};
 use super::unsent::{Ended, Visible};
@@ -111,8 +111,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Records have come.
     pub(super) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) {
+        let health = &mut self.streams[chunk.stream as usize].health;
+        match &chunk.failure {
+            Some(failure) => health.read_failed(failure),
+            None => health.read_succeeded(),
+        }
         let Some(number) = self.consumers.by_ticket(chunk.ticket) else { return self.answer_read(chunk) };
-        self.count_removed(number, &chunk);
+        let removed = self.count_removed(number, &chunk);
+        if let Some(removed) = removed {
+            self.report_gap(number, removed);
+        }
         if let Some(consumer) = self.consumers.get_mut(number) {
             let visible = match consumer.state {
                 State::Reading(visible) => visible,
@@ -126,15 +134,33 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Counts what was removed before a consumer came to it. As nats-server has it, the consumer goes on with what comes
     /// next, and whoever follows sees it by the sequences. Who begins with the oldest there is misses nothing.
-    fn count_removed(&mut self, number: u32, chunk: &Chunk) {
-        let Some(consumer) = self.consumers.get(number) else { return };
+    ///
+    /// Returns what a consumer that had begun before has missed by it.
+    fn count_removed(&mut self, number: u32, chunk: &Chunk) -> Option<Gap> {
+        let consumer = self.consumers.get(number)?;
         let stream = &mut self.streams[consumer.wanted.stream];
-        let Some(next) = consumer.next.filter(|&next| next > 1) else { return };
-        if stream.config.durability != Durability::None {
-            let first = chunk.get(0).map(|(sequence, ..)| sequence);
-            let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
-            stream.passed_over.removed += begin.saturating_sub(next);
+        let next = consumer.next.filter(|&next| next > 1)?;
+        if stream.config.durability == Durability::None {
+            return None;
         }
+        let first = chunk.get(0).map(|(sequence, ..)| sequence);
+        let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
+        stream.passed_over.removed += begin.saturating_sub(next);
+        let has_begun = consumer.wanted.from != From::Sequence(next);
+        (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
+    }
+
+    /// Tells the consumer's listeners which sequences they miss, with a heartbeat. Of those who pull only such as have asked for
+    /// heartbeats are told: others might take it for an error.
+    fn report_gap(&mut self, number: u32, gap: Gap) {
+        let Some(consumer) = self.consumers.get(number) else { return };
+        let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return };
+        let is_pushed = consumer.wanted.deliver.is_some();
+        if !is_pushed && consumer.pulls().front().is_none_or(|pull| pull.heartbeat_ns.is_none()) {
+            return;
+        }
+        let headers = gap_status(gap, consumer.delivered, consumer.last);
+        self.send_status(&target, b"", &headers);
     }
 
     fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
@@ -180,14 +206,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         consumer.state = State::Asleep;
         if let Some(gap) = chunk.gap {
-            let passed_over = &mut self.streams[consumer.wanted.stream].passed_over;
+            let stream = &mut self.streams[consumer.wanted.stream];
             let count = gap.count();
             match gap.cause {
-                GapCause::Removed => passed_over.removed += count,
-                GapCause::Damaged => passed_over.damaged += count,
+                GapCause::Removed => stream.passed_over.removed += count,
+                GapCause::Damaged => stream.passed_over.damaged += count,
                 // A crash cut off a write that had not been acknowledged.
                 GapCause::Torn => {}
             }
+            stream.health.passed_over(gap);
+            self.report_gap(number, gap);
         }
         if last_client.is_some() {
             return self.mark(number, last_client);
@@ -546,6 +574,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 const NO_MESSAGES: &[u8] = b"NATS/1.0 404 No Messages\r\n\r\n";
 const CONSUMER_DELETED: &[u8] = b"NATS/1.0 409 Consumer Deleted\r\n\r\n";
 const REQUEST_TIMEOUT: &[u8] = b"NATS/1.0 408 Request Timeout\r\n\r\n";
+
+/// The status that tells of sequences which a consumer does not get. It is a heartbeat to clients that do not know the headers,
+/// with what they check in one.
+fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u64) -> Vec<u8> {
+    let cause = match cause {
+        GapCause::Removed => "removed",
+        GapCause::Damaged => "damaged",
+        GapCause::Torn => "torn",
+    };
+    format!(
+        "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {delivered}\r\nNats-Last-Stream: {last_sequence}\r\n\
+         {GAP_FIRST}: {first}\r\n{GAP_LAST}: {last}\r\n{GAP_CAUSE}: {cause}\r\n\r\n"
+    )
+    .into_bytes()
+}
 
 /// Where a flow control request is answered to.
 fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {

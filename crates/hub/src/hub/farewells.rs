@@ -4,18 +4,20 @@
 use super::{Hub, Now, Outlets};
 use crate::intake::Client;
 use crate::storage::Storage;
-use crate::stream::{Promise, PromisedTo};
+use crate::stream::{Promise, PromisedTo, Stream};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a connection closed behind everything that is promised to it.
     pub(super) fn bid_farewell(&mut self, client: Client, now: Now) {
         let mut waits_for = 0;
-        for stream in self.streams.iter_mut().filter(|stream| !stream.is_settled()) {
+        let is_awaited =
+            |stream: &&mut Stream| !stream.is_settled() && !stream.has_waited_too_long(now.steady_ns);
+        for stream in self.streams.iter_mut().filter(is_awaited) {
             let to = PromisedTo::Farewell;
             stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
             waits_for += 1;
         }
-        if waits_for == 0 || self.patience.is_over() {
+        if waits_for == 0 || self.patience.is_hung() {
             self.outs[client.shard as usize].close(client.token);
         } else {
             self.patience.begin(now.steady_ns);
@@ -25,10 +27,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Closes those that wait for a disk that has been waited for too long.
     pub(super) fn end_farewells(&mut self) {
-        if self.patience.is_over() {
-            for (client, _) in self.farewells.drain() {
-                self.outs[client.shard as usize].close(client.token);
-            }
+        if self.patience.is_hung() {
+            self.close_farewells();
+        }
+    }
+
+    /// Closes all of them.
+    pub(super) fn close_farewells(&mut self) {
+        for (client, _) in self.farewells.drain() {
+            self.outs[client.shard as usize].close(client.token);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes out: messages to subscriptions, and what publishers are told.
 
-use stilling_wire::nats::{DISK_HUNG, Msg, PubAck, PubRefusal};
+use stilling_wire::nats::{DISK_FULL, DISK_HUNG, Msg, PubAck, PubRefusal};
 
 use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
@@ -14,6 +14,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let loss = match refusal {
             Refusal::Frozen { .. } => Loss::Frozen,
             Refusal::Hung { .. } => Loss::Hung,
+            Refusal::NoRoom { .. } => Loss::NoRoom,
             Refusal::TooLarge { .. } => Loss::TooLarge,
             Refusal::WrongLastSequence { .. }
             | Refusal::WrongStream { .. }
@@ -163,6 +164,7 @@ pub fn describe(refusal: Refusal, frozen: Option<&str>) -> (u16, u32, String) {
             (503, 10077, format!("the stream is frozen until the next start: {}", frozen.unwrap_or("")))
         }
         Refusal::Hung { .. } => (503, 10023, DISK_HUNG.to_owned()),
+        Refusal::NoRoom { .. } => (503, 10023, DISK_FULL.to_owned()),
         Refusal::TooLarge { .. } => (400, 10054, "message size exceeds maximum allowed".to_owned()),
         Refusal::WrongLastSequence { last, .. } => (400, 10071, format!("wrong last sequence: {last}")),
         Refusal::WrongStream { .. } => (400, 10060, "expected stream does not match".to_owned()),

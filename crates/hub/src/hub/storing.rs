@@ -5,9 +5,10 @@ use stilling_ring::planted;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
 use super::unsent::Visible;
-use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos};
+use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
+use crate::limits::NOTICES_MAX;
 use crate::storage::Storage;
 use crate::stream::{Durability, Promise, PromisedTo, Stream};
 
@@ -22,11 +23,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> Result<(), Stalled> {
         self.store(client, traits, (number, found), publication, now).or_else(|stalled| {
-            self.patience.begin(now.steady_ns);
-            if !self.patience.is_over() {
-                return Err(stalled);
-            }
-            self.refuse(client, publication, Refusal::Hung { stream: number as u32 });
+            let stream = number as u32;
+            let refusal = if self.streams[number].waiting_since.is_some() {
+                // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
+                Refusal::NoRoom { stream }
+            } else {
+                self.patience.begin(now.steady_ns);
+                if !self.patience.is_hung() {
+                    return Err(stalled);
+                }
+                Refusal::Hung { stream }
+            };
+            self.refuse(client, publication, refusal);
             Ok(())
         })
     }
@@ -63,13 +71,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         let wants_answer = ticket.is_some() || !reply.is_empty();
         if let Some(id) = id
-            && let Some(original) = stream.recent.find(id, stream.next)
+            && let Some(original) = stream.dedup.find(id, now.steady_ns)
         {
-            if original > stream.visible && wants_answer && !stream.has_room_for(reply) {
+            let is_pending = original > stream.visible && !planted!("unsynced duplicate");
+            let must_wait = is_pending && wants_answer;
+            if must_wait && (!stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns)) {
                 return Err(Stalled);
             }
             self.totals.duplicates += 1;
-            if original > stream.visible {
+            if is_pending {
                 if wants_answer {
                     stream.promise(promise(original, true), reply);
                 }
@@ -86,7 +96,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
         let is_promised = wants_answer || traits.no_echo && stream.listeners > 0;
-        if stream.config.durability == Durability::Disk && is_promised && !stream.has_room_for(reply) {
+        if stream.config.durability == Durability::Disk
+            && (is_promised && !stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns))
+        {
             return Err(Stalled);
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
@@ -103,7 +115,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let sequence = stream.next;
         stream.next += 1;
         if let Some(id) = id {
-            stream.recent.note(id, sequence);
+            stream.dedup.note(id, sequence, now.steady_ns);
         }
         if stream.config.durability == Durability::Disk {
             stream.promises.records[door as usize] += 1;
@@ -132,10 +144,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         record: &Record<'_>,
         now_ns: UnixNanos,
     ) -> Result<Result<(), Refused>, Stalled> {
-        let Hub { streams, storage, .. } = self;
+        let Hub { streams, storage, batches_max, .. } = self;
         let stream = &mut streams[number];
         for _ in 0..2 {
             if stream.open.is_none() {
+                if stream.batches() >= *batches_max {
+                    return Err(Stalled);
+                }
                 let mut batch = storage.batch().ok_or(Stalled)?;
                 batch.begin(stream.next, now_ns);
                 stream.open = Some(batch);
@@ -146,12 +161,36 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 Err(Refused::TooLarge) => return Ok(Err(Refused::TooLarge)),
                 Err(Refused::Full) => {
                     if let Some(batch) = stream.seal() {
-                        storage.append(number as u32, batch, stream.recent.first(stream.next));
+                        storage.append(number as u32, batch, stream.dedup.first(stream.next));
                     }
                 }
             }
         }
         Ok(Err(Refused::TooLarge))
+    }
+}
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Times the writes that are under way, and collects log lines. Connections that are to be closed do not wait for a stream
+    /// without room.
+    pub(super) fn watch_disks(&mut self, now_ns: SteadyNanos) {
+        let mut is_overdue = false;
+        for stream in &mut self.streams {
+            is_overdue |= stream.watch_disk(now_ns);
+            while self.notices.len() < NOTICES_MAX
+                && let Some(line) = stream.health.next_line(&stream.config.name, now_ns)
+            {
+                self.notices.push_back(line);
+            }
+        }
+        if is_overdue {
+            self.close_farewells();
+        }
+    }
+
+    /// A line for the log: a change of a stream's condition, why, and what to do.
+    pub fn next_notice(&mut self) -> Option<String> {
+        self.notices.pop_front()
     }
 }
 
@@ -163,7 +202,7 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Op
         let Some(rest) = name.strip_prefix(b"Nats-") else { continue };
         if name == MESSAGE_ID.as_bytes() {
             // The first counts, as when the window is built again.
-            id.get_or_insert_with(|| stream.recent.name(value));
+            id.get_or_insert_with(|| stream.dedup.name(value));
         } else if name == EXPECTED_LAST_SEQUENCE.as_bytes() {
             let last = stream.next - 1;
             let expected = std::str::from_utf8(value).ok().and_then(|value| value.parse::<u64>().ok());

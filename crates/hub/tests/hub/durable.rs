@@ -73,7 +73,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
     let outside = Outside { told, acknowledged: BTreeSet::new(), seen: BTreeSet::new() };
     let storage = Threads::new(journal, replay);
-    let resumed = [Resumed { first: 1, next: 1 }];
+    let resumed = [Resumed::default()];
     let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), 0));
     let (publisher, subscriber) = (client(0, 1), client(1, 2));
     let mut asked = Intake::new();

@@ -4,6 +4,7 @@
 mod asking;
 mod clients;
 mod consumers;
+mod dedup;
 mod durable;
 mod fan_out;
 mod life;

@@ -12,7 +12,7 @@ use stilling_hub::{
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, Batch, Chunk, Config, Log, ReadOrder, Recovery, Retention, Source, StreamIndex, read_chunk,
+    Answer, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Retention, Source, StreamIndex, read_chunk,
 };
 
 /// Short segments, so that there are many.
@@ -26,7 +26,7 @@ pub(crate) struct SteppedStorage {
     pub(crate) logs: Vec<Log<SimulatedDisk>>,
     sources: Vec<Source<SimulatedDisk>>,
     idle: Vec<Batch>,
-    pub(crate) waiting: VecDeque<(StreamIndex, Batch)>,
+    pub(crate) waiting: VecDeque<(StreamIndex, Batch, u64)>,
     pub(crate) answers: VecDeque<(Answer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,
     /// Orders that may wait, and chunks.
@@ -56,11 +56,14 @@ impl SteppedStorage {
 
     /// Writes the oldest batch that waits. The hub is not told before it asks. Returns whether there was one.
     pub(crate) fn write(&mut self) -> bool {
-        let Some((stream, batch)) = self.waiting.pop_front() else { return false };
+        let Some((stream, batch, dedup_from)) = self.waiting.pop_front() else { return false };
         let mut batches = [batch];
         let log = &mut self.logs[stream as usize];
         let answer = match log.append(&mut batches) {
-            Ok(watermark) => Answer::Durable { stream, watermark },
+            Ok(watermark) => {
+                log.deduplicate_from(dedup_from);
+                Answer::Durable { stream, watermark }
+            }
             Err(error) => {
                 let (watermark, frozen) = (log.durable(), log.give_up(error));
                 Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
@@ -98,8 +101,8 @@ impl Storage for SteppedStorage {
         self.idle.push(batch);
     }
 
-    fn append(&mut self, stream: StreamIndex, batch: Batch, _: u64) {
-        self.waiting.push_back((stream, batch));
+    fn append(&mut self, stream: StreamIndex, batch: Batch, dedup_from: u64) {
+        self.waiting.push_back((stream, batch, dedup_from));
     }
 
     fn retain(&mut self, stream: StreamIndex, _: Retention, _: u64) -> bool {
@@ -211,26 +214,20 @@ impl Rig {
             stream("none", &["none.>"], Durability::None),
         ];
         change(&mut streams);
-        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next }];
+        let resumed =
+            [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: recovery.created_ns }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max: 8 };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), 0));
-        let order = ReadOrder {
-            ticket: 0,
-            stream: 0,
-            from: stilling_journal::From::Sequence(1),
-            records_max: u32::MAX,
-        };
-        let mut reader = ids.read_from(order.from);
+        let from = recovery.deduplicate_from.max(1);
+        let mut reader = ids.read_from(stilling_journal::From::Sequence(from));
         loop {
-            let chunk = read_chunk(&mut reader, &order);
-            for (sequence, time_ns, record) in (0..chunk.len()).filter_map(|at| chunk.get(at)) {
-                hub.remember(0, sequence, time_ns, record.headers);
-            }
-            if chunk.is_end {
-                break;
+            match reader.read().expect("it can be read") {
+                Read::Batch(batch) => hub.remember(0, batch),
+                Read::Gap { .. } => {}
+                Read::End => break,
             }
         }
         (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovery)

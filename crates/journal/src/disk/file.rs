@@ -21,7 +21,7 @@ use std::sync::{Arc, OnceLock};
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fdatasync};
 use rustix::io::{Errno, ReadWriteFlags, pwritev, pwritev2};
 
-use super::{Disk, DiskFile, Entry, LockError, WriteMethod};
+use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
 use crate::batch::Aligned;
 use crate::format::segment::first_of;
 use crate::limits::{BLOCK_SIZE, ZERO_AHEAD_AFTER, ZERO_AHEAD_BELOW, ZERO_AHEAD_SIZE, ZERO_AHEAD_SIZE_FIRST};
@@ -43,6 +43,8 @@ pub enum Fresh {
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     path: Arc<Path>,
+    /// Device and inode.
+    identity: (u64, u64),
     method: WriteMethod,
     fresh: Fresh,
 }
@@ -56,7 +58,8 @@ impl FileDisk {
     pub fn make(path: &Path) -> io::Result<FileDisk> {
         make_directories(path).map_err(|error| about(path, "cannot be made", &error))?;
         let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
-        Ok(FileDisk { path: path.into(), method, fresh: Fresh::ZeroAhead })
+        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
+        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::ZeroAhead })
     }
 
     /// The directory at `path` for those who only read; it has to be there.
@@ -66,7 +69,8 @@ impl FileDisk {
     pub fn existing(path: &Path) -> io::Result<FileDisk> {
         fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
         let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
-        Ok(FileDisk { path: path.into(), method, fresh: Fresh::AsItIs })
+        let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
+        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::AsItIs })
     }
 
     /// Whether somebody has opened the directory at `path` as a stream.
@@ -158,11 +162,16 @@ impl Disk for FileDisk {
             options.custom_flags(direct_flag());
         }
         let file = options.open(self.of(name))?;
-        match fallocate(&file, FallocateFlags::empty(), 0, size) {
-            Ok(()) => {}
+        let allocated = match fallocate(&file, FallocateFlags::empty(), 0, size) {
             // No preallocation in this file system; the size alone makes the unwritten read as zeros.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size)?,
-            Err(error) => return Err(error.into()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(size),
+            outcome => outcome.map_err(io::Error::from),
+        };
+        if let Err(error) = allocated {
+            drop(file);
+            // A part of a file would take the room that is missing, and the name.
+            fs::remove_file(self.of(name))?;
+            return Err(error);
         }
         let zeroed_to = match self.fresh {
             Fresh::ZeroAhead if self.method == WriteMethod::Direct => 0,
@@ -176,6 +185,28 @@ impl Disk for FileDisk {
         Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
     }
 
+    fn open_to_write(&self, name: &str) -> io::Result<OpenFile> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        if self.method == WriteMethod::Direct {
+            options.custom_flags(direct_flag());
+        }
+        let file = options.open(self.of(name))?;
+        Ok(OpenFile { file, method: self.method.clone(), written_to: u64::MAX, small_writes: 0, size: 0 })
+    }
+
+    fn size_of(&self, name: &str) -> io::Result<u64> {
+        Ok(fs::metadata(self.of(name))?.len())
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        match fs::metadata(&self.path) {
+            Ok(metadata) => Ok(self.identity == (metadata.dev(), metadata.ino())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
         OpenOptions::new().write(true).open(self.of(name))?.set_len(size)
     }
@@ -186,6 +217,25 @@ impl Disk for FileDisk {
 
     fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
+    }
+
+    fn sync_ancestors(&self) -> io::Result<()> {
+        let path = fs::canonicalize(&self.path)?;
+        for above in path.ancestors().skip(1) {
+            match File::open(above).and_then(|directory| directory.sync_all()) {
+                Ok(()) => {}
+                // What this user may not even read, it has not made; some file systems cannot sync a directory.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::PermissionDenied
+                            | io::ErrorKind::InvalidInput
+                            | io::ErrorKind::ReadOnlyFilesystem
+                    ) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     fn lock(&self) -> Result<FileLock, LockError> {
@@ -269,6 +319,11 @@ impl OpenFile {
 }
 
 impl DiskFile for OpenFile {
+    fn status(&self) -> io::Result<FileStatus> {
+        let metadata = self.file.metadata()?;
+        Ok(FileStatus { links: metadata.nlink(), size: metadata.len() })
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < into.len() {
@@ -357,6 +412,10 @@ fn probe(directory: &Path) -> io::Result<WriteMethod> {
     };
     fs::remove_file(&path)?;
     method
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 fn about(path: &Path, what: &str, error: &io::Error) -> io::Error {

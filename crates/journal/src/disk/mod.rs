@@ -44,7 +44,7 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// [`sync`](Disk::sync).
     ///
     /// # Errors
-    /// `AlreadyExists` if there is one of that name, else the system's.
+    /// `AlreadyExists` if there is one of that name, else the system's; then there is no file.
     fn create(&self, name: &str, size: u64) -> io::Result<Self::File>;
 
     /// Opens a file for reading.
@@ -52,6 +52,24 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// # Errors
     /// The system's.
     fn open(&self, name: &str) -> io::Result<Self::File>;
+
+    /// Opens a file that is there for [`write_durable`](DiskFile::write_durable).
+    ///
+    /// # Errors
+    /// The system's.
+    fn open_to_write(&self, name: &str) -> io::Result<Self::File>;
+
+    /// The size of a file, in bytes.
+    ///
+    /// # Errors
+    /// The system's: `NotFound` if there is none of that name.
+    fn size_of(&self, name: &str) -> io::Result<u64>;
+
+    /// Whether the directory is still the one that was opened: not removed, moved or replaced.
+    ///
+    /// # Errors
+    /// The system's, if that cannot be told.
+    fn is_in_place(&self) -> io::Result<bool>;
 
     /// Cuts a file to `size` bytes; a crash may undo it.
     ///
@@ -71,6 +89,12 @@ pub trait Disk: Clone + Send + Sync + 'static {
     /// The system's. It is not to be tried again: what happened is unknown.
     fn sync(&self) -> io::Result<()>;
 
+    /// Makes the directory's own name durable, and the names of those above it.
+    ///
+    /// # Errors
+    /// The system's, as for [`sync`](Disk::sync).
+    fn sync_ancestors(&self) -> io::Result<()>;
+
     /// Keeps all others away, until the lock is dropped or its process ends.
     ///
     /// # Errors
@@ -81,8 +105,23 @@ pub trait Disk: Clone + Send + Sync + 'static {
     fn unpredictable(&self) -> u64;
 }
 
+/// What the system says of an open file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStatus {
+    /// How many names it has.
+    pub links: u64,
+    /// Its size in bytes.
+    pub size: u64,
+}
+
 /// An open file.
 pub trait DiskFile: Send + 'static {
+    /// Its links and size.
+    ///
+    /// # Errors
+    /// The system's.
+    fn status(&self) -> io::Result<FileStatus>;
+
     /// Reads at `offset` until `into` is full or the file ends; returns how many bytes.
     ///
     /// # Errors

@@ -7,19 +7,21 @@
 //!                                            pending = what may be there, in any part
 //! ```
 //!
-//! What is pending at a crash: each sector of 512 bytes of each write that has not come back, on its own, and each
-//! creation, removal and cut that no sync of the directory has covered. Before each event the disk asks what watermark
+//! What is pending at a crash: each sector of 512 bytes of each write that has not come back or whose sync failed, on its
+//! own, each creation, removal and cut that no sync of the directory has covered, and the directory itself until its name is
+//! synced. Until the crash all of it can be read, as from a page cache; a process that ends changes nothing. Before each event the disk asks what watermark
 //! has been told to the outside ([`SimulatedDisk::watch`]): so it is on record whether anything was told that a crash at
 //! that point could take back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use stilling_ring::planted;
 
-use super::{Disk, DiskFile, Entry, LockError, WriteMethod};
+use super::{Disk, DiskFile, Entry, FileStatus, LockError, WriteMethod};
 
 /// What a disk writes in one piece or not at all, in bytes.
 pub const SECTOR_SIZE: usize = 512;
@@ -64,6 +66,8 @@ pub enum Event {
     },
     /// Which names there are became durable.
     DirectorySynced,
+    /// The name of the directory itself became durable, with those above it.
+    AncestorsSynced,
 }
 
 #[derive(Default)]
@@ -77,6 +81,8 @@ struct World {
     bytes_read: u64,
     watch: Option<Watch>,
     faults: Faults,
+    /// Files that were changed from outside; a write beyond their end makes them longer.
+    changed: BTreeSet<FileId>,
 }
 
 /// What the disk refuses from now on.
@@ -84,6 +90,17 @@ struct World {
 pub struct Faults {
     /// After so many more durable writes each one fails with this error number, half written.
     pub writes: Option<(u32, i32)>,
+    /// How many writes and syncs fail; all if nothing is said.
+    pub writes_max: Option<u32>,
+    /// After that many more writes each one fails with this error number when it is synced: all of its bytes are in the page
+    /// cache, marked as clean, and can be read until the power goes; none is durable.
+    pub syncs: Option<(u32, i32)>,
+    /// After that many more reads so many fail with this error number.
+    pub reads: Option<(u32, u32, i32)>,
+    /// Removing files fails with this error number.
+    pub remove: Option<i32>,
+    /// The directory is not where it was.
+    pub is_moved: bool,
     /// Making files fails with this error number.
     pub create: Option<i32>,
     /// Syncing the directory fails with this error number.
@@ -96,6 +113,10 @@ pub struct Faults {
 pub const NO_SPACE: i32 = 28;
 /// The error number of a disk that does not answer.
 pub const INPUT_OUTPUT: i32 = 5;
+/// The error number of a process with too many open files.
+pub const TOO_MANY_FILES: i32 = 24;
+/// The error number of a user without room.
+pub const QUOTA: i32 = 122;
 /// No error number of a disk, but a mistake of the program: the write panics.
 pub const PANIC: i32 = -1;
 
@@ -153,6 +174,7 @@ impl SimulatedDisk {
     pub fn change(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut world = self.world();
         let file = *world.names.get(name).expect("the file is there");
+        world.changed.insert(file);
         change(Arc::make_mut(&mut world.contents[file]));
     }
 
@@ -188,6 +210,33 @@ impl SimulatedDisk {
 
     fn world(&self) -> MutexGuard<'_, World> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Faults {
+    /// What the next write meets: its own failure, and that of its sync.
+    fn of_write(&mut self) -> (Option<i32>, Option<i32>) {
+        let faults = (count_down(&mut self.writes), count_down(&mut self.syncs));
+        match &mut self.writes_max {
+            Some(0) => (None, None),
+            Some(left) => {
+                *left -= u32::from(faults != (None, None));
+                faults
+            }
+            None => faults,
+        }
+    }
+}
+
+/// Counts down to the first that fails.
+fn count_down(fault: &mut Option<(u32, i32)>) -> Option<i32> {
+    match fault {
+        Some((0, number)) => Some(*number),
+        Some((left, _)) => {
+            *left -= 1;
+            None
+        }
+        None => None,
     }
 }
 
@@ -263,8 +312,29 @@ impl Disk for SimulatedDisk {
         Ok(())
     }
 
+    fn open_to_write(&self, name: &str) -> io::Result<SimulatedFile> {
+        self.open(name)
+    }
+
+    fn size_of(&self, name: &str) -> io::Result<u64> {
+        let world = self.world();
+        Ok(world.contents[world.file(name)?].len() as u64)
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        Ok(!self.world().faults.is_moved)
+    }
+
+    fn sync_ancestors(&self) -> io::Result<()> {
+        let mut world = self.world();
+        refuse(world.faults.sync)?;
+        world.record(|| Event::AncestorsSynced);
+        Ok(())
+    }
+
     fn remove(&self, name: &str) -> io::Result<()> {
         let mut world = self.world();
+        refuse(world.faults.remove)?;
         world.file(name)?;
         world.record(|| Event::Removed { name: name.to_owned() });
         world.names.remove(name);
@@ -312,9 +382,23 @@ pub struct SimulatedFile {
 }
 
 impl DiskFile for SimulatedFile {
+    fn status(&self) -> io::Result<FileStatus> {
+        let world = self.disk.world();
+        let links = world.names.values().filter(|file| **file == self.file).count() as u64;
+        Ok(FileStatus { links, size: world.contents[self.file].len() as u64 })
+    }
+
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut world = self.disk.world();
         let world = &mut *world;
+        match &mut world.faults.reads {
+            Some((0, 0, _)) | None => {}
+            Some((0, left, number)) => {
+                *left -= 1;
+                return Err(io::Error::from_raw_os_error(*number));
+            }
+            Some((skipped, ..)) => *skipped -= 1,
+        }
         let content = &world.contents[self.file];
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(content.len());
         let length = into.len().min(content.len() - start);
@@ -327,14 +411,7 @@ impl DiskFile for SimulatedFile {
         let bytes = pieces.iter().flat_map(|piece| piece.iter().copied()).collect::<Arc<[u8]>>();
         let offset = usize::try_from(offset).map_err(|_| io::ErrorKind::FileTooLarge)?;
         let mut world = self.disk.world();
-        let fault = match &mut world.faults.writes {
-            Some((0, number)) => Some(*number),
-            Some((left, _)) => {
-                *left -= 1;
-                None
-            }
-            None => None,
-        };
+        let (fault, sync_fault) = world.faults.of_write();
         let taken = if fault.is_some() { bytes.len() / 2 } else { bytes.len() };
         // What a failed write left out was never given to the disk.
         let began =
@@ -343,12 +420,17 @@ impl DiskFile for SimulatedFile {
             drop(world);
             panic!("a write panics, as it was told to");
         }
+        let is_changed = world.changed.contains(&self.file);
         let content = Arc::make_mut(&mut world.contents[self.file]);
+        if is_changed && content.len() < offset + taken {
+            content.resize(offset + taken, 0);
+        }
         let Some(place) = content.get_mut(offset..offset + taken) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         place.copy_from_slice(&bytes[..taken]);
         refuse(fault)?;
+        refuse(sync_fault)?;
         if !planted!("missing sync") {
             world.record(|| Event::Synced(began));
         }
@@ -387,6 +469,7 @@ impl History {
         let synced = |at: usize| all_synced.contains(&at);
         let last_sync = done.iter().rposition(|(_, event)| *event == Event::DirectorySynced).unwrap_or(0);
         let told = self.events.get(point).map_or(self.told_at_end, |(told, _)| *told);
+        let is_anchored = done.iter().any(|(_, event)| *event == Event::AncestorsSynced);
         let mut crash =
             CrashPoint { told, names: BTreeMap::new(), contents: Vec::new(), pending: Vec::new() };
         for (at, (_, event)) in done.iter().enumerate() {
@@ -406,7 +489,10 @@ impl History {
                     // Durable bytes of a file whose size is not durable make it at least that long.
                     let content = Arc::make_mut(&mut crash.contents[*file]);
                     content.resize(content.len().max(offset + bytes.len()), 0);
-                    content[*offset..offset + bytes.len()].copy_from_slice(bytes);
+                    let range = *offset..offset + bytes.len();
+                    content[range.clone()].copy_from_slice(bytes);
+                    // What was there before and had not been synced is overwritten.
+                    crash.pending.retain(|pending| !pending.is_within(*file, &range));
                 }
                 Event::Writing { file, offset, bytes } => {
                     for from in (0..bytes.len()).step_by(SECTOR_SIZE) {
@@ -423,8 +509,11 @@ impl History {
                     crash.names.remove(name);
                 }
                 Event::Removed { name } => crash.pending.push(Pending::Removal(name.clone())),
-                Event::Synced(_) | Event::DirectorySynced => {}
+                Event::Synced(_) | Event::DirectorySynced | Event::AncestorsSynced => {}
             }
+        }
+        if !is_anchored {
+            crash.pending.push(Pending::Directory);
         }
         crash
     }
@@ -459,7 +548,7 @@ impl History {
                 Event::Removed { name } => {
                     world.names.remove(name);
                 }
-                Event::Synced(_) | Event::DirectorySynced => {}
+                Event::Synced(_) | Event::DirectorySynced | Event::AncestorsSynced => {}
             }
         }
         world.events = events;
@@ -471,9 +560,29 @@ impl History {
 enum Pending {
     Name(String, FileId),
     Size(FileId, usize),
-    Sector { file: FileId, offset: usize, bytes: Arc<[u8]>, from: usize, to: usize },
+    Sector {
+        file: FileId,
+        offset: usize,
+        bytes: Arc<[u8]>,
+        from: usize,
+        to: usize,
+    },
     Cut(FileId, usize),
     Removal(String),
+    /// The directory itself.
+    Directory,
+}
+
+impl Pending {
+    /// Whether it is a sector of that range of a file.
+    fn is_within(&self, of: FileId, range: &Range<usize>) -> bool {
+        match self {
+            Pending::Sector { file, offset, from, to, .. } => {
+                *file == of && range.start <= *offset && offset + (to - from) <= range.end
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What a crash at one point leaves for certain, and what it may leave besides.
@@ -500,9 +609,13 @@ impl CrashPoint {
         let mut contents = self.contents.clone();
         for (at, pending) in self.pending.iter().enumerate() {
             if !happened(at) {
+                if matches!(pending, Pending::Directory) {
+                    names.clear();
+                }
                 continue;
             }
             match pending {
+                Pending::Directory => {}
                 Pending::Name(name, file) => {
                     names.insert(name.clone(), *file);
                 }
@@ -541,6 +654,7 @@ impl SimulatedDisk {
             events.push((0, Event::Synced(events.len() - 1)));
         }
         events.push((0, Event::DirectorySynced));
+        events.push((0, Event::AncestorsSynced));
         world.events = events;
         world.events.len()
     }

@@ -1,11 +1,13 @@
-//! A disk that is full or broken freezes the stream: nothing more is told, what was told stays true and readable, the
-//! process lives.
+//! A broken disk freezes the stream, a full one has it wait: what was acknowledged stays true and readable, nothing else is
+//! acknowledged, the process lives.
 
 use std::io::ErrorKind;
 
-use crate::support::{batch, content, open};
-use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
-use stilling_journal::{Config, Log, OpenError};
+use crate::support::{batch, content, open, payload};
+use stilling_journal::disk::simulated::{
+    Faults, INPUT_OUTPUT, NO_SPACE, QUOTA, SimulatedDisk, TOO_MANY_FILES,
+};
+use stilling_journal::{AppendError, Config, Log, OpenError};
 
 fn check(faults: Faults, kind: ErrorKind) {
     let disk = SimulatedDisk::new();
@@ -40,17 +42,96 @@ fn check(faults: Faults, kind: ErrorKind) {
     assert!(log.append(&mut [batch]).expect("the disk is well") > durable);
 }
 
+/// Where a write fails, the segment after it is tried too; if that fails, nothing is known any more.
 #[test]
 fn a_disk_that_refuses_freezes_the_stream_for_good() {
-    for (number, kind) in [
-        (NO_SPACE, ErrorKind::StorageFull),
-        (INPUT_OUTPUT, std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind()),
-    ] {
-        for left in 0..3 {
-            check(Faults { writes: Some((left, number)), ..Faults::default() }, kind);
+    let kind = std::io::Error::from_raw_os_error(INPUT_OUTPUT).kind();
+    for left in 0..3 {
+        check(Faults { writes: Some((left, INPUT_OUTPUT)), ..Faults::default() }, kind);
+        check(Faults { syncs: Some((left, INPUT_OUTPUT)), ..Faults::default() }, kind);
+    }
+    check(Faults { create: Some(INPUT_OUTPUT), ..Faults::default() }, kind);
+    check(Faults { sync: Some(INPUT_OUTPUT), ..Faults::default() }, kind);
+}
+
+/// A stream on a disk without room: nothing is lost, what was handed over is written when there is room.
+fn check_waiting(faults: Faults) {
+    let disk = SimulatedDisk::new();
+    let (mut log, _) = open(&disk, 32_768);
+    for _ in 0..3 {
+        let batch = batch(1, log.next(), 2, 1000);
+        log.append(&mut [batch]).expect("nothing fails yet");
+    }
+    disk.fail(faults);
+    let next = log.next();
+    let mut batches: Vec<_> = (0..20).map(|at| batch(1, next + at, 1, 4000)).collect();
+    for _ in 0..3 {
+        let error = log.append(&mut batches).expect_err("there is no room");
+        assert!(matches!(error, AppendError::Waiting { .. }), "{error}");
+        assert!(error.reason().contains("stream events") && error.reason().contains("segment"), "{error}");
+        let done = batches.iter().take_while(|batch| batch.next() - 1 <= log.durable()).count();
+        batches.drain(..done);
+        assert!(log.frozen().is_none());
+        // What was begun and not finished is not left behind.
+        let files = disk.files();
+        assert!(files.iter().all(|(_, bytes)| bytes.iter().any(|byte| *byte != 0)), "a blank file is left");
+        assert_eq!(content(&log.source()).records.len() as u64, log.durable());
+    }
+    disk.fail(Faults::default());
+    assert_eq!(log.append(&mut batches).expect("there is room again"), next + 19);
+    assert_eq!(content(&log.source()).records.len() as u64, next + 19);
+    log.close().expect("there is room again");
+    let (log, recovery) = open(&disk, 32_768);
+    assert!(recovery.findings.is_empty(), "{}", recovery.findings);
+    let read = content(&log.source());
+    assert_eq!((read.records.len() as u64, read.gaps.len()), (next + 19, 0));
+    assert!(read.records.iter().all(|(sequence, bytes)| *bytes == payload(1, *sequence, bytes.len())));
+}
+
+/// Invariant 5 without a restart: a full disk costs time, whether a segment cannot be made or not be written.
+#[test]
+fn a_stream_without_room_waits_and_goes_on() {
+    for number in [NO_SPACE, QUOTA] {
+        for left in 0..6 {
+            check_waiting(Faults { writes: Some((left, number)), ..Faults::default() });
         }
-        check(Faults { create: Some(number), ..Faults::default() }, kind);
-        check(Faults { sync: Some(number), ..Faults::default() }, kind);
+        check_waiting(Faults { sync: Some(number), ..Faults::default() });
+    }
+    for number in [NO_SPACE, QUOTA, TOO_MANY_FILES] {
+        check_waiting(Faults { create: Some(number), ..Faults::default() });
+    }
+}
+
+/// One write, or its sync, that fails costs a segment: what was not acknowledged is written again into the next one.
+#[test]
+fn a_write_that_fails_once_is_made_again_in_a_new_segment() {
+    for is_sync in [false, true] {
+        // The first write of the others is a header.
+        for left in 1..7 {
+            let disk = SimulatedDisk::new();
+            let (mut log, _) = open(&disk, 32_768);
+            let mut records = 0;
+            for at in 0..12 {
+                if at == left {
+                    let fault = Some((0, INPUT_OUTPUT));
+                    disk.fail(match is_sync {
+                        true => Faults { syncs: fault, writes_max: Some(1), ..Faults::default() },
+                        false => Faults { writes: fault, writes_max: Some(1), ..Faults::default() },
+                    });
+                }
+                let first = log.next();
+                let mut batches = [batch(1, first, 2, 1000), batch(1, first + 2, 1, 500)];
+                records = log.append(&mut batches).expect("the next segment takes it");
+                let failed = log.take_failed_write();
+                assert_eq!(failed.is_some(), at == left, "{left}: {failed:?}");
+            }
+            assert_eq!(records, 36);
+            let before = content(&log.source());
+            drop(log);
+            for read in [before, content(&open(&disk, 32_768).0.source())] {
+                assert_eq!((read.records.len(), read.gaps.len()), (36, 0));
+            }
+        }
     }
 }
 

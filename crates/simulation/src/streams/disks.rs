@@ -1,5 +1,7 @@
 //! What becomes of the disks when a server ends: sealed in order, or cut off at any point.
 
+use std::time::Instant;
+
 use stilling::parts::SteppedJournal;
 use stilling_journal::disk::simulated::SimulatedDisk;
 
@@ -21,13 +23,13 @@ pub(super) enum Cut {
 pub(super) fn cut(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    how: Cut,
+    (how, now): (Cut, Instant),
     random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
     let mut before: Vec<usize> = recorded(disks);
     for _ in 0..random.below(STEPS_MAX + 1) {
         before = recorded(disks);
-        if !journal.writer.turn() {
+        if !journal.writer.turn(now) {
             break;
         }
     }
@@ -39,10 +41,10 @@ pub(super) fn cut(
 pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    how: Option<Cut>,
+    (how, now): (Option<Cut>, Instant),
     random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
-    while journal.writer.turn() {}
+    while journal.writer.turn(now) {}
     let before = recorded(disks);
     drop(journal.reader);
     // A frozen stream is not sealed; its server has reported it.

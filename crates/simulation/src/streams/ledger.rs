@@ -221,6 +221,8 @@ impl Ledger {
         let config = Config { segment_size: self.segment_size, ..Config::default() };
         let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
         let mut content = Content { first: recovery.first.max(1), ..Content::default() };
+        // Each segment begins with a block of its own.
+        content.bytes = (recovery.segments * BLOCK_SIZE) as u64;
         content.findings =
             format!("{} to {}, next {}; {}", recovery.first, recovery.last, recovery.next, recovery.findings);
         let mut reader = log.source().read_from(From::Sequence(1));

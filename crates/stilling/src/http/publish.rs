@@ -290,6 +290,10 @@ fn objection(refusal: Refusal, stream: &str) -> Objection {
             Status::ServiceUnavailable,
             format!("the disk of the stream {stream} does not answer; nothing more is taken before it does"),
         ),
+        Refusal::NoRoom { .. } => Objection::new(
+            Status::ServiceUnavailable,
+            format!("the disk of the stream {stream} has no room; nothing more is taken before it has"),
+        ),
         Refusal::TooLarge { .. } => Objection::new(
             Status::ContentTooLarge,
             format!("the message is longer than the stream {stream} takes"),

@@ -134,7 +134,7 @@ mod tests {
         let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
         let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), 0));
         let counters = hub.counters();
-        let runner = Runner::new(hub, inlets);
+        let runner = Runner::new(hub, inlets, None);
         (ports.pop().expect("one for each shard"), runner, counters)
     }
 

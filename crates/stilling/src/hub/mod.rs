@@ -71,7 +71,7 @@ pub(crate) fn stream_config(stream: &settings::StreamConfig) -> StreamConfig {
             records: stream.retention.records,
             age_ns: stream.retention.age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
         },
-        deduplication_window: stream.dedup_window.into(),
+        dedup_time_ns: u64::try_from(stream.dedup_time.as_nanos()).unwrap_or(u64::MAX),
         message_size_max: stream.message_size_max as usize,
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use stilling_hub::{Durability, Hub, HubConfig, Resumed, Storage, StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::Disk;
@@ -15,7 +16,7 @@ use stilling_journal::{
     Answer, Batch, Chunk, Config as LogConfig, Journal, Limits, Log, OpenError, Read, ReadOrder, Recovery,
     Replay, ReplayWorker, Retention, Source, StreamIndex, Worker,
 };
-use stilling_ring::{Receiver, Wake, mailbox};
+use stilling_ring::{Receiver, Wake, mailbox, planted};
 
 use super::runner::Mailboxes;
 use crate::config::ServeError;
@@ -28,6 +29,8 @@ pub(crate) struct Opened<D: Disk = FileDisk> {
     config: HubConfig,
     data: PathBuf,
     limits: Limits,
+    /// When this was made: the creation time of streams that are new.
+    opened_ns: UnixNanos,
     /// Whether there is a directory; without, it is made with the first record.
     logs: Option<Vec<Log<D>>>,
     recoveries: Vec<Recovery>,
@@ -38,9 +41,13 @@ impl Opened {
     pub(crate) fn open(config: HubConfig, data: &Path, message_size_max: usize) -> Result<Opened, OpenError> {
         let batch_size = (message_size_max + RECORD_EXTRA_MAX).max(Limits::default().batch_size);
         let limits = Limits { batch_size, ..Limits::default() };
-        let mut opened = Opened { config, data: data.to_owned(), limits, logs: None, recoveries: Vec::new() };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let opened_ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let data_folder = data.to_owned();
+        let mut opened =
+            Opened { config, data: data_folder, limits, opened_ns, logs: None, recoveries: Vec::new() };
         if fs::exists(data).unwrap_or(true) && opened.on_disk().next().is_some() {
-            let (logs, recoveries) = open_all(&opened.names(), data)?;
+            let (logs, recoveries) = open_all(&opened.log_configs(), data)?;
             (opened.logs, opened.recoveries) = (Some(logs), recoveries);
         }
         Ok(opened)
@@ -54,7 +61,9 @@ impl Opened<SimulatedDisk> {
         disks: &[SimulatedDisk],
         (log, limits): (LogConfig, Limits),
     ) -> Result<Opened<SimulatedDisk>, OpenError> {
-        let mut opened = Opened { config, data: PathBuf::new(), limits, logs: None, recoveries: Vec::new() };
+        let opened_ns = log.created_ns;
+        let mut opened =
+            Opened { config, data: PathBuf::new(), limits, opened_ns, logs: None, recoveries: Vec::new() };
         let mut logs = Vec::new();
         for (name, disk) in opened.names().iter().zip(disks) {
             let (log, recovery) = Log::open(disk.clone(), name, log)?;
@@ -77,8 +86,22 @@ impl<D: Disk> Opened<D> {
             .map(|(recovery, name)| format!("stream {name}: {}", recovery.findings))
     }
 
+    /// How each stream is written, as far as that is known before its first record.
+    pub(crate) fn write_methods(&self) -> impl Iterator<Item = String> {
+        self.logs.iter().flatten().map(write_method)
+    }
+
     fn on_disk(&self) -> impl Iterator<Item = (usize, &StreamConfig)> {
         self.config.streams.iter().enumerate().filter(|(_, stream)| stream.durability == Durability::Disk)
+    }
+
+    /// The streams on disk by name, each with segments that fit how much of it is kept.
+    fn log_configs(&self) -> Vec<(String, LogConfig)> {
+        let config = |stream: &StreamConfig| LogConfig {
+            created_ns: self.opened_ns,
+            ..LogConfig::for_retention(stream.retention.bytes_max)
+        };
+        self.on_disk().map(|(_, stream)| (stream.name.clone(), config(stream))).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -96,57 +119,72 @@ impl<D: Disk> Opened<D> {
     ) -> Result<Hub<House, Mailboxes>, ServeError> {
         let of_hub: Vec<usize> = self.on_disk().map(|(number, _)| number).collect();
         let mut resumed = vec![Resumed::default(); self.config.streams.len()];
-        for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
-            resumed[number] = Resumed { first: recovery.first.max(1), next: recovery.next };
+        for &number in &of_hub {
+            resumed[number].created_ns = self.opened_ns;
         }
-        let windows: Vec<u64> =
-            of_hub.iter().map(|&number| self.config.streams[number].deduplication_window).collect();
+        for (&number, recovery) in of_hub.iter().zip(&self.recoveries) {
+            resumed[number] = Resumed {
+                first: recovery.first.max(1),
+                next: recovery.next,
+                created_ns: if recovery.created_ns == 0 { self.opened_ns } else { recovery.created_ns },
+            };
+        }
+        let dedup_times: Vec<u64> =
+            of_hub.iter().map(|&number| self.config.streams[number].dedup_time_ns).collect();
         let sources: Vec<Source<D>> = self.logs.iter().flatten().map(Log::source).collect();
         let limits = self.limits;
-        let names = self.names();
-        let on_disk = names.clone();
+        let streams = self.log_configs();
+        let on_disk = self.names();
         let threads = match self.logs {
             Some(logs) => Way::Open(start(logs, limits, wake).map_err(ServeError::Threads)?),
             None if of_hub.is_empty() => Way::Open(Threads::default()),
-            None => Way::Unopened { names, data: self.data.clone(), limits, wake: Arc::clone(wake) },
+            None => Way::Unopened { streams, data: self.data.clone(), limits, wake: Arc::clone(wake) },
         };
         let house = House { threads, of_hub: of_hub.clone(), refused: Vec::new() };
         let mut hub = Hub::new(self.config, &resumed, (house, outlets), shards, (key, started_ns));
         for (at, source) in sources.iter().enumerate() {
-            let (window, recovery) = (windows[at], &self.recoveries[at]);
-            let from = recovery.deduplicate_from.max(recovery.next.saturating_sub(window)).max(1);
+            let recovery = &self.recoveries[at];
+            // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
+            let from = if dedup_times[at] == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
             let mut reader = source.read_from(stilling_journal::From::Sequence(from));
             let unread = |source| {
                 let place = self.data.join(&on_disk[at]).display().to_string();
                 ServeError::Streams(OpenError::Disk { place, source })
             };
             loop {
-                // With half a window, what is sent again would be stored again, and nobody would know.
+                // With a part of the window missing, messages sent again would be stored again, unnoticed.
                 match reader.read().map_err(unread)? {
-                    Read::Batch(batch) => {
-                        for (sequence, record) in batch.records {
-                            hub.remember(of_hub[at], sequence, batch.time_ns, record.headers);
-                        }
-                    }
-                    Read::Gap(_) => {}
+                    Read::Batch(_) if planted!("forgotten window") => {}
+                    Read::Batch(batch) => hub.remember(of_hub[at], batch),
+                    Read::Gap(gap) => hub.report_unreadable(of_hub[at], gap),
                     Read::End => break,
                 }
+            }
+            if !recovery.findings.is_empty() {
+                hub.report_findings(of_hub[at], &recovery.findings.to_string());
             }
         }
         Ok(hub)
     }
 }
 
+fn write_method<D: Disk>(log: &Log<D>) -> String {
+    format!("stream {}: writes are {}", log.name(), log.write_method())
+}
+
 /// What a record has beside its payload, at most: subject, headers, heads.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
 
-fn open_all(names: &[String], data: &Path) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
+fn open_all(
+    streams: &[(String, LogConfig)],
+    data: &Path,
+) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    for name in names {
+    for (name, config) in streams {
         let path = data.join(name);
         let disk = FileDisk::make(&path)
             .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
-        let (log, recovery) = Log::open(disk, name, LogConfig::default())?;
+        let (log, recovery) = Log::open(disk, name, *config)?;
         logs.push(log);
         recoveries.push(recovery);
     }
@@ -194,10 +232,10 @@ pub struct SteppedJournal {
 pub(crate) fn start_stepped(
     logs: Vec<Log<SimulatedDisk>>,
     limits: Limits,
-    wake: &Arc<Wake>,
+    (wake, now): (&Arc<Wake>, Instant),
 ) -> io::Result<(Threads, SteppedJournal)> {
     let sources = logs.iter().map(Log::source).collect();
-    let (journal, writer) = Journal::stepped(logs, limits, wake)?;
+    let (journal, writer) = Journal::stepped(logs, limits, wake, now)?;
     let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
     Ok((Threads::new(journal, replay), SteppedJournal { writer, reader }))
 }
@@ -215,7 +253,7 @@ enum Way {
     Open(Threads),
     /// The directory is made with the first record.
     Unopened {
-        names: Vec<String>,
+        streams: Vec<(String, LogConfig)>,
         data: PathBuf,
         limits: Limits,
         wake: Arc<Wake>,
@@ -256,7 +294,7 @@ impl House {
         if !matches!(self.threads, Way::Unopened { .. }) {
             return;
         }
-        let Way::Unopened { names, data, limits, wake } =
+        let Way::Unopened { streams, data, limits, wake } =
             std::mem::replace(&mut self.threads, Way::Open(Threads::default()))
         else {
             return;
@@ -266,7 +304,7 @@ impl House {
             let last_word = LastWord(Arc::clone(&wake));
             // Its end is seen before the wake.
             let mut done = done;
-            let outcome = open_all(&names, &data)
+            let outcome = open_all(&streams, &data)
                 .map_err(|error| (error.to_string(), io::ErrorKind::Other))
                 .and_then(|(logs, _)| {
                     as_begun(&logs, &data)?;
@@ -467,7 +505,7 @@ mod tests {
             wakes[1].unpark();
         }
         hub.flush();
-        let reason = counters.streams[0].frozen_reason.get().expect("it is frozen");
+        let reason = counters.streams[0].health.get().reason.expect("it is frozen");
         assert!(reason.contains("records up to 500") && reason.contains("restart"), "{reason}");
         assert_eq!((counters.losses(Door::Nats, Loss::Frozen), counters.streams[0].visible.get()), (3, 0));
         drop(hub);
@@ -490,6 +528,6 @@ mod tests {
         let (_ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
         let error =
             opened.start(outlets, 1, (KEY, 0), &wakes[1], start_threads).err().expect("it does not start");
-        assert!(error.to_string().contains("events cannot be read"), "{error}");
+        assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
     }
 }

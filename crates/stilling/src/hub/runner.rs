@@ -8,6 +8,7 @@ use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, Storage};
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::port::Port;
+use crate::log::Log;
 
 /// Where deliveries go, and come back from.
 pub(crate) struct Mailboxes {
@@ -44,6 +45,7 @@ pub(crate) struct Runner<S: Storage> {
     inlets: Vec<Inlet>,
     /// Which shard is the first of the next turn.
     first: usize,
+    log: Option<Log>,
 }
 
 /// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
@@ -74,8 +76,8 @@ pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>) -> (Vec<Port>, Mail
 pub(crate) struct Inlets(Vec<Inlet>);
 
 impl<S: Storage> Runner<S> {
-    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets) -> Runner<S> {
-        Runner { hub, inlets, first: 0 }
+    pub(crate) fn new(hub: Hub<S, Mailboxes>, Inlets(inlets): Inlets, log: Option<Log>) -> Runner<S> {
+        Runner { hub, inlets, first: 0, log }
     }
 
     /// Does what there is to do now.
@@ -96,6 +98,11 @@ impl<S: Storage> Runner<S> {
         }
         self.first = (self.first + 1) % count.max(1);
         self.hub.flush();
+        while let Some(line) = self.hub.next_notice() {
+            if let Some(log) = &self.log {
+                log.line(line);
+            }
+        }
         for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {
             let has_returned = inlet.returned.publish();
             if way.deliveries.publish() || has_returned {

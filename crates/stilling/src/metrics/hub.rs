@@ -44,6 +44,15 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         |stream| stream.frozen.get(),
         to,
     )?;
+    of(
+        "hub_stream_waiting",
+        "1 for a stream that waits for room on its disk",
+        |stream| stream.waiting.get(),
+        to,
+    )?;
+    let ids = "Message ids in the de-duplication window";
+    of("hub_stream_message_ids", ids, |stream| stream.ids.get(), to)?;
+    count_by_stream(&hub.streams, to)?;
     let help = "Records that consumers did not get because they were not there any more, by reason";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_stream_passed_over", help, None, kind)?;
@@ -85,6 +94,39 @@ fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let unanswered = sum(|desk| desk.publications_unanswered.get());
     let help = "Publications by HTTP whose verdicts did not come in time";
     counter(to, "hub_publications_unanswered", help, unanswered)
+}
+
+/// What has happened to each stream so often.
+fn count_by_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type Count = fn(&StreamCounters) -> u64;
+    let counts: [(&str, &str, Count); 6] = [
+        ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
+        ("slow_writes", "Writes that took longer than a second", |stream| stream.slow_writes.get()),
+        ("damaged_records", "Records that readers met and that are not what was written", |stream| {
+            stream.damaged.get()
+        }),
+        ("read_failures", "Reads that the system failed, to be tried again", |stream| {
+            stream.read_failures.get()
+        }),
+        ("retention_failures", "Rounds of retention that could not remove everything", |stream| {
+            stream.retention_failures.get()
+        }),
+        (
+            "message_ids_evicted",
+            "Message ids forgotten before their time because there were too many",
+            |stream| stream.ids_evicted.get(),
+        ),
+    ];
+    let kind = ConstCounter::new(0_u64).metric_type();
+    for (name, help, count) in counts {
+        let name = format!("hub_stream_{name}");
+        let mut family = to.encode_descriptor(&name, help, None, kind)?;
+        for stream in streams {
+            let labels = [("stream", stream.name.as_str())];
+            ConstCounter::new(count(stream)).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
 }
 
 fn of_streams(

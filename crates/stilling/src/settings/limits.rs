@@ -1,5 +1,7 @@
 //! Every bound of what is configured in one place, with its unit and what happens when it is reached.
 
+use std::time::Duration;
+
 /// Streams at most: as many as one journal serves. More: refused.
 pub const STREAMS_MAX: usize = 1024;
 
@@ -21,12 +23,11 @@ pub const RETENTION_BYTES_LEAST: u64 = 1024 * 1024;
 /// Most bytes that a stream can be told to keep, a pebibyte. More: refused.
 pub const RETENTION_BYTES_MAX: u64 = 1 << 50;
 
-/// Message ids that a stream remembers unless told otherwise, to recognise what is sent twice. Full: the oldest is
-/// forgotten.
-pub const DEDUP_WINDOW_DEFAULT: u32 = 65_536;
+/// How long a stream recognises a message id unless told otherwise. Then the id is forgotten.
+pub const DEDUP_TIME_DEFAULT: Duration = Duration::from_secs(120);
 
-/// Most message ids that a stream can be told to remember. More: refused.
-pub const DEDUP_WINDOW_MAX: u32 = 16_777_216;
+/// Longest time that a stream can be told to recognise message ids. Longer: refused.
+pub const DEDUP_TIME_MAX: Duration = Duration::from_secs(86_400);
 
 /// Bytes of a message with its headers unless told otherwise. Longer: refused, and its sender is told.
 pub const MESSAGE_SIZE_DEFAULT: u32 = 1024 * 1024;

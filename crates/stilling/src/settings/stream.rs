@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
-    DEDUP_WINDOW_DEFAULT, DEDUP_WINDOW_MAX, MESSAGE_SIZE_DEFAULT, MESSAGE_SIZE_LARGEST, RETENTION_BYTES_DISK,
+    DEDUP_TIME_DEFAULT, DEDUP_TIME_MAX, MESSAGE_SIZE_DEFAULT, MESSAGE_SIZE_LARGEST, RETENTION_BYTES_DISK,
     RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX, RETENTION_BYTES_MEMORY, STREAM_NAME_SIZE_MAX,
     STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
@@ -22,8 +22,9 @@ pub struct StreamConfig {
     pub durability: Durability,
     /// What is kept.
     pub retention: Retention,
-    /// How many message ids (`Nats-Msg-Id`) are remembered, to recognise what is sent twice; 0: none. Default: 65,536.
-    pub dedup_window: u32,
+    /// How long a message id (`Nats-Msg-Id`) is recognised, so that a message sent twice is stored once; 0: never. At most
+    /// 1,000,000 ids, of 32 bytes each; then the oldest is forgotten. Default: 2 minutes.
+    pub dedup_time: Duration,
     /// Bytes of a message with its headers; longer ones are refused. Default: 1 MiB.
     pub message_size_max: u32,
 }
@@ -60,7 +61,7 @@ impl StreamConfig {
             subjects: subjects.into_iter().map(Into::into).collect(),
             durability: Durability::Disk,
             retention: Retention::of(Durability::Disk),
-            dedup_window: DEDUP_WINDOW_DEFAULT,
+            dedup_time: DEDUP_TIME_DEFAULT,
             message_size_max: MESSAGE_SIZE_DEFAULT,
         }
     }
@@ -137,8 +138,9 @@ impl StreamConfig {
                     .to_owned(),
             );
         }
-        if self.dedup_window > DEDUP_WINDOW_MAX {
-            say("dedup-window", format!("{} is not in 0..={DEDUP_WINDOW_MAX}", self.dedup_window));
+        if self.dedup_time > DEDUP_TIME_MAX {
+            let (time, most) = (self.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
+            say("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
         }
         if !(1..=MESSAGE_SIZE_LARGEST).contains(&self.message_size_max) {
             say(
@@ -250,7 +252,7 @@ mod tests {
             |streams| streams.clear(),
             |streams| streams.push(StreamConfig::new("orders-2_b", ["orders.*", "orders.*.new"])),
             |streams| streams[0].subjects.push("events.more".to_owned()),
-            |streams| streams[0].dedup_window = 0,
+            |streams| streams[0].dedup_time = Duration::ZERO,
             |streams| {
                 streams[0].retention =
                     Retention { bytes: 1 << 20, records: Some(1), age: Some(Duration::from_nanos(1)) }
@@ -285,8 +287,8 @@ mod tests {
                 "stream 1, retention-records: 0 would keep nothing",
             ),
             (
-                |streams| streams[0].dedup_window = u32::MAX,
-                "stream 1, dedup-window: 4294967295 is not in 0..=",
+                |streams| streams[0].dedup_time = Duration::from_secs(86_401),
+                "stream 1, dedup-time: 86401 s is not in 0..=86400 s",
             ),
             (
                 |streams| streams[0].message_size_max = 0,

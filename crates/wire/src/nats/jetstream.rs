@@ -14,6 +14,19 @@ pub const ACK_PREFIX: &str = "$JS.ACK.";
 /// answers, say under this number that they have no room at all: the words alone tell the one from the other.
 pub const DISK_HUNG: &str = "the disk does not answer: nothing more is taken before it does";
 
+/// The same of a stream whose disk has no room.
+pub const DISK_FULL: &str = "the disk has no room: nothing more is taken before it has";
+
+/// Headers of a heartbeat of this hub that says which sequences a consumer does not get, and why: `removed` by retention,
+/// `damaged`, or `torn` (cut off by a crash). The first of them.
+pub const GAP_FIRST: &str = "Stilling-Gap-First";
+
+/// The last of them.
+pub const GAP_LAST: &str = "Stilling-Gap-Last";
+
+/// Why they are not there.
+pub const GAP_CAUSE: &str = "Stilling-Gap-Cause";
+
 /// The reply subject of a message that a consumer of a stream gets:
 /// `$JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<time>.<pending>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

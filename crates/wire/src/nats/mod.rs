@@ -52,7 +52,10 @@ pub use headers::{
     BadHeader, BadHeaders, EXPECTED_LAST_SEQUENCE, FLOW_CONTROL, HeaderFields, Headers, IDLE_HEARTBEAT,
     MESSAGE_ID, NO_RESPONDERS, StatusLine, encode_headers,
 };
-pub use jetstream::{ACK_PREFIX, AckSubject, DISK_HUNG, PubAck, PubRefusal, PubVerdict};
+pub use jetstream::{
+    ACK_PREFIX, AckSubject, DISK_FULL, DISK_HUNG, GAP_CAUSE, GAP_FIRST, GAP_LAST, PubAck, PubRefusal,
+    PubVerdict,
+};
 pub use limits::{Limits, SubjectLimits};
 pub use server::{Delivery, DeliveryHead, ServerDecoder, ServerEvent, ServerStep};
 pub use subject::{BadSubject, Filter, Subject, SubjectFault, Tokens, is_wildcard};

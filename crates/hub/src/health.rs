@@ -1,0 +1,336 @@
+//! The condition of a stream as an operator sees it: what a page shows, and one log line for each change.
+//!
+//! Log lines are limited to one per stream and kind within [`NOTICE_EVERY_NS`]. A change within that time is not dropped:
+//! the latest one of its kind is reported when the time is over, with the number of those before it.
+
+use std::fmt::Write;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use stilling_journal::{Gap, GapCause};
+
+use crate::counters::StreamCounters;
+use crate::hub::SteadyNanos;
+use crate::limits::NOTICE_EVERY_NS;
+
+/// What a stream does with publications.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub enum Condition {
+    /// It takes them.
+    #[default]
+    Open,
+    /// It takes them, and a write has not returned for longer than a second.
+    Slow,
+    /// It takes few or none until its disk has room.
+    Waiting,
+    /// It takes none until the next start.
+    Frozen,
+}
+
+impl Condition {
+    /// The word for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Condition::Open => "open",
+            Condition::Slow => "slow disk",
+            Condition::Waiting => "waiting for room",
+            Condition::Frozen => "frozen",
+        }
+    }
+}
+
+/// What is to be known of a stream's disk.
+#[derive(Clone, Debug, Default)]
+pub struct StreamHealth {
+    /// What it does now.
+    pub condition: Condition,
+    /// Why it does not take everything, and what to do.
+    pub reason: Option<Arc<str>>,
+    /// Damage that was found at the start or by reading: the latest.
+    pub damage: Option<Arc<str>>,
+    /// Why reading failed the last time, until it succeeds.
+    pub reading: Option<Arc<str>>,
+    /// Why old records could not be removed the last time, until they can be.
+    pub retention: Option<Arc<str>>,
+}
+
+impl StreamHealth {
+    /// Everything that needs attention without keeping the stream from taking messages.
+    pub fn details(&self) -> impl Iterator<Item = &str> {
+        [&self.damage, &self.reading, &self.retention].into_iter().filter_map(|detail| detail.as_deref())
+    }
+}
+
+/// A [`StreamHealth`] that the hub writes and other threads read.
+#[derive(Debug, Default)]
+pub struct SharedHealth(Mutex<StreamHealth>);
+
+impl SharedHealth {
+    /// A copy of it. Waits for no more than another copy.
+    #[must_use]
+    pub fn get(&self) -> StreamHealth {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns whether it could be set at once; if not, it is being copied.
+    fn set(&self, health: &StreamHealth) -> bool {
+        let place = self.0.try_lock();
+        place.map(|mut place| *place = health.clone()).is_ok()
+    }
+}
+
+/// What a log line is about.
+#[derive(Clone, Copy, Debug)]
+enum Topic {
+    Freeze,
+    Room,
+    Speed,
+    Damage,
+    Reading,
+    Retention,
+}
+
+const TOPICS: usize = 6;
+
+/// The health of one stream with its log lines.
+#[derive(Debug, Default)]
+pub(crate) struct HealthLog {
+    health: StreamHealth,
+    is_changed: bool,
+    lines: [Line; TOPICS],
+    pending: u32,
+    /// How many there were: reads that failed, rounds of retention that failed, damaged records that were met, writes that
+    /// took longer than a second, waits for room.
+    pub(crate) read_failures: u64,
+    pub(crate) retention_failures: u64,
+    pub(crate) damaged: u64,
+    pub(crate) slow_writes: u64,
+    pub(crate) waits: u64,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    sent_ns: Option<SteadyNanos>,
+    text: Option<String>,
+    /// Lines that this one has replaced.
+    replaced: u64,
+}
+
+impl HealthLog {
+    /// The stream is frozen.
+    pub(crate) fn freeze(&mut self, reason: &str, kind: io::ErrorKind) {
+        if self.health.condition == Condition::Frozen {
+            return;
+        }
+        let what_to_do = match kind {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "make room on its volume",
+            io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists => "look at its folder",
+            _ => "check its disk",
+        };
+        let reason = format!("{reason}; {what_to_do} and restart the server");
+        self.log(Topic::Freeze, format!("is frozen and refuses messages until the next start: {reason}"));
+        self.set(Condition::Frozen, Some(reason));
+    }
+
+    /// The stream waits for room.
+    pub(crate) fn wait(&mut self, reason: &str, kind: io::ErrorKind) {
+        let what_to_do = match kind {
+            io::ErrorKind::QuotaExceeded => "raise the quota of its user",
+            io::ErrorKind::StorageFull => "make room on its volume",
+            _ => "remove the cause",
+        };
+        self.waits += 1;
+        let reason = format!("{reason}; {what_to_do}, no restart is needed");
+        self.log(Topic::Room, format!("waits for room and asks publishers to send again later: {reason}"));
+        self.set(Condition::Waiting, Some(reason));
+    }
+
+    /// It is written again after so long.
+    pub(crate) fn resume(&mut self, waited_ns: u64) {
+        if self.health.condition == Condition::Waiting {
+            self.log(Topic::Room, format!("has room and is written again after {}", seconds(waited_ns)));
+            self.set(Condition::Open, None);
+        }
+    }
+
+    /// A write has not returned for so long.
+    pub(crate) fn slow(&mut self, waited_ns: u64) {
+        if self.health.condition == Condition::Open {
+            self.slow_writes += 1;
+            let reason = format!("a write has not returned for {}; check its disk", seconds(waited_ns));
+            self.log(Topic::Speed, reason.clone());
+            self.set(Condition::Slow, Some(reason));
+        }
+    }
+
+    /// A slow write has returned.
+    pub(crate) fn end_slow(&mut self, waited_ns: u64) {
+        if self.health.condition == Condition::Slow {
+            self.log(Topic::Speed, format!("the slow write has returned after {}", seconds(waited_ns)));
+            self.set(Condition::Open, None);
+        }
+    }
+
+    /// Damage was found when the stream was opened.
+    pub(crate) fn found_at_start(&mut self, findings: &str) {
+        self.health.damage = Some(format!("found at the start: {findings}").into());
+        self.is_changed = true;
+    }
+
+    /// A reader came to records that are not there. Those that retention has removed are no damage.
+    pub(crate) fn passed_over(&mut self, gap: Gap) {
+        if gap.cause == GapCause::Removed {
+            return;
+        }
+        self.damaged += gap.count();
+        let Gap { first, last, .. } = gap;
+        let text = match gap.cause {
+            GapCause::Torn => format!("records {first} to {last} were cut off by a crash"),
+            GapCause::Removed | GapCause::Damaged => {
+                format!("records {first} to {last} cannot be read: they are not what was written")
+            }
+        };
+        let text = format!("{text}; readers are told the range; stilling journal verify shows where");
+        self.log(Topic::Damage, text.clone());
+        self.health.damage = Some(text.into());
+        self.is_changed = true;
+    }
+
+    /// Reading has failed, and is tried again.
+    pub(crate) fn read_failed(&mut self, error: &io::Error) {
+        self.read_failures += 1;
+        let text = format!("could not be read and is tried again: {error}; check its disk");
+        self.log(Topic::Reading, text.clone());
+        self.health.reading = Some(text.into());
+        self.is_changed = true;
+    }
+
+    /// Reading has succeeded.
+    pub(crate) fn read_succeeded(&mut self) {
+        self.is_changed |= self.health.reading.take().is_some();
+    }
+
+    /// Old records could not be removed, or nothing kept them from it.
+    pub(crate) fn retained(&mut self, error: Option<&io::Error>) {
+        let Some(error) = error else {
+            self.is_changed |= self.health.retention.take().is_some();
+            return;
+        };
+        self.retention_failures += 1;
+        let text = format!(
+            "old records could not be removed and take room until they can be: {error}; check its folder"
+        );
+        self.log(Topic::Retention, text.clone());
+        self.health.retention = Some(text.into());
+        self.is_changed = true;
+    }
+
+    /// Writes its figures and its health to where other threads see them.
+    pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
+        to.waits.set(self.waits);
+        to.slow_writes.set(self.slow_writes);
+        to.damaged.set(self.damaged);
+        to.read_failures.set(self.read_failures);
+        to.retention_failures.set(self.retention_failures);
+        self.publish(&to.health);
+    }
+
+    fn publish(&mut self, to: &SharedHealth) {
+        if self.is_changed && to.set(&self.health) {
+            self.is_changed = false;
+        }
+    }
+
+    /// Whether there are lines that were not taken.
+    pub(crate) fn has_lines(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// The next line whose time has come.
+    pub(crate) fn next_line(&mut self, stream: &str, now_ns: SteadyNanos) -> Option<String> {
+        if self.pending == 0 {
+            return None;
+        }
+        let is_due = |line: &&mut Line| {
+            let may = line.sent_ns.is_none_or(|sent| now_ns >= sent.saturating_add(NOTICE_EVERY_NS));
+            line.text.is_some() && may
+        };
+        let line = self.lines.iter_mut().find(is_due)?;
+        self.pending -= 1;
+        line.sent_ns = Some(now_ns);
+        let mut text = format!("stream {stream}: {}", line.text.take()?);
+        let replaced = std::mem::take(&mut line.replaced);
+        if replaced > 0 {
+            // Writing to a string does not fail.
+            let _ = write!(text, " ({replaced} earlier changes are not shown)");
+        }
+        Some(text)
+    }
+
+    fn set(&mut self, condition: Condition, reason: Option<String>) {
+        (self.health.condition, self.health.reason) = (condition, reason.map(Into::into));
+        self.is_changed = true;
+    }
+
+    fn log(&mut self, topic: Topic, text: String) {
+        let line = &mut self.lines[topic as usize];
+        match line.text.replace(text) {
+            Some(_) => line.replaced += 1,
+            None => self.pending += 1,
+        }
+    }
+}
+
+fn seconds(span_ns: u64) -> String {
+    format!("{:.1} s", span_ns as f64 / 1e9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_one_kind_are_limited_and_the_latest_is_never_dropped() {
+        let mut log = HealthLog::default();
+        let full = io::ErrorKind::StorageFull;
+        log.wait("no space", full);
+        let line = log.next_line("events", 5).expect("the first is reported at once");
+        assert!(line.starts_with("stream events: waits for room") && line.contains("no space"), "{line}");
+        assert!(line.contains("make room on its volume"), "{line}");
+        for _ in 0..10 {
+            log.resume(2_000_000_000);
+            log.wait("no space", full);
+        }
+        log.resume(1_500_000_000);
+        assert_eq!(log.next_line("events", 5 + NOTICE_EVERY_NS - 1), None);
+        let line = log.next_line("events", 5 + NOTICE_EVERY_NS).expect("its time has come");
+        assert_eq!(
+            line,
+            "stream events: has room and is written again after 1.5 s (20 earlier changes are not shown)"
+        );
+        assert!(!log.has_lines() && log.waits == 11);
+        // Another kind has a limit of its own.
+        log.freeze("EIO", io::ErrorKind::Other);
+        log.freeze("EIO", io::ErrorKind::Other);
+        assert!(log.next_line("events", 5).is_some_and(|line| line.contains("is frozen")));
+        assert!(!log.has_lines());
+    }
+
+    #[test]
+    fn what_was_shown_as_failed_is_shown_until_it_succeeds() {
+        let (mut log, shared) = (HealthLog::default(), SharedHealth::default());
+        log.read_failed(&io::Error::other("EIO"));
+        log.retained(Some(&io::Error::other("EACCES")));
+        log.passed_over(Gap { first: 5, last: 7, cause: GapCause::Damaged });
+        log.passed_over(Gap { first: 1, last: 4, cause: GapCause::Removed });
+        log.publish(&shared);
+        let details = shared.get().details().map(str::to_owned).collect::<Vec<_>>();
+        assert!(details.len() == 3 && details[0].contains("records 5 to 7"), "{details:?}");
+        assert_eq!((log.damaged, log.read_failures, log.retention_failures), (3, 1, 1));
+        log.read_succeeded();
+        log.retained(None);
+        log.publish(&shared);
+        assert_eq!(shared.get().details().count(), 1, "damage stays");
+    }
+}

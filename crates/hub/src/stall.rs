@@ -1,0 +1,56 @@
+//! How long a disk has not answered.
+//!
+//! When a stream on disk can take no more, publications wait in front of the hub, in order, and publishers are slowed down:
+//! nothing is lost to a disk that is slow. But behind them wait publications that have nothing to do with that disk. So a disk
+//! that has not answered for [`DISK_PATIENCE_NS`] counts as hung; until it answers, its
+//! streams refuse what they cannot take, as a frozen stream does, and everything else continues.
+
+use crate::hub::SteadyNanos;
+use crate::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS};
+
+/// Measures a stall. Time in which the process stood still does not count.
+#[derive(Debug, Default)]
+pub(crate) struct DiskStallTimer {
+    stall: Option<Stall>,
+}
+
+#[derive(Debug)]
+struct Stall {
+    waited_ns: u64,
+    observed_ns: SteadyNanos,
+}
+
+impl DiskStallTimer {
+    /// Starts with something that has to wait until the disk has written, unless the timer runs.
+    pub(crate) fn begin(&mut self, now_ns: SteadyNanos) {
+        self.stall.get_or_insert(Stall { waited_ns: 0, observed_ns: now_ns });
+    }
+
+    /// Stops because the disk has answered. Returns how long it had not.
+    pub(crate) fn end(&mut self) -> u64 {
+        self.stall.take().map_or(0, |stall| stall.waited_ns)
+    }
+
+    /// Lets time pass, since the last call at most two intervals of observation.
+    pub(crate) fn observe(&mut self, now_ns: SteadyNanos) {
+        if let Some(stall) = &mut self.stall {
+            stall.waited_ns += now_ns.saturating_sub(stall.observed_ns).min(2 * DISK_LOOK_EVERY_NS);
+            stall.observed_ns = now_ns;
+        }
+    }
+
+    /// Whether something waits.
+    pub(crate) fn is_running(&self) -> bool {
+        self.stall.is_some()
+    }
+
+    /// Whether the disk counts as hung.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.waited_ns() >= DISK_PATIENCE_NS
+    }
+
+    /// How long it has waited, in nanoseconds.
+    pub(crate) fn waited_ns(&self) -> u64 {
+        self.stall.as_ref().map_or(0, |stall| stall.waited_ns)
+    }
+}

@@ -5,12 +5,12 @@
 use std::panic;
 
 use stilling_ring::planted;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving};
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, streams};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
 
-/// Every planted bug of the house that a world without a disk and a hub can show.
+/// Every planted bug that a world without a disk and a hub can show.
 const BUGS: [&str; 6] =
     ["stale generation", "double-freed buffer", "lost completion", "lost wake", "double answer", "lost job"];
 
@@ -19,6 +19,21 @@ const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lo
 
 /// Bugs that show where connections move between shards, beside those of the driver.
 const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost completion", "lost unread"];
+
+/// Bugs that show where streams are on disk.
+const ON_DISK: [&str; 11] = [
+    "early watermark",
+    "unsynced directory",
+    "missing sync",
+    "unsynced tail",
+    "unsynced acknowledgement",
+    "lost retry",
+    "forgotten window",
+    "unsynced duplicate",
+    "double acknowledgement",
+    "early sight",
+    "previous tenant",
+];
 
 type World = fn(u64) -> Option<Failure>;
 
@@ -32,6 +47,10 @@ fn moving_world(seed: u64) -> Option<Failure> {
 
 fn http_world(seed: u64) -> Option<Failure> {
     http::run(seed, &http::Options::default()).err()
+}
+
+fn streams_world(seed: u64) -> Option<Failure> {
+    streams::run(seed, &streams::Options::default()).err()
 }
 
 fn first_failure(bug: Option<&'static str>, world: World) -> Option<Failure> {
@@ -48,10 +67,13 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let seen_in_http = BUGS.map(|bug| (bug, found(bug, http_world)));
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
     let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
-    let without = [http_world, echo_world, moving_world].map(|world: World| first_failure(None, world));
+    let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
+    let without =
+        [http_world, echo_world, moving_world, streams_world].map(|world: World| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
     assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
-    assert_eq!(without, [None, None, None]);
+    assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
+    assert_eq!(without, [None, None, None, None]);
 }

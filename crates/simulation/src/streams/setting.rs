@@ -126,8 +126,9 @@ impl Setting {
             // Only spans of it matter.
             origin: Instant::now(),
         };
+        let sizes = (segment_size, plan.journal.batch_size as u64);
         let ledgers =
-            (0..ON_DISK).map(|number| Ledger::new(STREAMS[number], bounds[number], segment_size)).collect();
+            (0..ON_DISK).map(|number| Ledger::new(STREAMS[number], bounds[number], sizes)).collect();
         // In slow worlds records become old enough for retention, which looks once in a second.
         let pace = if random.chance(300) { millis(random, 100, 700) } else { millis(random, 1, 20) };
         let clients = draw_clients(pace, random);
@@ -201,11 +202,7 @@ fn draw_clients(pace: Duration, random: &mut SplitMix64) -> Vec<Client> {
 impl Life {
     fn draw(number: u64, bias: Bias, random: &mut SplitMix64) -> Life {
         let span = if random.chance(300) { millis(random, 1, 60) } else { millis(random, 20, 20_000) };
-        let cut = if random.chance(if std::env::var("NOKILL").is_ok() { 1000 } else { 600 }) {
-            Cut::Power
-        } else {
-            Cut::Kill
-        };
+        let cut = if random.chance(600) { Cut::Power } else { Cut::Kill };
         let end = match bias {
             Bias::Mixed if random.chance(600) => End::Cut(cut),
             Bias::Mixed | Bias::Restarts => End::Restart(draw_step(random).map(|step| (step, cut))),

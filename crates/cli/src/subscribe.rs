@@ -9,7 +9,7 @@ use base64::prelude::BASE64_STANDARD;
 use clap::Args;
 use clap::builder::TypedValueParser;
 use serde_json::json;
-use stilling_client::{Event, From, Message, Server, StreamPlace, Subscriber, SubscriberConfig};
+use stilling_client::{Event, From, Message, MissedCause, Server, StreamPlace, Subscriber, SubscriberConfig};
 
 use crate::publish::{seconds, server};
 
@@ -96,14 +96,19 @@ impl Arguments {
                     said = Some(trouble);
                 }
                 Some(Event::Interrupted(_)) => {}
-                Some(Event::Missed { first, last }) => {
+                Some(Event::Missed { first, last, cause }) => {
                     let what =
                         if first == last { format!("{first} is") } else { format!("{first} to {last} are") };
-                    writeln!(std::io::stderr(), "stilling: missed: {what} not in the stream any more")?;
+                    let why = match cause {
+                        MissedCause::Removed => "not in the stream any more",
+                        MissedCause::Damaged => "damaged on the disk of the server",
+                        MissedCause::Torn => "cut off by a crash of the server",
+                    };
+                    writeln!(std::io::stderr(), "stilling: missed: {what} {why}")?;
                 }
                 Some(Event::Anew { last }) => writeln!(
                     std::io::stderr(),
-                    "stilling: the stream began anew: it ends before {last}, which has come; following it from its first message"
+                    "stilling: the stream began anew: {last} came of the one before; following it from its first message"
                 )?,
                 Some(Event::Connected) => said = None,
                 None => {}

@@ -81,6 +81,6 @@ pub use message::{Message, Place};
 pub use outcome::{Counts, Failure, Outcome, Reason};
 pub use publisher::{Publisher, StartError};
 pub use request::{RequestError, Requester};
-pub use subscriber::{Event, From, StreamPlace, SubscribeError, Subscriber, SubscriberConfig};
+pub use subscriber::{Event, From, MissedCause, StreamPlace, SubscribeError, Subscriber, SubscriberConfig};
 pub use ticket::Ticket;
 pub use trouble::Trouble;

@@ -11,8 +11,9 @@
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
-use stilling_wire::nats::{AckSubject, Headers};
+use stilling_wire::nats::{AckSubject, GAP_CAUSE, GAP_FIRST, GAP_LAST, Headers};
 
+use super::MissedCause;
 use crate::limits::{HEARTBEAT, INACTIVE_TIMEOUT};
 use crate::trouble::evidence;
 
@@ -69,6 +70,8 @@ pub(super) enum Word {
     Answer(String),
     /// A new consumer: messages have been missed, or this one is gone.
     Again,
+    /// Nothing: the stream does not have these sequences any more, and the consumer continues behind them.
+    Gap { first: u64, last: u64, cause: MissedCause },
 }
 
 /// How the stream stands to what has been seen of it.
@@ -176,7 +179,9 @@ impl Follow {
             self.last = (self.from == From::New).then_some(last_seq);
             return Ok(Standing::Whole);
         };
-        if is_other || last_seq < last {
+        // Of a stream that was empty and is, there is nothing to begin anew.
+        let was_empty = last == 0 && last_seq == 0;
+        if !was_empty && (is_other || last_seq < last) {
             self.last = Some(before_first);
             return Ok(Standing::Anew { last });
         }
@@ -253,7 +258,7 @@ impl Follow {
     }
 
     /// Judges what the server says between messages.
-    pub(super) fn word(&self, headers: &[u8], reply: Option<&str>) -> Word {
+    pub(super) fn word(&mut self, headers: &[u8], reply: Option<&str>) -> Word {
         let Ok(headers) = Headers::parse(headers) else { return Word::Fine };
         match headers.status().map(|status| status.code) {
             Some(100) => {}
@@ -265,11 +270,29 @@ impl Follow {
         if number(LAST_CONSUMER).is_some_and(|last| last > self.received) {
             return Word::Again;
         }
+        if let (Some(first), Some(last)) = (number(GAP_FIRST), number(GAP_LAST))
+            && let Some(first) = self.pass_over(first, last)
+        {
+            let cause = headers.find(GAP_CAUSE).map_or(MissedCause::Removed, MissedCause::of);
+            return Word::Gap { first, last, cause };
+        }
         let stalled = headers.find(STALLED).map(|subject| String::from_utf8_lossy(subject).into_owned());
         match reply.map(str::to_owned).or(stalled) {
             Some(subject) => Word::Answer(subject),
             None => Word::Fine,
         }
+    }
+}
+
+impl Follow {
+    /// Moves behind sequences that the server says are not there. Returns the first of them that has not been told before.
+    fn pass_over(&mut self, first: u64, last: u64) -> Option<u64> {
+        let before = self.last.unwrap_or(0);
+        if last < first || last <= before {
+            return None;
+        }
+        self.last = Some(last);
+        Some(first.max(before + 1))
     }
 }
 
@@ -426,7 +449,7 @@ mod tests {
         let mut follow = follow(From::All);
         asked(&mut follow);
         assert_eq!(follow.place(Some(&reply(1, 1))), NEXT);
-        let check = |headers: &str, reply: Option<&str>, word: Word| {
+        let mut check = |headers: &str, reply: Option<&str>, word: Word| {
             assert_eq!(follow.word(headers.as_bytes(), reply), word, "{headers}");
         };
         check("NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\n\r\n", None, Word::Fine);
@@ -436,6 +459,12 @@ mod tests {
         check(stalled, None, Word::Answer("fc2".to_owned()));
         check("NATS/1.0 409 Consumer Deleted\r\n\r\n", None, Word::Again);
         check("", None, Word::Fine);
+        let gap = "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: 1\r\nStilling-Gap-First: 5\r\nStilling-Gap-Last: 9\r\nStilling-Gap-Cause: damaged\r\n\r\n";
+        check(gap, None, Word::Gap { first: 5, last: 9, cause: MissedCause::Damaged });
+        // Told twice, it counts once; what comes behind it is the next.
+        check(gap, None, Word::Fine);
+        assert_eq!(follow.place(Some(&reply(2, 10))), NEXT);
+        assert_eq!(asked(&mut follow)["config"]["opt_start_seq"], 11);
     }
 
     #[test]

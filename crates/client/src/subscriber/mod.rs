@@ -130,14 +130,16 @@ pub enum Event {
     /// The connection is not there; it is being made again. Who follows a stream gets what comes meanwhile later, as long as
     /// the stream keeps it; who does not may miss it.
     Interrupted(Trouble),
-    /// The stream that is followed keeps these sequences no longer, and they have not come: its limits, or somebody's wish,
-    /// have removed them. Told before the next message. With a filter some or all of them may be other subjects'
-    /// messages, and what is removed while the follower is connected is told only if the filter is `>`.
+    /// The stream that is followed does not have these sequences any more, and they have not come. Told before the next message.
+    /// With a filter some or all of them may be other subjects' messages. Of servers other than Stilling, what is removed while
+    /// the follower is connected is told only if the filter is `>`.
     Missed {
         /// The first of them.
         first: u64,
         /// The last of them.
         last: u64,
+        /// Why they are gone.
+        cause: MissedCause,
     },
     /// The stream that is followed is another one than before: it lay in memory and its server began again, or it was deleted
     /// and has begun anew. Its server says that it was made at another time, or it ends before a sequence that has come. It
@@ -146,6 +148,27 @@ pub enum Event {
         /// The last sequence that came of the old one.
         last: u64,
     },
+}
+
+/// Why a stream does not have sequences any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MissedCause {
+    /// Its limits, or a request to remove them.
+    Removed,
+    /// Their bytes are not what was written.
+    Damaged,
+    /// A crash of the server has cut them off.
+    Torn,
+}
+
+impl MissedCause {
+    fn of(word: &[u8]) -> MissedCause {
+        match word {
+            b"damaged" => MissedCause::Damaged,
+            b"torn" => MissedCause::Torn,
+            _ => MissedCause::Removed,
+        }
+    }
 }
 
 /// Receives messages, on the thread of its caller, over a connection that is made again whenever it is lost.
@@ -464,7 +487,9 @@ impl Subscriber {
     fn go_on(&mut self, line: &mut Line, standing: Standing, before: Follow) -> Result<Option<Event>, End> {
         let event = match standing {
             Standing::Whole => None,
-            Standing::Missed { first, last } => Some(Event::Missed { first, last }),
+            Standing::Missed { first, last } => {
+                Some(Event::Missed { first, last, cause: MissedCause::Removed })
+            }
             Standing::Anew { last } => Some(Event::Anew { last }),
         };
         self.order(line).inspect_err(|_| {
@@ -491,6 +516,7 @@ impl Subscriber {
                     line.send(&out).map_err(End::Trouble)?;
                 }
                 Word::Again => self.utter(line)?,
+                Word::Gap { first, last, cause } => return Ok(Some(Event::Missed { first, last, cause })),
             }
             return Ok(None);
         }
@@ -498,7 +524,7 @@ impl Subscriber {
             Place::Next { missed: None } => Ok(Some(Event::Message(message.placed()))),
             Place::Next { missed: Some((first, last)) } => {
                 self.behind = Some(message.placed());
-                Ok(Some(Event::Missed { first, last }))
+                Ok(Some(Event::Missed { first, last, cause: MissedCause::Removed }))
             }
             Place::Gap => self.utter(line).map(|()| None),
             Place::Foreign => Ok(None),

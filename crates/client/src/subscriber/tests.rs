@@ -160,7 +160,10 @@ fn what_happened_to_the_stream_is_told_although_the_connection_breaks_over_it() 
         assert_eq!(follower.looks_late(), Ok(Some(event)));
     };
     check(r#"{"state":{"first_seq":1,"last_seq":3}}"#, Event::Anew { last: 9 });
-    check(r#"{"state":{"first_seq":13,"last_seq":20}}"#, Event::Missed { first: 10, last: 12 });
+    check(
+        r#"{"state":{"first_seq":13,"last_seq":20}}"#,
+        Event::Missed { first: 10, last: 12, cause: MissedCause::Removed },
+    );
 }
 
 /// Where the follower wants its question about the stream answered.

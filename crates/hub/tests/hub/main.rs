@@ -15,6 +15,7 @@ mod released;
 #[path = "../rig/mod.rs"]
 mod rig;
 mod streams;
+mod trouble;
 
 use stilling_probe::allocations::Counting;
 

@@ -267,21 +267,32 @@ fn each_stream_has_its_own_longest_message() {
     assert!(rig.heard(ALICE).contains(r#""max_msg_size":20"#));
 }
 
-/// A follower knows by it whether a stream is the one that it has seen: in memory it begins with its server.
+/// A follower knows by its creation time whether a stream is the one that it has seen: in memory it begins with its server, on
+/// disk with its directory.
 #[test]
-fn a_stream_in_memory_is_another_one_after_a_start_and_one_on_disk_is_not() {
-    let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
-    rig.subscribe(ALICE, "inbox.>", "1");
-    for (stream, created) in [
-        ("disk", "0001-01-01T00:00:00Z"),
-        ("memory", "1970-01-01T00:00:00Z"),
-        ("none", "1970-01-01T00:00:00Z"),
-    ] {
+fn a_stream_tells_when_it_was_created() {
+    const FIRST_NS: u64 = 1_600_000_000_000_000_000;
+    let created = |rig: &mut Rig, stream: &str| {
+        rig.subscribe(ALICE, "inbox.>", "1");
         rig.ask_all(ALICE, &[publish_for(&format!("$JS.API.STREAM.INFO.{stream}"), "", "inbox.1")]);
         let heard = rig.heard(ALICE);
-        assert!(heard.contains(&format!(r#""created":"{created}""#)), "{heard}");
+        let (_, rest) = heard.split_once(r#""created":""#).unwrap_or_else(|| panic!("{heard}"));
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let disk = SimulatedDisk::new();
+    let on = |disk: &SimulatedDisk, created_ns| Rig::created(disk, (8, 1 << 20), created_ns, |_| ()).0;
+    let mut rig = on(&disk, FIRST_NS);
+    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "before its first record");
+    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    rig.settle();
+    drop(rig);
+    let mut rig = on(&SimulatedDisk::with_files(disk.files()), FIRST_NS + 3_000_000_000);
+    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "after a restart");
+    for stream in ["memory", "none"] {
+        assert_eq!(created(&mut rig, stream), "1970-01-01T00:00:00Z");
     }
+    let mut rig = on(&SimulatedDisk::new(), FIRST_NS + 3_000_000_000);
+    assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:43Z", "another directory is another stream");
 }
 
 /// What is not known of a stream is not made up: times are those of its records, or none.

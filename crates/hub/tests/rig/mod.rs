@@ -12,7 +12,8 @@ use stilling_hub::{
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Retention, Source, StreamIndex, read_chunk,
+    Answer, AppendError, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Retention, Source,
+    StreamIndex, read_chunk,
 };
 
 /// Short segments, so that there are many.
@@ -32,6 +33,10 @@ pub(crate) struct SteppedStorage {
     /// Orders that may wait, and chunks.
     pub(crate) orders_max: usize,
     chunks: VecDeque<Chunk>,
+    /// The disk had no room for the oldest batch that waits.
+    is_full: bool,
+    /// A full disk is waited for, as the journal does; else it freezes the stream.
+    pub(crate) waits_for_room: bool,
     /// The last sequence of each stream whose batch has been answered for.
     pub(crate) told: Vec<u64>,
     /// The streams for which a round of retention was asked.
@@ -51,6 +56,8 @@ impl SteppedStorage {
             orders_max: usize::MAX,
             chunks: VecDeque::new(),
             retained: Vec::new(),
+            is_full: false,
+            waits_for_room: false,
         }
     }
 
@@ -64,11 +71,22 @@ impl SteppedStorage {
                 log.deduplicate_from(dedup_from);
                 Answer::Durable { stream, watermark }
             }
+            Err(AppendError::Waiting { reason, kind }) if self.waits_for_room => {
+                let [batch] = batches;
+                self.waiting.push_front((stream, batch, dedup_from));
+                if !std::mem::replace(&mut self.is_full, true) {
+                    self.answers.push_back((Answer::Waiting { stream, reason, kind }, None));
+                }
+                return false;
+            }
             Err(error) => {
                 let (watermark, frozen) = (log.durable(), log.give_up(error));
                 Answer::Frozen { stream, watermark, frozen, is_batch_lost: false }
             }
         };
+        if std::mem::take(&mut self.is_full) {
+            self.answers.push_back((Answer::Resumed { stream }, None));
+        }
         let [batch] = batches;
         self.answers.push_back((answer, Some(batch)));
         true
@@ -80,6 +98,14 @@ impl SteppedStorage {
         let mut reader = self.sources[order.stream as usize].read_from(order.from);
         self.chunks.push_back(read_chunk(&mut reader, &order));
         true
+    }
+
+    /// Answers for the oldest batch that waits as if it had been written.
+    #[cfg(not(stilling_planted))]
+    pub(crate) fn pretend_to_write(&mut self) {
+        let (stream, batch, _) = self.waiting.pop_front().expect("a batch waits");
+        let watermark = batch.next() - 1;
+        self.answers.push_back((Answer::Durable { stream, watermark }, Some(batch)));
     }
 
     /// Fails to read for the oldest order.
@@ -122,8 +148,10 @@ impl Storage for SteppedStorage {
 
     fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
         let (answer, batch) = self.answers.pop_front()?;
-        if let Answer::Durable { stream, watermark } = answer {
-            self.told[stream as usize] = watermark;
+        if let Answer::Durable { stream, watermark } = answer
+            && let Some(told) = self.told.get_mut(stream as usize)
+        {
+            *told = watermark;
         }
         Some((answer, batch))
     }
@@ -204,7 +232,18 @@ impl Rig {
         (batches, room): (usize, usize),
         change: impl FnOnce(&mut Vec<StreamConfig>),
     ) -> (Rig, Recovery) {
-        let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
+        Rig::created(disk, (batches, room), 0, change)
+    }
+
+    /// The same with a stream on disk that is new at a time.
+    pub(crate) fn created(
+        disk: &SimulatedDisk,
+        (batches, room): (usize, usize),
+        created_ns: u64,
+        change: impl FnOnce(&mut Vec<StreamConfig>),
+    ) -> (Rig, Recovery) {
+        let config = Config { created_ns, ..SEGMENTS };
+        let (log, recovery) = Log::open(disk.clone(), "disk", config).expect("it opens");
         let mut streams = vec![
             StreamConfig {
                 retention: Retention { bytes_max: Some(1 << 30), ..Retention::default() },
@@ -215,7 +254,7 @@ impl Rig {
         ];
         change(&mut streams);
         let resumed =
-            [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: recovery.created_ns }];
+            [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: log.created_ns() }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max: 8 };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };

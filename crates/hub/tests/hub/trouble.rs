@@ -1,0 +1,264 @@
+//! Trouble with a disk: what publishers and readers are told of it, and what an operator sees.
+
+use std::io;
+
+use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, NOTICE_EVERY_NS};
+use stilling_hub::{Client, Condition, Door, Durability, Loss, Request};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
+use stilling_journal::{Answer, Removed};
+
+use crate::asking::{publish, publish_for};
+use crate::consumers::{READER, create, fill};
+use crate::rig::{ABLE, Rig, Told, publish_with, stream};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+
+fn notices(rig: &mut Rig) -> Vec<String> {
+    std::iter::from_fn(|| rig.hub.next_notice()).collect()
+}
+
+fn condition(rig: &Rig) -> Condition {
+    rig.hub.counters().streams[0].health.get().condition
+}
+
+/// A full disk delays messages, and refuses them with a retryable error when it has been full for too long; other streams
+/// continue. When there is room again, the stream does, too.
+#[test]
+fn a_stream_without_room_waits_refuses_and_continues() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.hub.storage_mut().waits_for_room = true;
+    disk.fail(Faults { create: Some(NO_SPACE), ..Faults::default() });
+    let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
+    rig.ask_all(
+        ALICE,
+        &[publish_with("disk.a", "x", "inbox.1", id), publish_for("memory.a", "y", "inbox.2")],
+    );
+    rig.settle();
+    assert_eq!(rig.heard(ALICE).matches("MSG inbox").count(), 1, "memory alone");
+    assert_eq!(condition(&rig), Condition::Waiting);
+    let counters = rig.hub.counters();
+    assert_eq!((counters.streams[0].waiting.get(), counters.streams[0].frozen.get()), (1, 0));
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].starts_with("stream disk: waits for room"), "{lines:?}");
+    assert!(lines[0].contains("make room on its volume"), "{lines:?}");
+    // One that leaves now waits for its answers as long as the hub does.
+    rig.ask_all(ALICE, &[Request::Farewell]);
+    for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        assert!(!rig.told(ALICE).contains(&Told::Close), "it is waited for");
+        assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.settle();
+    }
+    assert!(rig.told(ALICE).contains(&Told::Close));
+    // Neither a new message nor one sent again is kept waiting.
+    let asked = [
+        publish_for("disk.a", "new", "inbox.3"),
+        publish_with("disk.a", "x", "inbox.4", id),
+        publish_for("memory.a", "z", "inbox.5"),
+    ];
+    assert_eq!(rig.ask(ALICE, ABLE, &asked), 3);
+    let heard = rig.heard(ALICE);
+    assert_eq!(
+        heard.matches(r#""code":503,"err_code":10023,"description":"the disk has no room"#).count(),
+        2
+    );
+    assert!(heard.contains(r#"{"stream":"memory","seq":2}"#), "{heard}");
+    assert_eq!(counters.losses(Door::Nats, Loss::NoRoom), 2);
+    assert!(notices(&mut rig).is_empty(), "it is reported once");
+    disk.fail(Faults::default());
+    rig.settle();
+    assert!(rig.heard(ALICE).contains(r#"MSG inbox.1 1 "#));
+    assert_eq!((condition(&rig), counters.streams[0].waiting.get()), (Condition::Open, 0));
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].contains("is written again after 15.0 s"), "{lines:?}");
+    rig.ask_all(ALICE, &[publish_with("disk.a", "x", "inbox.6", id)]);
+    rig.settle();
+    assert!(rig.heard(ALICE).contains(r#"{"stream":"disk","seq":1,"duplicate":true}"#));
+}
+
+/// A stream that waits cannot take the batches of another one, nor keep messages of it waiting.
+#[test]
+fn a_stream_without_room_leaves_batches_to_the_others() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::changed(&disk, (BATCHES_PER_STREAM_MAX + 2, 1 << 20), |streams| {
+        streams.push(stream("other", &["other.>"], Durability::Disk));
+    });
+    rig.subscribe(ALICE, "inbox.>", "1");
+    let payload = "x".repeat(6000);
+    let mut asked: Vec<_> = (0..2 * BATCHES_PER_STREAM_MAX).map(|_| publish("disk.a", &payload)).collect();
+    asked.push(publish_for("other.a", "y", "inbox.1"));
+    let taken = rig.ask(ALICE, ABLE, &asked);
+    assert_eq!(taken, BATCHES_PER_STREAM_MAX, "one record fits into a batch");
+    let (reason, kind) = ("no space".into(), io::ErrorKind::StorageFull);
+    rig.hub.storage_mut().answers.push_back((Answer::Waiting { stream: 0, reason, kind }, None));
+    rig.turn();
+    assert_eq!(rig.ask(ALICE, ABLE, &asked[taken..]), asked.len() - taken, "what has no room is refused");
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::NoRoom), BATCHES_PER_STREAM_MAX as u64);
+    let storage = rig.hub.storage_mut();
+    let other = storage.waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
+    storage.waiting.rotate_left(other);
+    storage.pretend_to_write();
+    rig.turn();
+    assert!(rig.heard(ALICE).contains(r#"{"stream":"other","seq":1}"#));
+}
+
+/// A freeze is one line, however many batches are refused with it, and says why and what to do.
+#[test]
+fn a_freeze_is_reported_once() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.ask_all(ALICE, &[publish("disk.a", "before")]);
+    rig.settle();
+    assert!(notices(&mut rig).is_empty());
+    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    for _ in 0..3 {
+        rig.ask_all(ALICE, &[publish("disk.a", "lost")]);
+        rig.settle();
+    }
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].starts_with("stream disk: is frozen"), "{lines:?}");
+    assert!(lines[0].contains("restart the server"), "{lines:?}");
+    let health = rig.hub.counters().streams[0].health.get();
+    assert!(health.condition == Condition::Frozen && health.reason.is_some(), "{health:?}");
+}
+
+/// A write that takes longer than a second is reported, and so is its end.
+#[test]
+fn a_slow_write_is_reported_with_its_end() {
+    let mut rig = Rig::new();
+    rig.ask_all(ALICE, &[publish("disk.a", "x")]);
+    rig.turn();
+    assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+    rig.pass(DISK_LOOK_EVERY_NS / 2);
+    rig.turn();
+    assert!(notices(&mut rig).is_empty() && condition(&rig) == Condition::Open);
+    rig.pass(DISK_LOOK_EVERY_NS / 2);
+    rig.turn();
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].contains("a write has not returned for 1.0 s"), "{lines:?}");
+    assert_eq!((condition(&rig), rig.hub.counters().streams[0].slow_writes.get()), (Condition::Slow, 1));
+    rig.pass(NOTICE_EVERY_NS);
+    rig.settle();
+    assert_eq!((condition(&rig), rig.hub.counters().streams[0].slow_writes.get()), (Condition::Open, 1));
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].contains("the slow write has returned after"), "{lines:?}");
+}
+
+/// Retention that fails is reported and shown until it succeeds.
+#[test]
+fn retention_that_fails_is_reported() {
+    let mut rig = Rig::new();
+    let retained = |rig: &mut Rig, removed: io::Result<Removed>| {
+        rig.hub.storage_mut().answers.push_back((Answer::Retained { stream: 0, removed, first: 1 }, None));
+        rig.turn();
+        let health = rig.hub.counters().streams[0].health.get();
+        health.details().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let shown = retained(&mut rig, Err(io::Error::other("permission denied")));
+    assert!(shown.len() == 1 && shown[0].contains("permission denied"), "{shown:?}");
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].contains("old records could not be removed"), "{lines:?}");
+    assert_eq!(rig.hub.counters().streams[0].retention_failures.get(), 1);
+    assert!(retained(&mut rig, Ok(Removed::default())).is_empty());
+}
+
+/// All that the reader is sent, which says that it has left, until nothing more comes.
+fn listen(rig: &mut Rig) -> String {
+    let mut heard = String::new();
+    loop {
+        rig.settle();
+        let told = rig.told(READER);
+        if told.is_empty() {
+            return heard;
+        }
+        for told in told {
+            match told {
+                Told::Mark(mark) => rig.ask_all(READER, &[Request::Reached { mark }]),
+                Told::Text(text) => heard.push_str(&text),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// The gaps that statuses at a subject tell of: first, last and cause.
+fn gaps(heard: &str) -> Vec<(u64, u64, String)> {
+    let value = |part: &str, name: &str| {
+        let (_, rest) = part.split_once(name)?;
+        Some(rest.lines().next()?.trim_start_matches([':', ' ']).to_owned())
+    };
+    let number = |part: &str, name: &str| value(part, name)?.parse().ok();
+    let of_part = |part: &str| {
+        let first = number(part, "Stilling-Gap-First")?;
+        Some((first, number(part, "Stilling-Gap-Last")?, value(part, "Stilling-Gap-Cause")?))
+    };
+    heard.split("NATS/1.0 100 Idle Heartbeat\r\n").filter_map(of_part).collect()
+}
+
+/// Row 0.14: a record that cannot be given is told with its exact range to whoever follows, and to the operator.
+#[test]
+fn damage_is_told_to_a_consumer_with_its_range() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    for number in 0..100 {
+        fill(&mut rig, "disk", number * 5..number * 5 + 5);
+    }
+    let (name, content) = disk.files().into_iter().max_by_key(|(_, content)| content.len()).expect("a file");
+    let at = content.windows(6).position(|bytes| bytes == b"disk.n").expect("a record") + 6;
+    disk.change(&name, |content| content[at] ^= 1);
+    rig.subscribe(READER, "answers.*", "1");
+    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    let heard = listen(&mut rig);
+    let sequence = |ack: &str| ack.split('.').nth(3).and_then(|word| word.parse().ok());
+    let got: Vec<u64> = heard.split("$JS.ACK.").skip(1).filter_map(sequence).collect();
+    let gaps = gaps(&heard);
+    assert_eq!(gaps.len(), 1, "{gaps:?}");
+    let (first, last, cause) = &gaps[0];
+    assert_eq!(cause, "damaged");
+    let expected: Vec<u64> = (1..=500).filter(|sequence| !(first..=last).contains(&sequence)).collect();
+    assert_eq!(got, expected);
+    let counters = rig.hub.counters();
+    assert_eq!(counters.streams[0].damaged.get(), last - first + 1);
+    let lines = notices(&mut rig);
+    assert!(lines.len() == 1 && lines[0].contains(&format!("records {first} to {last}")), "{lines:?}");
+    assert_eq!(counters.streams[0].health.get().details().count(), 1);
+    assert_eq!(condition(&rig), Condition::Open, "it is no reason to refuse messages");
+}
+
+/// A consumer that was following and fell behind is told what retention has taken from it; one that begins is not.
+#[test]
+fn what_retention_took_from_a_follower_is_told_with_its_range() {
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    rig.subscribe(READER, "answers.*", "1");
+    rig.subscribe(READER, "pulled", "2");
+    fill(&mut rig, "memory", 1..11);
+    create(&mut rig, "memory", r#""name":"p","deliver_policy":"all""#);
+    let pull = |rig: &mut Rig, batch: &str| {
+        let subject = "$JS.API.CONSUMER.MSG.NEXT.memory.p";
+        rig.ask_all(READER, &[publish_for(subject, batch, "pulled")]);
+        listen(rig)
+    };
+    let hasty = r#"{"batch":4,"expires":60000000000}"#;
+    let patient = r#"{"batch":4,"expires":60000000000,"idle_heartbeat":30000000000}"#;
+    let heard = pull(&mut rig, patient);
+    assert!(heard.contains("memory.n") && gaps(&heard).is_empty(), "{heard}");
+    fill(&mut rig, "memory", 11..3000);
+    let heard = pull(&mut rig, patient);
+    let missed = gaps(&heard);
+    assert!(missed.len() == 1 && missed[0].0 == 5 && missed[0].2 == "removed", "{heard}");
+    let first = missed[0].1 + 1;
+    assert!(heard.contains(&format!("$JS.ACK.memory.p.1.{first}.5.")), "{heard}");
+    // Without heartbeats, a client that pulls might take the status for an error.
+    fill(&mut rig, "memory", 3000..6000);
+    let heard = pull(&mut rig, hasty);
+    assert!(heard.contains("memory.n") && gaps(&heard).is_empty(), "{heard}");
+    create(&mut rig, "memory", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "3");
+    rig.pass(100_000_000);
+    let heard = listen(&mut rig);
+    assert!(heard.contains("memory.n") && gaps(&heard).is_empty(), "one that begins misses nothing: {heard}");
+}

@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stilling_ring::{Receiver, Sender, Time};
+use stilling_ring::{Receiver, Sender, Wake, planted};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
@@ -27,7 +27,7 @@ struct Pending {
     /// meanwhile may be all that a crash leaves.
     noted: Option<u64>,
     /// When a stream that waits for room is tried again, and how long it has waited since the last time.
-    retry: Option<(Time, Duration)>,
+    retry: Option<(Instant, Duration)>,
     /// Whether it has been reported as frozen.
     is_frozen: bool,
 }
@@ -93,30 +93,24 @@ impl Rounds {
         has_any
     }
 
-    /// Writes the next stream that is due, in as few writes as it can be. Returns whether there was one.
-    pub(crate) fn write_next<D: Disk>(&mut self, logs: &mut [Log<D>], now: Time) -> bool {
-        let Some(at) = self.dirty.iter().position(|stream| self.is_stream_due(*stream, now)) else {
-            return false;
-        };
-        let Some(stream) = self.dirty.remove(at) else { return false };
-        let Some(log) = logs.get_mut(stream as usize) else { return false };
-        if self.write_stream(stream, log, now) {
-            self.dirty.push_back(stream);
+    /// Writes stream after stream, each in as few writes as it can be; those that wait for room when their time has come.
+    pub(crate) fn write<D: Disk>(&mut self, logs: &mut [Log<D>], now: Instant, consumer: &Wake) {
+        for _ in 0..self.dirty.len() {
+            let Some(stream) = self.dirty.pop_front() else { break };
+            let is_waiting = self.streams[stream as usize].retry.is_some_and(|(at, _)| now < at);
+            let Some(log) = logs.get_mut(stream as usize) else { continue };
+            if is_waiting || self.write_stream(stream, log, now) {
+                self.dirty.push_back(stream);
+                continue;
+            }
+            // The others' syncs are not waited for.
+            self.publish();
+            consumer.notify();
         }
-        true
-    }
-
-    /// Whether a stream can be written now.
-    pub(crate) fn is_due(&self, now: Time) -> bool {
-        self.dirty.iter().any(|stream| self.is_stream_due(*stream, now))
-    }
-
-    fn is_stream_due(&self, stream: StreamIndex, now: Time) -> bool {
-        self.streams[stream as usize].retry.is_none_or(|(at, _)| now >= at)
     }
 
     /// Writes what a stream has. Returns whether something is left.
-    fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Time) -> bool {
+    fn write_stream<D: Disk>(&mut self, stream: StreamIndex, log: &mut Log<D>, now: Instant) -> bool {
         let pending = &mut self.streams[stream as usize];
         let outcome = log.append(&mut pending.batches);
         let watermark = log.durable();
@@ -139,15 +133,19 @@ impl Rounds {
             }
             Err(AppendError::Waiting { reason, kind }) => {
                 let delay = retry.map_or(RETRY_DELAY_MIN, |(_, delay)| (delay * 2).min(RETRY_DELAY_MAX));
-                pending.retry = Some((now.after(delay), delay));
-                self.answer_durable(stream, watermark);
+                pending.retry = Some((now + delay, delay));
+                let unwritten = pending.batches.last().map_or(watermark, |batch| batch.next() - 1);
+                let is_lost = planted!("lost retry");
+                self.answer_durable(stream, if is_lost { unwritten } else { watermark });
                 if retry.is_none() {
                     self.notify(Answer::Waiting { stream, reason, kind });
                 }
                 true
             }
             Err(AppendError::Frozen(frozen)) => {
-                self.answer_durable(stream, watermark);
+                let unwritten = pending.batches.last().map_or(watermark, |batch| batch.next() - 1);
+                let is_early = planted!("unsynced acknowledgement");
+                self.answer_durable(stream, if is_early { unwritten } else { watermark });
                 self.answer_frozen(stream, watermark, &frozen);
                 false
             }
@@ -200,7 +198,7 @@ impl Rounds {
     }
 
     /// When a stream that waits for room is to be tried again.
-    pub(crate) fn retry_at(&self) -> Option<Time> {
+    pub(crate) fn retry_at(&self) -> Option<Instant> {
         let waiting = self.dirty.iter().filter_map(|stream| self.streams[*stream as usize].retry);
         waiting.map(|(at, _)| at).min()
     }
@@ -221,7 +219,7 @@ impl Rounds {
     /// than [`NOTICES_PER_STREAM`] for each.
     fn notify(&mut self, notice: Answer) {
         if let Answer::Resumed { stream } = notice
-            && self.unsent.len() >= 2 * self.streams.len()
+            && self.unsent.len() >= self.streams.len()
         {
             let is_its =
                 |other: &Answer| matches!(other, Answer::Waiting { stream: its, .. } if *its == stream);

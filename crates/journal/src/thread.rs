@@ -13,13 +13,14 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use stilling_ring::{Clock, Receiver, Sender, Time, Wake, mailbox};
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use crate::batch::Batch;
 use crate::disk::Disk;
-use crate::limits::{BATCH_SIZE_DEFAULT, CHECK_INTERVAL_MS, NOTICES_PER_STREAM, STREAMS_MAX};
+use crate::limits::{BATCH_SIZE_DEFAULT, STREAMS_MAX};
+use crate::limits::{CHECK_INTERVAL_MS, NOTICES_PER_STREAM};
 use crate::log::Log;
 use crate::retention::{Removed, Retention};
 use crate::rounds::Rounds;
@@ -155,7 +156,8 @@ impl Journal {
             let sleeper = Arc::clone(&sleeper);
             move || sleeper.get().into_iter().for_each(Thread::unpark)
         }));
-        let (mut journal, worker) = Journal::connect(logs, limits, &consumer, Arc::clone(&wake))?;
+        let (mut journal, worker) =
+            Journal::connect(logs, limits, &consumer, (Arc::clone(&wake), Instant::now()))?;
         let work = move || {
             let _last_word = LastWord(consumer);
             run(worker, &wake)
@@ -167,7 +169,8 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work).
+    /// The same without a thread: the caller runs the worker, step by step, whenever it [has work](Worker::has_work) and
+    /// when it is [due](Worker::due_at), from `now` on.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
@@ -175,8 +178,9 @@ impl Journal {
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: &Arc<Wake>,
+        now: Instant,
     ) -> io::Result<(Journal, Worker<D>)> {
-        Journal::connect(logs, limits, consumer, Arc::new(Wake::new(|| ())))
+        Journal::connect(logs, limits, consumer, (Arc::new(Wake::new(|| ())), now))
     }
 
     /// Both ends, connected. The journal notifies `wake` when there is work.
@@ -184,7 +188,7 @@ impl Journal {
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: &Arc<Wake>,
-        wake: Arc<Wake>,
+        (wake, now): (Arc<Wake>, Instant),
     ) -> io::Result<(Journal, Worker<D>)> {
         if logs.len() > STREAMS_MAX {
             let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
@@ -199,7 +203,8 @@ impl Journal {
             logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
         let streams = streams.collect();
         let rounds = Rounds::new(logs.len(), batches, done, told);
-        let worker = Worker { logs, rounds, to_do, consumer: Arc::clone(consumer), check_at: None };
+        let check_at = now + CHECK_INTERVAL;
+        let worker = Worker { logs, rounds, to_do, consumer: Arc::clone(consumer), check_at };
         let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
         let journal = Journal {
             requests,
@@ -379,76 +384,63 @@ impl Drop for Journal {
 /// Why streams are frozen whose thread is no more.
 const DIED: &str = "the thread that writes the journal has died of a panic";
 
+/// How often the files are checked.
 const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
 
 /// The thread's life.
 fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
-    let clock = Clock::real();
     loop {
         // Asked first: what is there afterwards is all there will be.
         let is_last = worker.is_closed();
-        if worker.turn(clock.now()) {
+        if worker.turn(Instant::now()) {
             continue;
         }
         if is_last {
             return worker.close();
         }
         wake.park();
-        let now = clock.now();
-        if !worker.has_work(now) && !worker.is_closed() {
-            thread::park_timeout(worker.next_turn_at(now).since(now));
+        if !worker.has_work() && !worker.is_closed() {
+            thread::park_timeout(worker.due_at().saturating_duration_since(Instant::now()));
         }
         wake.unpark();
     }
 }
 
-/// What the journal thread does, one step at a time. Time is an argument.
+/// What the journal thread does, one step at a time.
 pub struct Worker<D: Disk> {
     logs: Vec<Log<D>>,
     rounds: Rounds,
     to_do: Receiver<Request>,
     consumer: Arc<Wake>,
-    /// When the files are checked next; from the first turn on.
-    check_at: Option<Time>,
+    check_at: Instant,
 }
 
 impl<D: Disk> Worker<D> {
-    /// Writes the next stream of the round and answers for it. Without one that is due it begins a round with all requests
-    /// that are there. Returns whether there was something to write.
-    pub fn turn(&mut self, now: Time) -> bool {
-        let mut is_active = self.rounds.write_next(&mut self.logs, now);
-        if !is_active && self.rounds.gather(&mut self.to_do, &mut self.logs) {
-            self.rounds.write_next(&mut self.logs, now);
-            is_active = true;
-        }
-        if now >= *self.check_at.get_or_insert(now.after(CHECK_INTERVAL)) {
+    /// Takes all requests that are there, writes what can be written, and checks the files when that is due. Returns whether
+    /// there was a request.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let has_any = self.rounds.gather(&mut self.to_do, &mut self.logs);
+        self.rounds.write(&mut self.logs, now, &self.consumer);
+        if now >= self.check_at {
             self.rounds.check_files(&mut self.logs);
-            self.check_at = Some(now.after(CHECK_INTERVAL));
+            self.check_at = now + CHECK_INTERVAL;
         }
-        // The other streams' syncs are not waited for.
         if self.rounds.publish() {
             self.consumer.notify();
         }
-        is_active
+        has_any
     }
 
-    /// Whether the next [`turn`](Worker::turn) has something to write.
+    /// Whether there is a request.
     #[must_use]
-    pub fn has_work(&self, now: Time) -> bool {
-        self.rounds.is_due(now) || !self.to_do.is_empty()
+    pub fn has_work(&self) -> bool {
+        !self.to_do.is_empty()
     }
 
-    /// When there is something to do at the latest: a stream that waits for room is tried again, or files are checked.
+    /// When the next [`turn`](Worker::turn) is due although there is no request.
     #[must_use]
-    pub fn next_turn_at(&self, now: Time) -> Time {
-        let check_at = self.check_at.unwrap_or(now);
-        self.rounds.retry_at().map_or(check_at, |at| at.min(check_at))
-    }
-
-    /// When a stream that waits for room is tried again, if one does.
-    #[must_use]
-    pub fn retry_at(&self) -> Option<Time> {
-        self.rounds.retry_at()
+    pub fn due_at(&self) -> Instant {
+        self.rounds.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
     }
 
     /// Whether the [`Journal`] is gone. Requests that it left may still be there.
@@ -457,7 +449,7 @@ impl<D: Disk> Worker<D> {
         self.to_do.is_closed()
     }
 
-    /// Tries what waits for room for the last time, and ends all streams. Returns why streams are frozen, if some are.
+    /// Gives up what waits for room, and ends all streams. Returns why streams are frozen, if some are.
     pub fn close(mut self) -> Vec<Frozen> {
         self.rounds.give_up(&mut self.logs);
         self.rounds.publish();

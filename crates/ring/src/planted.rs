@@ -17,6 +17,12 @@
 //! | `early watermark` | journal | a watermark is told before the write that it covers |
 //! | `unsynced directory` | journal | a segment's name is not made durable before its records are told |
 //! | `double acknowledgement` | hub | a publisher is told twice that its message is kept |
+//! | `unsynced acknowledgement` | journal | what a failed write had is acknowledged |
+//! | `lost retry` | journal | what waits for room is acknowledged and forgotten |
+//! | `unsynced tail` | journal | what recovery found is trusted although no sync is known to cover it |
+//! | `forgotten window` | server | message ids from before a restart are not known any more |
+//! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
+//! | `previous tenant` | a shard | mail for a connection that is gone reaches the next one in its slot |
 //! | `early sight` | hub | a subscriber sees a message before it is durable, and its publisher hears nothing |
 //! | `missing sync` | simulated disk | a durable write comes back before it is durable |
 

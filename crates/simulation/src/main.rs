@@ -33,6 +33,9 @@ struct Arguments {
     /// Which world.
     #[arg(long, value_enum, default_value = "http")]
     world: World,
+    /// Plant this bug, in a build with `--cfg stilling_planted`.
+    #[arg(long)]
+    planted: Option<String>,
     /// Print what happened, event by event.
     #[arg(long)]
     verbose: bool,
@@ -68,7 +71,9 @@ impl World {
 }
 
 fn main() -> ExitCode {
-    let Arguments { seed, seeds, from, world, verbose } = Arguments::parse();
+    let Arguments { seed, seeds, from, world, planted, verbose } = Arguments::parse();
+    // A program that ends soon may leave the name to the end.
+    stilling_ring::planted::choose(planted.map(|name| &*name.leak()));
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     // Worlds contain jobs that panic on purpose, and their failures are reported below.
     std::panic::set_hook(Box::new(|_| ()));

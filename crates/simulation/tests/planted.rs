@@ -5,12 +5,12 @@
 use std::panic;
 
 use stilling_ring::planted;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, unread};
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, streams, unread};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
 
-/// Every planted bug of the house that a world without a disk and a hub can show.
+/// Every planted bug that a world without a disk and a hub can show.
 const BUGS: [&str; 6] =
     ["stale generation", "double-freed buffer", "lost completion", "lost wake", "double answer", "lost job"];
 
@@ -22,6 +22,21 @@ const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost
 
 /// A bug of what happens when unread output fills the store.
 const UNREAD: &str = "fullness closes the asking connection";
+
+/// Bugs that show where streams are on disk.
+const ON_DISK: [&str; 11] = [
+    "early watermark",
+    "unsynced directory",
+    "missing sync",
+    "unsynced tail",
+    "unsynced acknowledgement",
+    "lost retry",
+    "forgotten window",
+    "unsynced duplicate",
+    "double acknowledgement",
+    "early sight",
+    "previous tenant",
+];
 
 type World = fn(u64) -> Option<Failure>;
 
@@ -41,6 +56,10 @@ fn http_world(seed: u64) -> Option<Failure> {
     http::run(seed, &http::Options::default()).err()
 }
 
+fn streams_world(seed: u64) -> Option<Failure> {
+    streams::run(seed, &streams::Options::default()).err()
+}
+
 fn first_failure(bug: Option<&'static str>, world: World) -> Option<Failure> {
     planted::choose(bug);
     (0..SEEDS).find_map(world)
@@ -56,12 +75,14 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
     let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
     let seen_unread = found(UNREAD, unread_world);
-    let without =
-        [http_world, echo_world, moving_world, unread_world].map(|world: World| first_failure(None, world));
+    let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
+    let without = [http_world, echo_world, moving_world, unread_world, streams_world]
+        .map(|world: World| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
     assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
     assert!(seen_unread, "{UNREAD}");
-    assert_eq!(without, [None, None, None, None]);
+    assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
+    assert_eq!(without, [None, None, None, None, None]);
 }

@@ -8,7 +8,7 @@ use stilling_hub::{Now, Threads};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, LockError, Log, OpenError};
+use stilling_journal::{Config as LogConfig, Limits, LockError, Log as StreamLog, OpenError};
 use stilling_ring::Wake;
 
 use crate::config::{HubThread, ServeConfig, ServeError};
@@ -18,7 +18,7 @@ use crate::hub::{
     Streams, Surroundings,
 };
 use crate::lifecycle::{EndUnless, Lifecycle, ReleaseOnDrop};
-use crate::log::Log as LogThread;
+use crate::log::Log;
 use crate::nats::Users;
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
@@ -78,6 +78,8 @@ pub struct SimulatedStorage<'a> {
     pub log: LogConfig,
     /// The memory between hub and journal.
     pub limits: Limits,
+    /// What the journal's clock says at the beginning.
+    pub now: Instant,
 }
 
 /// A hub in the first shard, with its streams on simulated disks. The caller runs the journal.
@@ -98,7 +100,7 @@ pub fn hub_on_simulated_disks(
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
     let (desks, _) = plan.start_with(shards, overview, lifecycle, None, |logs, limits, wake| {
-        let (threads, journal) = hub::start_stepped(logs, limits, wake)?;
+        let (threads, journal) = hub::start_stepped(logs, limits, (wake, storage.now))?;
         stepped = Some(journal);
         Ok(threads)
     })?;
@@ -221,7 +223,7 @@ impl<D: Disk> HubPlan<D> {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
-        start_journal: impl FnOnce(Vec<Log<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
+        start_journal: impl FnOnce(Vec<StreamLog<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
     ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
         let HubPlan {
             opened,
@@ -255,7 +257,7 @@ impl<D: Disk> HubPlan<D> {
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &around, start_journal)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
-        let log = log.map(LogThread::start).transpose().map_err(ServeError::Threads)?;
+        let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
         let mut runner = Runner::new(hub, inlets, log);
         if waits {
             runner = runner.behind(StartGate {

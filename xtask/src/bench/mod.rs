@@ -3,6 +3,7 @@
 
 mod app;
 pub(crate) mod collect;
+mod fairness;
 pub(crate) mod figures;
 mod flood;
 pub(crate) mod idle;
@@ -68,6 +69,8 @@ enum What {
     App(app::Arguments),
     /// One-way messages beside nats-server, Redis and rsyslog
     Collect(collect::Arguments),
+    /// A well-behaved publisher and subscriber beside clients that would harm them
+    Fairness(fairness::Arguments),
     /// The journal alone: each way of writing to this disk
     Journal(journal::Arguments),
 }
@@ -142,6 +145,7 @@ impl Arguments {
             What::Sockets(arguments) => arguments.run(),
             What::App(arguments) => arguments.run(),
             What::Collect(arguments) => arguments.run(),
+            What::Fairness(arguments) => arguments.run(),
             What::Journal(arguments) => arguments.run(),
         }
     }

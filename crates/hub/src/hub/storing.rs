@@ -77,12 +77,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if let Some(id) = id
             && let Some(original) = stream.dedup.find(id, now.steady_ns)
         {
-            let is_pending = original > stream.visible && wants_answer;
-            if is_pending && (!stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns)) {
+            let is_pending = original > stream.visible && !planted!("unsynced duplicate");
+            let must_wait = is_pending && wants_answer;
+            if must_wait && (!stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns)) {
                 return Err(Stalled);
             }
             self.totals.duplicates += 1;
-            if original > stream.visible {
+            if is_pending {
                 if wants_answer {
                     stream.promise(promise(original, true), reply);
                 }

@@ -285,7 +285,9 @@ impl Client {
             Input::Message { subject, reply, payload } => (subject, reply, payload),
         };
         let done = match &mut self.role {
-            Role::Publisher(publisher) => publisher.answered(&subject, &payload, scene).map(|()| false),
+            Role::Publisher(publisher) => {
+                publisher.answered((&subject, self.wire.attempt), &payload, scene).map(|()| false)
+            }
             Role::Listener { seen } => see(seen, &subject, &payload, scene).map(|()| false),
             Role::Follower(follower) => follower.take(&subject, &reply, &payload, scene),
             Role::Poster(_) => Ok(false),
@@ -341,7 +343,8 @@ impl Publisher {
     fn begin(&mut self, wire: &mut Wire, scene: &Scene<'_>) {
         self.last.clear();
         self.answered_at = scene.now;
-        wire.line(&format!("SUB _INBOX.{}.* 1", self.number));
+        // What was sent on a connection before may still be answered.
+        wire.line(&format!("SUB {}* 1", self.inbox(wire.attempt)));
         wire.line("PING");
     }
 
@@ -399,7 +402,8 @@ impl Publisher {
         self.waiting.insert(message);
         let id = if self.has_ids { format!("{}-{message}", self.number) } else { String::new() };
         let subject = format!("{}.{}", STREAMS[stream], self.number);
-        wire.publish(&subject, &format!("_INBOX.{}.{message}", self.number), &id, &name.payload());
+        let reply = format!("{}{message}", self.inbox(wire.attempt));
+        wire.publish(&subject, &reply, &id, &name.payload());
         if scene.random.chance(100) {
             wire.publish(&format!("{}.{}", STREAMS[UNKEPT], self.number), "", "", &name.payload());
         }
@@ -408,9 +412,18 @@ impl Publisher {
         }
     }
 
-    fn answered(&mut self, subject: &str, payload: &[u8], scene: &mut Scene<'_>) -> Result<(), String> {
-        let message =
-            subject.strip_prefix(&format!("_INBOX.{}.", self.number)).and_then(|rest| rest.parse().ok());
+    /// What its reply subjects begin with on a connection.
+    fn inbox(&self, attempt: u32) -> String {
+        format!("_INBOX.{}.{attempt}.", self.number)
+    }
+
+    fn answered(
+        &mut self,
+        (subject, attempt): (&str, u32),
+        payload: &[u8],
+        scene: &mut Scene<'_>,
+    ) -> Result<(), String> {
+        let message = subject.strip_prefix(&self.inbox(attempt)).and_then(|rest| rest.parse().ok());
         let message: u32 = message.ok_or_else(|| format!("it was sent a message of {subject}"))?;
         if !self.waiting.remove(&message) {
             return Err(format!("message {message} was answered although it does not wait"));

@@ -1,8 +1,9 @@
 //! What becomes of the disks when a server ends: sealed in order, or cut off at any point.
 
+use std::time::Instant;
+
 use stilling::parts::SteppedJournal;
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_ring::Time;
 
 use crate::random::SplitMix64;
 
@@ -22,8 +23,8 @@ pub(super) enum Cut {
 pub(super) fn cut(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    how: Cut,
-    (now, random): (Time, &mut SplitMix64),
+    (how, now): (Cut, Instant),
+    random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
     let mut before: Vec<usize> = recorded(disks);
     for _ in 0..random.below(STEPS_MAX + 1) {
@@ -40,8 +41,8 @@ pub(super) fn cut(
 pub(super) fn seal(
     mut journal: SteppedJournal,
     disks: &[SimulatedDisk],
-    how: Option<Cut>,
-    (now, random): (Time, &mut SplitMix64),
+    (how, now): (Option<Cut>, Instant),
+    random: &mut SplitMix64,
 ) -> Vec<SimulatedDisk> {
     while journal.writer.turn(now) {}
     let before = recorded(disks);

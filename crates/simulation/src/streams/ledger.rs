@@ -32,6 +32,8 @@ pub(super) struct Ledger {
     name: &'static str,
     bounds: Bounds,
     segment_size: u64,
+    /// The longest segment: a batch may be longer than an ordinary one.
+    segment_max: u64,
     sent: BTreeMap<Name, u32>,
     acknowledged: BTreeMap<Name, u64>,
     seen: BTreeSet<Name>,
@@ -59,11 +61,12 @@ struct Content {
 }
 
 impl Ledger {
-    pub(super) fn new(name: &'static str, bounds: Bounds, segment_size: u64) -> Ledger {
+    pub(super) fn new(name: &'static str, bounds: Bounds, (segment_size, batch_size): (u64, u64)) -> Ledger {
         Ledger {
             name,
             bounds,
             segment_size,
+            segment_max: segment_size.max(batch_size + BLOCK_SIZE as u64),
             sent: BTreeMap::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeSet::new(),
@@ -200,8 +203,7 @@ impl Ledger {
         self.removals += 1;
         let Bounds { bytes, records } = self.bounds;
         let kept = content.records.len() as u64;
-        let of_bytes =
-            bytes.is_some_and(|most| content.bytes + self.segment_size + BLOCK_SIZE as u64 >= most);
+        let of_bytes = bytes.is_some_and(|most| content.bytes + self.segment_max + BLOCK_SIZE as u64 >= most);
         let of_records = records.is_some_and(|least| kept >= least);
         if of_bytes || of_records || lost_tail && self.last_known < content.first {
             return Ok(());
@@ -221,6 +223,8 @@ impl Ledger {
         let config = Config { segment_size: self.segment_size, ..Config::default() };
         let (log, recovery) = Log::open(copy, self.name, config).map_err(|error| error.to_string())?;
         let mut content = Content { first: recovery.first.max(1), ..Content::default() };
+        let (before, last_segment) = sizes(&disk.files());
+        content.bytes = before;
         content.findings =
             format!("{} to {}, next {}; {}", recovery.first, recovery.last, recovery.next, recovery.findings);
         let mut reader = log.source().read_from(From::Sequence(1));
@@ -229,18 +233,32 @@ impl Ledger {
                 Read::End => return Ok(content),
                 Read::Gap(gap) => content.findings.push_str(&format!("; {gap:?}")),
                 Read::Batch(batch) => {
-                    let mut size = 0;
+                    let (mut size, mut is_last) = (0, false);
                     for (sequence, record) in batch.records {
                         size += record.size().unwrap_or(0) as u64;
+                        is_last |= sequence >= last_segment;
                         let name = (record.kind == Kind::Ordinary).then(|| {
                             Name::of(record.payload)
                                 .ok_or_else(|| format!("{}: the record at {sequence} is damaged", self.name))
                         });
                         content.records.insert(sequence, name.transpose()?);
                     }
-                    content.bytes += size.next_multiple_of(BLOCK_SIZE as u64);
+                    if is_last {
+                        content.bytes += size.next_multiple_of(BLOCK_SIZE as u64);
+                    }
                 }
             }
         }
     }
+}
+
+/// Bytes of all segments but the last, with the header of that, and the first sequence of the last. A crash can give space that
+/// was cut off back to a segment; in the last one only what is written counts.
+fn sizes(files: &[(String, Vec<u8>)]) -> (u64, u64) {
+    let first = |name: &str| name.strip_suffix(".segment").and_then(|number| number.parse::<u64>().ok());
+    let segments: Vec<(u64, u64)> =
+        files.iter().filter_map(|(name, content)| Some((first(name)?, content.len() as u64))).collect();
+    let last = segments.iter().map(|(first, _)| *first).max().unwrap_or(0);
+    let before: u64 = segments.iter().filter(|(first, _)| *first < last).map(|(_, size)| *size).sum();
+    (before + BLOCK_SIZE as u64, last)
 }

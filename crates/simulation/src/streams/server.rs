@@ -1,7 +1,7 @@
 //! One life of the server: shards, hub and journal over simulated disks, run step by step.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stilling::Overview;
 use stilling::http::{Routes, Timeouts};
@@ -43,6 +43,8 @@ pub(super) struct Plan {
     pub(super) drain: Duration,
     /// The longest time that a step of the journal takes.
     pub(super) disk_latency: Duration,
+    /// What the journal's clock says at the beginning of the world.
+    pub(super) origin: Instant,
 }
 
 /// Listening sockets: HTTP and NATS for each shard.
@@ -57,6 +59,7 @@ pub(super) struct Server {
     writes_at: Option<Time>,
     reads_at: Option<Time>,
     disk_latency: Duration,
+    origin: Instant,
     /// The disks do not answer before.
     pub(super) hangs_until: Time,
 }
@@ -112,7 +115,8 @@ impl Server {
             desks: (0..plan.shards).map(|_| Arc::default()).collect(),
         });
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
-        let storage = SimulatedStorage { disks, log, limits: plan.journal };
+        let now = instant(plan.origin, network.now());
+        let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
         let (desks, journal) = hub_on_simulated_disks(&plan.streams, storage, &wakes, &overview, &lifecycle)
             .map_err(|error| error.to_string())?;
         let parts = drivers.into_iter().zip(lanes).zip(wakes).zip(desks).zip(sockets).enumerate();
@@ -129,9 +133,19 @@ impl Server {
             }
             nodes.push(Node { shard, asleep: None });
         }
-        let disk_latency = plan.disk_latency;
+        let (disk_latency, origin) = (plan.disk_latency, plan.origin);
         let (writes_at, reads_at, hangs_until) = (None, None, Time::ZERO);
-        Ok(Server { nodes, lifecycle, overview, journal, writes_at, reads_at, disk_latency, hangs_until })
+        Ok(Server {
+            nodes,
+            lifecycle,
+            overview,
+            journal,
+            writes_at,
+            reads_at,
+            disk_latency,
+            origin,
+            hangs_until,
+        })
     }
 
     /// Asks for the end.
@@ -152,8 +166,13 @@ impl Server {
             any |= node.run(now, number)?;
         }
         let journal = &mut self.journal;
+        let at = instant(self.origin, now);
         any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
-            if act { journal.writer.turn(now) } else { journal.writer.has_work(now) }
+            if act {
+                journal.writer.turn(at);
+                return true;
+            }
+            journal.writer.has_work() || journal.writer.due_at() <= at
         });
         any |= step(&mut self.reads_at, now, (Time::ZERO, self.disk_latency), random, |act| {
             if act { journal.reader.turn() } else { journal.reader.has_work() }
@@ -167,8 +186,9 @@ impl Server {
             Some(Wait::Until(at)) => Some(at),
             _ => None,
         };
-        let retry_at = self.journal.writer.retry_at();
-        self.nodes.iter().filter_map(limit).chain(self.writes_at).chain(self.reads_at).chain(retry_at).min()
+        let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
+        let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
+        self.nodes.iter().filter_map(limit).chain([writes_at]).chain(self.reads_at).min()
     }
 
     /// Whether every shard has stopped with nothing left.
@@ -195,6 +215,11 @@ impl Server {
         drop(self.nodes);
         self.journal
     }
+}
+
+/// What the journal's clock says.
+pub(super) fn instant(origin: Instant, now: Time) -> Instant {
+    origin + Duration::from_nanos(now.as_nanos())
 }
 
 /// Does a step of one of the journal's workers when its time has come, and sets the time of the next one.

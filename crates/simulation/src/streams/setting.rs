@@ -1,6 +1,6 @@
 //! How a world is set up: streams, sizes, speeds, lives and clients, drawn from the seed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use stilling::settings::{Durability, Retention, StreamConfig};
 use stilling_journal::Limits as JournalLimits;
@@ -67,8 +67,12 @@ pub(super) enum Step {
 /// What happens to a disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Trouble {
-    /// After so many writes each one fails.
-    WritesFail { disk: usize, after: u32 },
+    /// After so many writes some fail.
+    WritesFail { disk: usize, after: u32, times: u32 },
+    /// After so many writes some fail when they are synced.
+    WritesNotSynced { disk: usize, after: u32, times: u32 },
+    /// So many reads fail.
+    ReadsFail { disk: usize, times: u32 },
     /// It cannot make durable which files there are.
     SyncFails { disk: usize },
     /// There is no room for new segments for a while.
@@ -81,6 +85,8 @@ impl Trouble {
     pub(super) fn name(self) -> &'static str {
         match self {
             Trouble::WritesFail { .. } => "writes fail",
+            Trouble::WritesNotSynced { .. } => "writes are not synced",
+            Trouble::ReadsFail { .. } => "reads fail",
             Trouble::SyncFails { .. } => "sync fails",
             Trouble::Full { .. } => "full",
             Trouble::Hangs { .. } => "hangs",
@@ -117,9 +123,12 @@ impl Setting {
             buffers: random.between(4, 32) as u16,
             drain: millis(random, 500, 4000),
             disk_latency: Duration::from_micros(random.between(50, 8000)),
+            // Only spans of it matter.
+            origin: Instant::now(),
         };
+        let sizes = (segment_size, plan.journal.batch_size as u64);
         let ledgers =
-            (0..ON_DISK).map(|number| Ledger::new(STREAMS[number], bounds[number], segment_size)).collect();
+            (0..ON_DISK).map(|number| Ledger::new(STREAMS[number], bounds[number], sizes)).collect();
         // In slow worlds records become old enough for retention, which looks once in a second.
         let pace = if random.chance(300) { millis(random, 100, 700) } else { millis(random, 1, 20) };
         let clients = draw_clients(pace, random);
@@ -193,11 +202,7 @@ fn draw_clients(pace: Duration, random: &mut SplitMix64) -> Vec<Client> {
 impl Life {
     fn draw(number: u64, bias: Bias, random: &mut SplitMix64) -> Life {
         let span = if random.chance(300) { millis(random, 1, 60) } else { millis(random, 20, 20_000) };
-        let cut = if random.chance(if std::env::var("NOKILL").is_ok() { 1000 } else { 600 }) {
-            Cut::Power
-        } else {
-            Cut::Kill
-        };
+        let cut = if random.chance(600) { Cut::Power } else { Cut::Kill };
         let end = match bias {
             Bias::Mixed if random.chance(600) => End::Cut(cut),
             Bias::Mixed | Bias::Restarts => End::Restart(draw_step(random).map(|step| (step, cut))),
@@ -229,11 +234,15 @@ fn draw_step(random: &mut SplitMix64) -> Option<Step> {
 
 fn draw_trouble(random: &mut SplitMix64) -> Trouble {
     let disk = random.index(ON_DISK);
-    match random.below(6) {
-        0 => Trouble::WritesFail { disk, after: random.below(4) as u32 },
-        1 => Trouble::SyncFails { disk },
-        2 => Trouble::Full { disk, span: millis(random, 1, 2000) },
-        3 => Trouble::Hangs { span: millis(random, 16_000, 40_000) },
+    let times = if random.chance(500) { 1 } else { random.between(1, 1000) as u32 };
+    let after = random.below(4) as u32;
+    match random.below(8) {
+        0 => Trouble::WritesFail { disk, after, times },
+        1 => Trouble::WritesNotSynced { disk, after, times },
+        2 => Trouble::ReadsFail { disk, times: times.min(20) },
+        3 => Trouble::SyncFails { disk },
+        4 => Trouble::Full { disk, span: millis(random, 1, 2000) },
+        5 => Trouble::Hangs { span: millis(random, 16_000, 40_000) },
         _ => Trouble::Hangs { span: millis(random, 1, 2000) },
     }
 }

@@ -276,8 +276,9 @@ impl World {
         }
         self.events.empty += u64::from(self.ledgers.iter().all(|ledger| ledger.records == 0));
         self.note(if how.is_some() { "cut while sealing" } else { "seal" });
+        let at = server::instant(self.plan.origin, self.network.now());
         let journal = server.kill();
-        self.disks = disks::seal(journal, &self.disks, how, (now, &mut self.random));
+        self.disks = disks::seal(journal, &self.disks, (how, at), &mut self.random);
         self.heal();
         if life.is_none() {
             for (ledger, disk) in self.ledgers.iter_mut().zip(&self.disks) {
@@ -296,8 +297,9 @@ impl World {
     /// A server is cut off.
     fn cut(&mut self, server: Server, how: Cut, until: Time) {
         self.note(if how == Cut::Power { "power failure" } else { "kill" });
+        let at = server::instant(self.plan.origin, self.network.now());
         let journal = server.kill();
-        self.disks = disks::cut(journal, &self.disks, how, (until, &mut self.random));
+        self.disks = disks::cut(journal, &self.disks, (how, at), &mut self.random);
         self.heal();
         self.phase = Phase::Down { until, sockets: None, cut_opened: None };
     }
@@ -429,10 +431,20 @@ impl Course {
             any = true;
             network.state().note("operator", 0, trouble.name(), 0, 0);
             match trouble {
-                Trouble::WritesFail { disk, after } => {
+                Trouble::WritesFail { disk, after, times } => {
                     events.failures += 1;
-                    let writes = Some((after, INPUT_OUTPUT));
-                    disks[disk].fail(DiskFaults { writes, ..DiskFaults::default() });
+                    let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                    disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
+                }
+                Trouble::WritesNotSynced { disk, after, times } => {
+                    events.failures += 1;
+                    let (syncs, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                    disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
+                }
+                Trouble::ReadsFail { disk, times } => {
+                    events.failures += 1;
+                    let reads = Some((0, times, INPUT_OUTPUT));
+                    disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
                 }
                 Trouble::SyncFails { disk } => {
                     events.failures += 1;

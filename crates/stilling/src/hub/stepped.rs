@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use stilling_hub::Threads;
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -23,10 +24,10 @@ pub struct SteppedJournal {
 pub(crate) fn start_stepped(
     logs: Vec<Log<SimulatedDisk>>,
     limits: Limits,
-    wake: &Arc<Wake>,
+    (wake, now): (&Arc<Wake>, Instant),
 ) -> io::Result<(Threads, SteppedJournal)> {
     let sources = logs.iter().map(Log::source).collect();
-    let (journal, writer) = Journal::stepped(logs, limits, wake)?;
+    let (journal, writer) = Journal::stepped(logs, limits, wake, now)?;
     let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
     Ok((Threads::new(journal, replay), SteppedJournal { writer, reader }))
 }

@@ -1,0 +1,131 @@
+//! The well-behaved pair: one publisher that waits for each acknowledgement, one subscriber that reads at once.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::Stage;
+use crate::Outcome;
+
+/// Time between two messages.
+const PACE: Duration = Duration::from_millis(2);
+
+/// A connection that gets nothing for so long counts as cut off.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// The 99th percentiles of one measurement.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Figures {
+    /// From sending a message to its acknowledgement.
+    pub(super) ack: Duration,
+    /// From sending a message to its delivery.
+    pub(super) delivery: Duration,
+    /// Connections of the pair that the server closed.
+    pub(super) disconnects: u64,
+}
+
+/// A NATS connection.
+pub(super) struct Connection {
+    pub(super) write: TcpStream,
+    read: BufReader<TcpStream>,
+}
+
+impl Connection {
+    pub(super) fn open(to: SocketAddr) -> Outcome<Connection> {
+        let write = TcpStream::connect(to)?;
+        write.set_nodelay(true)?;
+        write.set_read_timeout(Some(SILENCE_MAX))?;
+        let read = BufReader::new(write.try_clone()?);
+        let mut connection = Connection { write, read };
+        connection.write.write_all(b"CONNECT {\"verbose\":false,\"headers\":true}\r\n")?;
+        Ok(connection)
+    }
+
+    /// Sends a PING and reads up to its PONG.
+    pub(super) fn round_trip(&mut self) -> Outcome {
+        self.write.write_all(b"PING\r\n")?;
+        let mut line = String::new();
+        while line != "PONG\r\n" {
+            line.clear();
+            if self.read.read_line(&mut line)? == 0 {
+                return Err("the connection was closed before its PONG".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The payload of the next message; `None` if the connection is over.
+    fn next_message(&mut self) -> Option<Vec<u8>> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.read.read_line(&mut line).ok()? == 0 || line.starts_with("-ERR") {
+                return None;
+            }
+            if line.starts_with("PING") {
+                self.write.write_all(b"PONG\r\n").ok()?;
+            }
+            if line.starts_with("MSG ") || line.starts_with("HMSG ") {
+                let size: usize = line.trim_end().rsplit(' ').next()?.parse().ok()?;
+                let mut payload = vec![0; size + 2];
+                self.read.read_exact(&mut payload).ok()?;
+                payload.truncate(size);
+                return Some(payload);
+            }
+        }
+    }
+}
+
+/// Runs the pair for a time.
+pub(super) fn measure(stage: Stage, span: Duration) -> Outcome<Figures> {
+    let mut subscriber = Connection::open(stage.nats)?;
+    subscriber.write.write_all(b"SUB fair.pair 1\r\n")?;
+    subscriber.round_trip()?;
+    let mut publisher = Connection::open(stage.nats)?;
+    publisher.write.write_all(b"SUB _INBOX.fair 1\r\n")?;
+    publisher.round_trip()?;
+    let began = Instant::now();
+    let listening = thread::spawn(move || listen(&mut subscriber, began));
+    let mut acks = Vec::new();
+    let mut disconnects = 0;
+    while began.elapsed() < span {
+        let sent = Instant::now();
+        if say(&mut publisher, &sent.duration_since(began).as_nanos().to_string()).is_none() {
+            disconnects += 1;
+            break;
+        }
+        acks.push(sent.elapsed());
+        thread::sleep(PACE.saturating_sub(sent.elapsed()));
+    }
+    if disconnects == 0 && say(&mut publisher, "end").is_none() {
+        disconnects += 1;
+    }
+    let (deliveries, is_whole) = listening.join().map_err(|_| "the subscriber panicked")?;
+    disconnects += u64::from(!is_whole);
+    Ok(Figures { ack: p99(acks), delivery: p99(deliveries), disconnects })
+}
+
+/// Publishes and waits for the acknowledgement.
+fn say(publisher: &mut Connection, text: &str) -> Option<()> {
+    let line = format!("PUB fair.pair _INBOX.fair {}\r\n{text}\r\n", text.len());
+    publisher.write.write_all(line.as_bytes()).ok()?;
+    let answer = publisher.next_message()?;
+    (!String::from_utf8_lossy(&answer).contains("\"error\"")).then_some(())
+}
+
+/// Reads until the end is said. Returns the spans, and whether the end came.
+fn listen(subscriber: &mut Connection, began: Instant) -> (Vec<Duration>, bool) {
+    let mut spans = Vec::new();
+    while let Some(payload) = subscriber.next_message() {
+        let text = String::from_utf8_lossy(&payload).into_owned();
+        let Ok(sent) = text.parse::<u64>() else { return (spans, text == "end") };
+        spans.push(began.elapsed().saturating_sub(Duration::from_nanos(sent)));
+    }
+    (spans, false)
+}
+
+fn p99(mut spans: Vec<Duration>) -> Duration {
+    spans.sort_unstable();
+    spans.get(spans.len() * 99 / 100).copied().unwrap_or_default()
+}

@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, BatchView, Gap, Kind, Record, Retention};
+use stilling_journal::{Answer, Batch, Kind, Record, Retention};
 use stilling_ring::planted;
 use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
@@ -50,8 +50,10 @@ mod sending;
 mod storing;
 mod unsent;
 
-pub use opening::Recovered;
+pub use opening::{Recovered, Resumed};
 pub use sending::describe;
+
+pub use crate::time::{Now, SteadyNanos, UnixNanos};
 
 /// Carries deliveries to shards.
 pub trait Outlets {
@@ -77,45 +79,6 @@ impl Default for HubConfig {
             subscriptions_per_client_max: SUBSCRIPTIONS_PER_CLIENT_MAX,
             memory_batch_size: 2 * 1024 * 1024,
         }
-    }
-}
-
-/// Where a stream goes on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resumed {
-    /// The first sequence that is kept; `next` if there is none.
-    pub first: u64,
-    /// The sequence that the next record gets.
-    pub next: u64,
-    /// When the stream was created, Unix time in nanoseconds; 0 if it begins with the hub.
-    pub created_ns: UnixNanos,
-}
-
-impl Default for Resumed {
-    fn default() -> Self {
-        Resumed { first: 1, next: 1, created_ns: 0 }
-    }
-}
-
-/// Unix time in nanoseconds.
-pub type UnixNanos = u64;
-
-/// Nanoseconds since any moment, by a clock that nobody sets.
-pub type SteadyNanos = u64;
-
-/// What time it is. The calendar may be set, forward and back: what lasts so long, or comes so often, goes by the other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Now {
-    /// For what is stored and told.
-    pub unix_ns: UnixNanos,
-    /// For spans.
-    pub steady_ns: SteadyNanos,
-}
-
-impl From<UnixNanos> for Now {
-    /// One clock for both, as a simulation has it.
-    fn from(now_ns: UnixNanos) -> Now {
-        Now { unix_ns: now_ns, steady_ns: now_ns }
     }
 }
 
@@ -341,22 +304,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// What it has done.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
-    }
-
-    /// Notes what was found when a stream was opened and is not as it was written.
-    pub fn report_findings(&mut self, stream: usize, findings: &str) {
-        self.streams[stream].health.found_at_start(findings);
-    }
-
-    /// Notes that records kept before the start cannot be read.
-    pub fn report_unreadable(&mut self, stream: usize, gap: Gap) {
-        self.streams[stream].health.passed_over(gap);
-    }
-
-    /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
-    /// and when it came.
-    pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
-        self.streams[stream].remember(batch);
     }
 
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it

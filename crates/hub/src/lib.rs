@@ -24,6 +24,7 @@ mod stall;
 mod storage;
 mod stream;
 mod subscriptions;
+mod time;
 
 pub use counters::{Counters, Figure, StreamCounters};
 pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};

@@ -16,7 +16,9 @@ use crate::log::Log;
 use crate::thread::{Answer, Reply, Request, StreamIndex};
 use crate::trouble::{AppendError, Frozen};
 
+/// How long a stream waits for room before the first retry.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(RETRY_DELAY_MS_MIN);
+/// The longest delay between two retries; reached, it stays.
 const RETRY_DELAY_MAX: Duration = Duration::from_millis(RETRY_DELAY_MS_MAX);
 
 /// The batches of one stream that are to be written.

@@ -4,10 +4,27 @@ use std::sync::Arc;
 
 use stilling_journal::{BatchView, Gap};
 
-use super::{Hub, Outlets, Resumed};
+use super::{Hub, Outlets, UnixNanos};
 use crate::key::HashKey;
 use crate::storage::Storage;
 use crate::stream::{Stream, StreamConfig};
+
+/// Where a stream goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Resumed {
+    /// The first sequence that is kept; `next` if there is none.
+    pub first: u64,
+    /// The sequence that the next record gets.
+    pub next: u64,
+    /// When the stream was created, Unix time in nanoseconds; 0 if it begins with the hub.
+    pub created_ns: UnixNanos,
+}
+
+impl Default for Resumed {
+    fn default() -> Self {
+        Resumed { first: 1, next: 1, created_ns: 0 }
+    }
+}
 
 /// A stream as its directory was found: where it goes on, and the message ids in its de-duplication window. It is made beside
 /// the hub, because reading takes time.
@@ -38,6 +55,22 @@ impl Recovered {
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Notes what was found when a stream was opened and is not as it was written.
+    pub fn report_findings(&mut self, stream: usize, findings: &str) {
+        self.streams[stream].health.found_at_start(findings);
+    }
+
+    /// Notes that records kept before the start cannot be read.
+    pub fn report_unreadable(&mut self, stream: usize, gap: Gap) {
+        self.streams[stream].health.passed_over(gap);
+    }
+
+    /// Notes a batch that was kept before the start, one after the other: its message ids, for the de-duplication window,
+    /// and when it came.
+    pub fn remember(&mut self, stream: usize, batch: BatchView<'_>) {
+        self.streams[stream].remember(batch);
+    }
+
     /// Has a stream on disk refuse publications with this reason until it is [opened](Hub::open).
     pub fn keep_closed(&mut self, stream: usize, reason: Arc<str>) {
         self.streams[stream].closed = Some(reason);

@@ -1,13 +1,12 @@
 //! The io_uring driver: many operations per system call, completions instead of readiness.
 //!
 //! The one decision: **everything that touches the shard's memory completes inside the call that asks for it**. Sends
-//! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission;
-//! what succeeds posts no completion at all. Receives take a buffer of the ring's own pool only
-//! when there are bytes. So no pointer into the shard's memory outlives a call.
+//! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission; what succeeds posts no
+//! completion at all. Receives take a buffer of the ring's own pool only when there are bytes. So no pointer into the
+//! shard's memory outlives a call.
 //!
-//! A receive is asked for once and completes once (no multishot receive): what a session has not
-//! asked for stays in the socket, where TCP's flow control slows the sender. Accepting and
-//! datagrams are multishot.
+//! A receive is asked for once and completes once (no multishot receive): what a session has not asked for stays in the
+//! socket, where TCP's flow control slows the sender. Accepting and datagrams are multishot.
 //!
 //! What runs where:
 //!

@@ -17,9 +17,8 @@
 //!  Event / SendStop       ◄──  complete.rs  ◄── completion queue
 //! ```
 //!
-//! Accepted and connected sockets live in the process's descriptor table, or, with
-//! [`Uring::with_direct_descriptors`], in one of the ring's own (`handle.rs`, `table.rs`, `direct.rs`).
-//! Whatever else a driver is given, and all listeners, keep their ordinary descriptors.
+//! Accepted and connected sockets live in the process's descriptor table, or, with [`Uring::with_direct_descriptors`], in
+//! one of the ring's own (`handle.rs`, `table.rs`, `direct.rs`). All other sources keep their ordinary descriptors.
 //!
 //! Needs Linux 6.1 (`DEFER_TASKRUN`); [`Uring::probe`] says whether this system grants it.
 #![allow(unsafe_code)]

@@ -177,7 +177,7 @@ impl Survey {
             (Some(next), Some(header), Some(own)) => {
                 let judged = Judged {
                     last: header.previous_last.max(found.first - 1),
-                    end: found.entry.size,
+                    end: sealed_end(disk, found, own, self.stream_id),
                     newest_ns: next.header.as_ref().map_or(0, |next| next.created_ns),
                     epoch: own.epoch,
                     ..Judged::default()
@@ -324,6 +324,26 @@ fn scan_found<D: Disk>(
     let stretches = scan(&file, found.entry.size, &mut expected)
         .map_err(|error| error.at_opening(&disk.place(), name))?;
     Ok((expected, stretches))
+}
+
+/// The end of what was written to a segment that another one follows. It was cut there when that one was made, unless a crash
+/// has undone the cut; then the file has its first size, and what is blank at its end must not count for retention.
+fn sealed_end<D: Disk>(disk: &D, found: &Found, own: &SegmentHeader, stream_id: Option<u64>) -> u64 {
+    let size = found.entry.size;
+    if size < own.size {
+        return size;
+    }
+    let mut block = [0; BLOCK_SIZE];
+    let last_block = size.saturating_sub(BLOCK_SIZE as u64);
+    let is_full = disk
+        .open(&found.entry.name)
+        .and_then(|file| file.read_at(last_block, &mut block))
+        // Bytes that cannot be read count; their readers report them.
+        .map_or(true, |length| block[..length].iter().any(|byte| *byte != 0));
+    if is_full {
+        return size;
+    }
+    scan_found(disk, found, stream_id).ok().and_then(|(_, stretches)| blank_behind(&stretches)).unwrap_or(size)
 }
 
 /// Where the blank space at the end of a file begins, if there is any.

@@ -221,7 +221,7 @@ impl Rounds {
     /// than [`NOTICES_PER_STREAM`] for each.
     fn notify(&mut self, notice: Answer) {
         if let Answer::Resumed { stream } = notice
-            && self.unsent.len() >= self.streams.len()
+            && self.unsent.len() >= 2 * self.streams.len()
         {
             let is_its =
                 |other: &Answer| matches!(other, Answer::Waiting { stream: its, .. } if *its == stream);

@@ -252,12 +252,16 @@ impl Ledger {
     }
 }
 
-/// Bytes of all segments but the last, with the header of that, and the first sequence of the last. A crash can give space that
-/// was cut off back to a segment; in the last one only what is written counts.
+/// Bytes written to all segments but the last, with the header of that, and the first sequence of the last. A crash can give
+/// space that was cut off back to a segment; only what is written counts.
 fn sizes(files: &[(String, Vec<u8>)]) -> (u64, u64) {
     let first = |name: &str| name.strip_suffix(".segment").and_then(|number| number.parse::<u64>().ok());
+    let written = |content: &[u8]| {
+        let end = content.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+        end.next_multiple_of(BLOCK_SIZE) as u64
+    };
     let segments: Vec<(u64, u64)> =
-        files.iter().filter_map(|(name, content)| Some((first(name)?, content.len() as u64))).collect();
+        files.iter().filter_map(|(name, content)| Some((first(name)?, written(content)))).collect();
     let last = segments.iter().map(|(first, _)| *first).max().unwrap_or(0);
     let before: u64 = segments.iter().filter(|(first, _)| *first < last).map(|(_, size)| *size).sum();
     (before + BLOCK_SIZE as u64, last)

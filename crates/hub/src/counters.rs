@@ -74,6 +74,8 @@ pub struct StreamCounters {
     pub passed_damaged: Figure,
     /// 1 when it is frozen.
     pub frozen: Figure,
+    /// 1 while its folder is not open.
+    pub closed: Figure,
     /// 1 while it waits for room on its disk.
     pub waiting: Figure,
     /// How often it has waited for room.

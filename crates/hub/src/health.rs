@@ -23,6 +23,8 @@ pub enum Condition {
     Slow,
     /// It takes few or none until its disk has room.
     Waiting,
+    /// It takes none until its folder can be opened, which is tried again.
+    Closed,
     /// It takes none until the next start.
     Frozen,
 }
@@ -35,6 +37,7 @@ impl Condition {
             Condition::Open => "open",
             Condition::Slow => "slow disk",
             Condition::Waiting => "waiting for room",
+            Condition::Closed => "not open",
             Condition::Frozen => "frozen",
         }
     }
@@ -85,13 +88,14 @@ impl SharedHealth {
 enum Topic {
     Freeze,
     Room,
+    Opening,
     Speed,
     Damage,
     Reading,
     Retention,
 }
 
-const TOPICS: usize = 6;
+const TOPICS: usize = 7;
 
 /// The health of one stream with its log lines.
 #[derive(Debug, Default)]
@@ -131,6 +135,28 @@ impl HealthLog {
         let reason = format!("{reason}; {what_to_do} and restart the server");
         self.log(Topic::Freeze, format!("is frozen and refuses messages until the next start: {reason}"));
         self.set(Condition::Frozen, Some(reason));
+    }
+
+    /// The folder of the stream is not open, and is not waited for.
+    pub(crate) fn close(&mut self, reason: &str) {
+        if self.health.condition == Condition::Closed && self.health.reason.as_deref() == Some(reason) {
+            return;
+        }
+        self.log(Topic::Opening, format!("is not open and refuses messages until it is: {reason}"));
+        self.set(Condition::Closed, Some(reason.to_owned()));
+    }
+
+    /// The folder of the stream has been opened; `found` is what was found there.
+    pub(crate) fn open(&mut self, found: HealthLog) {
+        if self.health.condition == Condition::Closed {
+            self.log(Topic::Opening, "is open".to_owned());
+            self.set(Condition::Open, None);
+        }
+        if found.health.damage.is_some() {
+            self.damaged += found.damaged;
+            self.health.damage = found.health.damage;
+            self.is_changed = true;
+        }
     }
 
     /// The stream waits for room.

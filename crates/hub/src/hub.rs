@@ -464,6 +464,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             counters.passed_removed.set(stream.passed_over.removed);
             counters.passed_damaged.set(stream.passed_over.damaged);
             counters.frozen.set(stream.frozen.is_some().into());
+            counters.closed.set(stream.closed.is_some().into());
             counters.waiting.set(stream.waiting_since.is_some().into());
             stream.health.publish_figures(counters);
         }

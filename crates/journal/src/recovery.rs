@@ -343,7 +343,10 @@ fn sealed_end<D: Disk>(disk: &D, found: &Found, own: &SegmentHeader, stream_id: 
     if is_full {
         return size;
     }
-    scan_found(disk, found, stream_id).ok().and_then(|(_, stretches)| blank_behind(&stretches)).unwrap_or(size)
+    scan_found(disk, found, stream_id)
+        .ok()
+        .and_then(|(_, stretches)| blank_behind(&stretches))
+        .unwrap_or(size)
 }
 
 /// Where the blank space at the end of a file begins, if there is any.

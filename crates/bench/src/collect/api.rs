@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use stilling_wire::nats::{
-    AckSubject, Headers, Limits, PONG, Pub, ServerDecoder, ServerEvent, encode_sub, encode_unsub,
+    AckSubject, GAP_CAUSE, GAP_FIRST, GAP_LAST, Headers, Limits, PONG, Pub, ServerDecoder, ServerEvent,
+    encode_sub, encode_unsub,
 };
 
 use super::buffer::{Buffer, is_for_later};
@@ -22,7 +23,11 @@ const ANSWERS: &[u8] = b"1";
 const REPLAY: &[u8] = b"2";
 
 /// How often a server says that a replay still lives, in nanoseconds.
-const HEARTBEAT_NS: u64 = 2_000_000_000;
+const HEARTBEAT_NS: u64 = 500_000_000;
+
+/// Heartbeats in a row after which a replay has come to its end, although the sequence that was given last is not there: it
+/// belonged to a write that a crash cut off.
+const HEARTBEATS_AT_END: u32 = 4;
 
 /// How long a stream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -215,8 +220,9 @@ impl Api {
         state.map_err(|error| CollectError::Server(format!("the state of {name}: {error}")))
     }
 
-    /// Shows `each` the messages of a stream in order, from sequence `from` to the last one of now; tells the last
-    /// sequence. It is an error of the server's if one is passed over.
+    /// Shows `each` the messages of a stream in order, from sequence `from` to the last one of now; returns the last
+    /// sequence. It is an error of the server's if one is passed over, unless the server names it as part of a write that a
+    /// crash cut off.
     ///
     /// # Errors
     /// If the server does not deliver them, or `each` is not content: its words become the error.
@@ -266,6 +272,7 @@ impl Api {
         let reply = Some(inbox.as_bytes());
         Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
         self.write(&out)?;
+        let mut heartbeats = 0;
         self.listen("replay", |message, answers| {
             let wrong = |words: String| Some(Err(CollectError::Server(format!("replay of {name}: {words}"))));
             if message.sid == ANSWERS && message.subject == inbox.as_bytes() {
@@ -284,9 +291,22 @@ impl Api {
                 // 100 with a reply wants an answer before more comes; without one it is a sign of life.
                 if let (100, Some(reply)) = (status.code, message.reply) {
                     Pub { subject: reply, reply: None, headers: b"", payload: b"" }.encode(answers);
+                    return None;
                 }
-                return if status.code == 100 { None } else { wrong(format!("status {}", status.code)) };
+                if status.code != 100 {
+                    return wrong(format!("status {}", status.code));
+                }
+                let Some(gap) = Gap::of(message.headers) else {
+                    heartbeats += 1;
+                    return (heartbeats == HEARTBEATS_AT_END).then_some(Ok(()));
+                };
+                if !gap.is_torn || gap.first != *expected {
+                    return wrong(format!("{gap:?} came where {expected} should"));
+                }
+                *expected = gap.last + 1;
+                return (gap.last >= last).then_some(Ok(()));
             }
+            heartbeats = 0;
             let Some(place) = message.reply.and_then(AckSubject::parse) else {
                 return wrong("a delivery without its place".to_owned());
             };
@@ -301,5 +321,23 @@ impl Api {
                 Ok(()) => (sequence >= last).then_some(Ok(())),
             }
         })
+    }
+}
+
+/// Sequences that the server says are not there.
+#[derive(Debug)]
+struct Gap {
+    first: u64,
+    last: u64,
+    /// They belonged to a write that a crash cut off.
+    is_torn: bool,
+}
+
+impl Gap {
+    fn of(headers: &[u8]) -> Option<Gap> {
+        let headers = Headers::parse(headers).ok()?;
+        let number = |name| std::str::from_utf8(headers.find(name)?).ok()?.parse().ok();
+        let is_torn = headers.find(GAP_CAUSE) == Some(b"torn");
+        Some(Gap { first: number(GAP_FIRST)?, last: number(GAP_LAST)?, is_torn })
     }
 }

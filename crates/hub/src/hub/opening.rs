@@ -73,6 +73,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Has a stream on disk refuse publications with this reason until it is [opened](Hub::open).
     pub fn keep_closed(&mut self, stream: usize, reason: Arc<str>) {
+        self.streams[stream].health.close(&reason);
         self.streams[stream].closed = Some(reason);
     }
 
@@ -80,12 +81,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// same keeps its numbers.
     pub fn open(&mut self, number: usize, recovered: Recovered) {
         let stream = &mut self.streams[number];
+        let Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. } = *recovered.0;
         stream.closed = None;
+        stream.health.open(health);
         if stream.next == 1 && stream.open.is_none() && stream.under_way.is_empty() {
-            let Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. } = *recovered.0;
             (stream.dedup, stream.next, stream.first) = (dedup, next, first);
             (stream.visible, stream.newest_ns, stream.created_ns) = (visible, newest_ns, created_ns);
-            stream.health = health;
         }
     }
 }

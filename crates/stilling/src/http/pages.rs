@@ -56,7 +56,8 @@ impl StreamLines {
         for stream in see.hub.get().iter().flat_map(|hub| &hub.streams) {
             let (name, health) = (&stream.name, stream.health.get());
             let reason = health.reason.as_deref().unwrap_or_default();
-            let is_refusing = matches!(health.condition, Condition::Waiting | Condition::Frozen);
+            let is_refusing =
+                matches!(health.condition, Condition::Waiting | Condition::Closed | Condition::Frozen);
             if is_refusing && lines.refusals.len() < STREAM_LINES_MAX {
                 let _ = writeln!(
                     lines.refusals,
@@ -183,7 +184,7 @@ fn alerts(see: &Overview) -> (String, bool) {
         let (name, health) = (escape(&stream.name), stream.health.get());
         if let Some(reason) = &health.reason {
             let (class, refuses) = match health.condition {
-                Condition::Waiting | Condition::Frozen => ("bad", true),
+                Condition::Waiting | Condition::Closed | Condition::Frozen => ("bad", true),
                 Condition::Slow | Condition::Open => ("warn", false),
             };
             is_refusing |= refuses;

@@ -325,12 +325,12 @@ fn a_frozen_stream_refuses(driver: DriverChoice) {
     let mut peer = house.connect();
     for _ in 0..2 {
         let answer = peer.ask(post("/publish/events.a", "", "x"));
-        says(&answer, 503, "the stream events is frozen");
+        says(&answer, 503, "the stream events is not open yet");
         assert_eq!(answer.field("Retry-After"), Some("1"));
     }
     says(&peer.ask(lines("/publish/events.a", "a\nb")), 503, "; none of 2 messages were stored");
     assert_eq!(peer.ask(post("/publish/quick.a", "", "x")).status, 200, "the others go on");
-    let losses = |door| house.see().hub.get().expect("there is one").losses(door, Loss::Frozen);
+    let losses = |door| house.see().hub.get().expect("there is one").losses(door, Loss::Hung);
     eventually("all are counted", || (losses(Door::Http) == 4).then_some(()));
     assert_eq!(losses(Door::Nats), 0);
     drop(peer);

@@ -45,6 +45,12 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         to,
     )?;
     of(
+        "hub_stream_closed",
+        "1 for a stream that takes nothing until its folder can be opened",
+        |stream| stream.closed.get(),
+        to,
+    )?;
+    of(
         "hub_stream_waiting",
         "1 for a stream that waits for room on its disk",
         |stream| stream.waiting.get(),

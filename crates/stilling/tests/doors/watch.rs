@@ -9,7 +9,7 @@ use crate::support::{House, eventually};
 
 on_both_drivers!(
     the_metrics_count_what_the_hub_does,
-    a_frozen_stream_makes_the_server_unready,
+    a_stream_that_is_not_open_makes_the_server_unready,
     without_a_hub_nothing_is_said_of_one,
 );
 
@@ -73,7 +73,7 @@ fn log(line: &str) {
 }
 
 /// A load balancer leaves out a server that cannot store anything; the log and the top of the page say why.
-fn a_frozen_stream_makes_the_server_unready(driver: DriverChoice) {
+fn a_stream_that_is_not_open_makes_the_server_unready(driver: DriverChoice) {
     let house = House::with(driver, |config| config.log = Some(log));
     let place = house.data().display().to_string();
     assert_eq!(house.page("/readyz").text(), "ready\n");
@@ -82,21 +82,21 @@ fn a_frozen_stream_makes_the_server_unready(driver: DriverChoice) {
     let answer =
         eventually("it is known", || Some(house.page("/readyz")).filter(|answer| answer.status == 503));
     assert!(
-        answer.text().starts_with("not ready: the stream events is frozen: ")
+        answer.text().starts_with("not ready: the stream events is not open: ")
             && answer.text().contains(&place),
         "{answer:?}"
     );
     assert_eq!(answer.field("Retry-After"), Some("1"));
     assert_eq!(house.page("/livez").status, 200, "it lives all the same");
-    assert_eq!(house.metric("stilling_hub_stream_frozen{stream=\"events\"}"), 1);
+    assert_eq!(house.metric("stilling_hub_stream_closed{stream=\"events\"}"), 1);
     let page = house.page("/status").into_text();
-    assert!(page.contains("<td>frozen"), "{page}");
-    let alert = page.find("<p class=bad role=alert><b>Stream events: frozen</b>").expect("it is shown");
+    assert!(page.contains("<td>not open"), "{page}");
+    let alert = page.find("<p class=bad role=alert><b>Stream events: not open</b>").expect("it is shown");
     assert!(page.find("<h1>").is_some_and(|title| alert < title), "it is at the top: {page}");
     house.finish();
     let lines = LOG.lock().expect("no writer panics").clone();
     let own: Vec<_> = lines.iter().filter(|line| line.contains(&place)).collect();
-    assert!(own.len() == 1 && own[0].starts_with("stream events: is frozen"), "{lines:?}");
+    assert!(own.len() == 1 && own[0].starts_with("stream events: is not open"), "{lines:?}");
 }
 
 fn without_a_hub_nothing_is_said_of_one(driver: DriverChoice) {

@@ -280,7 +280,8 @@ fn a_stream_tells_when_it_was_created() {
         rest.split('"').next().unwrap_or_default().to_owned()
     };
     let disk = SimulatedDisk::new();
-    let on = |disk: &SimulatedDisk, created_ns| Rig::created(disk, (8, 1 << 20), created_ns, |_| ()).0;
+    let on =
+        |disk: &SimulatedDisk, created_ns| Rig::configured(disk, (8, 1 << 20), (8, created_ns), |_| ()).0;
     let mut rig = on(&disk, FIRST_NS);
     assert_eq!(created(&mut rig, "disk"), "2020-09-13T12:26:40Z", "before its first record");
     rig.ask_all(ALICE, &[publish("disk.a", "x")]);

@@ -235,16 +235,6 @@ impl Rig {
         Rig::configured(disk, (batches, room), (8, 0), change)
     }
 
-    /// The same with a stream on disk that is new at a time.
-    pub(crate) fn created(
-        disk: &SimulatedDisk,
-        (batches, room): (usize, usize),
-        created_ns: u64,
-        change: impl FnOnce(&mut Vec<StreamConfig>),
-    ) -> (Rig, Recovery) {
-        Rig::configured(disk, (batches, room), (8, created_ns), change)
-    }
-
     /// The same where a connection may have so many subscriptions, with a stream on disk that is new at a time.
     pub(crate) fn configured(
         disk: &SimulatedDisk,

@@ -56,14 +56,15 @@ impl<D: Disk> Log<D> {
                 _ => {}
             }
         }
-        let list = self.shared().list().clone();
-        if self.next_checked >= list.len() {
+        let count = self.shared().list().len();
+        if self.next_checked >= count {
             self.next_checked = 0;
         }
-        let end = list.len().min(self.next_checked + CHECKED_SEGMENTS_MAX);
-        for segment in &list[self.next_checked..end] {
+        let end = count.min(self.next_checked + CHECKED_SEGMENTS_MAX);
+        for at in self.next_checked..end {
+            let Some(segment) = self.shared().list().get(at).cloned() else { break };
             match self.disk().size_of(&segment.name) {
-                Ok(size) => check_size(segment, size)?,
+                Ok(size) => check_size(&segment, size)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     let what = format!("checking {}", segment.name);
                     return Err(Trouble::of_files(what, "the file is gone", io::ErrorKind::NotFound));

@@ -47,6 +47,8 @@ pub enum Fresh {
 #[derive(Clone, Debug)]
 pub struct FileDisk {
     path: Arc<Path>,
+    /// The directory itself, for checks that must not allocate a path.
+    directory: Arc<File>,
     /// Device and inode.
     identity: (u64, u64),
     method: WriteMethod,
@@ -65,7 +67,8 @@ impl FileDisk {
         restrict(path).map_err(|error| about(path, "cannot be restricted to its owner", &error))?;
         let method = probe(path).map_err(|error| about(path, "cannot be written", &error))?;
         let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
-        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::ZeroAhead })
+        let directory = File::open(path).map_err(|error| about(path, "cannot be read", &error))?.into();
+        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: Fresh::ZeroAhead })
     }
 
     /// The directory at `path` for those who only read; it has to be there.
@@ -76,7 +79,8 @@ impl FileDisk {
         fs::read_dir(path).map_err(|error| about(path, "cannot be read", &error))?;
         let method = WriteMethod::Buffered { reason: "it is only read".to_owned() };
         let identity = identity(path).map_err(|error| about(path, "cannot be read", &error))?;
-        Ok(FileDisk { path: path.into(), identity, method, fresh: Fresh::AsItIs })
+        let directory = File::open(path).map_err(|error| about(path, "cannot be read", &error))?.into();
+        Ok(FileDisk { path: path.into(), directory, identity, method, fresh: Fresh::AsItIs })
     }
 
     /// Whether somebody has opened the directory at `path` as a stream.
@@ -208,7 +212,8 @@ impl Disk for FileDisk {
     }
 
     fn size_of(&self, name: &str) -> io::Result<u64> {
-        Ok(fs::metadata(self.of(name))?.len())
+        let status = rustix::fs::statat(&self.directory, name, rustix::fs::AtFlags::empty())?;
+        Ok(u64::try_from(status.st_size).unwrap_or(0))
     }
 
     fn is_in_place(&self) -> io::Result<bool> {

@@ -5,18 +5,20 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 
 use tempfile::TempDir;
 
 use super::faults::publish;
 use super::{Client, address, records};
-use crate::support::{Driver, Server, Tool, binary};
+use crate::support::{Driver, Server, Tool, binary, eventually};
 
 on_both_drivers! {
-    a_full_disk_freezes_its_streams_and_nothing_else,
+    a_full_disk_makes_its_streams_wait_and_nothing_else,
     a_folder_that_cannot_be_written_is_named_at_the_start,
 }
 
@@ -86,60 +88,54 @@ impl SmallDisk {
     }
 }
 
-/// Publishes payloads of 400,000 bytes until one is refused: how many were acknowledged, and the refusal.
-fn fill(client: &mut Client, most: u32) -> (Vec<u64>, String) {
-    let mut sequences = Vec::new();
+/// Messages of 400,000 bytes that a small disk has no room for, and a larger one has.
+const MESSAGES: usize = 300;
+
+/// Publishes them one after the other, each when the one before is acknowledged. Returns their sequences.
+fn publish_large(to: SocketAddr) -> Vec<u64> {
+    let mut client = Client::connect(to);
+    client.say("SUB inbox.* 1\r\n");
     let payload = "x".repeat(400_000);
-    for _ in 0..most {
+    let publish = |_| {
         client.say(format!("PUB events.a inbox.1 400000\r\n{payload}\r\n"));
         assert!(client.line().starts_with("MSG inbox.1 "));
         let json = client.line();
-        match json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok()) {
-            Some(sequence) if sequence != 0 => sequences.push(sequence),
-            _ => return (sequences, json),
-        }
-    }
-    panic!("the disk is never full");
+        let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
+        sequence.unwrap_or_else(|| panic!("no sequence in {json}"))
+    };
+    (0..MESSAGES).map(publish).collect()
 }
 
-fn a_full_disk_freezes_its_streams_and_nothing_else(driver: Driver) {
+/// Row 0.14: a stream whose disk is full waits, others do not; with room it continues without a restart.
+fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
     let disk = SmallDisk::new("100m");
     let server = disk.serve(driver);
-    let mut client = Client::connect(address(&server));
+    let to = address(&server);
+    let publisher = thread::spawn(move || publish_large(to));
+    let ready = || server.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    let refusal = eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
+    assert!(refusal.text().contains("the stream events is waiting for room"), "{refusal:?}");
+    assert!(refusal.text().contains("No space left"), "{refusal:?}");
+    // Streams in memory, plain subjects and readers go on.
+    let mut client = Client::connect(to);
     client.say("SUB inbox.* 1\r\nSUB other 2\r\n");
-    let (sequences, refusal) = fill(&mut client, 2000);
-    assert!(!sequences.is_empty() && refusal.contains("\"code\":503"), "{refusal}");
-    assert!(refusal.contains("No space left"), "{refusal}");
-    // The others go on, and so do plain subjects and those who read.
     assert_eq!(publish(&mut client, "memory.a", 0..10), (1..=10).collect::<Vec<_>>());
     client.say("PUB other 1\r\ny\r\n");
     assert_eq!(client.lines(2), ["MSG other 2 1", "y"]);
-    let all = |server: &Server| -> Vec<u64> {
-        records(address(server), "events", sequences.len()).0.into_iter().map(|(at, _)| at).collect()
-    };
-    assert_eq!(all(&server), sequences);
+    assert_eq!(records(to, "events", 10).0.len(), 10);
     assert_eq!(server.connect().ask("GET /livez HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
-    let ready = server.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(ready.status, 503);
-    assert!(ready.text().contains("the stream events is frozen") && ready.text().contains("No space left"));
-    drop(client);
-    server.finish();
-
-    // Full as it is, the next server has everything that was acknowledged.
-    let server = disk.serve(driver);
-    assert_eq!(all(&server), sequences);
-    server.finish();
-
-    // With room it goes on where the other one stopped, or behind what that one may have begun.
+    assert!(!publisher.is_finished(), "what has no room is not acknowledged");
     disk.remount("size=200m");
-    let server = disk.serve(driver);
-    let mut client = Client::connect(address(&server));
-    client.say("SUB inbox.* 1\r\n");
-    let next = publish(&mut client, "events.a", 0..1)[0];
-    assert!(sequences.last().is_some_and(|last| next > *last), "{next}");
-    let (there, behind) = records(address(&server), "events", sequences.len() + 1);
-    assert_eq!((there.last().map(|(at, _)| *at), behind), (Some(next), 0));
+    let sequences = publisher.join().expect("all are acknowledged");
+    assert_eq!(sequences, (1..=MESSAGES as u64).collect::<Vec<_>>());
+    assert_eq!(ready().status, 200);
     drop(client);
+    server.finish();
+
+    let server = disk.serve(driver);
+    let (there, behind) = records(address(&server), "events", MESSAGES);
+    let there: Vec<u64> = there.into_iter().map(|(at, _)| at).collect();
+    assert_eq!((there, behind), (sequences, 0));
     server.finish();
 }
 

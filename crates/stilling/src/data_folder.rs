@@ -136,7 +136,7 @@ mod tests {
         assert_eq!((later.is_there(), later.existing()), (false, folder.path()));
         assert!(!folder.path().join("a").exists());
         std::fs::write(folder.path().join("a"), "").expect("it can be written");
-        let refused = of(&path).err().expect("a file is in the way");
+        let refused = of(&path).expect_err("a file is in the way");
         assert!(refused.contains("a` is not a folder, so `"), "{refused}");
         assert!(of(Path::new("not/there")).is_ok_and(|data| data.existing() == Path::new(".")));
     }

@@ -81,7 +81,7 @@ impl LazyJournal {
         let is_over = events.is_closed();
         match events.pop() {
             Some(OpeningEvent::Opened(threads, recovered)) => {
-                self.state = JournalState::Open(threads);
+                self.state = JournalState::Open(*threads);
                 let opened = self.of_hub.iter().zip(recovered);
                 let opened = opened.map(|(&number, found)| (number as StreamIndex, Opening::Opened(found)));
                 self.openings.extend(opened);
@@ -91,7 +91,7 @@ impl LazyJournal {
                     let empty = Recovered::new(stream, job.key, Resumed::default());
                     self.openings.push_back((number as StreamIndex, Opening::Opened(empty)));
                 }
-                self.state = JournalState::Absent(job);
+                self.state = JournalState::Absent(*job);
             }
             Some(OpeningEvent::Failed(reason)) => self.fail(&reason),
             None if is_over => {

@@ -304,9 +304,9 @@ pub(super) struct Release {
 
 /// What the opening thread reports.
 pub(super) enum OpeningEvent {
-    Opened(Threads, Vec<Recovered>),
+    Opened(Box<Threads>, Vec<Recovered>),
     /// There is no directory: the first record makes it.
-    Absent(OpeningJob),
+    Absent(Box<OpeningJob>),
     /// It is tried again.
     Failed(Arc<str>),
 }
@@ -369,7 +369,7 @@ impl OpeningJob {
                 thread::park_timeout(OPEN_LOOK);
             }
             if !fs::exists(&self.folder.path).unwrap_or(true) {
-                let _ = events.push(OpeningEvent::Absent(self));
+                let _ = events.push(OpeningEvent::Absent(Box::new(self)));
                 events.publish();
                 return;
             }
@@ -383,7 +383,7 @@ impl OpeningJob {
                     if !reported.is_empty() {
                         (self.report)("the streams are open now");
                     }
-                    let _ = events.push(OpeningEvent::Opened(threads, recovered));
+                    let _ = events.push(OpeningEvent::Opened(Box::new(threads), recovered));
                     events.publish();
                     return;
                 }

@@ -23,6 +23,11 @@ fn is_gone(pid: i32) -> bool {
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
+fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+    stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
+}
+
 /// Row 1.24: the folder with the sockets, by the guard of its processes or else by the next server; those of servers that
 /// live stay.
 fn what_a_killed_server_leaves_behind_is_removed(driver: Driver) {
@@ -44,6 +49,7 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: Driver) {
     let killed = start();
     let group = guard(&killed);
     kill_process(group, Signal::STOP).expect("it lives");
+    eventually("the guard has stopped", || is_stopped(group).then_some(()));
     killed.signal(Signal::KILL);
     killed.wait();
     assert_eq!(folders(), 2);

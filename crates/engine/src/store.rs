@@ -119,8 +119,8 @@ impl Arena {
 /// The store of a shard.
 ///
 /// A store of input is strict: what exceeds the budget is refused. A store of output is shared: it takes one block beyond the
-/// budget and is [over](Store::is_over) then, until the shard has freed blocks of the size that is the largest in use
-/// ([`largest_owners`](Store::largest_owners)). With `n` blocks in use such a block is longer than `budget / n`, so an
+/// budget and is over it then, until the shard has freed blocks of the size that is the largest in use
+/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, so an
 /// owner within that share loses nothing.
 #[derive(Debug)]
 pub struct Store {

@@ -247,7 +247,7 @@ impl<V: Service> Io<'_, V> {
         self.connection.peer != Peer::Sending
     }
 
-    /// Lets the connection have so many bytes unsent instead of [`SEND_MAX`], at most
+    /// Lets the connection have so many bytes unsent instead of `SEND_MAX`, at most
     /// [`OUTPUT_STASH_MAX`](crate::store::OUTPUT_STASH_MAX): for messages that come whether the peer reads or not. When the
     /// store that all connections share is full, those that hold most are disconnected as slow consumers.
     pub fn set_send_max(&mut self, bytes: usize) {

@@ -23,8 +23,8 @@ fn is_gone(pid: i32) -> bool {
     stat.map_or(true, |stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
 }
 
-fn is_stopped(pid: Pid) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+fn is_stopped(server: &Server) -> bool {
+    let stat = std::fs::read_to_string(server.proc("stat"));
     stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" T")))
 }
 
@@ -45,15 +45,15 @@ fn what_a_killed_server_leaves_behind_is_removed(driver: Driver) {
     killed.signal(Signal::KILL);
     killed.wait();
     eventually("its folder is removed", || (folders() == 1).then_some(()));
-    // The guard may be killed with it.
+    // The guard may be killed with it. A stopped server does not replace it.
     let killed = start();
     let group = guard(&killed);
-    kill_process(group, Signal::STOP).expect("it lives");
-    eventually("the guard has stopped", || is_stopped(group).then_some(()));
+    killed.signal(Signal::STOP);
+    eventually("the server has stopped", || is_stopped(&killed).then_some(()));
+    kill_process(group, Signal::KILL).expect("it lives");
     killed.signal(Signal::KILL);
     killed.wait();
     assert_eq!(folders(), 2);
-    kill_process(group, Signal::KILL).expect("it lives");
     let next = start();
     assert_eq!(folders(), 2);
     for server in [living, next] {

@@ -94,11 +94,12 @@ const MESSAGES: usize = 300;
 /// Publishes them one after the other, each when the one before is acknowledged. Returns their sequences.
 fn publish_large(to: SocketAddr) -> Vec<u64> {
     let mut client = Client::connect(to);
-    client.say("SUB inbox.* 1\r\n");
+    client.say("SUB large 1\r\n");
     let payload = "x".repeat(400_000);
     let publish = |_| {
-        client.say(format!("PUB events.a inbox.1 400000\r\n{payload}\r\n"));
-        assert!(client.line().starts_with("MSG inbox.1 "));
+        client.say(format!("PUB events.a large 400000\r\n{payload}\r\n"));
+        let line = client.line();
+        assert!(line.starts_with("MSG large 1 "), "{line}");
         let json = client.line();
         let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());
         sequence.unwrap_or_else(|| panic!("no sequence in {json}"))

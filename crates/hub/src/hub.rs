@@ -214,7 +214,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         });
         let streams: Vec<Stream> = streams.collect();
         let on_disk = streams.iter().filter(|stream| stream.config.durability == Durability::Disk).count();
-        let batches_max = if on_disk > 1 { BATCHES_PER_STREAM_MAX } else { usize::MAX };
+        let batches_max =
+            if on_disk > 1 { (2 * BATCHES_PER_STREAM_MAX / on_disk).max(2) } else { usize::MAX };
         Hub {
             storage,
             outlets,
@@ -295,9 +296,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether all that was taken is durable, and all that follows from it has been handed out.
     pub fn is_settled(&self) -> bool {
-        // A marker cannot be written to a stream that has not been opened.
-        let is_settled =
-            |stream: &Stream| stream.is_settled() && (stream.lost.is_none() || stream.closed.is_some());
+        // No marker can be written to a stream that is not open. One that waits for room has acknowledged nothing of it.
+        let is_settled = |stream: &Stream| {
+            let is_empty = stream.is_settled() && (stream.lost.is_none() || stream.closed.is_some());
+            is_empty || stream.waiting_since.is_some()
+        };
         self.release.is_none() && !self.has_begun() && self.streams.iter().all(is_settled)
     }
 
@@ -353,7 +356,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             match self.storage.next_answer() {
                 Some((answer, batch)) => {
-                    self.patience.end();
+                    if batch.is_some() || matches!(answer, Answer::Frozen { .. }) {
+                        self.patience.end();
+                    }
                     self.release = self.answered(answer, batch, now.steady_ns);
                 }
                 None => break,

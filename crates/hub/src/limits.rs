@@ -30,8 +30,9 @@ pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
 /// Log lines that wait for the thread of the hub to take them. More wait at their streams.
 pub const NOTICES_MAX: usize = 64;
 
-/// Batches that each of several streams on disk may have with the journal and open. Reached: the stream takes nothing more
-/// until one of them is durable, so that one that waits leaves batches to the others.
+/// Batches that each of two streams on disk may have with the journal and open; more streams have equal shares of twice as
+/// many. Reached: the stream takes nothing more until one of them is durable, so that streams that wait leave batches to the
+/// others.
 pub const BATCHES_PER_STREAM_MAX: usize = 32;
 
 /// How often it is looked meanwhile, in nanoseconds.

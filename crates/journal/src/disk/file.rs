@@ -159,10 +159,12 @@ impl Disk for FileDisk {
         let mut entries = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let entry = entry?;
-            // A file may go between the listing and the question.
-            if let Ok(metadata) = entry.metadata()
-                && metadata.is_file()
-            {
+            let metadata = match entry.metadata() {
+                // It was removed between the listing and the question.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                outcome => outcome?,
+            };
+            if metadata.is_file() {
                 let name = entry.file_name().to_string_lossy().into_owned();
                 entries.push(Entry { name, size: metadata.len() });
             }
@@ -185,8 +187,8 @@ impl Disk for FileDisk {
         };
         if let Err(error) = allocated {
             drop(file);
-            // A part of a file would take the room that is missing, and the name.
-            fs::remove_file(self.of(name))?;
+            // A part of a file would take the room that is missing, and the name. That it could not be made is what counts.
+            let _ = fs::remove_file(self.of(name));
             return Err(error);
         }
         let zeroed_to = match self.fresh {

@@ -77,7 +77,7 @@ impl StreamLines {
 }
 
 /// Bytes of each part of what `/readyz` says about streams, but for the line that reaches it. Full: further lines are left out.
-const STREAM_LINES_MAX: usize = 8 * 1024;
+const STREAM_LINES_MAX: usize = 4 * 1024;
 
 /// `/status`.
 pub(super) fn status(service: &HttpService) -> Response {

@@ -88,7 +88,8 @@ impl LazyJournal {
             }
             Some(OpeningEvent::Absent(job)) => {
                 for (stream, &number) in job.streams.iter().zip(&self.of_hub) {
-                    let empty = Recovered::new(stream, job.key, Resumed::default());
+                    let resumed = Resumed { created_ns: job.created_ns, ..Resumed::default() };
+                    let empty = Recovered::new(stream, job.key, resumed);
                     self.openings.push_back((number as StreamIndex, Opening::Opened(empty)));
                 }
                 self.state = JournalState::Absent(*job);

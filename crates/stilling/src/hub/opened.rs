@@ -84,7 +84,7 @@ impl Streams {
         let mut streams = Streams::new(config, folder, message_size_max);
         let on_disk = streams.on_disk();
         if fs::exists(&streams.folder.path).unwrap_or(true) && !on_disk.is_empty() {
-            let (logs, recoveries) = open_all(&on_disk, &streams.folder)?;
+            let (logs, recoveries) = open_all(&on_disk, &streams.folder, unix_now_ns())?;
             streams.directories = Directories::Open { logs, recoveries };
         }
         Ok(streams)
@@ -172,7 +172,9 @@ impl<D: Disk> Streams<D> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
         let of_hub: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
+        let created_ns = unix_now_ns();
         let job = OpeningJob {
+            created_ns,
             streams: self.on_disk(),
             folder: self.folder,
             limits: self.limits,
@@ -197,7 +199,6 @@ impl<D: Disk> Streams<D> {
             }
         };
         let journal = LazyJournal { state, of_hub: of_hub.clone(), openings: VecDeque::new() };
-        let created_ns = unix_now_ns();
         let resumed: Vec<_> =
             self.config.streams.iter().map(|_| Resumed { created_ns, ..Resumed::default() }).collect();
         let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
@@ -225,9 +226,9 @@ fn unix_now_ns() -> UnixNanos {
 fn open_all(
     streams: &[StreamConfig],
     folder: &StreamFolder,
+    created_ns: UnixNanos,
 ) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
     let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    let created_ns = unix_now_ns();
     for StreamConfig { name, retention, .. } in streams {
         let path = folder.path.join(name);
         let disk = FileDisk::make(&path)
@@ -290,6 +291,8 @@ pub(super) struct OpeningJob {
     /// Those on disk.
     pub(super) streams: Vec<StreamConfig>,
     folder: StreamFolder,
+    /// The creation time of streams that are new.
+    pub(super) created_ns: UnixNanos,
     limits: Limits,
     pub(super) key: HashKey,
     wake: Arc<Wake>,
@@ -320,8 +323,8 @@ impl OpeningJob {
     ) -> Result<Vec<Recovered>, OpenError> {
         let mut all = Vec::new();
         for ((stream, log), recovery) in self.streams.iter().zip(logs).zip(recoveries) {
-            let created_ns = if recovery.created_ns == 0 { unix_now_ns() } else { recovery.created_ns };
-            let resumed = Resumed { first: recovery.first.max(1), next: recovery.next, created_ns };
+            let (first, created_ns) = (recovery.first.max(1), log.created_ns());
+            let resumed = Resumed { first, next: recovery.next, created_ns };
             let mut recovered = Recovered::new(stream, self.key, resumed);
             // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
             let from =
@@ -349,7 +352,8 @@ impl OpeningJob {
     }
 
     fn open(&self) -> Result<(Threads, Vec<Recovered>), String> {
-        let (logs, recoveries) = open_all(&self.streams, &self.folder).map_err(|error| error.to_string())?;
+        let (logs, recoveries) =
+            open_all(&self.streams, &self.folder, self.created_ns).map_err(|error| error.to_string())?;
         let recovered = self.recover(&logs, &recoveries).map_err(|error| error.to_string())?;
         for (stream, recovery) in self.streams.iter().zip(&recoveries) {
             finding(&stream.name, recovery).into_iter().for_each(|line| (self.report)(&line));

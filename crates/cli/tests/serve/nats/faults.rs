@@ -8,6 +8,7 @@ use crate::support::{Driver, binary, eventually};
 
 on_both_drivers! {
     what_was_acknowledged_is_there_after_a_crash,
+    a_stream_keeps_its_creation_time,
     a_subscriber_that_never_reads_is_cut_off_and_disturbs_nobody,
     a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
     a_subscriber_that_reads_late_gets_everything,
@@ -61,6 +62,29 @@ fn what_was_acknowledged_is_there_after_a_crash(driver: Driver) {
         let expected: Vec<u32> = (0..numbers.len() as u32).collect();
         assert_eq!(numbers, expected);
     }
+    hub.server.finish();
+}
+
+/// When `events` was created, as the server reports it.
+fn created(hub: &Hub) -> String {
+    let mut client = hub.client();
+    client.say("SUB info 1\r\nPUB $JS.API.STREAM.INFO.events info 0\r\n\r\n");
+    assert!(client.line().starts_with("MSG info 1 "));
+    let json = client.line();
+    let after = json.split("\"created\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    after.unwrap_or_else(|| panic!("no creation time in {json}")).to_owned()
+}
+
+/// Followers recognise a replaced data folder by it: it is the same before the first record, after it and after a restart.
+fn a_stream_keeps_its_creation_time(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let before = created(&hub);
+    let mut client = hub.client();
+    client.say("SUB inbox.* 1\r\n");
+    publish(&mut client, "events.a", 0..1);
+    assert_eq!(created(&hub), before);
+    let hub = hub.crash(driver, "");
+    assert_eq!(created(&hub), before);
     hub.server.finish();
 }
 

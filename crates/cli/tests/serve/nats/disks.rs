@@ -19,6 +19,7 @@ use crate::support::{Driver, Server, Tool, binary, eventually};
 
 on_both_drivers! {
     a_full_disk_makes_its_streams_wait_and_nothing_else,
+    a_server_ends_although_its_disk_is_full,
     a_folder_that_cannot_be_written_is_named_at_the_start,
 }
 
@@ -138,6 +139,23 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
     let there: Vec<u64> = there.into_iter().map(|(at, _)| at).collect();
     assert_eq!((there, behind), (sequences, 0));
     server.finish();
+}
+
+/// Row 4.37: what has no room is not acknowledged, and keeps no server from ending.
+fn a_server_ends_although_its_disk_is_full(driver: Driver) {
+    let disk = SmallDisk::new("100m");
+    for place in ["shard", "own"] {
+        let mut command = disk.serve_command(driver);
+        command.args(["--hub-thread", place]);
+        let server = Server::spawn(command);
+        let to = address(&server);
+        // Its connection ends with the server.
+        let publisher = thread::spawn(move || publish_large(to));
+        let ready = || server.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+        eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
+        server.finish();
+        assert!(publisher.join().is_err(), "not all are acknowledged");
+    }
 }
 
 fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: Driver) {

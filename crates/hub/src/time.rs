@@ -3,7 +3,7 @@
 /// Unix time in nanoseconds.
 pub type UnixNanos = u64;
 
-/// Nanoseconds since any moment, by a clock that nobody sets.
+/// Nanoseconds since an arbitrary moment, by a clock that is never set.
 pub type SteadyNanos = u64;
 
 /// What time it is. The calendar may be set, forward and back: what lasts so long, or comes so often, goes by the other.

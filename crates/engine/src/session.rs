@@ -201,8 +201,8 @@ impl<V: Service> Control<'_, V> {
     }
 
     /// Accepts nothing more and closes the listeners, and the datagram sockets. Connections that are accepted already are
-    /// still served. What waits in the backlog is left to whoever holds the listener as well; without anybody it is reset by
-    /// the system.
+    /// still served. Connections in the backlog stay for other holders of the listener; without one the system
+    /// resets them.
     pub fn close_listeners(&mut self) {
         self.stop_accepting();
         self.close_datagram_sockets();

@@ -188,7 +188,7 @@ impl Replay {
         }));
         let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
         let thread = thread::Builder::new().name("replay".to_owned()).spawn(move || run(worker, &wake))?;
-        // Before anybody can wake it: only the end that is returned here does.
+        // Set before the first wake: only the end that is returned here wakes it.
         let _ = sleeper.set(thread.thread().clone());
         replay.thread = Some(thread);
         Ok(replay)
@@ -294,7 +294,7 @@ impl<D: Disk> ReplayWorker<D> {
         let Some(order) = self.to_do.pop() else { return false };
         let ReplayWorker { sources, kept, done, consumer, .. } = self;
         // There is room: never are more orders unanswered than the mailbox has places.
-        // A panic costs this order and the readers that were kept, not everybody who is behind.
+        // A panic costs this order and the cached readers, not the other consumers.
         let outcome = catch_unwind(AssertUnwindSafe(|| kept.read(sources, &order)));
         let _ = done.push(outcome.unwrap_or_else(|_| {
             *kept = Kept::new();

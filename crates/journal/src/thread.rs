@@ -163,7 +163,7 @@ impl Journal {
             run(worker, &wake)
         };
         let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
-        // Before anybody can wake it: only the journal that is returned here does.
+        // Set before the first wake: only the journal that is returned here wakes it.
         let _ = sleeper.set(thread.thread().clone());
         journal.thread = Some(thread);
         Ok(journal)

@@ -33,7 +33,7 @@ impl Table {
     }
 }
 
-/// A stream that nobody has described, with the keys that it has to have.
+/// A stream that is not configured, with the keys that every stream has.
 pub(crate) fn of_stream(stream: &StreamConfig) -> Table {
     let said = |name: &str, values| Said { name: name.to_owned(), values, origin: Origin::Default };
     let said = vec![said("name", vec![stream.name.clone()]), said("subjects", stream.subjects.clone())];

@@ -206,7 +206,7 @@ fn wishing() -> (Subscriber, Talk) {
     (follower, talk)
 }
 
-/// Whoever published it wrote the status; the server says nothing with it.
+/// The status comes from the publisher, not from the server.
 #[test]
 fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with() {
     let (mut follower, mut talk) = wishing();

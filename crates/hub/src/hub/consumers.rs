@@ -153,8 +153,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
     }
 
-    /// Tells the consumer's listeners which sequences they miss, with a heartbeat. Of those who pull only such as have asked for
-    /// heartbeats are told: others might take it for an error.
+    /// Reports missing sequences to the consumer's subscribers, with a heartbeat. Pull requests without heartbeats get no report:
+    /// their clients might take it for an error.
     fn report_gap(&mut self, number: u32, gap: Gap) {
         let Some(consumer) = self.consumers.get(number) else { return };
         let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return };

@@ -464,7 +464,7 @@ impl Consumers {
         self.left.first_key_value().map(|(_, number)| *number)
     }
 
-    /// Whether there is no room for one more with this configuration, whoever makes it.
+    /// Whether there is no room for one more consumer with this configuration, from any client.
     pub(super) fn are_full(&self, wanted: &Wanted) -> bool {
         self.len() >= CONSUMERS_MAX
             || self.configs_size + wanted.config.get().len() > CONSUMER_CONFIGS_SIZE_MAX

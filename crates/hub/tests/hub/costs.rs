@@ -135,7 +135,7 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
         if rig.hub.is_quiet() {
             break;
         }
-        // Meanwhile those that have left get nothing, and who comes is not held up.
+        // Meanwhile departed clients get nothing, and new clients do not wait.
         rig.ask_all(WRITER, &[publish("a.1", "x")]);
         assert_eq!((rig.heard(leaver), rig.heard(stays)), (String::new(), "MSG a.1 1 1\r\nx\r\n".to_owned()));
         before = counters.left.get();

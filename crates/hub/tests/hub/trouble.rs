@@ -197,7 +197,7 @@ fn gaps(heard: &str) -> Vec<(u64, u64, String)> {
     heard.split("NATS/1.0 100 Idle Heartbeat\r\n").filter_map(of_part).collect()
 }
 
-/// Row 0.14: a record that cannot be given is told with its exact range to whoever follows, and to the operator.
+/// Row 0.14: missing records are reported with their exact range, to followers and to the operator.
 #[test]
 fn damage_is_told_to_a_consumer_with_its_range() {
     let disk = SimulatedDisk::new();

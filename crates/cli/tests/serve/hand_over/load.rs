@@ -98,7 +98,7 @@ fn publish(
         let more: Vec<u64> = (*next..*next + WINDOW - pending.len() as u64).filter(|_| !is_done).collect();
         *next += more.len() as u64;
         pending.extend(&more);
-        // PINGs between, which wait for nobody.
+        // PINGs between, whose answers are not waited for.
         let text: String = more.into_iter().map(|number| message(number) + "PING\r\n").collect();
         writer.write_all(text.as_bytes())?;
         if pending.is_empty() {

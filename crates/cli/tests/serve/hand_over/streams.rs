@@ -1,4 +1,4 @@
-//! What becomes of streams, and of whoever publishes, when one server takes over from another.
+//! Streams and their publishers while one server takes over from another.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -47,7 +47,7 @@ fn at(server: &Server, scheme: &str) -> SocketAddr {
     server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
 }
 
-/// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: whoever publishes sees
+/// Rows 4.37, 0.4: from an empty folder on, over every protocol, with hubs in shards and on threads: publishers see
 /// nothing but a reconnect, every acknowledged message is stored once, and every datagram.
 fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
     let place = Place::new();

@@ -9,7 +9,7 @@ use stilling::{Admin, DataFolder, Exposure, ServeConfig};
 
 use crate::serve::{Arguments, Settled};
 use crate::settings::units::{write_bytes, write_seconds};
-use crate::settings::{Complaint, Complaints, Origin, Sources};
+use crate::settings::{Complaint, Complaints, Sources};
 
 /// Prints what `serve` would open and what is wrong or unwise about it.
 ///
@@ -22,6 +22,9 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
     let mut out = settings(sources);
     http(config, sources, &mut out);
     messages(&config.hub, sources, &mut out);
+    for line in settled.not_opened() {
+        let _ = writeln!(out, "{line}");
+    }
     let mut wrong = Vec::new();
     let origin = sources.origin("data");
     match DataFolder::inspect(&config.hub) {
@@ -40,7 +43,8 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
         out += "nothing is wrong\n";
     }
     std::io::stdout().write_all(out.as_bytes())?;
-    if wrong.is_empty() { Ok(()) } else { Err(Box::new(Complaints(wrong))) }
+    // Not `Complaints`: the settings are right, the machine does not suit them.
+    if wrong.is_empty() { Ok(()) } else { Err(Complaints(wrong).to_string().into()) }
 }
 
 /// Everything that is allowed and unwise, for `check` and for a server that starts.
@@ -61,10 +65,7 @@ pub(crate) fn warnings(settled: &Settled, exposures: &[Exposure]) -> Vec<Complai
         Complaint::new(&origin, reason.clone())
     }));
     all.extend(unwise(&config.hub, sources));
-    let unknown = |name: &String| {
-        Complaint::new(&Origin::Variable(name.clone()), "there is no such setting; it is not read")
-    };
-    all.extend(sources.unknown_variables.iter().map(unknown));
+    all.extend(sources.warnings.iter().cloned());
     all
 }
 

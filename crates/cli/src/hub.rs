@@ -13,8 +13,8 @@ use crate::serve::address;
 use crate::settings::tables::{self, Tabled};
 use crate::settings::{Complaint, Origin, Sources, Table, render};
 
-/// Where NATS clients are listened for when no listener is named.
-const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
+/// The NATS listener when no listener is named.
+pub(crate) const NATS_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 4222);
 
 /// The options of the hub.
 #[derive(Args)]

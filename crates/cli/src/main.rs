@@ -18,7 +18,7 @@ use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use settings::Stop;
 
-/// `EX_USAGE` of sysexits(3): the command line was wrong.
+/// `EX_USAGE` of sysexits(3): the command line is wrong.
 const EXIT_USAGE: u8 = 64;
 /// `EX_TEMPFAIL` of sysexits(3): it is not done yet, and nothing is lost.
 const EXIT_WAITING: u8 = 75;
@@ -61,6 +61,18 @@ impl std::fmt::Display for WrongUsage {
 
 impl std::error::Error for WrongUsage {}
 
+/// An argument that the command line's parser takes and the command cannot: a subject with an empty token.
+#[derive(Debug)]
+struct InvalidArgument(String);
+
+impl std::fmt::Display for InvalidArgument {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for InvalidArgument {}
+
 fn print(text: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
@@ -78,7 +90,7 @@ fn main() -> ExitCode {
         }
         Err(Stop::Settings(complaints)) => {
             let _ = writeln!(std::io::stderr(), "stilling: {complaints}");
-            return ExitCode::FAILURE;
+            return complaints.status();
         }
     };
     let outcome = match cli.command {
@@ -103,7 +115,13 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "stilling: {error}");
-            if error.is::<publish::Waiting>() { ExitCode::from(EXIT_WAITING) } else { ExitCode::FAILURE }
+            if error.is::<publish::Waiting>() {
+                ExitCode::from(EXIT_WAITING)
+            } else if error.is::<InvalidArgument>() {
+                ExitCode::from(EXIT_USAGE)
+            } else {
+                error.downcast_ref().map_or(ExitCode::FAILURE, settings::Complaints::status)
+            }
         }
     }
 }

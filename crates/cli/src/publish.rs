@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::io::{BufRead, Read, Write};
 use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clap::builder::TypedValueParser;
@@ -12,6 +13,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use serde_json::json;
 use stilling_client::{Config, Counts, Keep, Outcome, Publisher, Reason, Server, Ticket};
+use stilling_wire::nats::{Subject, SubjectLimits};
 
 use crate::WrongUsage;
 
@@ -21,11 +23,15 @@ const INPUT_SIZE_MAX: u64 = 64 * 1024 * 1024;
 /// How long a message is tried while no stream keeps its subject; shorter if the timeout is. Then it is dropped.
 const NO_STREAM_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How often a connection that cannot be made is looked at, to say so. A connection to a server that runs is made within
+/// this time, without a word.
+const TROUBLE_INTERVAL: Duration = Duration::from_millis(500);
+
 /// The options of `pub`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Where to publish; without it what waits in the spool's directory is delivered and nothing else
-    #[arg(required_unless_present = "spool")]
+    #[arg(required_unless_present = "spool", value_parser = subject())]
     subject: Option<String>,
     /// The message; - reads it from standard input [default: empty]
     payload: Option<String>,
@@ -104,6 +110,25 @@ impl fmt::Display for Waiting {
 
 impl Error for Waiting {}
 
+/// Prints why the server cannot be reached, once for each reason, until the messages are delivered or given up.
+fn report_trouble(publisher: &Publisher, ended: Receiver<()>) {
+    let mut reported = None;
+    while ended.recv_timeout(TROUBLE_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        let trouble = publisher.trouble();
+        if let Some(trouble) = trouble.filter(|trouble| reported.as_ref() != Some(trouble)) {
+            let _ = writeln!(std::io::stderr(), "stilling: waiting: {trouble}");
+            reported = Some(trouble);
+        }
+    }
+}
+
+fn subject() -> impl TypedValueParser<Value = String> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        Subject::parse(text.as_bytes(), &SubjectLimits::default()).map_err(|bad| bad.to_string())?;
+        Ok::<_, String>(text)
+    })
+}
+
 pub(crate) fn server() -> impl TypedValueParser<Value = Server> {
     clap::builder::StringValueParser::new().try_map(|text| text.parse::<Server>())
 }
@@ -173,11 +198,17 @@ impl Arguments {
         }
         let begun = Instant::now();
         let mut told = Told::default();
-        let open = match &self.subject {
-            Some(subject) => self.give(&publisher, subject, begun, &mut told)?,
-            None => VecDeque::new(),
-        };
-        publisher.flush(self.timeout);
+        let open = std::thread::scope(|scope| {
+            // Dropped with this closure, which ends the thread.
+            let (_delivering, ended) = mpsc::channel::<()>();
+            scope.spawn(|| report_trouble(&publisher, ended));
+            let open = match &self.subject {
+                Some(subject) => self.give(&publisher, subject, begun, &mut told),
+                None => Ok(VecDeque::new()),
+            };
+            publisher.flush(self.timeout);
+            open
+        })?;
         for outcome in open.iter().filter_map(Ticket::outcome) {
             told.take(outcome);
         }
@@ -202,7 +233,10 @@ impl Arguments {
             let why = match (&trouble, told.first_drop) {
                 (_, Some(reason)) => reason.to_string(),
                 (Some(trouble), None) => trouble.to_string(),
-                (None, None) => "the server did not acknowledge in time".to_owned(),
+                (None, None) => {
+                    "no acknowledgement in time; if no stream has this subject, send it with --mode one-way"
+                        .to_owned()
+                }
             };
             let wait = wait.map(|wait| format!("; {wait}")).unwrap_or_default();
             let dropped = messages(counts.dropped);

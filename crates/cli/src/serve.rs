@@ -7,19 +7,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
-use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use stilling::app::AppConfig;
 use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
-use crate::WrongUsage;
 use crate::check;
-use crate::hub::Hub;
+use crate::hub::{Hub, NATS_DEFAULT};
 use crate::settings::render::{self, Computed};
 use crate::settings::units::{bytes, read_seconds};
-use crate::settings::{Complaint, Complaints, Sources};
+use crate::settings::{Complaint, Complaints, Origin, Sources};
+
+/// The HTTP listener when no listener is named.
+const HTTP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9000);
 
 /// What help says at its end.
 const SOURCES: &str = "\
@@ -94,7 +95,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     timeouts: Seconds,
     /// Print help
-    #[arg(short = '?', long, action = ArgAction::Help)]
+    #[arg(short = '?', visible_short_alias = 'h', long, action = ArgAction::Help)]
     help: Option<bool>,
 }
 
@@ -352,7 +353,7 @@ impl Arguments {
         // Before the banner: who has read it may send a signal.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();
-        for line in server.banner() {
+        for line in server.banner().iter().chain(&settled.not_opened()) {
             writeln!(out, "{line}")?;
         }
         out.flush()?;
@@ -371,19 +372,20 @@ impl Arguments {
     /// Everything that is chosen, as far as it fits together.
     ///
     /// # Errors
-    /// [`Complaints`], or [`WrongUsage`] that has been explained.
+    /// [`Complaints`].
     pub(crate) fn settle(self, mut sources: Sources) -> Result<Settled, Box<dyn Error>> {
         let defaults = ServeConfig::default();
         let shards = self.accept_threads.map_or(defaults.shards, |threads| threads as usize);
         let is_named = self.port.is_some() || !self.listen.is_empty() || self.hub.names_a_listener();
+        let is_passed = are_listeners_passed()?;
         // A parent that passes listeners has chosen where to listen.
-        let listens_by_default = !is_named && !are_listeners_passed()?;
+        let listens_by_default = !is_named && !is_passed;
         let listen = match self.port {
             Some(port) => vec![SocketAddr::from(([127, 0, 0, 1], port))],
             None if listens_by_default => defaults.listen,
             None => self.listen,
         };
-        let mut wrong = Vec::new();
+        let mut wrong = std::mem::take(&mut sources.wrong);
         let hub = self.hub.chosen(listens_by_default, &mut sources, &mut wrong);
         let (limits, timeouts) = (self.limits, self.timeouts);
         let span = Duration::from_secs_f64;
@@ -440,17 +442,18 @@ impl Arguments {
 
         let problems = config.hub.problems(&config.http_addresses()).into_iter();
         wrong.extend(problems.map(|problem| hub.complaint(problem, &sources)));
+        wrong.extend(contradiction(&config).map(|reason| Complaint::new(&Origin::Default, reason)));
         if !wrong.is_empty() {
-            return Err(Box::new(Complaints(wrong)));
-        }
-        if let Some(contradiction) = contradiction(&config) {
-            // The same end as for options that clap itself refuses.
-            let mut command = crate::Cli::command();
-            command.error(ErrorKind::ArgumentConflict, contradiction).print()?;
-            return Err(Box::new(WrongUsage));
+            return Err(Box::new(Complaints::sorted(wrong)));
         }
         let toml = render::render(&sources.effective, computed(&config), &hub.tables);
-        Ok(Settled { config, sources, toml, warnings: hub.warnings })
+        Ok(Settled {
+            config,
+            sources,
+            toml,
+            warnings: hub.warnings,
+            opens_defaults: listens_by_default || is_passed,
+        })
     }
 }
 
@@ -464,6 +467,23 @@ pub(crate) struct Settled {
     pub(crate) toml: String,
     /// What is allowed and not wise.
     pub(crate) warnings: Vec<Complaint>,
+    /// No listener is named, so none of the defaults is closed by that.
+    opens_defaults: bool,
+}
+
+impl Settled {
+    /// Protocols that are not served because a listener of another one is named: one named listener closes all defaults.
+    pub(crate) fn not_opened(&self) -> Vec<String> {
+        let ServeConfig { listen, hub, .. } = &self.config;
+        let defaults = [("http", listen, "listen", HTTP_DEFAULT), ("nats", &hub.nats, "nats", NATS_DEFAULT)];
+        defaults
+            .iter()
+            .filter(|(_, addresses, ..)| !self.opens_defaults && addresses.is_empty())
+            .map(|(protocol, _, option, address)| {
+                format!("{protocol:<10} not opened: add --{option} {}", SocketAddr::from(*address))
+            })
+            .collect()
+    }
 }
 
 /// Values of the options whose defaults depend on the machine or on other options.

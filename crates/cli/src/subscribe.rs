@@ -11,6 +11,7 @@ use clap::builder::TypedValueParser;
 use serde_json::json;
 use stilling_client::{Event, From, Message, MissedCause, Server, StreamPlace, Subscriber, SubscriberConfig};
 
+use crate::InvalidArgument;
 use crate::publish::{seconds, server};
 
 /// The options of `sub`.
@@ -76,7 +77,8 @@ impl Arguments {
             queue: self.queue.clone(),
             stream,
             ..SubscriberConfig::default()
-        })?;
+        })
+        .map_err(|error| InvalidArgument(error.to_string()))?;
         let (mut seen, mut last, mut said) = (0, Instant::now(), None);
         let mut out = std::io::stdout().lock();
         while self.count.is_none_or(|count| seen < count) {

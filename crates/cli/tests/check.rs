@@ -41,6 +41,53 @@ fn told(said: &Said, lines: &[&str]) {
     }
 }
 
+/// Row 4.19: each command explains itself, and a wrong word is a usage error (`EX_USAGE`) everywhere.
+#[test]
+fn every_command_has_help_and_refuses_unknown_options() {
+    let folder = folder("");
+    let commands = [
+        "serve",
+        "check",
+        "options",
+        "pub",
+        "sub",
+        "journal",
+        "journal ls",
+        "journal cat",
+        "journal verify",
+        "bench",
+        "bench http",
+        "bench collect",
+        "bench crash",
+    ];
+    for command in commands {
+        for help in ["-h", "--help"] {
+            let said = run(folder.path(), &format!("{command} {help}"), &[]);
+            assert_eq!(said.status, Some(0), "{command} {help}: {}", said.err);
+            assert!(said.out.contains("Usage: stilling "), "{command} {help}: {}", said.out);
+        }
+        let said = run(folder.path(), &format!("{command} --no-such-option"), &[]);
+        assert_eq!(said.status, Some(64), "{command}: {}", said.err);
+        assert!(said.err.contains("--no-such-option"), "{command}: {}", said.err);
+    }
+}
+
+/// Row 4.19: one named listener closes the defaults of the other protocols, and says how to open them.
+#[test]
+fn a_default_that_is_closed_is_named() {
+    let folder = folder("");
+    let lines = |arguments: &str| {
+        let said = run(folder.path(), &format!("check {arguments}"), &[]);
+        assert_eq!(said.status, Some(0), "{}", said.err);
+        said.out.lines().filter(|line| line.contains("not opened")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(lines(""), [""; 0]);
+    assert_eq!(lines("-l 127.0.0.1:1"), ["nats       not opened: add --nats 127.0.0.1:4222"]);
+    assert_eq!(lines("--nats 127.0.0.1:1"), ["http       not opened: add --listen 127.0.0.1:9000"]);
+    assert_eq!(lines("--nats 127.0.0.1:1 -p 2"), [""; 0]);
+    assert_eq!(lines("--syslog-udp 127.0.0.1:1").len(), 2);
+}
+
 /// Row 4.19: without a file and options, what will be opened is said, and that is well.
 #[test]
 fn the_defaults_are_well() {
@@ -77,10 +124,11 @@ fn what_is_wrong_is_said_with_its_line_and_exit_status_1() {
     let said = run(folder.path(), "check --config other.toml", &[]);
     assert_eq!(
         (said.status, said.err.as_str()),
-        (Some(1), "stilling: --config: there is no file `other.toml`\n")
+        (Some(64), "stilling: --config: there is no file `other.toml`\n")
     );
-    // A wrong command line is EX_USAGE, as ever.
-    assert_eq!(run(folder.path(), "check --max-queue 0", &[]).status, Some(64));
+    // A wrong command line is EX_USAGE, also beside other errors, and all of them are reported.
+    let said = run(folder.path(), "check --max-body-size x --stream y", &[]);
+    assert_eq!((said.status, said.err.lines().count()), (Some(64), 4), "{}", said.err);
 }
 
 #[test]
@@ -102,7 +150,7 @@ fn streams_users_and_the_folder_of_streams_are_told_and_nothing_is_made() {
             "kept/here (stilling.toml:3): made at the first durable publish,",
         ],
     );
-    assert!(!said.out.contains("http"), "a listener is named, so no other is opened: {}", said.out);
+    told(&said, &["http not opened: add --listen 127.0.0.1:9000"]);
     assert!(!folder.path().join("kept").exists() && !folder.path().join("log").exists());
     let said = run(folder.path(), "check", &[]);
     assert_eq!(said.status, Some(1));
@@ -129,7 +177,7 @@ fn what_is_not_wise_is_warned_of() {
             "warning: stilling.toml:2: 0.0.0.0:514 can be reached from other machines, and what they send is refused",
             "warning: stilling.toml:3: no stream keeps `logs.{host}`",
             "the streams may come to keep 1024TiB, and",
-            "warning: STILLING_SERVICE_HOST: there is no such setting; it is not read",
+            "warning: STILLING_SERVICE_HOST: set by Kubernetes for a service of this name, not read",
         ],
     );
     let path = folder.path().join("stilling.toml");
@@ -206,7 +254,7 @@ fn an_address_that_is_named_twice_is_an_error_of_serve_and_check() {
             ),
         ] {
             let said = run(folder.path(), &format!("{command} {options}"), &[]);
-            assert_eq!((said.status, said.err.as_str()), (Some(1), reason), "{command} {options}");
+            assert_eq!((said.status, said.err.as_str()), (Some(64), reason), "{command} {options}");
         }
     }
 }

@@ -61,7 +61,7 @@ pub enum Reason {
     NotPermitted(String),
     /// No stream keeps its subject, for longer than the publisher is willing to wait for one.
     NoStream,
-    /// Somebody has answered it who is no stream.
+    /// The answer is not an acknowledgement of a stream.
     NoAcknowledgement(String),
     /// It was tried as often as the ladder allows.
     GaveUp {
@@ -99,10 +99,10 @@ impl fmt::Display for Reason {
             }
             Reason::NotPermitted(said) => write!(f, "the user may not publish it: {said}"),
             Reason::NoStream => f.write_str(
-                "no stream keeps this subject: add it to a stream, or send one-way if nobody has to keep it",
+                "no stream keeps this subject, so it was not stored: add it to a stream, or send it one-way",
             ),
             Reason::NoAcknowledgement(said) => {
-                write!(f, "it was answered by somebody who is no stream, with {said:?}")
+                write!(f, "the answer is not an acknowledgement of a stream: {said:?}")
             }
             Reason::GaveUp { attempts, trouble: Some(trouble) } => {
                 write!(f, "given up after {attempts} attempts: {trouble}")

@@ -68,7 +68,7 @@ impl fmt::Display for Trouble {
                 write!(f, "{server} has no address: {said}; check the name and the resolver")
             }
             Trouble::Connect { server, kind: io::ErrorKind::ConnectionRefused, .. } => {
-                write!(f, "nobody listens at {server}: start the server, or check address and port")
+                write!(f, "no server listens at {server}: start it, or check address and port")
             }
             Trouble::Connect { server, said, .. } => write!(f, "{server} cannot be reached: {said}"),
             Trouble::ConnectTimeout { server } => {

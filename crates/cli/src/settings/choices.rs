@@ -6,6 +6,7 @@
 //! ```
 
 use std::error::Error as _;
+use std::num::{IntErrorKind, ParseIntError};
 
 use clap::{Arg, ArgAction, Command};
 
@@ -66,6 +67,11 @@ impl<'a> Choice<'a> {
         self.arg.get_id().as_str()
     }
 
+    /// The option's one letter.
+    pub(super) fn short(&self) -> Option<char> {
+        self.arg.get_short()
+    }
+
     /// Whether it is left out of help and documentation.
     pub(super) fn is_hidden(&self) -> bool {
         self.arg.is_hide_set()
@@ -111,7 +117,10 @@ impl<'a> Choice<'a> {
             .arg(alone)
             .try_get_matches_from([format!("--value={value}")]);
         outcome.map(drop).map_err(|error| match error.source() {
-            Some(reason) => reason.to_string(),
+            Some(reason) => match reason.downcast_ref::<ParseIntError>().map(ParseIntError::kind) {
+                Some(IntErrorKind::InvalidDigit | IntErrorKind::Empty) => "not a whole number".to_owned(),
+                _ => reason.to_string(),
+            },
             None => {
                 let possible = self.arg.get_possible_values();
                 let words: Vec<_> = possible.iter().map(clap::builder::PossibleValue::get_name).collect();
@@ -183,7 +192,7 @@ mod tests {
         for (name, value, reason) in [
             ("demo", "yes", "it is true or false"),
             ("max-queue", "0", "0 is not in 1..=1000000"),
-            ("max-queue", "", "cannot parse integer from empty string"),
+            ("max-queue", "", "not a whole number"),
             ("driver", "kqueue", "it is one of auto, uring, poll"),
             (
                 "listen",

@@ -1,7 +1,7 @@
-//! Settings from the environment. A variable that is empty says nothing, as is usual.
+//! Settings from the environment. An empty variable is not set.
 //!
-//! What is not known is not ours to judge: a supervisor may set `STILLING_SERVICE_HOST`. Only a name that looks like a slip
-//! of the finger is refused; the others are told by `stilling check`.
+//! A variable that begins with `STILLING_` and is no setting never stops the start: scripts use such names for their own
+//! purposes, and Kubernetes sets some of them (service links). Each is a warning.
 
 use std::ffi::OsString;
 
@@ -9,25 +9,28 @@ use super::choices::{Choice, Kind, PREFIX};
 use super::nearest::nearest;
 use super::{Complaint, Origin, Said};
 
-/// What variables say, and the names of those that say nothing that is known.
+/// Settings of the environment; errors go to `wrong`, variables that are not read to `warnings`.
 pub(super) fn read(
     variables: &[(OsString, OsString)],
     choices: &[Choice<'_>],
     wrong: &mut Vec<Complaint>,
-) -> (Vec<Said>, Vec<String>) {
-    let (mut said, mut unknown) = (Vec::new(), Vec::new());
+    warnings: &mut Vec<Complaint>,
+) -> Vec<Said> {
+    let (mut said, mut unknown, mut service_links) = (Vec::new(), Vec::new(), Vec::new());
     for (name, value) in variables {
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
         let origin = Origin::Variable(name.to_owned());
+        if is_service_link(name, value.to_str().unwrap_or_default()) {
+            service_links.push(name);
+            continue;
+        }
         let Some(choice) = choices.iter().find(|choice| choice.variable == name) else {
             let known = choices.iter().filter_map(|choice| choice.variable.strip_prefix(PREFIX));
-            match nearest(&name[PREFIX.len()..], known) {
-                Some(meant) => {
-                    let reason = format!("there is no such setting; did you mean {PREFIX}{meant}?");
-                    wrong.push(Complaint::new(&origin, reason));
-                }
-                None => unknown.push(name.to_owned()),
-            }
+            let reason = match nearest(&name[PREFIX.len()..], known) {
+                Some(meant) => format!("no such setting, not read; did you mean {PREFIX}{meant}?"),
+                None => "no such setting, not read".to_owned(),
+            };
+            unknown.push(Complaint::new(&origin, reason));
             continue;
         };
         let Some(value) = value.to_str() else {
@@ -43,13 +46,40 @@ pub(super) fn read(
         };
         for value in &values {
             if let Err(reason) = choice.accepts(value) {
-                wrong.push(Complaint::new(&origin, explained(value, &reason)));
+                wrong.push(Complaint::new(&origin, format!("`{value}` is refused: {reason}")));
             }
         }
         said.push(Said { name: choice.name.to_owned(), values, origin });
     }
-    unknown.sort_unstable();
-    (said, unknown)
+    unknown.sort_by(|one, other| one.origin.cmp(&other.origin));
+    warnings.append(&mut unknown);
+    service_links.sort_unstable();
+    if let Some((first, others)) = service_links.split_first() {
+        let more = if others.is_empty() { String::new() } else { format!(" (and {} more)", others.len()) };
+        let reason = format!(
+            "set by Kubernetes for a service of this name{more}, not read; enableServiceLinks: false removes it"
+        );
+        warnings.push(Complaint::new(&Origin::Variable((*first).to_owned()), reason));
+    }
+    said
+}
+
+/// Whether a variable has a form that Kubernetes sets in each container for each service of the namespace, here a service
+/// whose name is or begins with `stilling` (Kubernetes documentation, "Accessing the Service", environment variables):
+/// `X_SERVICE_HOST`, `X_SERVICE_PORT[_NAME]`, `X_PORT=tcp://…` and `X_PORT_80_TCP[_PROTO|_PORT|_ADDR]`.
+fn is_service_link(name: &str, value: &str) -> bool {
+    let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));
+    let has_port = || {
+        let (_, rest) = name.split_once("_PORT_")?;
+        let (number, protocol) = rest.split_once('_')?;
+        let protocol = protocol.split('_').next()?;
+        Some(number.parse::<u16>().is_ok() && ["TCP", "UDP", "SCTP"].contains(&protocol))
+    };
+    name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_")
+        || (name.ends_with("_PORT") && is_url)
+        || has_port().unwrap_or(false)
 }
 
 /// The items of a list: between blanks, and between commas where an item has none.
@@ -57,10 +87,4 @@ fn split(choice: &Choice<'_>, value: &str) -> Vec<String> {
     let has_commas = super::TABLES.contains(&choice.name);
     let is_between = |letter: char| letter.is_whitespace() || (letter == ',' && !has_commas);
     value.split(is_between).filter(|item| !item.is_empty()).map(str::to_owned).collect()
-}
-
-fn explained(value: &str, reason: &str) -> String {
-    let by_kubernetes = " (Kubernetes sets this variable where there is a service of the name `stilling`; enableServiceLinks: false keeps it from that)";
-    let hint = if value.starts_with("tcp://") { by_kubernetes } else { "" };
-    format!("`{value}` is refused: {reason}{hint}")
 }

@@ -21,22 +21,23 @@ mod origin;
 mod page;
 pub(crate) mod render;
 pub(crate) mod tables;
+mod typed;
 pub(crate) mod units;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::Resettable;
-use clap::parser::ValueSource;
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches, Id};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::Cli;
-use choices::{Choice, choices};
+use choices::choices;
 use origin::Rank;
 pub(crate) use origin::{Complaint, Complaints, Origin};
 pub(crate) use page::page;
 pub(crate) use tables::Table;
+use typed::Typed;
 
 /// The file that is read unless another is named, if it exists.
 const FILE: &str = "stilling.toml";
@@ -72,7 +73,7 @@ impl Said {
             .into_iter()
             .find(|most| N::try_from(*most).is_ok())
             .unwrap_or_default();
-        let wrong = || format!("`{text}` is no whole number from 0 to {most}");
+        let wrong = || format!("`{text}` is not a whole number from 0 to {most}");
         text.parse().ok().and_then(|number: u64| N::try_from(number).ok()).ok_or_else(wrong)
     }
 }
@@ -82,8 +83,10 @@ impl Said {
 pub(crate) struct Sources {
     /// The file that was read.
     pub(crate) file: Option<PathBuf>,
-    /// Variables of ours that nothing is known about.
-    pub(crate) unknown_variables: Vec<String>,
+    /// Variables that look like settings and are not read.
+    pub(crate) warnings: Vec<Complaint>,
+    /// Settings that were refused; the rest was read without them, so that all errors are reported at once.
+    pub(crate) wrong: Vec<Complaint>,
     /// All options that have a value.
     pub(crate) effective: Vec<render::Effective>,
     /// The tables of the file, if nothing stronger takes their place.
@@ -127,35 +130,36 @@ pub(crate) fn gather(
     words: Vec<OsString>,
     variables: &[(OsString, OsString)],
 ) -> Result<(Cli, Sources), Stop> {
-    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default();
+    let name = words.get(1).and_then(|word| word.to_str()).unwrap_or_default().to_owned();
+    let name = name.as_str();
     let root = Cli::command();
     let Some(command) = root.find_subcommand(name).filter(|_| COMMANDS.contains(&name)) else {
         return Ok((parse(words, &Sources::default())?.0, Sources::default()));
     };
     let choices = choices(command);
-    let Some(typed) = typed(&root, name, &words, &choices) else {
-        return Ok((parse(words, &Sources::default())?.0, Sources::default()));
-    };
-
+    let mut sources = Sources::default();
     let mut wrong = Vec::new();
-    let (mut said, unknown_variables) = environment::read(variables, &choices, &mut wrong);
-    let mut sources = Sources { unknown_variables, ..Sources::default() };
+    let typed = typed::read(&root, name, words, &choices, &mut wrong)?;
+    let mut said = environment::read(variables, &choices, &mut wrong, &mut sources.warnings);
     if let Some((path, origin)) = path(&typed, &said) {
-        let refused = |reason| Stop::Settings(Complaints(vec![Complaint::new(&origin, reason)]));
-        let text = file::text(&path).map_err(refused)?;
-        let content = file::read(&path, &text, &choices, &mut wrong).map_err(Stop::Settings)?;
-        said.extend(content.said);
-        sources.tables = content.tables;
-        sources.file = Some(path);
+        let content =
+            file::text(&path).map_err(|reason| vec![Complaint::new(&origin, reason)]).and_then(|text| {
+                file::read(&path, &text, &choices, &mut wrong).map_err(|Complaints(wrong)| wrong)
+            });
+        match content {
+            Ok(content) => {
+                said.extend(content.said);
+                sources.tables = content.tables;
+                sources.file = Some(path);
+            }
+            Err(mut errors) => wrong.append(&mut errors),
+        }
     }
-    if !wrong.is_empty() {
-        wrong.sort_by(|one, other| one.origin.cmp(&other.origin));
-        return Err(Stop::Settings(Complaints(wrong)));
-    }
+    said.retain(|said| !wrong.iter().any(|wrong| wrong.origin == said.origin));
 
     let untyped = strongest(said, &typed);
     sources.origins = typed.names.iter().map(|name| (name.clone(), Origin::Flag(name.clone()))).collect();
-    let mut all = words;
+    let mut all = typed.words;
     let mut at = 2;
     for Said { name, values, origin } in untyped {
         let choice = choices.iter().find(|choice| choice.name == name).expect("only what is known was taken");
@@ -166,33 +170,26 @@ pub(crate) fn gather(
         sources.origins.insert(name, origin);
     }
     sources.tables.retain(|(name, _)| !sources.origins.contains_key(*name));
-    let (cli, matches) = parse(all, &sources)?;
+    let (cli, matches) = match parse(all, &sources) {
+        Ok(parsed) => parsed,
+        Err(stop) if wrong.is_empty() => return Err(stop),
+        Err(stop) => {
+            wrong.extend(conflict(&stop));
+            return Err(Stop::Settings(Complaints::sorted(wrong)));
+        }
+    };
     sources.effective = render::effective(&matches, &choices);
+    sources.wrong = wrong;
     Ok((cli, sources))
 }
 
-/// What was typed.
-struct Typed {
-    names: HashSet<String>,
-    config: Option<PathBuf>,
-}
-
-/// Which options were typed; nothing if they are wrong, each by itself. Whether they fit together can be said only when
-/// everything is there.
-fn typed(root: &Command, name: &str, words: &[OsString], choices: &[Choice<'_>]) -> Option<Typed> {
-    let none = || Resettable::<Id>::Reset;
-    let lenient = root
-        .clone()
-        .mut_subcommand(name, |command| command.mut_args(|arg| arg.requires(none()).conflicts_with(none())));
-    let matches = lenient.try_get_matches_from(words).ok()?;
-    let (_, matches) = matches.subcommand()?;
-    let is_typed =
-        |matches: &ArgMatches, id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    let names = choices.iter().filter(|choice| is_typed(matches, choice.id()));
-    Some(Typed {
-        names: names.map(|choice| choice.name.to_owned()).collect(),
-        config: matches.get_one::<PathBuf>("config").cloned(),
-    })
+/// The options that exclude each other, as one line. An option that needs a refused one is not reported: it will fit when
+/// the refused one is corrected.
+fn conflict(stop: &Stop) -> Option<Complaint> {
+    let Stop::Usage(error, _) = stop else { return None };
+    let text = error.render().to_string();
+    let line = text.lines().next()?.strip_prefix("error: ")?;
+    (error.kind() == ErrorKind::ArgumentConflict).then(|| Complaint::new(&Origin::Default, line))
 }
 
 /// The file to read, and who named it.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::EXIT_USAGE;
 
 /// Where a setting was said.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +85,20 @@ impl fmt::Display for Complaint {
 /// Everything that is wrong, to be mended at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Complaints(pub(crate) Vec<Complaint>);
+
+impl Complaints {
+    /// All errors in the order of their sources and lines.
+    pub(crate) fn sorted(mut all: Vec<Complaint>) -> Self {
+        all.sort_by(|one, other| one.origin.cmp(&other.origin));
+        Complaints(all)
+    }
+
+    /// The exit status: a usage error if the command line takes part in it, else a failure.
+    pub(crate) fn status(&self) -> ExitCode {
+        let is_typed = |wrong: &Complaint| matches!(wrong.origin, Origin::Flag(_) | Origin::Default);
+        if self.0.iter().any(is_typed) { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+    }
+}
 
 /// One line each, as if each had been the only one.
 impl fmt::Display for Complaints {

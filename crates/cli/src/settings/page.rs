@@ -23,12 +23,13 @@ from the strongest that has it. The file is the one that `--config` or `STILLING
 current folder if there is one; it is TOML. Relative paths begin at the current folder. A switch that is on in the file is
 turned off by its variable.
 
-A key that is not known is an error that names the nearest one; so is a variable that looks like a slip of the finger. A
-variable that is empty says nothing. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
+A key that is not known is an error that names the nearest one. A variable that is not known is a warning, since scripts and
+Kubernetes (service links such as `STILLING_SERVICE_HOST`) use such names, too; an empty variable is not set. Sizes may have a unit (`64KiB`, `1MiB`, `10GiB`; `kB`, `MB`, `GB` are powers of ten),
 times too (`500ms`, `10s`, `5m`, `2h`, `1d`).
 
 `stilling check` takes the same options, reads everything, says what `stilling serve` would open and warns of what is not
-wise, and opens nothing. Its exit status is 0 if all is well and 1 if not. This page is what `stilling options` prints; what
+wise, and opens nothing. All errors are reported at once. The exit status is 0 if all is well, 64 if something on the command
+line is wrong, and 1 otherwise. This page is what `stilling options` prints; what
 happens when a bound is reached stands in [limits.md](limits.md).
 ";
 

@@ -367,7 +367,7 @@ pub(crate) fn users(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<User
             (Some((_, credential)), None) => credential,
             (None, _) => {
                 let reason = format!(
-                    "the user `{name}` has nothing to prove who it is: give it password-env, password-file or password, or a token the same way"
+                    "the user `{name}` has no credential: give it password-env, password-file or password, or a token the same way"
                 );
                 wrong.push(Complaint::new(&table.origin, reason));
                 continue;
@@ -416,7 +416,7 @@ pub(crate) fn stream_word(word: &str, origin: &Origin) -> Result<Table, Complain
     let (name, filters) = parts.next().and_then(|first| first.split_once('=')).ok_or_else(|| {
         Complaint::new(
             origin,
-            format!("`{word}` is no stream, such as orders=orders.> or orders=orders.>,returns.*:memory"),
+            format!("`{word}` is not a stream, such as orders=orders.> or orders=orders.>,returns.*:memory"),
         )
     })?;
     let mut keys = vec![said("name", vec![name.to_owned()]), said("subjects", list(filters))];
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(stream(word), Ok(all));
         assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
         for (word, reason) in [
-            ("events", "`events` is no stream, such as orders=orders.>"),
+            ("events", "`events` is not a stream, such as orders=orders.>"),
             ("=a", "this stream has no name"),
             ("a=b:disc", "durability: `disc` is no durability: disk"),
             ("a=b:dedup-tme=1", "a stream has no key `dedup-tme`; did you mean `dedup-time`?"),
@@ -506,7 +506,7 @@ mod tests {
         assert!(matches!(bo.credential, Credential::Token(_)) && bo.publish.is_empty());
         assert_eq!(bo.subscribe, ["a.>", "b"]);
         for (word, reason) in [
-            ("ann", "the user `ann` has nothing to prove who it is: give it password-env"),
+            ("ann", "the user `ann` has no credential: give it password-env"),
             ("ann:password=x:token=y", "the user `ann` has password and token; one of them is enough"),
             ("ann:pasword=x", "a user has no key `pasword`; did you mean `password`?"),
             (":password=x", "this user has no name"),

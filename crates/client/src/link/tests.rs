@@ -243,7 +243,7 @@ fn without_a_spool_a_message_is_dropped_after_the_ladders_attempts() {
     else {
         panic!("{:?}", ticket.outcome())
     };
-    assert!(trouble.to_string().contains("nobody listens at nats://"), "{trouble}");
+    assert!(trouble.to_string().contains("no server listens at nats://"), "{trouble}");
     rig.check_settled(0, 1);
 }
 

@@ -316,7 +316,10 @@ impl Published {
             // Names of streams are letters, digits, `-` and `_`.
             format!("{{\"stream\":\"{}\",\"first\":{first},\"last\":{last}{duplicate}}}\n", name(self.stream))
         } else {
-            format!("{{\"subscriptions\":{}}}\n", self.subscriptions)
+            format!(
+                "{{\"stream\":null,\"subscriptions\":{},\"note\":\"no stream has this subject: the message was not stored\"}}\n",
+                self.subscriptions
+            )
         };
         Response::json(text).with_header("Cache-Control", "no-store")
     }

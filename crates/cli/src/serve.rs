@@ -353,7 +353,9 @@ impl Arguments {
         // Before the banner: who has read it may send a signal.
         server.watch_signals()?;
         let mut out = std::io::stdout().lock();
-        for line in server.banner().iter().chain(&settled.not_opened()) {
+        let listeners = server.banner().iter().take_while(|line| line.starts_with("listening ")).count();
+        let (listening, rest) = server.banner().split_at(listeners);
+        for line in listening.iter().chain(&settled.not_opened()).chain(rest) {
             writeln!(out, "{line}")?;
         }
         out.flush()?;

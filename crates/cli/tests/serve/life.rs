@@ -11,6 +11,7 @@ use crate::support::{Driver, Peer, Server, binary, eventually};
 on_both_drivers!(
     accept_and_worker_threads_are_all_there_is,
     the_kernel_spreads_connections_over_the_shards,
+    a_fresh_server_is_small_whatever_its_capacity,
     a_client_that_comes_early_is_served,
     a_signal_at_the_start_reaches_every_shard,
     a_drain_finishes_what_has_begun,
@@ -49,6 +50,28 @@ fn accept_and_worker_threads_are_all_there_is(driver: Driver) {
         drop(watcher);
         server.finish();
     }
+}
+
+/// Row 4.7: places for connections are reserved and not touched: a server that could hold a million connections per shard
+/// starts with less than 20 MB of resident memory, like one that could hold a few.
+fn a_fresh_server_is_small_whatever_its_capacity(driver: Driver) {
+    let resident = |options: &str| {
+        let data = tempfile::tempdir().expect("a folder");
+        let options =
+            format!("{options} --nats 127.0.0.1:0 --data {}", data.path().join("streams").display());
+        let server = Server::start(driver, &options);
+        let mut watcher = server.watch();
+        watcher.look();
+        let status = std::fs::read_to_string(server.proc("status")).expect("the server runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line of proc(5)");
+        let kibibytes: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+        drop(watcher);
+        server.finish();
+        kibibytes * 1024
+    };
+    let (few, many) = (resident("-C 100"), resident("-C 1000000"));
+    assert!(few < 20_000_000 && many < 20_000_000, "{few} and {many} bytes");
+    assert!(many < few + 1_000_000, "{few} and {many} bytes");
 }
 
 /// Row 4.1: each shard has a listener of its own, and none is preferred.

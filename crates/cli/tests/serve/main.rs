@@ -38,6 +38,7 @@ macro_rules! on_every_driver {
 
 mod answers;
 mod app;
+mod calls;
 mod capacity;
 mod clients;
 mod deadlines;

@@ -13,6 +13,7 @@ on_both_drivers! {
     a_hub_on_a_thread_of_its_own_keeps_the_same_promises,
     a_subscriber_that_reads_late_gets_everything,
     clients_that_say_everything_before_they_read_get_every_answer,
+    messages_without_a_reply_are_not_answered,
     who_announces_long_messages_and_stops_holds_nobody_up,
     a_client_that_leaves_at_once_has_published_all_the_same,
     a_drain_answers_what_was_published_and_says_where_it_goes,
@@ -146,6 +147,22 @@ fn a_subscriber_that_reads_late_gets_everything(driver: Driver) {
         assert_eq!(late.lines(2), ["MSG a 1 100000", &payload]);
     }
     drop((late, busy));
+    hub.server.finish();
+}
+
+/// Row 0.3: a client that wants no answers is sent no byte, not even for messages that are stored. (The answer to its PING is
+/// the first thing it reads.)
+fn messages_without_a_reply_are_not_answered(driver: Driver) {
+    const COUNT: usize = 50_000;
+    let hub = Hub::start(driver, "--stream keep=keep.>:memory --stream events=events.>");
+    let mut client = hub.client();
+    for subject in ["keep.a", "events.a", "plain.a"] {
+        client.say(format!("PUB {subject} 1\r\nx\r\n").repeat(COUNT));
+    }
+    assert_eq!(client.flush(), [""; 0]);
+    let (_, behind) = hub.records("events", 1);
+    assert_eq!(behind + 1, COUNT as u64);
+    drop(client);
     hub.server.finish();
 }
 

@@ -193,7 +193,7 @@ struct Limits {
     /// Bytes of unfinished input held per accept thread
     #[arg(long, value_name = "BYTES", default_value_t = 33_554_432, value_parser = bytes(65_536..=1_073_741_824))]
     max_input_held: u64,
-    /// Bytes of unsent output held per accept thread; when full, connections that hold most are closed
+    /// Bytes of blocks that hold unsent output per accept thread; when full, connections that hold most are closed
     #[arg(long, value_name = "BYTES", default_value_t = 67_108_864, value_parser = bytes(65_536..=1_073_741_824))]
     max_output_held: u64,
     /// Bytes of the kernel's send buffer per connection [default: the system's tuning]

@@ -54,7 +54,7 @@ pub const SEND_MAX: usize = 64 * 1024;
 pub const HELD_RATE_MIN: u64 = 1024;
 
 /// Connections compared when the one that holds most is to be disconnected: those of the largest block size, the longest-held
-/// first. Others of the same size hold at most four times as much.
+/// first. One that is not compared holds at most four times as much as the one that is disconnected.
 pub const HOLDERS_COMPARED: usize = 16;
 
 /// Bytes of a message that the system has taken in part, which still go to a slow consumer, so that the last message can follow.

@@ -26,9 +26,13 @@ pub const STASH_MAX: usize = 64 * 1024;
 /// The longest run of bytes that a stash of output can hold.
 pub const OUTPUT_STASH_MAX: usize = SIZES[SIZES.len() - 1];
 
-/// A block at the largest size is compacted only when this part of it is free at its start, so that the copy is paid for by
-/// the bytes consumed since the last one. Smaller blocks of output move to the next size instead.
+/// A block beyond [`STASH_MAX`] is compacted only when this part of it is free at its start, so that the copy is paid for by
+/// the bytes consumed since the last one. Otherwise the bytes move to a block of the next size.
 const COMPACTED_PART: usize = 4;
+
+/// The same where there is no longer block: one that is freed to this part takes more bytes before its owner is refused. Each
+/// byte consumed then pays for the copy of at most so many.
+const LAST_COMPACTED_PART: usize = 16;
 
 const NONE: u32 = u32::MAX;
 const CLASS_BITS: u32 = 4;
@@ -120,8 +124,8 @@ impl Arena {
 ///
 /// A store of input is strict: what exceeds the budget is refused. A store of output is shared: it takes one block beyond the
 /// budget and is over it then, until the shard has freed blocks of the size that is the largest in use
-/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, so an
-/// owner within that share loses nothing.
+/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and it is at most [`BLOCK_WASTE_MAX`]
+/// times as long as what it holds once it has been shrunk. So an owner of at most a quarter of that share loses nothing.
 #[derive(Debug)]
 pub struct Store {
     arenas: [Arena; SIZES.len()],
@@ -333,12 +337,26 @@ impl Stash {
     /// Moves the bytes to the start of their block, or of a longer one, so that there is room for `needed` in all.
     fn make_room(&mut self, store: &mut Store, needed: usize) -> bool {
         let (start, size) = (self.start as usize, SIZES[split(self.block).0]);
-        if needed <= size && (start >= size / COMPACTED_PART || size <= STASH_MAX) {
-            store.block_mut(self.block).copy_within(start..start + self.len(), 0);
-            self.start = 0;
+        let fits_behind = |part: usize| needed <= size && start >= size / part;
+        if fits_behind(COMPACTED_PART) || needed <= size && size <= STASH_MAX {
+            self.compact(store);
             return true;
         }
-        self.move_to(store, needed.max(size + 1))
+        if self.move_to(store, needed.max(size + 1)) {
+            return true;
+        }
+        if fits_behind(LAST_COMPACTED_PART) {
+            self.compact(store);
+            return true;
+        }
+        false
+    }
+
+    /// Moves the bytes to the start of their block.
+    fn compact(&mut self, store: &mut Store) {
+        let start = self.start as usize;
+        store.block_mut(self.block).copy_within(start..start + self.len(), 0);
+        self.start = 0;
     }
 
     /// Moves the bytes to a block for `needed` bytes, which is not of their block's size.
@@ -471,6 +489,26 @@ mod tests {
             assert_eq!(stash.len(), longest);
             stash.clear(&mut store);
             assert_eq!(store.used(), 0);
+        }
+    }
+
+    /// Without a longer block, the longest one and the longest that the budget allows take more once a sixteenth of them has
+    /// been consumed.
+    #[test]
+    fn the_longest_block_is_compacted_before_its_owner_is_refused() {
+        for (budget, size) in [(64 << 20, OUTPUT_STASH_MAX), (1 << 20, 1 << 20), (3 << 20, 1 << 20)] {
+            let mut store = Store::of_output(budget);
+            let mut stash = Stash::default();
+            let bytes: Vec<u8> = (0..size).map(|at| at as u8).collect();
+            assert!(stash.append_of(3, &mut store, &bytes));
+            stash.consume(&mut store, size / 16 - 1);
+            assert!(!stash.append_of(3, &mut store, b"x"), "{size}: the copy is not paid for");
+            stash.consume(&mut store, 1);
+            assert!(stash.append_of(3, &mut store, &bytes[..size / 16]));
+            assert_eq!((stash.len(), store.used()), (size, size));
+            let expected = bytes[size / 16..].iter().chain(&bytes[..size / 16]);
+            assert!(stash.bytes(&store).iter().eq(expected), "{size}: the bytes have changed");
+            stash.clear(&mut store);
         }
     }
 

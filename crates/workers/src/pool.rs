@@ -26,8 +26,9 @@ pub struct Limits {
     /// How many threads run jobs from the start. Zero is legal: then nobody takes jobs, and the caller runs them
     /// inline instead.
     pub threads: usize,
-    /// How many jobs may wait in the whole pool, 1 to [`QUEUE_MAX_LIMIT`]; beyond that they are refused.
-    /// Default 4096.
+    /// How many jobs may wait in the whole pool, 1 to [`QUEUE_MAX_LIMIT`]; beyond that they are refused. Withdrawn jobs do not
+    /// count, but keep their places in their lane's queue until a worker passes them: a lane has twice as many places, and
+    /// refuses jobs while all are taken. Default 4096.
     pub queue_max: usize,
     /// How long a job may wait; one that a worker takes later than that is not run. Default 30 s.
     pub age_max: Duration,

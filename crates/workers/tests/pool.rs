@@ -393,6 +393,34 @@ fn a_withdrawn_job_is_not_run_and_makes_room_at_once() {
     assert_eq!((counters.queued, counters.busy), (0, 0));
 }
 
+/// Rows 4.3 and 4.26: a queue full of withdrawn jobs takes as many others. Beyond, jobs are refused until a worker passes the
+/// withdrawn ones, and then a whole queue fits again.
+#[test]
+fn a_queue_full_of_withdrawn_jobs_takes_others() {
+    const QUEUE_MAX: usize = 8;
+    let mut world = world(1, QUEUE_MAX, Duration::MAX);
+    let lane = &mut world.lanes[0];
+    for round in 0..2 {
+        let positions: Vec<_> = (0..QUEUE_MAX as u64)
+            .map(|ticket| lane.submit(ticket, |_| 0).unwrap_or_else(|_| panic!("round {round} is refused")))
+            .collect();
+        lane.publish();
+        assert!(positions.iter().all(|position| lane.withdraw(*position, false)));
+        assert_eq!((world.pool.counters().queued, lane.outstanding()), (0, 0));
+    }
+    assert!(lane.is_full() && lane.submit(1, |_| 0).is_err(), "all places are taken");
+    assert_eq!((world.pool.counters().queued, lane.outstanding()), (0, 0));
+    assert_eq!(serve(&world.pool), None, "only withdrawn jobs are passed");
+    for ticket in 0..QUEUE_MAX as u64 {
+        lane.submit(ticket, |_| 0).unwrap();
+    }
+    lane.publish();
+    for ticket in 0..QUEUE_MAX as u64 {
+        assert_eq!(serve(&world.pool), Some(ticket));
+    }
+    assert_eq!(world.pool.counters().cancelled, 2 * QUEUE_MAX as u64);
+}
+
 /// Row 4.26: results are told apart by position, which no two jobs of a lane share, however many there are.
 #[test]
 fn positions_are_not_used_again() {

@@ -1,14 +1,15 @@
 //! docs/benchmarks.md has more than one writer: `bench http` writes it anew and keeps the sections that other
 //! commands wrote, and each of those replaces its own section and nothing else.
 
-use super::{app, collect, journal};
+use super::{app, collect, fairness, journal};
 
 /// The page.
 pub(super) const PAGE: &str = "docs/benchmarks.md";
 
 /// Whether a section is written by a command of its own.
 fn has_its_own_command(title: &str) -> bool {
-    [app::TITLE, collect::TITLE, journal::TITLE].contains(&title) || title.ends_with(" sockets")
+    [app::TITLE, collect::TITLE, fairness::TITLE, journal::TITLE].contains(&title)
+        || title.ends_with(" sockets")
 }
 
 /// The page with a section's `text` in the place of the one with its title, or at the end.

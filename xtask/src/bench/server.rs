@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::isolation;
 use super::load::PIPELINE;
 use crate::Outcome;
 use crate::steps::shown;
@@ -40,6 +41,8 @@ impl Server {
     /// Stilling on one of its drivers, with further options.
     pub(crate) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
         let mut command = Command::new(binary);
+        // The server takes variables of this prefix for its settings.
+        command.env_remove(isolation::MARK);
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
         let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
         Server::that_says_where(driver.name(), shown.collect::<Vec<_>>().join(" "), command)

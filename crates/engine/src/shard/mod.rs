@@ -63,8 +63,9 @@ pub struct Config {
     /// needed more is closed with `InputFull`.
     pub input_bytes_max: usize,
     /// Bytes of unsent output held for all connections together. Full: the connections that hold most are closed with
-    /// `SlowConsumer` until there is room. A connection with `n` others that hold output loses nothing while the blocks of the
-    /// store that it takes come to no more than an `n + 1`th part of these bytes.
+    /// `SlowConsumer` until there is room. The bytes are those of blocks, which are up to four times as long as what they hold
+    /// (at least 256 bytes): a connection with `n` others that hold output loses nothing while it holds no more than a quarter
+    /// of an `n + 1`th part of these bytes.
     pub output_bytes_max: usize,
     /// How long a receive stays armed before the connection is parked.
     pub park_after: Duration,

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 /// Bytes that may wait for a client to read them. More: it is a slow consumer, and its connection is closed behind
-/// `-ERR 'Slow Consumer'`. When what waits for all clients of a shard exceeds `--max-output-held`, those are closed likewise for
-/// which most waits; one is never closed for what waits for others while its part is at most `--max-output-held` divided by
-/// the number of connections for which something waits. A client that publishes is read on while less than
-/// half of it waits and that half of `--max-output-held` is not nearly taken, so that one may publish some 100,000 messages
-/// before it reads the first acknowledgement; beyond, it is not read until it, or others, have read. One that reads nothing
-/// for the whole write timeout is closed.
+/// `-ERR 'Slow Consumer'`; from 15/16 on also if what it has read meanwhile is less than a sixteenth. When what waits for all
+/// clients of a shard fills `--max-output-held`, connections with the most waiting are closed likewise. It is filled in blocks
+/// of up to four times the bytes in them, so a connection is safe from others while its part is at most a quarter of
+/// `--max-output-held` divided by the number of connections for which something waits. A client that publishes is read on while
+/// less than half of it waits and that half of `--max-output-held` is not nearly taken, so that one may publish some 100,000
+/// messages before it reads the first acknowledgement; beyond, it is not read until it, or others, have read. One that reads
+/// nothing for the whole write timeout is closed.
 pub(crate) const PENDING_MAX: usize = 16 * 1024 * 1024;
 
 /// How long a connection may take to say who it is, where that has to be said. Then it is closed.

@@ -1,15 +1,19 @@
-//! Clients that would harm others, if the server let them.
+//! Clients that would harm others, if the server let them. Each shows that what it is about has taken place, or fails.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use socket2::{Domain, SockRef, Socket, Type};
+
 use super::Stage;
 use super::pair::Connection;
 use crate::Outcome;
+use crate::bench::monitor;
+use crate::bench::server::PATIENCE;
 
 /// Messages per second to subscribers that never read.
 const NOISE_RATE: u32 = 20_000;
@@ -20,6 +24,12 @@ const NOISE_SIZE: usize = 128;
 /// How often the noise is sent in one second.
 const NOISE_BURSTS: u32 = 100;
 
+/// How a subscriber's output ends that was disconnected.
+const LAST_WORDS: &[u8] = b"\r\n-ERR 'Slow Consumer'\r\n";
+
+/// Bytes of the receive buffer of a subscriber that never reads.
+const UNREAD_BUFFER: usize = 8192;
+
 /// Idle consumers, and how many of them a connection has.
 const CONSUMERS: usize = 10_000;
 const CONSUMERS_PER_CONNECTION: usize = 1000;
@@ -28,8 +38,19 @@ const CONSUMERS_PER_CONNECTION: usize = 1000;
 const LEAVERS: usize = 10;
 const LEAVER_SUBSCRIPTIONS: usize = 10_000;
 
-/// Slow requests that are reset at once.
+/// Subscriptions at most that all other clients have together.
+const OTHER_SUBSCRIPTIONS: u64 = 1000;
+
+/// Slow requests that are reset at once, how long after they were sent, and how often within the measurement.
 const RESETS: usize = 50;
+const RESET_AFTER: Duration = Duration::from_millis(50);
+const RESETS_EVERY: Duration = Duration::from_millis(500);
+
+/// Of the requests that are reset together, those that have to be cancelled in the queue; the others may have begun.
+const CANCELLED_MIN: u64 = RESETS as u64 / 2;
+
+/// Pause between two readings of a figure.
+const READING_EVERY: Duration = Duration::from_millis(20);
 
 /// What is beside the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +63,16 @@ pub(super) enum Disturbance {
     All,
 }
 
+/// What a thread has shown, or why it has not.
+type Evidence = Result<String, String>;
+
 /// What runs; dropping it ends it.
 #[derive(Default)]
 pub(super) struct Running {
     is_over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Evidence>>,
     held: Vec<TcpStream>,
+    consumers: usize,
 }
 
 impl Drop for Running {
@@ -78,7 +103,7 @@ impl Disturbance {
             Disturbance::UnreadMany => "20 clients that never read",
             Disturbance::IdleConsumers => "10,000 idle consumers",
             Disturbance::Leavers => "10 clients of 10,000 subscriptions that leave",
-            Disturbance::Resets => "50 resets of slow requests",
+            Disturbance::Resets => "50 resets of slow requests, again and again",
             Disturbance::All => "all together",
         }
     }
@@ -91,11 +116,11 @@ impl Disturbance {
             Disturbance::UnreadMany => running.unread(stage, 20)?,
             Disturbance::IdleConsumers => running.consumers(stage)?,
             Disturbance::Leavers => running.leavers(stage, span)?,
-            Disturbance::Resets => running.resets(stage, span),
+            Disturbance::Resets => running.resets(stage),
             Disturbance::All => {
                 running.consumers(stage)?;
                 running.leavers(stage, span)?;
-                running.resets(stage, span);
+                running.resets(stage);
                 running.unread(stage, 20)?;
             }
         }
@@ -104,25 +129,45 @@ impl Disturbance {
 }
 
 impl Running {
-    /// Subscribers that never read, and a publisher for them.
-    fn unread(&mut self, stage: Stage, count: usize) -> Outcome {
-        for _ in 0..count {
-            let mut subscriber = Connection::open(stage.nats)?;
-            subscriber.write.write_all(b"SUB noise.> 1\r\n")?;
-            subscriber.round_trip()?;
-            self.held.push(subscriber.write);
+    /// Ends it. Returns what has taken place.
+    ///
+    /// # Errors
+    /// Something that the case is about has not taken place, so its figures say nothing.
+    pub(super) fn finish(mut self, stage: Stage) -> Outcome<String> {
+        self.is_over.store(true, Ordering::Release);
+        let mut evidence = Vec::new();
+        if self.consumers > 0 {
+            expect_consumers(stage.http, self.consumers)?;
+            evidence.push(format!("{} consumers to the end", self.consumers));
         }
+        for thread in self.threads.drain(..) {
+            evidence.push(thread.join().map_err(|_| "a disturbance panicked")??);
+        }
+        Ok(evidence.join("; "))
+    }
+
+    /// Subscribers that never read, and a publisher for them. Those that are disconnected are followed by others.
+    fn unread(&mut self, stage: Stage, count: usize) -> Outcome {
         let mut publisher = Connection::open(stage.nats)?;
+        publisher.write.set_write_timeout(Some(PATIENCE))?;
         publisher.round_trip()?;
         let is_over = Arc::clone(&self.is_over);
         let message = format!("PUB noise.a {NOISE_SIZE}\r\n{}\r\n", "x".repeat(NOISE_SIZE));
         let burst = message.repeat((NOISE_RATE / NOISE_BURSTS) as usize);
         self.threads.push(thread::spawn(move || {
-            let mut due = Instant::now();
-            while !is_over.load(Ordering::Acquire) && publisher.write.write_all(burst.as_bytes()).is_ok() {
-                due += Duration::from_secs(1) / NOISE_BURSTS;
+            let (mut due, mut bursts) = (Instant::now(), 0);
+            while !is_over.load(Ordering::Acquire) {
+                let sent = publisher.write.write_all(burst.as_bytes());
+                sent.map_err(|error| format!("the publisher to clients that never read: {error}"))?;
+                (due, bursts) = (due + Duration::from_secs(1) / NOISE_BURSTS, bursts + 1);
                 thread::sleep(due.saturating_duration_since(Instant::now()));
             }
+            Ok(format!("{} messages that are not read", bursts * (NOISE_RATE / NOISE_BURSTS)))
+        }));
+        let is_over = Arc::clone(&self.is_over);
+        self.threads.push(thread::spawn(move || {
+            unread_until(stage, count, &is_over)
+                .map_err(|error| format!("{count} clients that never read: {error}"))
         }));
         Ok(())
     }
@@ -145,7 +190,8 @@ impl Running {
             client.round_trip()?;
             self.held.push(client.write);
         }
-        Ok(())
+        self.consumers = CONSUMERS;
+        expect_consumers(stage.http, CONSUMERS)
     }
 
     /// Clients with many subscriptions that leave in the middle.
@@ -159,31 +205,114 @@ impl Running {
             client.round_trip()?;
             leavers.push(client);
         }
+        let all = (LEAVERS * LEAVER_SUBSCRIPTIONS) as u64;
+        until(stage.http, "hub_subscriptions", |count| count >= all)?;
         self.threads.push(thread::spawn(move || {
             thread::sleep(span / 2);
             drop(leavers);
+            let began = Instant::now();
+            until(stage.http, "hub_subscriptions", |count| count <= OTHER_SUBSCRIPTIONS)?;
+            Ok(format!("{all} subscriptions gone in {} ms", began.elapsed().as_millis()))
         }));
         Ok(())
     }
 
     /// Slow requests that are reset together.
-    fn resets(&mut self, stage: Stage, span: Duration) {
+    fn resets(&mut self, stage: Stage) {
+        let is_over = Arc::clone(&self.is_over);
         self.threads.push(thread::spawn(move || {
-            thread::sleep(span / 4);
-            let request = format!("GET /test/slow HTTP/1.1\r\nHost: {}\r\n\r\n", stage.http);
-            let mut clients = Vec::new();
-            for _ in 0..RESETS {
-                let Ok(mut client) = TcpStream::connect(stage.http) else { break };
-                let _ = client.write_all(request.as_bytes());
-                clients.push(client);
+            let (mut due, mut times, mut cancelled) = (Instant::now(), 0, 0);
+            while !is_over.load(Ordering::Acquire) {
+                cancelled += resets_once(stage.http)?;
+                (due, times) = (due + RESETS_EVERY, times + 1);
+                thread::sleep(due.saturating_duration_since(Instant::now()));
             }
-            thread::sleep(Duration::from_millis(50));
-            for client in &mut clients {
-                // A close with this option is a reset.
-                let _ = socket2::SockRef::from(&*client).set_linger(Some(Duration::ZERO));
-                let _ = client.set_nonblocking(true).and_then(|()| client.read(&mut [0; 1]));
-            }
-            drop(clients);
+            Ok(format!("{} resets, {cancelled} cancelled in the queue", times * RESETS))
         }));
     }
+}
+
+/// Has the server disconnect so many subscribers that never read, again and again. Returns what they were sent last.
+fn unread_until(stage: Stage, count: usize, is_over: &AtomicBool) -> Evidence {
+    let slow_consumers = || monitor::figure(stage.http, "hub_slow_consumers_total").map_err(text);
+    let mut all = 0;
+    loop {
+        let before = slow_consumers()?;
+        let mut subscribers = Vec::new();
+        for _ in 0..count {
+            subscribers.push(unread_subscriber(stage.nats).map_err(text)?);
+        }
+        while slow_consumers()? < before + count as u64 {
+            if is_over.load(Ordering::Acquire) {
+                return match all {
+                    0 => Err("they were not all disconnected within the measurement".to_owned()),
+                    all => Ok(format!("{all} disconnected with `-ERR 'Slow Consumer'`")),
+                };
+            }
+            thread::sleep(READING_EVERY);
+        }
+        for mut subscriber in subscribers {
+            let mut rest = Vec::new();
+            subscriber.read_to_end(&mut rest).map_err(text)?;
+            if !rest.ends_with(LAST_WORDS) {
+                return Err(format!("one was not told why it was disconnected, after {} bytes", rest.len()));
+            }
+            all += 1;
+        }
+    }
+}
+
+/// A subscriber with a small buffer.
+fn unread_subscriber(to: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.set_recv_buffer_size(UNREAD_BUFFER)?;
+    socket.connect(&to.into())?;
+    let mut stream: TcpStream = socket.into();
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"CONNECT {\"verbose\":false}\r\nSUB noise.> 1\r\n")?;
+    Ok(stream)
+}
+
+/// Slow requests, and resets of all. Returns how many were cancelled in the queue.
+fn resets_once(http: SocketAddr) -> Result<u64, String> {
+    const CANCELLED: &str = "jobs_total{outcome=\"cancelled\"}";
+    let before = monitor::figure(http, CANCELLED).map_err(text)?;
+    let request = format!("GET /test/slow HTTP/1.1\r\nHost: {http}\r\n\r\n");
+    let mut clients = Vec::new();
+    for _ in 0..RESETS {
+        let mut client = TcpStream::connect(http).map_err(text)?;
+        client.write_all(request.as_bytes()).map_err(text)?;
+        clients.push(client);
+    }
+    thread::sleep(RESET_AFTER);
+    for client in &clients {
+        // A close with this option is a reset.
+        SockRef::from(client).set_linger(Some(Duration::ZERO)).map_err(text)?;
+    }
+    drop(clients);
+    until(http, CANCELLED, |count| count >= before + CANCELLED_MIN).map(|count| count - before)
+}
+
+fn expect_consumers(http: SocketAddr, count: usize) -> Outcome {
+    until(http, "hub_consumers", |found| found == count as u64)?;
+    Ok(())
+}
+
+/// Reads a figure until it is as expected, and returns it.
+fn until(http: SocketAddr, name: &str, is_expected: impl Fn(u64) -> bool) -> Result<u64, String> {
+    let began = Instant::now();
+    loop {
+        let value = monitor::figure(http, name).map_err(text)?;
+        if is_expected(value) {
+            return Ok(value);
+        }
+        if began.elapsed() > PATIENCE {
+            return Err(format!("`{name}` stays {value}"));
+        }
+        thread::sleep(READING_EVERY);
+    }
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
 }

@@ -14,13 +14,15 @@ const PACE: Duration = Duration::from_millis(2);
 /// A connection that gets nothing for so long counts as cut off.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// The 99th percentiles of one measurement.
+/// The 99th percentiles of one measurement, and its longest latency.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Figures {
     /// From sending a message to its acknowledgement.
     pub(super) ack: Duration,
     /// From sending a message to its delivery.
     pub(super) delivery: Duration,
+    /// The longest of both.
+    pub(super) longest: Duration,
     /// Connections of the pair that the server closed.
     pub(super) disconnects: u64,
 }
@@ -103,7 +105,8 @@ pub(super) fn measure(stage: Stage, span: Duration) -> Outcome<Figures> {
     }
     let (deliveries, is_whole) = listening.join().map_err(|_| "the subscriber panicked")?;
     disconnects += u64::from(!is_whole);
-    Ok(Figures { ack: p99(acks), delivery: p99(deliveries), disconnects })
+    let longest = acks.iter().chain(&deliveries).max().copied().unwrap_or_default();
+    Ok(Figures { ack: p99(acks), delivery: p99(deliveries), longest, disconnects })
 }
 
 /// Publishes and waits for the acknowledgement.

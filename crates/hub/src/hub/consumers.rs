@@ -311,7 +311,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
-    fn read_again_before(&mut self, stream: usize, sequence: u64) {
+    pub(super) fn read_again_before(&mut self, stream: usize, sequence: u64) {
         for number in self.consumers.of_stream(stream) {
             if self.consumers.next_of(number).is_some_and(|next| next < sequence)
                 && self.consumers.get(number).is_some_and(|c| matches!(c.state, State::Following))

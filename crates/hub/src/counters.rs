@@ -80,6 +80,8 @@ pub struct StreamCounters {
     pub waiting: Figure,
     /// How often it has waited for room.
     pub waits: Figure,
+    /// Writes that failed and were done again in a new segment, or are to be.
+    pub failed_writes: Figure,
     /// Writes that took longer than a second.
     pub slow_writes: Figure,
     /// Damaged records that readers met.

@@ -88,6 +88,7 @@ impl SharedHealth {
 enum Topic {
     Freeze,
     Room,
+    Write,
     Opening,
     Speed,
     Damage,
@@ -95,7 +96,7 @@ enum Topic {
     Retention,
 }
 
-const TOPICS: usize = 7;
+const TOPICS: usize = 8;
 
 /// The health of one stream with its log lines.
 #[derive(Debug, Default)]
@@ -111,12 +112,16 @@ pub(crate) struct HealthLog {
     pub(crate) damaged: u64,
     pub(crate) slow_writes: u64,
     pub(crate) waits: u64,
+    /// Writes that failed and were done again in a new segment, or are to be.
+    pub(crate) failed_writes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     sent_ns: Option<SteadyNanos>,
     text: Option<String>,
+    /// The cause of a wait of which no line has told yet.
+    wait: Option<String>,
     /// Lines that this one has replaced.
     replaced: u64,
 }
@@ -169,13 +174,27 @@ impl HealthLog {
         self.waits += 1;
         let reason = format!("{reason}; {what_to_do}, no restart is needed");
         self.log(Topic::Room, format!("waits for room and asks publishers to send again later: {reason}"));
+        self.lines[Topic::Room as usize].wait = Some(reason.clone());
         self.set(Condition::Waiting, Some(reason));
+    }
+
+    /// A write has failed; what it had is written again in a new segment.
+    pub(crate) fn write_failed(&mut self, reason: &str) {
+        self.failed_writes += 1;
+        let what_follows = "its records are written again in a new segment; check its disk";
+        self.log(Topic::Write, format!("a write failed: {reason}; {what_follows}"));
     }
 
     /// It is written again after so long.
     pub(crate) fn resume(&mut self, waited_ns: u64) {
         if self.health.condition == Condition::Waiting {
-            self.log(Topic::Room, format!("has room and is written again after {}", seconds(waited_ns)));
+            let end = format!("has room and is written again after {}", seconds(waited_ns));
+            // The line of its beginning is replaced by this one, which therefore has the cause too.
+            let text = match self.lines[Topic::Room as usize].wait.take() {
+                Some(cause) => format!("{end} of waiting for it: {cause}"),
+                None => end,
+            };
+            self.log(Topic::Room, text);
             self.set(Condition::Open, None);
         }
     }
@@ -255,6 +274,7 @@ impl HealthLog {
     /// Writes its figures and its health to where other threads see them.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
         to.waits.set(self.waits);
+        to.failed_writes.set(self.failed_writes);
         to.slow_writes.set(self.slow_writes);
         to.damaged.set(self.damaged);
         to.read_failures.set(self.read_failures);
@@ -285,6 +305,7 @@ impl HealthLog {
         let line = self.lines.iter_mut().find(is_due)?;
         self.pending -= 1;
         line.sent_ns = Some(now_ns);
+        line.wait = None;
         let mut text = format!("stream {stream}: {}", line.text.take()?);
         let replaced = std::mem::take(&mut line.replaced);
         if replaced > 0 {
@@ -333,7 +354,8 @@ mod tests {
         let line = log.next_line("events", 5 + NOTICE_EVERY_NS).expect("its time has come");
         assert_eq!(
             line,
-            "stream events: has room and is written again after 1.5 s (20 earlier changes are not shown)"
+            "stream events: has room and is written again after 1.5 s of waiting for it: no space; make room on \
+             its volume, no restart is needed (20 earlier changes are not shown)"
         );
         assert!(!log.has_lines() && log.waits == 11);
         // Another kind has a limit of its own.

@@ -576,6 +576,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.streams[stream as usize].wait(&reason, kind, now_ns);
                 return None;
             }
+            Answer::WriteFailed { stream, reason } => {
+                self.streams[stream as usize].health.write_failed(&reason);
+                return None;
+            }
             Answer::Resumed { stream } => {
                 self.streams[stream as usize].resume(now_ns);
                 return None;

@@ -260,7 +260,7 @@ impl<D: Disk> Log<D> {
         batches.iter().take(WRITE_BATCHES_MAX).take_while(fits).count()
     }
 
-    /// A failed write after which the stream went on in a new segment; reported once.
+    /// A failed write whose batches were or will be written again in a new segment; reported once.
     pub fn take_failed_write(&mut self) -> Option<Arc<str>> {
         self.failed_write.take()
     }

@@ -124,6 +124,35 @@ fn a_freeze_is_reported_once() {
     assert!(health.condition == Condition::Frozen && health.reason.is_some(), "{health:?}");
 }
 
+/// A failed write, the wait for room behind it and the end of that are all in the log, also if they come at once and while lines
+/// are held back.
+#[test]
+fn a_failed_write_a_wait_and_its_end_are_each_reported() {
+    let mut rig = Rig::new();
+    for round in 0..2 {
+        let (stream, kind) = (0, io::ErrorKind::StorageFull);
+        let failed = Answer::WriteFailed { stream, reason: "writing segment-1: EIO".into() };
+        let waiting = Answer::Waiting { stream, reason: "making segment-2: no space".into(), kind };
+        for answer in [failed, waiting, Answer::Resumed { stream }] {
+            rig.hub.storage_mut().answers.push_back((answer, None));
+        }
+        rig.turn();
+        if round > 0 {
+            assert!(notices(&mut rig).is_empty(), "lines of one kind have a shortest distance");
+            rig.pass(NOTICE_EVERY_NS);
+            rig.turn();
+        }
+        let lines = notices(&mut rig);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        let has = |parts: &[&str]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(has(&["a write failed: writing segment-1: EIO", "check its disk"]), "{lines:?}");
+        assert!(has(&["is written again after", "of waiting for it", "segment-2: no space"]), "{lines:?}");
+    }
+    let counters = rig.hub.counters();
+    assert_eq!((counters.streams[0].failed_writes.get(), counters.streams[0].waits.get()), (2, 2));
+    assert_eq!(condition(&rig), Condition::Open);
+}
+
 /// A write that takes longer than a second is reported, and so is its end.
 #[test]
 fn a_slow_write_is_reported_with_its_end() {

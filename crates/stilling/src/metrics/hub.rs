@@ -105,8 +105,11 @@ fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 /// What has happened to each stream so often.
 fn count_by_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
-    let counts: [(&str, &str, Count); 6] = [
+    let counts: [(&str, &str, Count); 7] = [
         ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
+        ("failed_writes", "Writes that failed and are done again in a new segment", |stream| {
+            stream.failed_writes.get()
+        }),
         ("slow_writes", "Writes that took longer than a second", |stream| stream.slow_writes.get()),
         ("damaged_records", "Records that readers met and that are not what was written", |stream| {
             stream.damaged.get()

@@ -12,6 +12,7 @@ use stilling_journal::{Gap, GapCause};
 use crate::counters::StreamCounters;
 use crate::hub::SteadyNanos;
 use crate::limits::NOTICE_EVERY_NS;
+use crate::ranges::CountedRanges;
 
 /// What a stream does with publications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -105,11 +106,14 @@ pub(crate) struct HealthLog {
     is_changed: bool,
     lines: [Line; TOPICS],
     pending: u32,
-    /// How many there were: reads that failed, rounds of retention that failed, damaged records that were met, writes that
-    /// took longer than a second, waits for room.
+    /// The damaged and torn sequences that have been counted.
+    counted: CountedRanges,
+    /// How many there were: reads that failed, rounds of retention that failed, damaged records and sequences cut off by
+    /// crashes that readers met (each once), writes that took longer than a second, waits for room.
     pub(crate) read_failures: u64,
     pub(crate) retention_failures: u64,
     pub(crate) damaged: u64,
+    pub(crate) torn: u64,
     pub(crate) slow_writes: u64,
     pub(crate) waits: u64,
     /// Writes that failed and were done again in a new segment, or are to be.
@@ -158,9 +162,22 @@ impl HealthLog {
             self.set(Condition::Open, None);
         }
         if found.health.damage.is_some() {
+            for (first, last) in found.counted.iter() {
+                self.counted.add(first, last);
+            }
             self.damaged += found.damaged;
+            self.torn += found.torn;
             self.health.damage = found.health.damage;
             self.is_changed = true;
+        }
+        for (line, found) in self.lines.iter_mut().zip(found.lines) {
+            if let Some(text) = found.text {
+                line.replaced += found.replaced;
+                match line.text.replace(text) {
+                    Some(_) => line.replaced += 1,
+                    None => self.pending += 1,
+                }
+            }
         }
     }
 
@@ -219,27 +236,42 @@ impl HealthLog {
 
     /// Damage was found when the stream was opened.
     pub(crate) fn found_at_start(&mut self, findings: &str) {
-        self.health.damage = Some(format!("found at the start: {findings}").into());
+        let findings = findings.trim_end();
+        let text = match &self.health.damage {
+            Some(read) => format!("found at the start: {findings}; {read}"),
+            None => format!("found at the start: {findings}"),
+        };
+        self.health.damage = Some(text.into());
         self.is_changed = true;
     }
 
-    /// A reader came to records that are not there. Those that retention has removed are no damage.
+    /// A reader came to records that are not there. Those that retention has removed are no damage, and what another reader
+    /// has come to before is neither counted nor logged again.
     pub(crate) fn passed_over(&mut self, gap: Gap) {
-        if gap.cause == GapCause::Removed {
+        let Gap { first, last, cause } = gap;
+        if cause == GapCause::Removed {
             return;
         }
-        self.damaged += gap.count();
-        let Gap { first, last, .. } = gap;
-        let text = match gap.cause {
-            GapCause::Torn => format!("records {first} to {last} were cut off by a crash"),
-            GapCause::Removed | GapCause::Damaged => {
-                format!("records {first} to {last} cannot be read: they are not what was written")
-            }
+        let new = self.counted.add(first, last);
+        if new == 0 {
+            return;
+        }
+        let text = if cause == GapCause::Torn {
+            self.torn += new;
+            format!("records {first} to {last} were cut off by a crash")
+        } else {
+            self.damaged += new;
+            format!("records {first} to {last} cannot be read: they are not what was written")
         };
         let text = format!("{text}; readers are told the range; stilling journal verify shows where");
         self.log(Topic::Damage, text.clone());
         self.health.damage = Some(text.into());
         self.is_changed = true;
+    }
+
+    /// Retention has removed everything before a sequence.
+    pub(crate) fn removed_before(&mut self, first: u64) {
+        self.counted.forget_before(first);
     }
 
     /// Reading has failed, and is tried again.
@@ -277,6 +309,7 @@ impl HealthLog {
         to.failed_writes.set(self.failed_writes);
         to.slow_writes.set(self.slow_writes);
         to.damaged.set(self.damaged);
+        to.torn.set(self.torn);
         to.read_failures.set(self.read_failures);
         to.retention_failures.set(self.retention_failures);
         self.publish(&to.health);
@@ -363,6 +396,30 @@ mod tests {
         log.freeze("EIO", io::ErrorKind::Other);
         assert!(log.next_line("events", 5).is_some_and(|line| line.contains("is frozen")));
         assert!(!log.has_lines());
+    }
+
+    /// Damage that was met while a stream was opened is logged, and counts once with what readers meet later.
+    #[test]
+    fn damage_met_at_the_opening_is_logged_and_counted_once() {
+        let (mut log, mut found, shared) =
+            (HealthLog::default(), HealthLog::default(), SharedHealth::default());
+        let damaged = Gap { first: 5, last: 7, cause: GapCause::Damaged };
+        found.passed_over(damaged);
+        found.passed_over(Gap { first: 9, last: 10, cause: GapCause::Torn });
+        found.found_at_start("segment-1: 512 bytes at 4096\n");
+        log.open(found);
+        log.publish(&shared);
+        let shown = shared.get().damage.expect("it is shown");
+        assert!(shown.contains("512 bytes at 4096; records 9 to 10 were cut off"), "{shown}");
+        let line = log.next_line("events", 0).expect("it is logged");
+        assert!(line.contains("records 9 to 10") && line.contains("1 earlier change"), "{line}");
+        assert_eq!((log.damaged, log.torn, log.next_line("events", NOTICE_EVERY_NS)), (3, 2, None));
+        log.passed_over(Gap { last: 8, ..damaged });
+        log.passed_over(damaged);
+        assert_eq!((log.damaged, log.torn), (4, 2));
+        log.removed_before(11);
+        log.passed_over(damaged);
+        assert_eq!(log.damaged, 7, "sequences below what is kept are not remembered");
     }
 
     #[test]

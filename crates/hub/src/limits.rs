@@ -27,6 +27,10 @@ pub const DISK_SLOW_NS: u64 = 1_000_000_000;
 /// over: the latest, and how many there were.
 pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
 
+/// Ranges of damaged records that each stream remembers as counted, some 32 bytes each. Full: a further range is counted and
+/// logged each time a reader comes to it, until retention has removed others.
+pub const DAMAGED_RANGES_MAX: usize = 4096;
+
 /// Log lines that wait for the thread of the hub to take them. More wait at their streams.
 pub const NOTICES_MAX: usize = 64;
 

@@ -126,7 +126,7 @@ impl<D: Disk> Log<D> {
             chain: survey.chain,
             deduplicate_from: recovery.deduplicate_from,
             created_ns: if recovery.created_ns == 0 { config.created_ns } else { recovery.created_ns },
-            shared: Arc::new(Shared::new(survey.segments, recovery.last)),
+            shared: Arc::new(Shared::new(survey.segments, recovery.last, recovery.next - 1)),
             active: None,
             unfinished: survey.unfinished,
             cut: survey.cut,

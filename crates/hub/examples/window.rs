@@ -100,6 +100,7 @@ fn main() {
 
     let folder = std::env::args().nth(1).expect("a folder to be made");
     let folder = Path::new(&folder);
+    std::fs::create_dir(folder).expect("a folder that is not there yet");
     write(folder);
     let begun = Instant::now();
     let log = open(folder);
@@ -116,7 +117,7 @@ fn main() {
     }
     let rebuilt = begun.elapsed();
     let config = HubConfig { streams: vec![stream(Durability::Disk)], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[resumed], (Threads::default(), Forgetful), 1, (KEY, 0));
+    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, 0));
     hub.open(0, recovered);
     hub.flush();
     assert_eq!(hub.counters().streams[0].ids.get(), IDS);

@@ -80,10 +80,14 @@ pub struct StreamCounters {
     pub waiting: Figure,
     /// How often it has waited for room.
     pub waits: Figure,
+    /// Writes that failed and were done again in a new segment, or are to be.
+    pub failed_writes: Figure,
     /// Writes that took longer than a second.
     pub slow_writes: Figure,
-    /// Damaged records that readers met.
+    /// Records that are not what was written, each counted once, by the first reader that came to it.
     pub damaged: Figure,
+    /// Sequences that writes cut off by crashes may have had, counted the same way.
+    pub torn: Figure,
     /// Reads that failed.
     pub read_failures: Figure,
     /// Rounds of retention that could not remove everything.

@@ -3,26 +3,37 @@
 //! An id is kept for a time, counted by a clock that is never set, so a change of the calendar neither forgets ids nor
 //! keeps them. Records without an id do not count. At [`DEDUP_IDS_MAX`] ids the oldest is forgotten early, and counted.
 //!
-//! After a restart the window is built again from the journal. The span between two batches of one server life is the
-//! difference of their times, never less than nothing; the time in which no server ran does not count, so that what a
-//! publisher sends again after an outage is still recognised. A calendar that was set forward is taken for time that
-//! passed, which is the one case in which a rebuilt window knows less than the lost one did.
+//! After a restart the window is built again from the journal, by the times of its records:
+//!
+//! - Between two records of one server life, the difference of their times has passed, never less than nothing.
+//! - Between two lives, and between the newest record and the restart, no time has passed: whether the server was idle or
+//!   not running there is not known.
+//!
+//! So an id is recognised for at least its time, longer by what was not counted, and what a publisher sends again after an
+//! outage is still recognised. It reaches back as far as retention has kept records. Two things make a rebuilt window know
+//! less than the lost one: a calendar that was set forward is taken for time that passed, and the maximum. An id beyond
+//! the maximum that is within its time at the end of the rebuild counts as forgotten early; the others do not.
 //!
 //! ```text
-//!   entries (a ring)   │ expired, to be removed │ live                            │
-//!                      begin                    live_from                         end
-//!   marks                                       │ latest │ latest │ … one per 1/128 of the time
-//!   slots              name → index in the ring, linear probing, at most half full
+//!   numbers   │ expired, to be removed │ live                                        │
+//!             begin                    live_from                                     end
+//!   marks                              │ latest │ latest │ … one per 1/128 of the time
+//!   tables    │ old, as long as it is not empty │ ◀ moved down │ new                │
+//!             begin                             moved                              end
 //! ```
 //!
+//! A table is a ring of entries and slots (name → index in the ring, linear probing, at most half full). When it is full,
+//! another of twice the size takes its place, and each new id moves [`DEDUP_MOVED_PER_ID`] entries there: no id waits for
+//! all the others.
+//!
 //! An id is kept as a keyed hash of 128 bits: 24 bytes of an entry and 4 bytes for each of two slots, 32 bytes per id of
-//! capacity, which is a power of two. A full window takes 32 MiB.
+//! capacity, which is a power of two. A full window takes 32 MiB, and 48 MiB while entries move to the last table.
 
 use std::collections::VecDeque;
 
 use crate::hub::{SteadyNanos, UnixNanos};
 use crate::key::HashKey;
-use crate::limits::{DEDUP_IDS_MAX, DEDUP_REMOVED_PER_TURN, DISK_PATIENCE_NS};
+use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_PATIENCE_NS};
 
 /// Parts of the time that have one mark each. An id is kept for up to one part longer.
 const MARKS: u64 = 128;
@@ -30,8 +41,8 @@ const MARKS: u64 = 128;
 /// Entries for which there is room at first.
 const CAPACITY_LEAST: usize = 64;
 
-/// A slot that holds nothing. No ring is so long.
-const EMPTY: u32 = u32::MAX;
+/// A slot that holds nothing; the others hold an index and one. Memory of zeroes costs nothing before it is used.
+const EMPTY: u32 = 0;
 
 /// The ids of a window.
 #[derive(Debug)]
@@ -40,12 +51,16 @@ pub(crate) struct DedupWindow {
     /// How long an id is kept; 0: not at all.
     time_ns: u64,
     ids_max: u64,
-    ring: Vec<Entry>,
-    slots: Vec<u32>,
-    /// Numbers of entries, from 0 on: the oldest in the ring, the oldest that is still known, the next.
+    table: Table,
+    /// The table that was full: it has the entries from `begin` to `moved`, the other one those from there on.
+    old: Table,
+    moved: u64,
+    /// Numbers of entries, from 0 on: the oldest in the tables, the oldest that is still known, the next.
     begin: u64,
     live_from: u64,
     end: u64,
+    /// The time of those before it is over; others before `live_from` were forgotten because there were too many.
+    expired_to: u64,
     marks: VecDeque<Mark>,
     /// The window's own clock: nanoseconds that have passed, of which those before a restart are known from the journal.
     clock_ns: u64,
@@ -54,11 +69,8 @@ pub(crate) struct DedupWindow {
     evicted: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    name: [u64; 2],
-    sequence: u64,
-}
+/// The halves of a name, and a sequence. An array: a vector of zeroed arrays is memory that the system gives when it is used.
+type Entry = [u64; 3];
 
 /// Entries that came within one part of the time.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +89,13 @@ impl DedupWindow {
             key,
             time_ns,
             ids_max: DEDUP_IDS_MAX,
-            ring: Vec::new(),
-            slots: Vec::new(),
+            table: Table::default(),
+            old: Table::default(),
+            moved: 0,
             begin: 0,
             live_from: 0,
             end: 0,
+            expired_to: 0,
             marks: VecDeque::new(),
             clock_ns: 0,
             observed_ns: None,
@@ -98,9 +112,10 @@ impl DedupWindow {
     /// The sequence of the record with this id, if it came within the time.
     pub(crate) fn find(&mut self, name: u128, now_ns: SteadyNanos) -> Option<u64> {
         self.observe(now_ns);
-        let index = self.slots[self.slot_of(halves(name))?];
-        let number = self.number_at(index);
-        (number >= self.live_from).then(|| self.ring[index as usize].sequence)
+        let name = halves(name);
+        let base = self.moved.max(self.begin);
+        let (number, sequence) = self.table.find(name, base).or_else(|| self.old.find(name, self.begin))?;
+        (number >= self.live_from).then_some(sequence)
     }
 
     /// Notes that `sequence` has this id.
@@ -130,7 +145,12 @@ impl DedupWindow {
 
     /// The sequence from which on records have to be read to know the same after a restart; `next` if there are none.
     pub(crate) fn first(&self, next: u64) -> u64 {
-        if self.live_from == self.end { next } else { self.ring[self.index(self.live_from)].sequence }
+        if self.live_from == self.end {
+            return next;
+        }
+        let table = if self.live_from < self.moved { &self.old } else { &self.table };
+        let [_, _, sequence] = table.ring[table.index(self.live_from)];
+        sequence
     }
 
     /// How many ids it knows.
@@ -161,7 +181,11 @@ impl DedupWindow {
     }
 
     fn observe(&mut self, now_ns: SteadyNanos) {
-        let before = self.observed_ns.replace(now_ns).unwrap_or(now_ns);
+        let before = self.observed_ns.replace(now_ns).unwrap_or_else(|| {
+            // The end of the rebuild: those that would have been forgotten by now in any case break no promise.
+            self.evicted += self.live_from.saturating_sub(self.expired_to);
+            now_ns
+        });
         let passed = now_ns.saturating_sub(before);
         if passed > 0 {
             self.clock_ns = self.clock_ns.saturating_add(passed);
@@ -173,6 +197,7 @@ impl DedupWindow {
         while let Some(mark) = self.marks.front()
             && mark.latest_ns.saturating_add(self.time_ns) <= self.clock_ns
         {
+            self.expired_to = mark.end;
             self.live_from = self.live_from.max(mark.end);
             self.marks.pop_front();
         }
@@ -184,17 +209,16 @@ impl DedupWindow {
         }
         if self.len() == self.ids_max {
             self.live_from += 1;
-            self.evicted += 1;
+            self.evicted += u64::from(self.observed_ns.is_some());
         }
         // Two for one: what has expired never adds to what is live.
         self.reclaim(2);
-        if (self.end - self.begin) as usize == self.ring.len() {
+        self.move_down(DEDUP_MOVED_PER_ID);
+        if (self.end - self.begin) as usize == self.table.ring.len() {
             self.grow();
         }
-        let (index, name) = (self.index(self.end), halves(name));
-        self.ring[index] = Entry { name, sequence };
-        let slot = self.slot_of(name).unwrap_or_else(|| self.free_slot(name));
-        self.slots[slot] = index as u32;
+        let [low, high] = halves(name);
+        self.table.put(self.end, [low, high, sequence]);
         self.end += 1;
         let part = (self.time_ns / MARKS).max(1);
         match self.marks.back_mut().filter(|mark| self.clock_ns - mark.begun_ns < part) {
@@ -211,50 +235,106 @@ impl DedupWindow {
     fn reclaim(&mut self, most: u64) {
         let until = self.live_from.min(self.begin + most);
         while self.begin < until {
-            let index = self.index(self.begin);
+            let table = if self.begin < self.moved { &mut self.old } else { &mut self.table };
+            table.remove(self.begin);
             self.begin += 1;
-            // The same id may have come again meanwhile; its slot leads to the later one.
-            let slot = self.slot_of(self.ring[index].name);
-            if let Some(slot) = slot.filter(|slot| self.slots[*slot] == index as u32) {
-                self.empty_slot(slot);
-            }
         }
-        if self.begin == self.end && self.ring.len() > CAPACITY_LEAST {
-            (self.ring, self.slots) = (Vec::new(), Vec::new());
+        self.drop_old();
+        if self.begin == self.end && self.table.ring.len() > CAPACITY_LEAST {
+            self.table = Table::default();
         }
     }
 
+    /// Moves entries of the old table, at most so many, the latest first.
+    fn move_down(&mut self, most: u64) {
+        let until = self.begin.max(self.moved.saturating_sub(most));
+        while self.moved > until {
+            self.moved -= 1;
+            let entry = self.old.ring[self.old.index(self.moved)];
+            self.table.put_below(self.moved, entry);
+        }
+        self.drop_old();
+    }
+
+    /// Gives up the old table when nothing is left in it.
+    fn drop_old(&mut self) {
+        if self.moved <= self.begin && !self.old.ring.is_empty() {
+            self.old = Table::default();
+        }
+    }
+
+    /// Has a table of twice the size take the place of the full one.
     fn grow(&mut self) {
-        let capacity = (2 * self.ring.len()).max(CAPACITY_LEAST);
-        let mut ring = vec![Entry::default(); capacity];
-        let numbers = self.begin..self.end;
-        for number in numbers.clone() {
-            ring[number as usize & (capacity - 1)] = self.ring[self.index(number)];
-        }
-        self.ring = ring;
-        self.slots.clear();
-        self.slots = vec![EMPTY; 2 * capacity];
-        for number in numbers {
-            let index = self.index(number);
-            let name = self.ring[index].name;
-            let slot = self.slot_of(name).unwrap_or_else(|| self.free_slot(name));
-            self.slots[slot] = index as u32;
+        let capacity = (2 * self.table.ring.len()).max(CAPACITY_LEAST);
+        // Nothing: twice as many ids came since the last time as there were to be moved.
+        self.move_down(u64::MAX);
+        self.old = std::mem::replace(&mut self.table, Table::new(capacity));
+        self.moved = self.end;
+        self.drop_old();
+    }
+}
+
+/// Entries of consecutive numbers, no more of them than its capacity, and where they are by their names. Of several with one
+/// name the slots know the latest.
+#[derive(Debug, Default)]
+struct Table {
+    /// Each entry lies at its number modulo the capacity, a power of two.
+    ring: Vec<Entry>,
+    slots: Vec<u32>,
+}
+
+impl Table {
+    fn new(capacity: usize) -> Table {
+        Table { ring: vec![[0; 3]; capacity], slots: vec![EMPTY; 2 * capacity] }
+    }
+
+    /// The latest entry with this name: its number and its sequence. No number is below `base`.
+    fn find(&self, name: [u64; 2], base: u64) -> Option<(u64, u64)> {
+        let index = self.slots[self.slot_of(name)?] - 1;
+        let behind = u64::from(index).wrapping_sub(base) & (self.ring.len() as u64 - 1);
+        Some((base + behind, self.ring[index as usize][2]))
+    }
+
+    /// Adds an entry behind all others.
+    fn put(&mut self, number: u64, entry: Entry) {
+        let (index, name) = (self.index(number), name_of(entry));
+        self.ring[index] = entry;
+        let slot = self.slot_of(name).unwrap_or_else(|| self.free_slot(name));
+        self.slots[slot] = index as u32 + 1;
+    }
+
+    /// Adds an entry before all others.
+    fn put_below(&mut self, number: u64, entry: Entry) {
+        let (index, name) = (self.index(number), name_of(entry));
+        self.ring[index] = entry;
+        if self.slot_of(name).is_none() {
+            let slot = self.free_slot(name);
+            self.slots[slot] = index as u32 + 1;
         }
     }
 
-    /// Where the entry of a number lies; the capacity is a power of two.
+    /// Removes the first entry.
+    fn remove(&mut self, number: u64) {
+        let index = self.index(number);
+        // The same id may have come again meanwhile; its slot leads to the later one.
+        let slot = self.slot_of(name_of(self.ring[index]));
+        if let Some(slot) = slot.filter(|slot| self.slots[*slot] == index as u32 + 1) {
+            self.empty_slot(slot);
+        }
+    }
+
+    /// Where the entry of a number lies.
     fn index(&self, number: u64) -> usize {
         number as usize & (self.ring.len() - 1)
     }
 
-    /// The number of the entry that lies there.
-    fn number_at(&self, index: u32) -> u64 {
-        let behind = (u64::from(index).wrapping_sub(self.begin)) & (self.ring.len() as u64 - 1);
-        self.begin + behind
-    }
-
     fn home(&self, name: [u64; 2]) -> usize {
         name[0] as usize & (self.slots.len() - 1)
+    }
+
+    fn name_at(&self, slot: usize) -> Option<[u64; 2]> {
+        let index = self.slots[slot].checked_sub(1)?;
+        Some(name_of(self.ring[index as usize]))
     }
 
     fn slot_of(&self, name: [u64; 2]) -> Option<usize> {
@@ -262,13 +342,10 @@ impl DedupWindow {
             return None;
         }
         let mut slot = self.home(name);
-        loop {
-            match self.slots[slot] {
-                EMPTY => return None,
-                index if self.ring[index as usize].name == name => return Some(slot),
-                _ => slot = (slot + 1) & (self.slots.len() - 1),
-            }
+        while self.name_at(slot)? != name {
+            slot = (slot + 1) & (self.slots.len() - 1);
         }
+        Some(slot)
     }
 
     fn free_slot(&self, name: [u64; 2]) -> usize {
@@ -282,21 +359,20 @@ impl DedupWindow {
     /// Empties a slot and moves up what would not be found behind it any more.
     fn empty_slot(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
-        let mut slot = hole;
-        loop {
-            slot = (slot + 1) & mask;
-            let index = self.slots[slot];
-            if index == EMPTY {
-                break;
-            }
-            let home = self.home(self.ring[index as usize].name);
-            if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(hole) & mask {
-                self.slots[hole] = index;
+        let mut slot = (hole + 1) & mask;
+        while let Some(name) = self.name_at(slot) {
+            if slot.wrapping_sub(self.home(name)) & mask >= slot.wrapping_sub(hole) & mask {
+                self.slots[hole] = self.slots[slot];
                 hole = slot;
             }
+            slot = (slot + 1) & mask;
         }
         self.slots[hole] = EMPTY;
     }
+}
+
+fn name_of([low, high, _]: Entry) -> [u64; 2] {
+    [low, high]
 }
 
 fn halves(name: u128) -> [u64; 2] {
@@ -347,7 +423,7 @@ mod tests {
         }
         assert_eq!((window.len(), window.evicted()), (100, 150));
         assert_eq!((window.find(149, 250), window.find(150, 250)), (None, Some(150)));
-        assert_eq!((window.first(250), window.ring.len()), (150, 128));
+        assert_eq!((window.first(250), window.table.ring.len()), (150, 128));
     }
 
     /// The memory of many ids that expire at once is freed bit by bit, and none of them is known meanwhile.
@@ -368,7 +444,7 @@ mod tests {
         assert_eq!((window.begin, window.end), (count, count + 1));
         assert_eq!(window.find(0, SECOND), Some(count));
         window.sweep(2 * SECOND);
-        assert!(window.ring.is_empty() && window.slots.is_empty());
+        assert!(window.table.ring.is_empty() && window.table.slots.is_empty());
     }
 
     /// Against a table and a list, with ids that come again, at many times, below and at the maximum.
@@ -405,7 +481,75 @@ mod tests {
             });
             window.sweep(now);
         }
-        assert!(window.ring.len() <= 1024, "{}", window.ring.len());
+        assert!(window.table.ring.len() <= 1024, "{}", window.table.ring.len());
+    }
+
+    /// A table that grows moves a bounded number of entries with each new id, and knows all of them meanwhile; so does one from
+    /// which ids expire while it grows.
+    #[test]
+    fn a_window_that_grows_moves_a_bounded_number_of_ids_at_once() {
+        // Each home belongs to some of them.
+        let name =
+            |number: u64| u128::from(number) << 64 | u128::from((number / 3).wrapping_mul(0x9e37_79b9));
+        for seconds in [120, 1] {
+            let mut window = window(seconds);
+            let (mut growths, mut now) = (0, 0);
+            for number in 0..100_000_u64 {
+                // Within the second case 20,000 ids are live.
+                now += SECOND / 20_000;
+                let (capacity, moved) = (window.table.ring.len(), window.moved);
+                window.note(name(number), number, now);
+                if window.table.ring.len() == capacity {
+                    assert!(moved - window.moved <= DEDUP_MOVED_PER_ID, "{moved} {}", window.moved);
+                } else {
+                    growths += 1;
+                }
+                for back in [0, 1, 63, 500, 9_000, 19_000] {
+                    let Some(known) = number.checked_sub(back) else { continue };
+                    assert_eq!(window.find(name(known), now), Some(known), "{known} at {number}");
+                }
+            }
+            assert!(growths >= 10 && window.old.ring.is_empty(), "{growths} growths");
+        }
+    }
+
+    /// Ids that the rebuild has no room for count as forgotten early only if their time is not over at its end.
+    #[test]
+    fn a_rebuild_counts_evictions_that_break_the_promise() {
+        for (later, evicted) in [(60, 50), (400, 0)] {
+            let mut window = window(120);
+            window.ids_max = 100;
+            window.replay_batch(1, SECOND);
+            (0..150_u64).for_each(|number| window.replay(number.into(), number));
+            window.replay_batch(1, later * SECOND);
+            assert_eq!(window.find(149, 7 * SECOND).is_some(), evicted > 0);
+            assert_eq!(window.evicted(), evicted, "the next batch is of second {later}");
+            (1000..1100_u64).for_each(|number| window.note(number.into(), number, 7 * SECOND));
+            let live = if evicted > 0 { 100 } else { 0 };
+            assert_eq!(window.evicted(), evicted + live, "evictions of the running server count");
+        }
+    }
+
+    /// However often the server restarts, and however long it is idle or not running, an id is known for its time.
+    #[test]
+    fn a_rebuilt_window_knows_an_id_for_at_least_its_time() {
+        let mut window = window(120);
+        window.replay_batch(1, 1000 * SECOND);
+        window.replay(1, 1);
+        // A day without a server; then two records of another life, 100 seconds apart.
+        window.replay_batch(2, 90_000 * SECOND);
+        window.replay_batch(2, 90_100 * SECOND);
+        window.replay(2, 2);
+        // It is idle for an hour, and restarted once more.
+        let start = 7 * SECOND;
+        assert_eq!((window.find(1, start), window.find(2, start)), (Some(1), Some(2)));
+        // At least 20 seconds are left of one, and all of the time of the other.
+        let left = start + 20 * SECOND - 1;
+        assert_eq!((window.find(1, left), window.find(2, left)), (Some(1), Some(2)));
+        let later = start + 20 * SECOND + DISK_PATIENCE_NS;
+        assert_eq!((window.find(1, later), window.find(2, later)), (None, Some(2)));
+        assert_eq!(window.find(2, start + 120 * SECOND - 1), Some(2));
+        assert_eq!(window.find(2, start + 120 * SECOND + DISK_PATIENCE_NS), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use stilling_journal::{Gap, GapCause};
 use crate::counters::StreamCounters;
 use crate::hub::SteadyNanos;
 use crate::limits::NOTICE_EVERY_NS;
+use crate::ranges::CountedRanges;
 
 /// What a stream does with publications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -88,6 +89,7 @@ impl SharedHealth {
 enum Topic {
     Freeze,
     Room,
+    Write,
     Opening,
     Speed,
     Damage,
@@ -95,7 +97,7 @@ enum Topic {
     Retention,
 }
 
-const TOPICS: usize = 7;
+const TOPICS: usize = 8;
 
 /// The health of one stream with its log lines.
 #[derive(Debug, Default)]
@@ -104,19 +106,26 @@ pub(crate) struct HealthLog {
     is_changed: bool,
     lines: [Line; TOPICS],
     pending: u32,
-    /// How many there were: reads that failed, rounds of retention that failed, damaged records that were met, writes that
-    /// took longer than a second, waits for room.
+    /// The damaged and torn sequences that have been counted.
+    counted: CountedRanges,
+    /// How many there were: reads that failed, rounds of retention that failed, damaged records and sequences cut off by
+    /// crashes that readers met (each once), writes that took longer than a second, waits for room.
     pub(crate) read_failures: u64,
     pub(crate) retention_failures: u64,
     pub(crate) damaged: u64,
+    pub(crate) torn: u64,
     pub(crate) slow_writes: u64,
     pub(crate) waits: u64,
+    /// Writes that failed and were done again in a new segment, or are to be.
+    pub(crate) failed_writes: u64,
 }
 
 #[derive(Debug, Default)]
 struct Line {
     sent_ns: Option<SteadyNanos>,
     text: Option<String>,
+    /// The cause of a wait of which no line has told yet.
+    wait: Option<String>,
     /// Lines that this one has replaced.
     replaced: u64,
 }
@@ -153,9 +162,22 @@ impl HealthLog {
             self.set(Condition::Open, None);
         }
         if found.health.damage.is_some() {
+            for (first, last) in found.counted.iter() {
+                self.counted.add(first, last);
+            }
             self.damaged += found.damaged;
+            self.torn += found.torn;
             self.health.damage = found.health.damage;
             self.is_changed = true;
+        }
+        for (line, found) in self.lines.iter_mut().zip(found.lines) {
+            if let Some(text) = found.text {
+                line.replaced += found.replaced;
+                match line.text.replace(text) {
+                    Some(_) => line.replaced += 1,
+                    None => self.pending += 1,
+                }
+            }
         }
     }
 
@@ -169,13 +191,27 @@ impl HealthLog {
         self.waits += 1;
         let reason = format!("{reason}; {what_to_do}, no restart is needed");
         self.log(Topic::Room, format!("waits for room and asks publishers to send again later: {reason}"));
+        self.lines[Topic::Room as usize].wait = Some(reason.clone());
         self.set(Condition::Waiting, Some(reason));
+    }
+
+    /// A write has failed; what it had is written again in a new segment.
+    pub(crate) fn write_failed(&mut self, reason: &str) {
+        self.failed_writes += 1;
+        let what_follows = "its records are written again in a new segment; check its disk";
+        self.log(Topic::Write, format!("a write failed: {reason}; {what_follows}"));
     }
 
     /// It is written again after so long.
     pub(crate) fn resume(&mut self, waited_ns: u64) {
         if self.health.condition == Condition::Waiting {
-            self.log(Topic::Room, format!("has room and is written again after {}", seconds(waited_ns)));
+            let end = format!("has room and is written again after {}", seconds(waited_ns));
+            // The line of its beginning is replaced by this one, which therefore has the cause too.
+            let text = match self.lines[Topic::Room as usize].wait.take() {
+                Some(cause) => format!("{end} of waiting for it: {cause}"),
+                None => end,
+            };
+            self.log(Topic::Room, text);
             self.set(Condition::Open, None);
         }
     }
@@ -200,27 +236,42 @@ impl HealthLog {
 
     /// Damage was found when the stream was opened.
     pub(crate) fn found_at_start(&mut self, findings: &str) {
-        self.health.damage = Some(format!("found at the start: {findings}").into());
+        let findings = findings.trim_end();
+        let text = match &self.health.damage {
+            Some(read) => format!("found at the start: {findings}; {read}"),
+            None => format!("found at the start: {findings}"),
+        };
+        self.health.damage = Some(text.into());
         self.is_changed = true;
     }
 
-    /// A reader came to records that are not there. Those that retention has removed are no damage.
+    /// A reader came to records that are not there. Those that retention has removed are no damage, and what another reader
+    /// has come to before is neither counted nor logged again.
     pub(crate) fn passed_over(&mut self, gap: Gap) {
-        if gap.cause == GapCause::Removed {
+        let Gap { first, last, cause } = gap;
+        if cause == GapCause::Removed {
             return;
         }
-        self.damaged += gap.count();
-        let Gap { first, last, .. } = gap;
-        let text = match gap.cause {
-            GapCause::Torn => format!("records {first} to {last} were cut off by a crash"),
-            GapCause::Removed | GapCause::Damaged => {
-                format!("records {first} to {last} cannot be read: they are not what was written")
-            }
+        let new = self.counted.add(first, last);
+        if new == 0 {
+            return;
+        }
+        let text = if cause == GapCause::Torn {
+            self.torn += new;
+            format!("records {first} to {last} were cut off by a crash")
+        } else {
+            self.damaged += new;
+            format!("records {first} to {last} cannot be read: they are not what was written")
         };
         let text = format!("{text}; readers are told the range; stilling journal verify shows where");
         self.log(Topic::Damage, text.clone());
         self.health.damage = Some(text.into());
         self.is_changed = true;
+    }
+
+    /// Retention has removed everything before a sequence.
+    pub(crate) fn removed_before(&mut self, first: u64) {
+        self.counted.forget_before(first);
     }
 
     /// Reading has failed, and is tried again.
@@ -255,8 +306,10 @@ impl HealthLog {
     /// Writes its figures and its health to where other threads see them.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
         to.waits.set(self.waits);
+        to.failed_writes.set(self.failed_writes);
         to.slow_writes.set(self.slow_writes);
         to.damaged.set(self.damaged);
+        to.torn.set(self.torn);
         to.read_failures.set(self.read_failures);
         to.retention_failures.set(self.retention_failures);
         self.publish(&to.health);
@@ -285,6 +338,7 @@ impl HealthLog {
         let line = self.lines.iter_mut().find(is_due)?;
         self.pending -= 1;
         line.sent_ns = Some(now_ns);
+        line.wait = None;
         let mut text = format!("stream {stream}: {}", line.text.take()?);
         let replaced = std::mem::take(&mut line.replaced);
         if replaced > 0 {
@@ -333,7 +387,8 @@ mod tests {
         let line = log.next_line("events", 5 + NOTICE_EVERY_NS).expect("its time has come");
         assert_eq!(
             line,
-            "stream events: has room and is written again after 1.5 s (20 earlier changes are not shown)"
+            "stream events: has room and is written again after 1.5 s of waiting for it: no space; make room on \
+             its volume, no restart is needed (20 earlier changes are not shown)"
         );
         assert!(!log.has_lines() && log.waits == 11);
         // Another kind has a limit of its own.
@@ -341,6 +396,30 @@ mod tests {
         log.freeze("EIO", io::ErrorKind::Other);
         assert!(log.next_line("events", 5).is_some_and(|line| line.contains("is frozen")));
         assert!(!log.has_lines());
+    }
+
+    /// Damage that was met while a stream was opened is logged, and counts once with what readers meet later.
+    #[test]
+    fn damage_met_at_the_opening_is_logged_and_counted_once() {
+        let (mut log, mut found, shared) =
+            (HealthLog::default(), HealthLog::default(), SharedHealth::default());
+        let damaged = Gap { first: 5, last: 7, cause: GapCause::Damaged };
+        found.passed_over(damaged);
+        found.passed_over(Gap { first: 9, last: 10, cause: GapCause::Torn });
+        found.found_at_start("segment-1: 512 bytes at 4096\n");
+        log.open(found);
+        log.publish(&shared);
+        let shown = shared.get().damage.expect("it is shown");
+        assert!(shown.contains("512 bytes at 4096; records 9 to 10 were cut off"), "{shown}");
+        let line = log.next_line("events", 0).expect("it is logged");
+        assert!(line.contains("records 9 to 10") && line.contains("1 earlier change"), "{line}");
+        assert_eq!((log.damaged, log.torn, log.next_line("events", NOTICE_EVERY_NS)), (3, 2, None));
+        log.passed_over(Gap { last: 8, ..damaged });
+        log.passed_over(damaged);
+        assert_eq!((log.damaged, log.torn), (4, 2));
+        log.removed_before(11);
+        log.passed_over(damaged);
+        assert_eq!(log.damaged, 7, "sequences below what is kept are not remembered");
     }
 
     #[test]

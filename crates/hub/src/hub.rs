@@ -458,20 +458,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         counters.set_losses(&self.ledger);
         for (stream, counters) in self.streams.iter_mut().zip(&counters.streams) {
-            let pending = stream.pending() as u64;
-            counters.first.set(stream.first);
-            counters.last.set(stream.next - 1);
-            counters.visible.set(stream.visible);
-            counters.pending.set(pending);
-            counters.pending_max.set(counters.pending_max.get().max(pending));
-            counters.ids.set(stream.dedup.len());
-            counters.ids_evicted.set(stream.dedup.evicted());
-            counters.passed_removed.set(stream.passed_over.removed);
-            counters.passed_damaged.set(stream.passed_over.damaged);
-            counters.frozen.set(stream.frozen.is_some().into());
-            counters.closed.set(stream.closed.is_some().into());
-            counters.waiting.set(stream.waiting_since.is_some().into());
-            stream.health.publish_figures(counters);
+            stream.publish_figures(counters);
         }
     }
 
@@ -576,6 +563,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.streams[stream as usize].wait(&reason, kind, now_ns);
                 return None;
             }
+            Answer::WriteFailed { stream, reason } => {
+                self.streams[stream as usize].health.write_failed(&reason);
+                return None;
+            }
             Answer::Resumed { stream } => {
                 self.streams[stream as usize].resume(now_ns);
                 return None;
@@ -583,6 +574,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Answer::Retained { stream, first, removed } => {
                 let stream = &mut self.streams[stream as usize];
                 stream.first = stream.first.max(first);
+                stream.health.removed_before(stream.first);
                 stream.health.retained(removed.as_ref().err());
                 return None;
             }

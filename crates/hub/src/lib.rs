@@ -20,6 +20,7 @@ mod interest;
 mod key;
 mod ledger;
 pub mod limits;
+mod ranges;
 mod stall;
 mod storage;
 mod stream;

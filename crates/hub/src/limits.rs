@@ -27,6 +27,10 @@ pub const DISK_SLOW_NS: u64 = 1_000_000_000;
 /// over: the latest, and how many there were.
 pub const NOTICE_EVERY_NS: u64 = 10_000_000_000;
 
+/// Ranges of damaged records that each stream remembers as counted, some 32 bytes each. Full: a further range is counted and
+/// logged each time a reader comes to it, until retention has removed others.
+pub const DAMAGED_RANGES_MAX: usize = 4096;
+
 /// Log lines that wait for the thread of the hub to take them. More wait at their streams.
 pub const NOTICES_MAX: usize = 64;
 
@@ -70,8 +74,12 @@ pub const FILTER_TOKENS_MAX: usize = 8_000_000;
 /// How long a stream recognises a message id unless told otherwise, in nanoseconds. Then it is forgotten.
 pub const DEDUP_TIME_NS: u64 = 120_000_000_000;
 
-/// Message ids that a stream recognises, 32 bytes of memory each. Full: the oldest is forgotten before its time, and counted.
+/// Message ids that a stream recognises, 32 bytes of memory each, and half as much again while their table grows. Full: the
+/// oldest is forgotten before its time, and counted.
 pub const DEDUP_IDS_MAX: u64 = 1_000_000;
+
+/// Message ids that are moved to a larger table with each new one, until all are there.
+pub const DEDUP_MOVED_PER_ID: u64 = 4;
 
 /// Message ids of one stream whose time is over and whose memory is freed in one turn of the hub. The others are already
 /// unknown, and freed in the next turns.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use stilling_journal::{Batch, BatchView, Chunk, From, Frozen, ReadOrder, Record, Refused, Retention};
 use stilling_wire::nats::{Headers, MESSAGE_ID};
 
+use crate::counters::StreamCounters;
 use crate::dedup::DedupWindow;
 use crate::health::HealthLog;
 use crate::hub::{Resumed, SteadyNanos, UnixNanos};
@@ -229,6 +230,24 @@ impl Stream {
                 self.dedup.replay(name, sequence);
             }
         }
+    }
+
+    /// Writes its figures and its health to where other threads see them.
+    pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
+        let pending = self.pending() as u64;
+        to.first.set(self.first);
+        to.last.set(self.next - 1);
+        to.visible.set(self.visible);
+        to.pending.set(pending);
+        to.pending_max.set(to.pending_max.get().max(pending));
+        to.ids.set(self.dedup.len());
+        to.ids_evicted.set(self.dedup.evicted());
+        to.passed_removed.set(self.passed_over.removed);
+        to.passed_damaged.set(self.passed_over.damaged);
+        to.frozen.set(self.frozen.is_some().into());
+        to.closed.set(self.closed.is_some().into());
+        to.waiting.set(self.waiting_since.is_some().into());
+        self.health.publish_figures(to);
     }
 
     /// Whether nothing is on its way to the disk.

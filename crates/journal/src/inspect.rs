@@ -57,7 +57,7 @@ impl<D: Disk> Preview<D> {
     /// Those of [`Log::open`](crate::Log::open) but the lock's.
     pub fn of(disk: D, name: &str) -> Result<Preview<D>, OpenError> {
         let survey = survey(&disk, Some(name))?;
-        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last));
+        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last, 0));
         Ok(Preview { source: Source::new(disk, shared), recovery: survey.recovery })
     }
 
@@ -127,7 +127,7 @@ impl<D: Disk> Inspection<D> {
     pub fn of(disk: D) -> Result<Inspection<D>, OpenError> {
         let survey = survey(&disk, None)?;
         let is_ended = survey.is_ended || survey.segments.is_empty();
-        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last));
+        let shared = Arc::new(Shared::new(survey.segments, survey.recovery.last, 0));
         let source = Source::new(disk, Arc::clone(&shared));
         Ok(Inspection { source, findings: survey.recovery.findings, shared, is_ended })
     }

@@ -72,9 +72,9 @@ pub const RETRY_DELAY_MS_MAX: u64 = 1000;
 /// Milliseconds between two looks whether the files of all streams are still there.
 pub const CHECK_INTERVAL_MS: u64 = 1000;
 
-/// Reports of each stream that belong to no batch (waiting, resumed, frozen) and have not been taken yet. More: a wait that
-/// was not reported in time is not reported at all.
-pub const NOTICES_PER_STREAM: usize = 5;
+/// Reports of each stream that belong to no batch (failed write, waiting, resumed, frozen) and have not been taken yet. More: a
+/// wait that was not reported in time is not reported at all, and of failed writes the latest is.
+pub const NOTICES_PER_STREAM: usize = 6;
 
 /// Streams that one journal thread serves. More: it does not start.
 pub const STREAMS_MAX: usize = 1024;

@@ -126,7 +126,7 @@ impl<D: Disk> Log<D> {
             chain: survey.chain,
             deduplicate_from: recovery.deduplicate_from,
             created_ns: if recovery.created_ns == 0 { config.created_ns } else { recovery.created_ns },
-            shared: Arc::new(Shared::new(survey.segments, recovery.last)),
+            shared: Arc::new(Shared::new(survey.segments, recovery.last, recovery.next - 1)),
             active: None,
             unfinished: survey.unfinished,
             cut: survey.cut,
@@ -260,7 +260,7 @@ impl<D: Disk> Log<D> {
         batches.iter().take(WRITE_BATCHES_MAX).take_while(fits).count()
     }
 
-    /// A failed write after which the stream went on in a new segment; reported once.
+    /// A failed write whose batches were or will be written again in a new segment; reported once.
     pub fn take_failed_write(&mut self) -> Option<Arc<str>> {
         self.failed_write.take()
     }

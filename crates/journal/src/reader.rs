@@ -205,7 +205,9 @@ impl<D: Disk> Reader<D> {
     /// One move; nothing if another one is needed to find something.
     fn step(&mut self) -> io::Result<Option<Step>> {
         if self.next > self.source.durable() {
-            return Ok(Some(Step::End));
+            let torn_until = self.source.shared.torn_until();
+            let is_torn = self.next <= torn_until;
+            return Ok(Some(if is_torn { self.gap(Some(torn_until), GapCause::Torn) } else { Step::End }));
         }
         let is_here = self.place.as_mut().is_some_and(|place| {
             place.refresh();

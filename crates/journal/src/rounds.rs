@@ -117,18 +117,17 @@ impl Rounds {
         let outcome = log.append(&mut pending.batches);
         let watermark = log.durable();
         let retry = pending.retry.take();
+        if let Some(reason) = log.take_failed_write() {
+            self.notify(Answer::WriteFailed { stream, reason });
+        }
+        let pending = &mut self.streams[stream as usize];
         match outcome {
             Ok(_) => {
                 if let Some(from) = pending.noted.take() {
                     log.deduplicate_from(from);
                 }
                 self.answer_durable(stream, watermark);
-                if let Some(reason) = log.take_failed_write()
-                    && retry.is_none()
-                {
-                    self.notify(Answer::Waiting { stream, reason, kind: io::ErrorKind::Other });
-                    self.notify(Answer::Resumed { stream });
-                } else if retry.is_some() {
+                if retry.is_some() {
                     self.notify(Answer::Resumed { stream });
                 }
                 false
@@ -217,17 +216,22 @@ impl Rounds {
         self.done.publish() || has_noticed
     }
 
-    /// Queues a notice. That a stream goes on takes back that it waits, if that has not been sent; so there are never more
-    /// than [`NOTICES_PER_STREAM`] for each.
+    /// Queues a notice. Where many are unsent, the end of a wait takes back its beginning, and a failed write replaces the one
+    /// before it; so there are never more than [`NOTICES_PER_STREAM`] for each stream.
     fn notify(&mut self, notice: Answer) {
-        if let Answer::Resumed { stream } = notice
-            && self.unsent.len() >= 2 * self.streams.len()
-        {
-            let is_its =
-                |other: &Answer| matches!(other, Answer::Waiting { stream: its, .. } if *its == stream);
-            if let Some(at) = self.unsent.iter().rposition(is_its) {
+        if self.unsent.len() >= 2 * self.streams.len() {
+            let is_replaced = |other: &Answer| match (&notice, other) {
+                (Answer::Resumed { stream }, Answer::Waiting { stream: its, .. })
+                | (Answer::WriteFailed { stream, .. }, Answer::WriteFailed { stream: its, .. }) => {
+                    its == stream
+                }
+                _ => false,
+            };
+            if let Some(at) = self.unsent.iter().rposition(is_replaced) {
                 self.unsent.remove(at);
-                return;
+                if matches!(notice, Answer::Resumed { .. }) {
+                    return;
+                }
             }
         }
         self.unsent.push_back(notice);

@@ -123,12 +123,20 @@ impl Segment {
 #[derive(Debug)]
 pub(crate) struct Shared {
     durable: AtomicU64,
+    /// The last sequence that a write cut off by a crash may have had when the stream was opened; at most the last durable
+    /// one of that time if there was none.
+    torn_until: u64,
     list: Mutex<Vec<Arc<Segment>>>,
 }
 
 impl Shared {
-    pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64) -> Shared {
-        Shared { durable: AtomicU64::new(durable), list: Mutex::new(segments) }
+    pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64, torn_until: u64) -> Shared {
+        Shared { durable: AtomicU64::new(durable), torn_until, list: Mutex::new(segments) }
+    }
+
+    /// The last sequence behind the durable ones that is gone for good, as long as no segment follows that says so.
+    pub(crate) fn torn_until(&self) -> u64 {
+        self.torn_until
     }
 
     /// The last sequence that is durable, hence readable.

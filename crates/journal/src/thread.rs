@@ -76,6 +76,14 @@ pub enum Answer {
         /// The kind of error, such as `StorageFull`.
         kind: io::ErrorKind,
     },
+    /// A write failed, and what it had was or will be written again in a new segment: it is lost only if the stream is frozen.
+    /// Comes without a batch, before the answers for the batches of that write's retry.
+    WriteFailed {
+        /// The stream.
+        stream: StreamIndex,
+        /// What was being done, to which file, and what the system reported.
+        reason: Arc<str>,
+    },
     /// A stream that was waiting is written again. Comes once, without a batch.
     Resumed {
         /// The stream.

@@ -127,7 +127,7 @@ pub(super) const STREAM_KEYS: [Key<StreamDraft>; 8] = [
         name: "dedup-time",
         value: "TIME",
         default: "2m",
-        words: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; 0: never",
+        words: "How long a message id (Nats-Msg-Id) is recognised, so that a message sent twice is stored once; at most 1,000,000 ids of 32 bytes each; after a restart only ids of records that retention has kept, and the time without a server does not count; 0: never",
         set: |stream, said| read_duration(said.one()?).map(|time| stream.dedup_time = Some(time)),
     },
     Key {

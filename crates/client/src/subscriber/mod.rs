@@ -560,7 +560,10 @@ impl Subscriber {
                     line.send(&out).map_err(End::Trouble)?;
                 }
                 Word::Again => self.start_over(line)?,
-                Word::Gap { first, last, cause } => return Ok(Some(Event::Missed { first, last, cause })),
+                Word::Gap { first, last, cause } => {
+                    self.progressed();
+                    return Ok(Some(Event::Missed { first, last, cause }));
+                }
             }
             return Ok(None);
         }

@@ -223,6 +223,21 @@ fn a_message_of_the_stream_is_a_message_whatever_status_its_headers_begin_with()
     assert!(matches!(follower.wish, Wish::Asked(_)), "the server's own word counts: {:?}", follower.wish);
 }
 
+/// A gap is as good as a message: the consumer that told it has moved the follower on.
+#[test]
+fn a_consumer_that_has_told_a_gap_is_replaced_at_once() {
+    let (mut follower, mut talk) = wishing();
+    let consumer = Consumer::made(&mut follower, &mut talk);
+    let gap = "NATS/1.0 100 Idle Heartbeat\r\nStilling-Gap-First: 10\r\nStilling-Gap-Last: 12\r\nStilling-Gap-Cause: damaged\r\n\r\n";
+    consumer.says(&mut talk, gap);
+    let missed = Event::Missed { first: 10, last: 12, cause: MissedCause::Damaged };
+    assert_eq!(follower.looks_late(), Ok(Some(missed)));
+    consumer.says(&mut talk, DELETED);
+    assert_eq!(follower.looks_late(), Ok(None));
+    assert!(matches!(follower.wish, Wish::Asked(_)), "{:?}", follower.wish);
+    assert_eq!(follower.ladder.rung(), 0);
+}
+
 /// However it comes that no consumer is any good, the server is not filled with them.
 #[test]
 fn a_consumer_that_has_brought_nothing_is_removed_and_the_next_one_waited_for() {

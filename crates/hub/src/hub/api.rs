@@ -13,7 +13,8 @@ use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_
 
 use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
 use super::roster::{Pull, Unwelcome, Wanted};
-use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos};
+use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos, describe};
+use crate::deliveries::Refusal;
 use crate::intake::{Client, Publication};
 use crate::limits::{
     API_SIZE_PER_TURN, CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
@@ -131,7 +132,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ["CONSUMER", "DURABLE", "CREATE", ..] => ("consumer_create", Err(durable())),
             ["CONSUMER", "INFO", stream, name] => (
                 "consumer_info",
-                self.consumer(stream, name).map(|(stream, number)| self.consumer_info(stream, number)),
+                self.open_consumer(stream, name).map(|(stream, number)| self.consumer_info(stream, number)),
             ),
             ["CONSUMER", "DELETE", stream, name] => {
                 let deleted = self.consumer(stream, name).map(|(_, number)| {
@@ -184,6 +185,22 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams.iter().position(|stream| stream.config.name == name)
     }
 
+    /// The number of a stream whose records and figures are known. Those of a closed one are not: the error is one to ask again
+    /// after, not that there is nothing.
+    fn open_stream(&self, name: &str) -> Result<usize, Wrong> {
+        let number = self.stream_named(name).ok_or_else(no_stream)?;
+        let Some(reason) = &self.streams[number].closed else { return Ok(number) };
+        let (code, error_code, words) =
+            describe(Refusal::Closed { stream: number as u32 }, Some(reason.as_ref()));
+        Err(Wrong(code, error_code, words))
+    }
+
+    /// The number of an open stream and that of one of its consumers.
+    fn open_consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
+        self.open_stream(stream)?;
+        self.consumer(stream, name)
+    }
+
     fn consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
         let stream = self.stream_named(stream).ok_or_else(no_stream)?;
         let number = self.consumers.find(stream, name).ok_or_else(no_consumer)?;
@@ -221,13 +238,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn stream_list(&self, now_ns: UnixNanos) -> Value {
-        let all: Vec<Value> =
-            (0..self.streams.len()).map(|number| self.describe_stream(number, now_ns)).collect();
-        json!({ "total": all.len(), "offset": 0, "limit": 256, "streams": all })
+        let is_open = |number: &usize| self.streams[*number].closed.is_none();
+        let (open, closed): (Vec<usize>, Vec<usize>) = (0..self.streams.len()).partition(is_open);
+        let all: Vec<Value> = open.into_iter().map(|number| self.describe_stream(number, now_ns)).collect();
+        let mut page = json!({ "total": self.streams.len(), "offset": 0, "limit": 256, "streams": all });
+        if !closed.is_empty() {
+            // As nats-server names streams of which nothing is known now.
+            let names = closed.into_iter().map(|number| self.streams[number].config.name.as_str());
+            page["missing"] = names.collect();
+        }
+        page
     }
 
     fn stream_info(&self, name: &str, now_ns: UnixNanos) -> Result<Value, Wrong> {
-        self.stream_named(name).map(|number| self.describe_stream(number, now_ns)).ok_or_else(no_stream)
+        self.open_stream(name).map(|number| self.describe_stream(number, now_ns))
     }
 
     /// A stream that is there with the same subjects has been made, as far as the client is concerned.
@@ -245,7 +269,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                         .any(|is| Some(is.as_str()) == subject.as_str())
                 }) =>
             {
-                Ok(self.describe_stream(number, now_ns))
+                self.stream_info(name, now_ns)
             }
             Some(_) => {
                 Err(Wrong(400, 10058, "stream name already in use with a different configuration".to_owned()))
@@ -300,7 +324,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         last_of: Option<String>,
         is_direct: bool,
     ) -> Result<(), Wrong> {
-        let stream = self.stream_named(name).ok_or_else(no_stream)?;
+        let stream = self.open_stream(name)?;
         let get: MessageGet = if payload.is_empty() {
             MessageGet::default()
         } else {
@@ -439,7 +463,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         now: Now,
     ) -> Result<Value, Wrong> {
         let name = rest.first().copied();
-        let number = self.stream_named(stream).ok_or_else(no_stream)?;
+        let number = self.open_stream(stream)?;
         if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
             let size = payload.len();
             return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
@@ -551,7 +575,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         payload: &[u8],
         now_ns: SteadyNanos,
     ) -> Result<(), Wrong> {
-        let (_, number) = self.consumer(stream, name)?;
+        let (_, number) = self.open_consumer(stream, name)?;
         if reply.is_empty() {
             // Nobody could be told, not even that.
             return Err(bad_request("Bad Request"));

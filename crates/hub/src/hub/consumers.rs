@@ -63,13 +63,17 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             None => false,
         };
-        let state = &self.streams[stream];
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         if !has_target {
             consumer.state = State::Asleep;
             return;
         }
         consumer.active_ns = now_ns;
+        if !self.send_gaps(number) {
+            return self.doze(number);
+        }
+        let state = &self.streams[stream];
+        let Some(consumer) = self.consumers.get_mut(number) else { return };
         let order = match consumer.next {
             Some(next) if next > state.visible => {
                 self.consumers.follow_on(number);
@@ -153,20 +157,45 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
     }
 
-    /// Reports missing sequences to the consumer's subscribers, with a heartbeat. Pull requests without heartbeats get no report:
-    /// their clients might take it for an error.
+    /// Reports missing sequences to the consumer's subscribers, before its next record.
     fn report_gap(&mut self, number: u32, gap: Gap) {
-        let Some(consumer) = self.consumers.get(number) else { return };
-        let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return };
-        let is_pushed = consumer.wanted.deliver.is_some();
-        if !is_pushed && consumer.pulls().front().is_none_or(|pull| pull.heartbeat_ns.is_none()) {
-            return;
+        if let Some(consumer) = self.consumers.get_mut(number) {
+            consumer.gaps.push_back(gap);
+            self.send_gaps(number);
         }
-        let headers = gap_status(gap, consumer.delivered, consumer.last);
-        self.send_status(&target, b"", &headers);
+    }
+
+    /// Sends the reports of gaps, each with a heartbeat, unless the consumer's messages have nowhere to go now: then they wait
+    /// until they have. Pull requests without heartbeats get no report: their clients might take it for an error. Returns
+    /// whether none is left.
+    fn send_gaps(&mut self, number: u32) -> bool {
+        if self.consumers.get(number).is_none_or(|consumer| consumer.gaps.is_empty()) {
+            return true;
+        }
+        if self.has_no_target(number) {
+            return false;
+        }
+        let Some(consumer) = self.consumers.get_mut(number) else { return true };
+        let target = consumer.target().map(<[u8]>::to_vec).unwrap_or_default();
+        let is_pushed = consumer.wanted.deliver.is_some();
+        let takes_reports =
+            is_pushed || consumer.pulls().front().is_some_and(|pull| pull.heartbeat_ns.is_some());
+        let (delivered, last) = (consumer.delivered, consumer.last);
+        let gaps = std::mem::take(&mut consumer.gaps);
+        if is_pushed && !self.is_heard(&target) {
+            if let Some(consumer) = self.consumers.get_mut(number) {
+                consumer.gaps = gaps;
+            }
+            return false;
+        }
+        for gap in gaps.into_iter().filter(|_| takes_reports) {
+            self.send_status(&target, b"", &gap_status(gap, delivered, last));
+        }
+        true
     }
 
     fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
+        self.send_gaps(number);
         let mut last_client = self.consumers.take_sent(number);
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
@@ -311,7 +340,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
-    fn read_again_before(&mut self, stream: usize, sequence: u64) {
+    pub(super) fn read_again_before(&mut self, stream: usize, sequence: u64) {
         for number in self.consumers.of_stream(stream) {
             if self.consumers.next_of(number).is_some_and(|next| next < sequence)
                 && self.consumers.get(number).is_some_and(|c| matches!(c.state, State::Following))
@@ -322,6 +351,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 }
                 self.consumers.call(number, true);
             }
+        }
+    }
+
+    /// Has a consumer wait for a listener or a request.
+    fn doze(&mut self, number: u32) {
+        if let Some(consumer) = self.consumers.get_mut(number) {
+            consumer.state = State::Asleep;
         }
     }
 

@@ -77,8 +77,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams[stream].closed = Some(reason);
     }
 
-    /// Has a stream go on where its directory ends. Nothing may have been stored in it by this hub; what was stored all the
-    /// same keeps its numbers.
+    /// Has a stream go on where its directory ends, and its consumers read what was found there. Nothing may have been stored in
+    /// it by this hub; what was stored all the same keeps its numbers.
     pub fn open(&mut self, number: usize, recovered: Recovered) {
         let stream = &mut self.streams[number];
         let Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. } = *recovered.0;
@@ -88,5 +88,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (stream.dedup, stream.next, stream.first) = (dedup, next, first);
             (stream.visible, stream.newest_ns, stream.created_ns) = (visible, newest_ns, created_ns);
         }
+        // Consumers that were made before have not been offered what was found.
+        let next = stream.next;
+        self.read_again_before(number, next);
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use serde_json::value::RawValue;
-use stilling_journal::{Chunk, From, Kind, Record};
+use stilling_journal::{Chunk, From, Gap, Kind, Record};
 
 use super::followers::Followers;
 use super::{Now, SteadyNanos, UnixNanos};
@@ -55,6 +55,9 @@ pub(super) struct Consumer {
     pub(super) delivered: u64,
     pub(super) last: u64,
     pulls: VecDeque<Pull>,
+    /// Gaps before the record that it looks at next, which its subscribers have not been told. At most two, since nothing is read
+    /// before they are told: what retention removed before a chunk, and the gap that ends the chunk.
+    pub(super) gaps: VecDeque<Gap>,
     /// Who got the last message of a chunk that waits for room.
     sent_to: Option<Client>,
     pub(super) active_ns: SteadyNanos,
@@ -264,6 +267,7 @@ impl Consumers {
             delivered: 0,
             last,
             pulls: VecDeque::new(),
+            gaps: VecDeque::new(),
             sent_to: None,
             active_ns: now.steady_ns,
             spoke_ns: now.steady_ns,
@@ -332,9 +336,7 @@ impl Consumers {
 
     /// Has a consumer get each record as it becomes visible.
     pub(super) fn follow_on(&mut self, number: u32) {
-        let Some(consumer) = self.places.get_mut(number as usize).and_then(|place| place.1.as_mut()) else {
-            return;
-        };
+        let Some((_, Some(consumer))) = self.places.get_mut(number as usize) else { return };
         consumer.state = State::Following;
         if consumer.entries.is_none()
             && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
@@ -353,9 +355,7 @@ impl Consumers {
 
     /// Takes a consumer that follows no more out of the index.
     pub(super) fn unlist(&mut self, number: u32) {
-        let Some(consumer) = self.places.get_mut(number as usize).and_then(|place| place.1.as_mut()) else {
-            return;
-        };
+        let Some((_, Some(consumer))) = self.places.get_mut(number as usize) else { return };
         if let Some(entries) = consumer.entries.take()
             && let Some(of) = self.streams.get_mut(consumer.wanted.stream)
         {

@@ -3,6 +3,7 @@
 
 mod asking;
 mod clients;
+mod closed;
 mod consumers;
 mod costs;
 mod dedup;

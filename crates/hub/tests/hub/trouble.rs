@@ -124,6 +124,35 @@ fn a_freeze_is_reported_once() {
     assert!(health.condition == Condition::Frozen && health.reason.is_some(), "{health:?}");
 }
 
+/// A failed write, the wait for room behind it and the end of that are all in the log, also if they come at once and while lines
+/// are held back.
+#[test]
+fn a_failed_write_a_wait_and_its_end_are_each_reported() {
+    let mut rig = Rig::new();
+    for round in 0..2 {
+        let (stream, kind) = (0, io::ErrorKind::StorageFull);
+        let failed = Answer::WriteFailed { stream, reason: "writing segment-1: EIO".into() };
+        let waiting = Answer::Waiting { stream, reason: "making segment-2: no space".into(), kind };
+        for answer in [failed, waiting, Answer::Resumed { stream }] {
+            rig.hub.storage_mut().answers.push_back((answer, None));
+        }
+        rig.turn();
+        if round > 0 {
+            assert!(notices(&mut rig).is_empty(), "lines of one kind have a shortest distance");
+            rig.pass(NOTICE_EVERY_NS);
+            rig.turn();
+        }
+        let lines = notices(&mut rig);
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        let has = |parts: &[&str]| lines.iter().any(|line| parts.iter().all(|part| line.contains(part)));
+        assert!(has(&["a write failed: writing segment-1: EIO", "check its disk"]), "{lines:?}");
+        assert!(has(&["is written again after", "of waiting for it", "segment-2: no space"]), "{lines:?}");
+    }
+    let counters = rig.hub.counters();
+    assert_eq!((counters.streams[0].failed_writes.get(), counters.streams[0].waits.get()), (2, 2));
+    assert_eq!(condition(&rig), Condition::Open);
+}
+
 /// A write that takes longer than a second is reported, and so is its end.
 #[test]
 fn a_slow_write_is_reported_with_its_end() {
@@ -227,6 +256,108 @@ fn damage_is_told_to_a_consumer_with_its_range() {
     assert!(lines.len() == 1 && lines[0].contains(&format!("records {first} to {last}")), "{lines:?}");
     assert_eq!(counters.streams[0].health.get().details().count(), 1);
     assert_eq!(condition(&rig), Condition::Open, "it is no reason to refuse messages");
+    // The next one that comes to it is told, and the records count once.
+    create(&mut rig, "disk", r#""deliver_subject":"push.2","deliver_policy":"all""#);
+    rig.subscribe(READER, "push.2", "3");
+    rig.pass(NOTICE_EVERY_NS);
+    let heard = listen(&mut rig);
+    assert_eq!(self::gaps(&heard), gaps);
+    assert_eq!((counters.streams[0].damaged.get(), counters.streams[0].torn.get()), (last - first + 1, 0));
+    assert!(notices(&mut rig).is_empty(), "it is known");
+}
+
+/// A disk with 100 records of one batch each, and the place of each record's number in its file.
+fn long_records() -> SimulatedDisk {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    for number in 1..=100 {
+        rig.ask_all(ALICE, &[publish("disk.n", &format!("{number:07000}"))]);
+        rig.settle();
+    }
+    disk
+}
+
+/// Damages the record of [`long_records`] with this number.
+fn damage(disk: &SimulatedDisk, number: u64) {
+    let text = format!("{number:07000}");
+    for (name, content) in disk.files() {
+        if let Some(at) = content.windows(text.len()).position(|bytes| bytes == text.as_bytes()) {
+            disk.change(&name, |content| content[at] ^= 1);
+            return;
+        }
+    }
+    panic!("no record {number}");
+}
+
+/// A gap behind the record that stops a consumer until its client answers is told when it goes on.
+#[test]
+fn a_gap_behind_a_flow_control_request_is_told_after_its_answer() {
+    let disk = long_records();
+    let begin = |rig: &mut Rig| {
+        rig.subscribe(READER, "answers.*", "1");
+        let config = r#""name":"p","deliver_subject":"push","deliver_policy":"all","flow_control":true,"idle_heartbeat":60000000000"#;
+        create(rig, "disk", config);
+        rig.subscribe(READER, "push", "2");
+        rig.pass(100_000_000);
+        listen(rig)
+    };
+    let records = |heard: &str| heard.matches("$JS.ACK.").count() as u64;
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    let heard = begin(&mut rig);
+    let sent = records(&heard);
+    assert!(heard.contains("FlowControl Request") && (2..99).contains(&sent), "{sent} records");
+    drop(rig);
+    damage(&disk, sent + 1);
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    let heard = begin(&mut rig);
+    assert_eq!((records(&heard), gaps(&heard)), (sent, vec![]));
+    rig.ask_all(READER, &[publish("$JS.FC.disk.p", "")]);
+    let heard = listen(&mut rig);
+    assert_eq!(gaps(&heard), [(sent + 1, sent + 1, "damaged".to_owned())]);
+    let gap = heard.find("Stilling-Gap-First").expect("it is told");
+    assert!(heard.find("$JS.ACK.").is_some_and(|record| gap < record), "it is told before what follows");
+}
+
+/// A gap behind the record that satisfies a request is told to the next request.
+#[test]
+fn a_gap_behind_a_request_is_told_to_the_next_one() {
+    let disk = long_records();
+    damage(&disk, 6);
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(READER, "answers.*", "1");
+    rig.subscribe(READER, "pulled", "2");
+    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all","filter_subject":"disk.n""#);
+    let mut pull = |batch: u32| {
+        let next = format!(r#"{{"batch":{batch},"expires":60000000000,"idle_heartbeat":30000000000}}"#);
+        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", &next, "pulled")]);
+        listen(&mut rig)
+    };
+    let heard = pull(5);
+    assert_eq!((heard.matches("$JS.ACK.").count(), gaps(&heard)), (5, vec![]));
+    let heard = pull(1);
+    assert_eq!(gaps(&heard), [(6, 6, "damaged".to_owned())]);
+    assert!(heard.contains("$JS.ACK.disk.p.1.7.6."), "{heard}");
+}
+
+/// What a crash cut off at the end of a stream is told to followers although nothing was written behind it.
+#[test]
+fn a_torn_end_is_told_with_its_range() {
+    let disk = long_records();
+    damage(&disk, 100);
+    let (mut rig, recovery) = Rig::on(&disk, 8, 1 << 20);
+    assert_eq!((recovery.last, recovery.next > 100), (99, true), "{recovery:?}");
+    rig.subscribe(READER, "answers.*", "1");
+    create(&mut rig, "disk", r#""deliver_subject":"push","deliver_policy":"all""#);
+    rig.subscribe(READER, "push", "2");
+    rig.pass(100_000_000);
+    let heard = listen(&mut rig);
+    assert_eq!(heard.matches("$JS.ACK.").count(), 99);
+    assert_eq!(gaps(&heard), [(100, recovery.next - 1, "torn".to_owned())]);
+    let stream = &rig.hub.counters().streams[0];
+    assert_eq!((stream.damaged.get(), stream.torn.get()), (0, recovery.next - 100));
+    rig.ask_all(ALICE, &[publish("disk.n", "behind")]);
+    let heard = listen(&mut rig);
+    assert!(heard.contains("behind") && gaps(&heard).is_empty(), "it is told once: {heard}");
 }
 
 /// A consumer that was following and fell behind is told what retention has taken from it; one that begins is not.

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
-    Publication, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
+    Publication, Recovered, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
@@ -270,6 +270,25 @@ impl Rig {
             }
         }
         (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovery)
+    }
+
+    /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
+    /// is what its opening finds.
+    #[cfg(not(stilling_planted))]
+    pub(crate) fn unopened(disk: &SimulatedDisk) -> (Rig, Recovered) {
+        let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
+        let streams = vec![
+            stream("disk", &["disk.>"], Durability::Disk),
+            stream("memory", &["memory.>"], Durability::Memory),
+        ];
+        let resumed = Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: 0 };
+        let recovered = Recovered::new(&streams[0], HashKey(1, 2), resumed);
+        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
+        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20 };
+        let mut storage = SteppedStorage::new(vec![log], 8);
+        storage.orders_max = 0;
+        let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), 0));
+        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovered)
     }
 
     fn now(&self) -> Now {

@@ -18,6 +18,7 @@ struct Writer {
     retained: usize,
     /// For each stream, how often it was reported as waiting and as going on.
     waits: Vec<(usize, usize)>,
+    failed_writes: usize,
 }
 
 impl Writer {
@@ -27,7 +28,7 @@ impl Writer {
         let streams = logs.len();
         let journal = Journal::start(logs, limits, Arc::clone(&wake)).expect("a thread");
         let (watermarks, frozen, waits) = (vec![0; streams], vec![false; streams], vec![(0, 0); streams]);
-        Writer { journal, wake, watermarks, frozen, retained: 0, waits }
+        Writer { journal, wake, watermarks, frozen, retained: 0, waits, failed_writes: 0 }
     }
 
     /// Waits for an answer.
@@ -57,6 +58,10 @@ impl Writer {
                 self.waits[stream as usize].0 += 1;
             }
             Answer::Resumed { stream } => self.waits[stream as usize].1 += 1,
+            Answer::WriteFailed { reason, .. } => {
+                assert!(reason.starts_with("stream events: writing "), "{reason}");
+                self.failed_writes += 1;
+            }
             Answer::Retained { removed, .. } => {
                 removed.expect("the disk refuses nothing");
                 self.retained += 1;
@@ -235,10 +240,35 @@ fn a_write_that_failed_and_was_made_again_is_reported() {
     disk.fail(Faults { writes, writes_max: Some(1), ..Faults::default() });
     writer.append(0, &mut next, 1);
     writer.drain();
-    while writer.waits[0] != (1, 1) {
+    while writer.failed_writes == 0 {
         writer.answer();
     }
     assert_eq!((writer.watermarks.as_slice(), writer.frozen[0]), (&[2][..], false));
+    assert_eq!((writer.failed_writes, writer.waits[0]), (1, (0, 0)), "nothing was waited for");
+}
+
+/// A failed write whose retry finds no room is reported as both, and so is the end of the wait.
+#[test]
+fn a_failed_write_that_then_waits_for_room_is_reported_as_both() {
+    let disk = SimulatedDisk::new();
+    let mut writer = Writer::start(vec![open(&disk, 200_000).0], Limits { batches: 4, batch_size: 4096 });
+    let mut next = 1;
+    writer.append(0, &mut next, 1);
+    writer.drain();
+    let (writes, create) = (Some((0, INPUT_OUTPUT)), Some(NO_SPACE));
+    disk.fail(Faults { writes, writes_max: Some(1), create, ..Faults::default() });
+    writer.append(0, &mut next, 1);
+    while writer.waits[0].0 == 0 {
+        writer.answer();
+    }
+    assert_eq!((writer.failed_writes, writer.waits[0]), (1, (1, 0)));
+    disk.fail(Faults::default());
+    writer.drain();
+    while writer.waits[0].1 == 0 {
+        writer.answer();
+    }
+    assert_eq!((writer.failed_writes, writer.waits[0], writer.frozen[0]), (1, (1, 1), false));
+    assert_eq!(writer.watermarks, [2]);
 }
 
 /// What another program does to the files of a stream to which nothing is written is reported too, once and without a batch.

@@ -157,6 +157,9 @@ fn a_damaged_last_batch_is_reported_after_later_starts_too() {
     let (file, bytes) = disk.files().pop().expect("there are files");
     let end = bytes.iter().rposition(|byte| *byte != 0).expect("there are bytes");
     disk.change(&file, |bytes| bytes[end] ^= 1);
+    let (log, recovery) = open(&copy(&disk), SEGMENT_SIZE);
+    let gaps = content(&log.source()).gaps;
+    assert_eq!(gaps, [(last - 1, recovery.next - 1, GapCause::Torn)], "nothing is written behind it yet");
     for life in 0..3 {
         let verdict = Inspection::of(disk.clone()).expect("it can be read").verify().expect("it can be read");
         let is_it = |finding: &&Finding| {

@@ -155,6 +155,7 @@ impl Storage for LazyJournal {
         let (Answer::Durable { stream, .. }
         | Answer::Frozen { stream, .. }
         | Answer::Waiting { stream, .. }
+        | Answer::WriteFailed { stream, .. }
         | Answer::Resumed { stream }
         | Answer::Retained { stream, .. }) = &mut answer;
         let number = *stream;

@@ -105,11 +105,17 @@ fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
 /// What has happened to each stream so often.
 fn count_by_stream(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     type Count = fn(&StreamCounters) -> u64;
-    let counts: [(&str, &str, Count); 6] = [
+    let counts: [(&str, &str, Count); 8] = [
         ("waits", "Times that the stream waited for room on its disk", |stream| stream.waits.get()),
+        ("failed_writes", "Writes that failed and are done again in a new segment", |stream| {
+            stream.failed_writes.get()
+        }),
         ("slow_writes", "Writes that took longer than a second", |stream| stream.slow_writes.get()),
-        ("damaged_records", "Records that readers met and that are not what was written", |stream| {
+        ("damaged_records", "Records that are not what was written, each counted once", |stream| {
             stream.damaged.get()
+        }),
+        ("torn_records", "Sequences of writes that crashes cut off, each counted once", |stream| {
+            stream.torn.get()
         }),
         ("read_failures", "Reads that the system failed, to be tried again", |stream| {
             stream.read_failures.get()

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::questions::{Page, Wrong, bad_request, fields, object};
-use super::{Hub, Outlets, no_stream, time};
+use super::{Hub, Outlets, time};
 use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
 use crate::storage::Storage;
 
@@ -76,7 +76,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         payload: &[u8],
         is_list: bool,
     ) -> Result<String, Wrong> {
-        let stream = self.stream_named(stream).ok_or_else(no_stream)?;
+        let stream = self.open_stream(stream)?;
         let page = if payload.is_empty() { Page::default() } else { object(payload).and_then(fields)? };
         let numbers = self.consumers.of_stream(stream);
         self.api_size += PLACE_COST * numbers.len();

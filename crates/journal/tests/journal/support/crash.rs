@@ -113,7 +113,9 @@ pub(crate) fn complaint(disk: &SimulatedDisk, told: u64, written: u64) -> Option
     if let Some(loss) = recovery.findings.kept.iter().find(|finding| finding.is_loss()) {
         return Some(format!("a crash is taken for damage: {loss}"));
     }
-    if let Some(gap) = read.gaps.first() {
+    // Behind what counts there may be what the crash cut off.
+    let torn = (recovery.last + 1, recovery.next - 1, GapCause::Torn);
+    if let Some(gap) = read.gaps.iter().find(|gap| **gap != torn) {
         return Some(format!("{gap:?} among what counts"));
     }
     let last = read.records.len() as u64;
@@ -152,8 +154,9 @@ pub(crate) fn complaint_of_second(
         }
         expected += 1;
     }
-    let is_torn_gap =
-        |&(first, last, cause)| (first, last, cause) == (first_last + 1, began - 1, GapCause::Torn);
+    let torn = [(first_last + 1, began), (recovery.last + 1, recovery.next)];
+    let torn = torn.map(|(first, next)| (first, next - 1, GapCause::Torn));
+    let is_torn_gap = |gap: &_| torn.contains(gap);
     if !read.gaps.iter().all(is_torn_gap) || expected <= told {
         return Some(format!("up to {told} was told, there is {expected}; {:?}", read.gaps));
     }

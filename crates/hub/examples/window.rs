@@ -1,0 +1,127 @@
+//! What a full de-duplication window costs: the longest turn while it fills, and the start with 1,000,000 ids on disk.
+//!
+//! `cargo run --release -p stilling-hub --example window -- FOLDER`
+//!
+//! `FOLDER` is made and removed again; it should be on the disk that is to be measured. Records have no payload but their id.
+#![expect(clippy::print_stdout, reason = "it is what the program is for")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use stilling_hub::{
+    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication, Recovered, Request,
+    Resumed, StreamConfig, Threads, Traits,
+};
+use stilling_journal::disk::file::FileDisk;
+use stilling_journal::{Batch, Config, From, Log, Read, Record};
+
+const IDS: u64 = 1_000_000;
+const KEY: HashKey = HashKey(1, 2);
+const START_NS: u64 = 1_700_000_000_000_000_000;
+
+/// Shards that take everything at once and forget it.
+struct Forgetful;
+
+impl Outlets for Forgetful {
+    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+        deliveries.clear();
+        true
+    }
+}
+
+fn headers(number: u64) -> String {
+    format!("NATS/1.0\r\nNats-Msg-Id: publisher-1-{number}\r\n\r\n")
+}
+
+fn stream(durability: Durability) -> StreamConfig {
+    StreamConfig {
+        name: "events".to_owned(),
+        subjects: vec!["events.>".to_owned()],
+        durability,
+        ..StreamConfig::default()
+    }
+}
+
+/// The longest publication of a million with ids, and all of them.
+fn fill() -> (Duration, Duration) {
+    let config = HubConfig { streams: vec![stream(Durability::None)], ..HubConfig::default() };
+    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, 0));
+    let (mut intake, mut longest, begun) = (Intake::new(), Duration::ZERO, Instant::now());
+    for number in 0..IDS {
+        let headers = headers(number);
+        intake.clear();
+        let message = Publication {
+            door: Door::Nats,
+            subject: b"events.a",
+            reply: b"",
+            headers: headers.as_bytes(),
+            payload: b"",
+            ticket: None,
+        };
+        intake.push(1, Traits::default(), &Request::Publish(message));
+        let turn = Instant::now();
+        assert_eq!(hub.take(0, &intake, 0, 1), 1);
+        longest = longest.max(turn.elapsed());
+    }
+    hub.flush();
+    assert_eq!(hub.counters().streams[0].ids.get(), IDS);
+    (longest, begun.elapsed())
+}
+
+fn open(folder: &Path) -> Log<FileDisk> {
+    let disk = FileDisk::make(folder).expect("a folder");
+    let config = Config { created_ns: START_NS, ..Config::default() };
+    Log::open(disk, "events", config).expect("it opens").0
+}
+
+/// A stream with a million ids, all within 100 seconds.
+fn write(folder: &Path) {
+    let mut log = open(folder);
+    let mut batches = [Batch::new(256 * 1024)];
+    let mut number = 0;
+    while number < IDS {
+        batches[0].begin(log.next(), START_NS + number * 100_000);
+        while number < IDS {
+            let headers = headers(number);
+            let record = Record { headers: headers.as_bytes(), ..Record::new(b"events.a", b"") };
+            if batches[0].push(&record).is_err() {
+                break;
+            }
+            number += 1;
+        }
+        log.append(&mut batches).expect("it can be written");
+    }
+    log.close().expect("it can be ended");
+}
+
+fn main() {
+    let (longest, all) = fill();
+    println!("1,000,000 publications with ids: {all:?}, the longest {longest:?}");
+
+    let folder = std::env::args().nth(1).expect("a folder to be made");
+    let folder = Path::new(&folder);
+    std::fs::create_dir(folder).expect("a folder that is not there yet");
+    write(folder);
+    let begun = Instant::now();
+    let log = open(folder);
+    let opened = begun.elapsed();
+    let resumed = Resumed { first: 1, next: log.next(), created_ns: log.created_ns() };
+    let mut recovered = Recovered::new(&stream(Durability::Disk), KEY, resumed);
+    let mut reader = log.source().read_from(From::Sequence(1));
+    loop {
+        match reader.read().expect("it can be read") {
+            Read::Batch(batch) => recovered.remember(batch),
+            Read::Gap(gap) => panic!("{gap:?}"),
+            Read::End => break,
+        }
+    }
+    let rebuilt = begun.elapsed();
+    let config = HubConfig { streams: vec![stream(Durability::Disk)], ..HubConfig::default() };
+    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, 0));
+    hub.open(0, recovered);
+    hub.flush();
+    assert_eq!(hub.counters().streams[0].ids.get(), IDS);
+    drop(log);
+    std::fs::remove_dir_all(folder).expect("it was made here");
+    println!("start with 1,000,000 ids: opening {opened:?}, with the window {rebuilt:?}");
+}

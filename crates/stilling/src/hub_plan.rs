@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use stilling_engine::cores;
-use stilling_hub::{Now, Threads};
+use stilling_hub::{Now, Threads, UnixNanos};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Config as LogConfig, Limits, LockError, Log as StreamLog, OpenError};
-use stilling_ring::Wake;
+use stilling_ring::{Time, Wake};
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
@@ -17,7 +17,7 @@ use crate::hub::{
     self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, StartGate, SteppedJournal, StreamFolder,
     Streams, Surroundings,
 };
-use crate::lifecycle::{EndUnless, Lifecycle, ReleaseOnDrop};
+use crate::lifecycle::{Calendar, EndUnless, Lifecycle, ReleaseOnDrop};
 use crate::log::Log;
 use crate::nats::Users;
 use crate::overview::Overview;
@@ -51,7 +51,9 @@ pub fn hub_in_memory(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<Vec<HubDesk>, ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::of(&hub, HubThread::Shard, Predecessor::None)? };
+    let now_ns = lifecycle.unix_nanos(Time::ZERO);
+    let plan = HubPlan::of(&hub, HubThread::Shard, Predecessor::None, now_ns)?;
+    let plan = HubPlan { secret: [1, 2, 3], ..plan };
     plan.start(shards, overview, lifecycle, None).map(|(desks, _)| desks)
 }
 
@@ -94,9 +96,9 @@ pub fn hub_on_simulated_disks(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let open = |hub, _| {
-        Streams::simulated(hub, storage.disks, (storage.log, storage.limits)).map_err(ServeError::Streams)
-    };
+    let log = LogConfig { created_ns: lifecycle.unix_nanos(Time::ZERO), ..storage.log };
+    let open =
+        |hub, _| Streams::simulated(hub, storage.disks, (log, storage.limits)).map_err(ServeError::Streams);
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
     let (desks, _) = plan.start_with(shards, overview, lifecycle, None, |logs, limits, wake| {
@@ -115,7 +117,8 @@ impl HubPlan {
         predecessor: Predecessor,
     ) -> Result<Option<HubPlan>, ServeError> {
         let plan = || {
-            HubPlan::of(&config.hub, config.hub_thread, predecessor)
+            let now_ns = Calendar::System.unix_nanos(Time::ZERO);
+            HubPlan::of(&config.hub, config.hub_thread, predecessor, now_ns)
                 .map(|plan| HubPlan { log: config.log, ..plan })
         };
         config.hub.has_listeners().then(plan).transpose()
@@ -125,6 +128,7 @@ impl HubPlan {
         config: &settings::HubConfig,
         hub_thread: HubThread,
         predecessor: Predecessor,
+        now_ns: UnixNanos,
     ) -> Result<HubPlan, ServeError> {
         let report = match predecessor {
             Predecessor::None => |_: &str| (),
@@ -137,9 +141,9 @@ impl HubPlan {
             }
             let folder = StreamFolder { path: config.data.clone(), write_method: config.write_method };
             let opened = match predecessor {
-                Predecessor::None => Streams::open(hub, folder, size_max),
+                Predecessor::None => Streams::open(hub, folder, size_max, now_ns),
                 Predecessor::Runs(_) => Streams::held(hub, folder, size_max),
-                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max) {
+                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max, now_ns) {
                     Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, folder, size_max),
                     outcome => outcome,
                 },
@@ -246,7 +250,7 @@ impl<D: Disk> HubPlan<D> {
             Arc::clone(&shards[0])
         };
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
-        let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
+        let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
         let waits = opened.are_held();
         if waits {
@@ -289,7 +293,7 @@ impl<D: Disk> HubPlan<D> {
             let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
             let began = Instant::now();
             runner.run(&wake, || Now {
-                unix_ns: lifecycle.unix_nanos(stilling_ring::Time::ZERO),
+                unix_ns: lifecycle.unix_nanos(Time::ZERO),
                 steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             });
             guard.served = true;

@@ -1,6 +1,7 @@
 //! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
 
 use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
 use std::time::Instant;
 
 use stilling_engine::cores;
@@ -160,7 +161,7 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
-    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
         self.start_with(shards, overview, lifecycle, closers, hub::start_threads)
     }
 }
@@ -216,8 +217,7 @@ impl<D: Disk> HubPlan<D> {
 
     /// Wakes what waits for a change of the server's life.
     pub(crate) fn wake(&self) -> Arc<Wake> {
-        let thread = Arc::clone(&self.opening_thread);
-        Arc::new(Wake::new(move || thread.get().into_iter().for_each(std::thread::Thread::unpark)))
+        wake_of(&self.opening_thread)
     }
 
     /// As [`start`](HubPlan::start), with the journal started by `start_journal`.
@@ -228,7 +228,7 @@ impl<D: Disk> HubPlan<D> {
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
         start_journal: impl FnOnce(Vec<StreamLog<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
-    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
         let HubPlan {
             opened,
             opening_thread,
@@ -242,13 +242,8 @@ impl<D: Disk> HubPlan<D> {
             ..
         } = self;
         let [key, other_key, id] = secret;
-        let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
-        let wake = if has_thread {
-            let sleeper = Arc::clone(&sleeper);
-            Arc::new(Wake::new(move || sleeper.get().into_iter().for_each(std::thread::Thread::unpark)))
-        } else {
-            Arc::clone(&shards[0])
-        };
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = if has_thread { wake_of(&sleeper) } else { Arc::clone(&shards[0]) };
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
         let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
@@ -299,9 +294,14 @@ impl<D: Disk> HubPlan<D> {
             guard.served = true;
             drop(runner);
         };
-        let thread =
-            std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
         let _ = sleeper.set(thread.thread().clone());
         Ok((desks, Some(thread)))
     }
+}
+
+/// Wakes a thread, as soon as it is known.
+fn wake_of(thread: &Arc<OnceLock<Thread>>) -> Arc<Wake> {
+    let thread = Arc::clone(thread);
+    Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)))
 }

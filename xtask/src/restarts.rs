@@ -3,10 +3,13 @@
 //! Each driver's servers succeed each other while clients publish over NATS, HTTP and syslog: every acknowledged message has
 //! to be stored once, every datagram too, and no request may fail. It is the end-to-end test of the same name, for longer.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use clap::Args;
 
 use crate::Outcome;
-use crate::steps::{Steps, cargo};
+use crate::steps::{Steps, cargo, shown};
 
 /// The test that does it.
 const TEST: &str = "published_messages_are_stored_once_and_no_datagram_is_lost";
@@ -29,9 +32,62 @@ impl Arguments {
                 let name = format!("hand_over::streams::{driver}::{TEST}");
                 let mut command = cargo(["test", "-p", "stilling-cli", "--test", "serve", "--", "--exact"]);
                 command.arg(name).env("STILLING_RESTARTS", each.to_string());
-                steps.command(&format!("{each} restarts {driver}"), &mut command)?;
+                steps.act(&format!("{each} restarts {driver}"), || run_one_test(&mut command))?;
             }
             Ok(())
         })
+    }
+}
+
+/// Runs a test command, passes its output on, and checks that it ran one test: a name that no test has any more is no error
+/// of cargo's.
+fn run_one_test(command: &mut Command) -> Outcome {
+    let shown = shown(command);
+    println!("$ {shown}");
+    let spawned = command.stdout(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| format!("`{shown}` does not start: {error}"))?;
+    let mut has_passed = false;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            has_passed |= is_one_passed(&line);
+            println!("{line}");
+        }
+    }
+    let status = child.wait()?;
+    match (status.success(), has_passed) {
+        (true, true) => Ok(()),
+        (true, false) => Err(format!("no test ran; look at its name in\n    {shown}").into()),
+        (false, _) => Err(format!("{status}; repeat it with\n    {shown}").into()),
+    }
+}
+
+/// Whether this is the summary of exactly one test that passed.
+fn is_one_passed(line: &str) -> bool {
+    line.starts_with("test result: ok. 1 passed; 0 failed; 0 ignored;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_the_test_is_a_failure() {
+        let summary = |passed: u32, ignored: u32| {
+            format!(
+                "echo 'test result: ok. {passed} passed; 0 failed; {ignored} ignored; 0 measured; 9 filtered out'"
+            )
+        };
+        let run = |script: &str| run_one_test(Command::new("sh").args(["-c", script]));
+        assert!(run(&summary(1, 0)).is_ok());
+        for (script, reason) in [
+            (summary(0, 0), "no test ran"),
+            (summary(0, 1), "no test ran"),
+            (summary(11, 0), "no test ran"),
+            (summary(1, 0) + "; exit 3", "repeat it"),
+        ] {
+            let error = run(&script).expect_err("it is no success").to_string();
+            assert!(error.contains(reason), "{error}");
+        }
     }
 }

@@ -16,7 +16,8 @@ impl Figure {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set(&self, value: u64) {
+    /// Sets it; for the one thread that changes it.
+    pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
@@ -44,6 +45,8 @@ pub struct Counters {
     pub offered: Figure,
     /// Steps in which the subscriptions and consumers of connections that have left were taken apart.
     pub left: Figure,
+    /// Log lines that were dropped because the log was written too slowly; counted by the hub's runner.
+    pub log_lines_dropped: Figure,
     losses: [[Figure; Loss::ALL.len()]; Door::ALL.len()],
     /// The streams, by their numbers.
     pub streams: Vec<StreamCounters>,

@@ -4,8 +4,9 @@
 //! the latest one of its kind is reported when the time is over, with the number of those before it.
 
 use std::fmt::Write;
-use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, RwLock, TryLockError};
+use std::{hint, io};
 
 use stilling_journal::{Gap, GapCause};
 
@@ -66,21 +67,42 @@ impl StreamHealth {
     }
 }
 
-/// A [`StreamHealth`] that the hub writes and other threads read.
+/// A [`StreamHealth`] that the hub writes and other threads read. Neither waits for the other, wherever that is suspended.
+///
+/// The hub writes the copy that is not the newest, and names it the newest afterwards. A reader of the other copy keeps the
+/// hub from writing it, and the hub tries again in its next turn.
 #[derive(Debug, Default)]
-pub struct SharedHealth(Mutex<StreamHealth>);
+pub struct SharedHealth {
+    copies: [RwLock<StreamHealth>; 2],
+    /// The index of the newest copy.
+    newest: AtomicUsize,
+}
 
 impl SharedHealth {
-    /// A copy of it. Waits for no more than another copy.
+    /// A copy of it. Looks again if the hub has written twice meanwhile.
     #[must_use]
     pub fn get(&self) -> StreamHealth {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        loop {
+            match self.copies[self.newest.load(Ordering::Acquire)].try_read() {
+                Ok(health) => return health.clone(),
+                Err(TryLockError::Poisoned(health)) => return health.into_inner().clone(),
+                Err(TryLockError::WouldBlock) => hint::spin_loop(),
+            }
+        }
     }
 
-    /// Returns whether it could be set at once; if not, it is being copied.
+    /// Returns whether it could be set at once; if not, the copy to be written is being read. For the hub's thread alone.
     fn set(&self, health: &StreamHealth) -> bool {
-        let place = self.0.try_lock();
-        place.map(|mut place| *place = health.clone()).is_ok()
+        let older = 1 - self.newest.load(Ordering::Relaxed);
+        let mut copy = match self.copies[older].try_write() {
+            Ok(copy) => copy,
+            Err(TryLockError::Poisoned(copy)) => copy.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        *copy = health.clone();
+        drop(copy);
+        self.newest.store(older, Ordering::Release);
+        true
     }
 }
 
@@ -420,6 +442,24 @@ mod tests {
         log.removed_before(11);
         log.passed_over(damaged);
         assert_eq!(log.damaged, 7, "sequences below what is kept are not remembered");
+    }
+
+    /// A reader or a writer that is suspended in the middle keeps no other from reading.
+    #[test]
+    fn health_is_read_beside_a_suspended_reader_and_a_suspended_writer() {
+        let health = |reason: &str| StreamHealth { reason: Some(reason.into()), ..StreamHealth::default() };
+        let shared = SharedHealth::default();
+        let is = |reason: &str| shared.get().reason.as_deref() == Some(reason);
+        assert!(shared.set(&health("first")) && is("first"));
+        let reader = shared.copies[shared.newest.load(Ordering::Relaxed)].read().expect("no panic");
+        assert!(is("first"));
+        assert!(shared.set(&health("second")) && is("second"));
+        assert!(!shared.set(&health("third")) && is("second"), "the reader still has the older copy");
+        drop(reader);
+        let writer = shared.copies[1 - shared.newest.load(Ordering::Relaxed)].write().expect("no panic");
+        assert!(is("second"));
+        drop(writer);
+        assert!(shared.set(&health("third")) && is("third"));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use crate::limits::{
 };
 use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
+use crate::retention::Removals;
 use crate::scan::Expected;
 use crate::segments::{Previous, Segment, Shared};
 use crate::trouble::{AppendError, Frozen, Trouble};
@@ -77,6 +78,7 @@ pub struct Log<D: Disk> {
     cut: Option<(String, u64)>,
     /// An empty segment that was removed for the next one, as long as that has not been made.
     replaced: Option<Arc<Segment>>,
+    pub(crate) removals: Removals,
     /// Whether the names of the directory and those above it are durable.
     is_anchored: bool,
     frozen: Option<Frozen>,
@@ -131,6 +133,7 @@ impl<D: Disk> Log<D> {
             unfinished: survey.unfinished,
             cut: survey.cut,
             replaced: None,
+            removals: Removals::default(),
             is_anchored: false,
             frozen: None,
             failed_write: None,

@@ -11,6 +11,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use stilling_ring::planted;
+
 use crate::disk::{Disk, DiskFile};
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::record::Records;
@@ -254,6 +256,10 @@ impl<D: Disk> Reader<D> {
         let is_whole = place.is_whole(&mut self.window, offset, &header).map_err(unreadable)?;
         place.offset = behind;
         if !is_whole {
+            if planted!("untold damage") {
+                self.next = header.last() + 1;
+                return Ok(None);
+            }
             return Ok(Some(self.gap(Some(header.last()), GapCause::Damaged)));
         }
         let from = std::mem::replace(&mut self.next, header.last() + 1);
@@ -301,6 +307,10 @@ impl<D: Disk> Reader<D> {
             (Some(here), Some(previous)) if previous.first == here.first => GapCause::Torn,
             _ => GapCause::Damaged,
         };
+        if cause == GapCause::Damaged && planted!("untold segment") {
+            self.next = behind.first;
+            return Ok(None);
+        }
         Ok(Some(self.gap(Some(behind.first - 1), cause)))
     }
 

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use stilling_ring::planted;
+
 use crate::disk::{Disk, DiskFile, Entry};
 use crate::finding::{Finding, Findings, OpenError};
 use crate::format::record::RECORD_HEADER_SIZE;
@@ -100,7 +102,7 @@ pub(crate) fn survey<D: Disk>(disk: &D, stream: Option<&str>) -> Result<Survey, 
     for at in 0..files.len() {
         survey.take(disk, &files, at, &mut last)?;
     }
-    survey.finish(files.last());
+    survey.finish(&files);
     survey.miss_first(files.first(), &all);
     for (found, written) in without_batch {
         survey.pass_over(&found, written);
@@ -177,7 +179,7 @@ impl Survey {
             (Some(next), Some(header), Some(own)) => {
                 let judged = Judged {
                     last: header.previous_last.max(found.first - 1),
-                    end: sealed_end(disk, found, own, self.stream_id),
+                    end: sealed_end(disk, found, own, self.stream_id)?,
                     newest_ns: next.header.as_ref().map_or(0, |next| next.created_ns),
                     epoch: own.epoch,
                     ..Judged::default()
@@ -242,18 +244,17 @@ impl Survey {
         }
     }
 
-    fn finish(&mut self, newest: Option<&Found>) {
+    /// Creation time and window come from the newest headers that have them: the newest segment's own may be damaged.
+    fn finish(&mut self, files: &[Found]) {
         let recovery = &mut self.recovery;
         recovery.segments = self.segments.len();
         recovery.next = recovery.next.max(1);
         recovery.first = self.segments.first().map_or(recovery.next, |segment| segment.first);
-        recovery.created_ns = self.segments.first().map_or(0, |segment| segment.created_ns);
-        if let Some(header) = newest.and_then(|newest| newest.header.as_ref()) {
-            if header.stream_created_ns > 0 {
-                recovery.created_ns = header.stream_created_ns;
-            }
-            recovery.deduplicate_from = header.deduplicate_from;
-        }
+        let headers = || files.iter().filter_map(|found| found.header.as_ref());
+        let of_stream = headers().rev().map(|header| header.stream_created_ns).find(|at| *at > 0);
+        let of_oldest = || headers().map(|header| header.created_ns).find(|at| *at > 0);
+        recovery.created_ns = of_stream.or_else(of_oldest).unwrap_or(0);
+        recovery.deduplicate_from = headers().next_back().map_or(0, |header| header.deduplicate_from);
     }
 }
 
@@ -262,7 +263,11 @@ fn find<D: Disk>(disk: &D, stream: Option<&str>, findings: &mut Findings) -> Res
     let refused = |place: String| move |source| OpenError::Disk { place, source };
     let mut found = Vec::new();
     let mut block = vec![0; BLOCK_SIZE];
-    for entry in disk.list().map_err(refused(disk.place()))? {
+    let entries = match disk.list() {
+        Err(_) if planted!("unlisted folder") => Vec::new(),
+        outcome => outcome.map_err(refused(disk.place()))?,
+    };
+    for entry in entries {
         let Some(first) = first_of(&entry.name) else {
             findings.add(Finding::Foreign { file: entry.name, reason: "it is not named like a segment" });
             continue;
@@ -328,25 +333,28 @@ fn scan_found<D: Disk>(
 
 /// The end of what was written to a segment that another one follows. It was cut there when that one was made, unless a crash
 /// has undone the cut; then the file has its first size, and what is blank at its end must not count for retention.
-fn sealed_end<D: Disk>(disk: &D, found: &Found, own: &SegmentHeader, stream_id: Option<u64>) -> u64 {
-    let size = found.entry.size;
+fn sealed_end<D: Disk>(
+    disk: &D,
+    found: &Found,
+    own: &SegmentHeader,
+    stream_id: Option<u64>,
+) -> Result<u64, OpenError> {
+    let (name, size) = (&found.entry.name, found.entry.size);
     if size < own.size {
-        return size;
+        return Ok(size);
     }
     let mut block = [0; BLOCK_SIZE];
-    let last_block = size.saturating_sub(BLOCK_SIZE as u64);
-    let is_full = disk
-        .open(&found.entry.name)
-        .and_then(|file| file.read_at(last_block, &mut block))
-        // Bytes that cannot be read count; their readers report them.
-        .map_or(true, |length| block[..length].iter().any(|byte| *byte != 0));
-    if is_full {
-        return size;
+    let offset = size.saturating_sub(BLOCK_SIZE as u64);
+    let place = format!("{}/{name}", disk.place());
+    let file = disk.open(name).map_err(|source| OpenError::Disk { place, source })?;
+    let length = file
+        .read_at(offset, &mut block)
+        .map_err(|source| ReadError { offset, source }.at_opening(&disk.place(), name))?;
+    if block[..length].iter().any(|byte| *byte != 0) {
+        return Ok(size);
     }
-    scan_found(disk, found, stream_id)
-        .ok()
-        .and_then(|(_, stretches)| blank_behind(&stretches))
-        .unwrap_or(size)
+    let (_, stretches) = scan_found(disk, found, stream_id)?;
+    Ok(blank_behind(&stretches).unwrap_or(size))
 }
 
 /// Where the blank space at the end of a file begins, if there is any.

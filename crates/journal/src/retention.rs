@@ -26,44 +26,67 @@ pub struct Removed {
     pub bytes: u64,
 }
 
+/// What retention has begun and not finished.
+#[derive(Debug, Default)]
+pub(crate) struct Removals {
+    /// The directory has not been synced since a segment was removed.
+    needs_sync: bool,
+    /// Removed, and in no answer yet.
+    unreported: Removed,
+}
+
 impl<D: Disk> Log<D> {
     /// Removes the segments that need not be kept at `now_ns`, Unix time in nanoseconds. Nothing from `keep_from` on is
     /// removed, whatever the bounds say: a snapshot may need it. Readers that are in a removed segment finish it.
     ///
-    /// Each removal is made durable before the next, so that a crash never leaves a hole in the middle.
+    /// Each removal is made durable before the next, so that a crash never leaves a hole in the middle. One that could not
+    /// be made durable is synced first in the next call.
     ///
     /// # Errors
-    /// The system's, with the file, if one cannot be removed or that cannot be made durable. The log goes on. A file that is
-    /// not there any more counts as removed.
-    pub fn retain(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
-        let mut removed = Removed::default();
-        loop {
-            let list = self.shared().list();
-            let [oldest, next, ..] = &list[..] else { return Ok(removed) };
-            let oldest_end = next.first;
-            let bytes: u64 = list.iter().map(|segment| segment.written()).sum();
-            let behind: u64 = list.iter().skip(1).map(|segment| segment.records()).sum();
-            let too_large = retention.bytes_max.is_some_and(|most| bytes > most);
-            let too_many = retention.records.is_some_and(|least| behind >= least);
-            let too_old = retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
-            if !(too_large || too_many || too_old) || oldest_end > keep_from {
-                return Ok(removed);
-            }
-            let (name, size) = (oldest.name.clone(), oldest.size());
-            drop(list);
-            let place = self.disk().place();
-            let refused = |what: String, error: io::Error| {
-                io::Error::new(error.kind(), format!("stream {}: {what}: {error}", self.name()))
-            };
-            self.disk()
-                .remove(&name)
-                .or_else(gone_is_removed)
-                .map_err(|error| refused(format!("cannot remove {place}/{name}"), error))?;
+    /// The system's, with the file, if one cannot be removed or that cannot be made durable. The log goes on, and what was
+    /// removed before the error is counted by the next call that succeeds. A file that is not there any more counts as
+    /// removed.
+    pub fn retain(&mut self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
+        self.sync_removals()?;
+        while let Some((name, size)) = self.removable(retention, now_ns, keep_from) {
+            let outcome = self.disk().remove(&name).or_else(gone_is_removed);
+            outcome.map_err(|error| {
+                let what = format!("cannot remove {}/{name}", self.disk().place());
+                self.refused(&what, &error)
+            })?;
             self.shared().list().remove(0);
-            self.disk().sync().map_err(|error| refused(format!("cannot sync {place}"), error))?;
-            removed.segments += 1;
-            removed.bytes += size;
+            self.removals.needs_sync = true;
+            self.removals.unreported.segments += 1;
+            self.removals.unreported.bytes += size;
+            self.sync_removals()?;
         }
+        Ok(std::mem::take(&mut self.removals.unreported))
+    }
+
+    /// The oldest segment with its size, if it need not be kept.
+    fn removable(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> Option<(String, u64)> {
+        let list = self.shared().list();
+        let [oldest, next, ..] = &list[..] else { return None };
+        let bytes: u64 = list.iter().map(|segment| segment.written()).sum();
+        let behind: u64 = list.iter().skip(1).map(|segment| segment.records()).sum();
+        let too_large = retention.bytes_max.is_some_and(|most| bytes > most);
+        let too_many = retention.records.is_some_and(|least| behind >= least);
+        let too_old = retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
+        let is_due = (too_large || too_many || too_old) && next.first <= keep_from;
+        is_due.then(|| (oldest.name.clone(), oldest.size()))
+    }
+
+    fn sync_removals(&mut self) -> io::Result<()> {
+        if self.removals.needs_sync {
+            let outcome = self.disk().sync();
+            outcome.map_err(|error| self.refused(&format!("cannot sync {}", self.disk().place()), &error))?;
+            self.removals.needs_sync = false;
+        }
+        Ok(())
+    }
+
+    fn refused(&self, what: &str, error: &io::Error) -> io::Error {
+        io::Error::new(error.kind(), format!("stream {}: {what}: {error}", self.name()))
     }
 
     /// Bytes of all segments together, padding and preallocated space included.

@@ -84,10 +84,13 @@ impl Rounds {
                     pending.batches.push(batch);
                 }
                 Request::Retain { stream, retention, now_ns, keep_from } => {
-                    let log = logs.get(stream as usize);
-                    let removed = log.map(|log| log.retain(&retention, now_ns, keep_from));
-                    let removed = removed.unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()));
-                    let first = log.map_or(0, |log| log.source().first().unwrap_or_else(|| log.next()));
+                    let (removed, first) = match logs.get_mut(stream as usize) {
+                        Some(log) => {
+                            let removed = log.retain(&retention, now_ns, keep_from);
+                            (removed, log.source().first().unwrap_or_else(|| log.next()))
+                        }
+                        None => (Err(io::ErrorKind::NotFound.into()), 0),
+                    };
                     self.reply(Answer::Retained { stream, removed, first }, None);
                 }
             }

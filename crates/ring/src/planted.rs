@@ -20,6 +20,10 @@
 //! | `unsynced acknowledgement` | journal | what a failed write had is acknowledged |
 //! | `lost retry` | journal | what waits for room is acknowledged and forgotten |
 //! | `unsynced tail` | journal | what recovery found is trusted although no sync is known to cover it |
+//! | `unread block` | journal | a block that cannot be read counts as blank when a stream is opened |
+//! | `unlisted folder` | journal | a folder that cannot be listed counts as empty when a stream is opened |
+//! | `untold damage` | journal | a reader passes over a damaged batch without a gap |
+//! | `untold segment` | journal | a reader passes over a missing segment without a gap |
 //! | `forgotten window` | server | message ids from before a restart are not known any more |
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `previous tenant` | a shard | mail for a connection that is gone reaches the next one in its slot |

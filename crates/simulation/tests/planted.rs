@@ -24,7 +24,7 @@ const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost
 const UNREAD: &str = "fullness closes the asking connection";
 
 /// Bugs that show where streams are on disk.
-const ON_DISK: [&str; 11] = [
+const ON_DISK: [&str; 15] = [
     "early watermark",
     "unsynced directory",
     "missing sync",
@@ -36,6 +36,10 @@ const ON_DISK: [&str; 11] = [
     "double acknowledgement",
     "early sight",
     "previous tenant",
+    "unread block",
+    "unlisted folder",
+    "untold damage",
+    "untold segment",
 ];
 
 type World = fn(u64) -> Option<Failure>;

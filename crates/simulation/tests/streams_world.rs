@@ -34,7 +34,7 @@ fn sums(bias: Bias) -> (Totals, Vec<(&'static str, u64)>) {
     (totals, sums)
 }
 
-fn figures(events: &Events) -> [(&'static str, u64); 14] {
+fn figures(events: &Events) -> [(&'static str, u64); 19] {
     [
         ("power failures", events.power),
         ("kills", events.kills),
@@ -48,6 +48,11 @@ fn figures(events: &Events) -> [(&'static str, u64); 14] {
         ("short hangs", events.short_hangs),
         ("long hangs", events.long_hangs),
         ("frozen streams", events.frozen),
+        ("openings that could not read", events.unread_openings),
+        ("openings that could not list", events.unlisted_openings),
+        ("removed segments", events.removed_segments),
+        ("flipped bytes", events.flipped),
+        ("lost records", events.lost),
         ("removals by retention", events.removals),
         ("records", events.records),
     ]

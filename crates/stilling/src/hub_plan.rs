@@ -1,15 +1,16 @@
 //! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
 
 use std::sync::{Arc, OnceLock};
+use std::thread::{self, Thread};
 use std::time::Instant;
 
 use stilling_engine::cores;
-use stilling_hub::{Now, Threads};
+use stilling_hub::{Now, Threads, UnixNanos};
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Config as LogConfig, Limits, LockError, Log as StreamLog, OpenError};
-use stilling_ring::Wake;
+use stilling_ring::{Time, Wake};
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
@@ -17,7 +18,7 @@ use crate::hub::{
     self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, StartGate, SteppedJournal, StreamFolder,
     Streams, Surroundings,
 };
-use crate::lifecycle::{EndUnless, Lifecycle, ReleaseOnDrop};
+use crate::lifecycle::{Calendar, EndUnless, Lifecycle, ReleaseOnDrop};
 use crate::log::Log;
 use crate::nats::Users;
 use crate::overview::Overview;
@@ -51,7 +52,9 @@ pub fn hub_in_memory(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<Vec<HubDesk>, ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::of(&hub, HubThread::Shard, Predecessor::None)? };
+    let now_ns = lifecycle.unix_nanos(Time::ZERO);
+    let plan = HubPlan::of(&hub, HubThread::Shard, Predecessor::None, now_ns)?;
+    let plan = HubPlan { secret: [1, 2, 3], ..plan };
     plan.start(shards, overview, lifecycle, None).map(|(desks, _)| desks)
 }
 
@@ -94,9 +97,9 @@ pub fn hub_on_simulated_disks(
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let open = |hub, _| {
-        Streams::simulated(hub, storage.disks, (storage.log, storage.limits)).map_err(ServeError::Streams)
-    };
+    let log = LogConfig { created_ns: lifecycle.unix_nanos(Time::ZERO), ..storage.log };
+    let open =
+        |hub, _| Streams::simulated(hub, storage.disks, (log, storage.limits)).map_err(ServeError::Streams);
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
     let mut stepped = None;
     let (desks, _) = plan.start_with(shards, overview, lifecycle, None, |logs, limits, wake| {
@@ -115,7 +118,8 @@ impl HubPlan {
         predecessor: Predecessor,
     ) -> Result<Option<HubPlan>, ServeError> {
         let plan = || {
-            HubPlan::of(&config.hub, config.hub_thread, predecessor)
+            let now_ns = Calendar::System.unix_nanos(Time::ZERO);
+            HubPlan::of(&config.hub, config.hub_thread, predecessor, now_ns)
                 .map(|plan| HubPlan { log: config.log, ..plan })
         };
         config.hub.has_listeners().then(plan).transpose()
@@ -125,6 +129,7 @@ impl HubPlan {
         config: &settings::HubConfig,
         hub_thread: HubThread,
         predecessor: Predecessor,
+        now_ns: UnixNanos,
     ) -> Result<HubPlan, ServeError> {
         let report = match predecessor {
             Predecessor::None => |_: &str| (),
@@ -137,9 +142,9 @@ impl HubPlan {
             }
             let folder = StreamFolder { path: config.data.clone(), write_method: config.write_method };
             let opened = match predecessor {
-                Predecessor::None => Streams::open(hub, folder, size_max),
+                Predecessor::None => Streams::open(hub, folder, size_max, now_ns),
                 Predecessor::Runs(_) => Streams::held(hub, folder, size_max),
-                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max) {
+                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max, now_ns) {
                     Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, folder, size_max),
                     outcome => outcome,
                 },
@@ -156,7 +161,7 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
-    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
         self.start_with(shards, overview, lifecycle, closers, hub::start_threads)
     }
 }
@@ -212,8 +217,7 @@ impl<D: Disk> HubPlan<D> {
 
     /// Wakes what waits for a change of the server's life.
     pub(crate) fn wake(&self) -> Arc<Wake> {
-        let thread = Arc::clone(&self.opening_thread);
-        Arc::new(Wake::new(move || thread.get().into_iter().for_each(std::thread::Thread::unpark)))
+        wake_of(&self.opening_thread)
     }
 
     /// As [`start`](HubPlan::start), with the journal started by `start_journal`.
@@ -224,7 +228,7 @@ impl<D: Disk> HubPlan<D> {
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
         start_journal: impl FnOnce(Vec<StreamLog<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
-    ) -> Result<(Vec<HubDesk>, Option<std::thread::JoinHandle<()>>), ServeError> {
+    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
         let HubPlan {
             opened,
             opening_thread,
@@ -238,15 +242,10 @@ impl<D: Disk> HubPlan<D> {
             ..
         } = self;
         let [key, other_key, id] = secret;
-        let sleeper = Arc::new(OnceLock::<std::thread::Thread>::new());
-        let wake = if has_thread {
-            let sleeper = Arc::clone(&sleeper);
-            Arc::new(Wake::new(move || sleeper.get().into_iter().for_each(std::thread::Thread::unpark)))
-        } else {
-            Arc::clone(&shards[0])
-        };
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = if has_thread { wake_of(&sleeper) } else { Arc::clone(&shards[0]) };
         let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
-        let started_ns = lifecycle.unix_nanos(stilling_ring::Time::ZERO);
+        let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
         let waits = opened.are_held();
         if waits {
@@ -289,15 +288,20 @@ impl<D: Disk> HubPlan<D> {
             let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
             let began = Instant::now();
             runner.run(&wake, || Now {
-                unix_ns: lifecycle.unix_nanos(stilling_ring::Time::ZERO),
+                unix_ns: lifecycle.unix_nanos(Time::ZERO),
                 steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
             });
             guard.served = true;
             drop(runner);
         };
-        let thread =
-            std::thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
         let _ = sleeper.set(thread.thread().clone());
         Ok((desks, Some(thread)))
     }
+}
+
+/// Wakes a thread, as soon as it is known.
+fn wake_of(thread: &Arc<OnceLock<Thread>>) -> Arc<Wake> {
+    let thread = Arc::clone(thread);
+    Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)))
 }

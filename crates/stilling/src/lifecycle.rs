@@ -40,6 +40,18 @@ pub enum Calendar {
     From(u64),
 }
 
+impl Calendar {
+    /// Nanoseconds since 1970.
+    pub(crate) fn unix_nanos(self, now: Time) -> u64 {
+        match self {
+            Calendar::System => SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
+            Calendar::From(start) => start * 1_000_000_000 + now.as_nanos(),
+        }
+    }
+}
+
 /// Shared by all shards and the signal handler.
 #[derive(Debug)]
 pub struct Lifecycle {
@@ -227,12 +239,7 @@ impl Lifecycle {
 
     /// Nanoseconds since 1970.
     pub fn unix_nanos(&self, now: Time) -> u64 {
-        match self.calendar {
-            Calendar::System => SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
-            Calendar::From(start) => start * 1_000_000_000 + now.as_nanos(),
-        }
+        self.calendar.unix_nanos(now)
     }
 
     /// Seconds since 1970.

@@ -1,11 +1,13 @@
 //! Lines for the log, written by a thread of their own: a shard never waits for whatever reads them.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Lines that wait to be written. Full: further lines are dropped.
+/// Lines that wait to be written. Full: further lines are dropped and counted.
 const LINES_MAX: usize = 256;
 
 /// How long the end of the server waits until the last lines are written.
@@ -15,6 +17,9 @@ const LAST_LINES_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Log {
     lines: Option<SyncSender<String>>,
+    dropped: u64,
+    /// Dropped lines that no written line has reported.
+    unreported: Arc<AtomicU64>,
     is_done: Receiver<()>,
 }
 
@@ -23,29 +28,104 @@ impl Log {
     ///
     /// # Errors
     /// The thread could not be started.
-    pub(crate) fn start(write: fn(&str)) -> io::Result<Log> {
+    pub(crate) fn start(write: impl Fn(&str) + Send + 'static) -> io::Result<Log> {
         let (lines, to_write) = sync_channel::<String>(LINES_MAX);
         let (done, is_done) = sync_channel(1);
+        let unreported = Arc::new(AtomicU64::new(0));
+        let rest = Arc::clone(&unreported);
         thread::Builder::new().name("log".to_owned()).spawn(move || {
             for line in to_write {
                 write(&line);
             }
+            let rest = rest.load(Ordering::Acquire);
+            if rest > 0 {
+                write(&report(rest));
+            }
             let _ = done.send(());
         })?;
-        Ok(Log { lines: Some(lines), is_done })
+        Ok(Log { lines: Some(lines), dropped: 0, unreported, is_done })
     }
 
-    /// Has a line written, if there is room for it. Never blocks.
-    pub(crate) fn line(&self, line: String) {
-        if let Some(lines) = &self.lines {
-            let _ = lines.try_send(line);
-        }
+    /// Has a line written, if there is room for it. Never blocks. A dropped line is counted, and the next line that finds
+    /// room reports how many were.
+    pub(crate) fn line(&mut self, line: String) {
+        let Some(lines) = &self.lines else { return };
+        let unreported = self.unreported.load(Ordering::Relaxed);
+        let line = if unreported > 0 { format!("{line} ({})", report(unreported)) } else { line };
+        let unreported = match lines.try_send(line) {
+            Ok(()) => 0,
+            Err(_) => {
+                self.dropped += 1;
+                unreported + 1
+            }
+        };
+        self.unreported.store(unreported, Ordering::Release);
     }
+
+    /// Lines dropped so far.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+}
+
+fn report(count: u64) -> String {
+    format!("{count} log lines before this one were dropped: the log is written too slowly")
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         drop(self.lines.take());
         let _ = self.is_done.recv_timeout(LAST_LINES_TIMEOUT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// A log whose thread writes nothing before something is sent, or the sender is dropped.
+    fn held() -> (Log, std::sync::mpsc::Sender<()>, Receiver<String>) {
+        let (release, held) = channel::<()>();
+        let (written, lines) = channel();
+        let log = Log::start(move |line: &str| {
+            let _ = held.recv();
+            let _ = written.send(line.to_owned());
+        });
+        (log.expect("a thread starts"), release, lines)
+    }
+
+    #[test]
+    fn dropped_lines_are_counted_and_reported_by_the_next_one() {
+        let (mut log, release, lines) = held();
+        let mut taken = 0;
+        while log.dropped() < 3 {
+            log.line(format!("line {taken}"));
+            taken += 1;
+        }
+        drop(release);
+        // The thread has room again when it has written one.
+        assert_eq!(lines.recv().as_deref(), Ok("line 0"));
+        while log.unreported.load(Ordering::Relaxed) > 0 {
+            log.line("after".to_owned());
+        }
+        let dropped = log.dropped();
+        drop(log);
+        let lines: Vec<String> = lines.iter().collect();
+        let last = lines.last().expect("lines were written");
+        assert_eq!(*last, format!("after ({})", report(dropped)));
+        assert!(lines.iter().filter(|line| line.contains("dropped")).count() == 1, "{lines:?}");
+    }
+
+    #[test]
+    fn lines_dropped_at_the_end_are_reported_by_a_line_of_their_own() {
+        let (mut log, release, lines) = held();
+        while log.dropped() < 2 {
+            log.line("line".to_owned());
+        }
+        drop(release);
+        drop(log);
+        assert_eq!(lines.iter().last(), Some(report(2)));
     }
 }

@@ -142,9 +142,21 @@ fn said(words: &str, name: &str, path: &str) -> Outcome {
     }
 }
 
-/// Text for a cell: no bars, no links that only rustdoc understands.
+/// Text for a cell: no bars, and plain code names instead of links, whose targets only rustdoc knows.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace("[`", "`").replace("`]", "`")
+    let text = text.replace('|', "\\|");
+    let mut parts = text.split("[`");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = part.split_once("`]").unwrap_or((part, ""));
+        let rest = match rest.strip_prefix('(').and_then(|target| target.split_once(')')) {
+            Some((target, behind)) if !target.contains(char::is_whitespace) => behind,
+            _ => rest,
+        };
+        let end = if part.contains("`]") { "`" } else { "" };
+        plain += &format!("`{name}{end}{rest}");
+    }
+    plain
 }
 
 #[cfg(test)]
@@ -157,6 +169,18 @@ mod tests {
         if let Err(error) = check() {
             panic!("{error}");
         }
+    }
+
+    #[test]
+    fn links_become_code_names() {
+        assert_eq!(
+            cell("See [`A`](crate::a::A) and [`B`], (too) | [`c`] (d)."),
+            "See `A` and `B`, (too) \\| `c` (d)."
+        );
+        assert_eq!(
+            cell("Bytes of [`Self::x`](Self::x), `y`, [1] and [`z"),
+            "Bytes of `Self::x`, `y`, [1] and `z"
+        );
     }
 
     #[test]

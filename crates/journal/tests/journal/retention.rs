@@ -2,7 +2,7 @@
 
 use crate::support::{Random, batch, content, content_from, open, time_of};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
-use stilling_journal::{Config, Disk, From, Gap, GapCause, Log, Read, Removed, Retention};
+use stilling_journal::{Config, Disk, Finding, From, Gap, GapCause, Log, Read, Removed, Retention};
 
 const SEGMENT_SIZE: u64 = 16_384;
 
@@ -20,7 +20,7 @@ fn ten_segments() -> (SimulatedDisk, Log<SimulatedDisk>) {
 
 #[track_caller]
 fn check(retention: Retention, now_ns: u64, keep_from: u64, segments_left: usize) {
-    let (disk, log) = ten_segments();
+    let (disk, mut log) = ten_segments();
     let removed = log.retain(&retention, now_ns, keep_from).expect("the disk refuses nothing");
     assert_eq!(disk.files().len(), segments_left);
     let gone = 10 - segments_left;
@@ -67,7 +67,7 @@ fn nothing_goes_that_a_snapshot_needs() {
 
 #[test]
 fn a_reader_in_a_removed_segment_finishes_it() {
-    let (_, log) = ten_segments();
+    let (_, mut log) = ten_segments();
     let mut reader = log.source().read_from(From::Sequence(1));
     assert!(matches!(reader.read(), Ok(Read::Batch(_))));
     log.retain(&Retention { records: Some(6), ..Retention::default() }, 0, u64::MAX)
@@ -85,7 +85,7 @@ fn a_crash_during_retention_leaves_no_hole() {
     let (disk, log) = ten_segments();
     drop(log);
     let begin = disk.record();
-    let (log, _) = open(&disk, SEGMENT_SIZE);
+    let (mut log, _) = open(&disk, SEGMENT_SIZE);
     log.retain(&Retention { records: Some(24), ..Retention::default() }, 0, u64::MAX)
         .expect("nothing refuses");
     let history = disk.history();
@@ -171,7 +171,7 @@ fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
 /// gone counts as removed.
 #[test]
 fn a_segment_that_cannot_be_removed_is_reported() {
-    let (disk, log) = ten_segments();
+    let (disk, mut log) = ten_segments();
     let retention = Retention { records: Some(12), ..Retention::default() };
     disk.fail(Faults { remove: Some(INPUT_OUTPUT), ..Faults::default() });
     let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
@@ -182,6 +182,31 @@ fn a_segment_that_cannot_be_removed_is_reported() {
     disk.remove(&first).expect("it is there");
     let removed = log.retain(&retention, 0, u64::MAX).expect("nothing fails");
     assert_eq!((removed.segments, disk.files().len(), log.frozen().is_none()), (8, 2, true));
+}
+
+/// A removal that could not be made durable is synced by the next round, also if that has nothing to remove, and counted once.
+#[test]
+fn a_removal_that_could_not_be_synced_is_synced_later() {
+    let (disk, log) = ten_segments();
+    drop(log);
+    disk.record();
+    let (mut log, _) = open(&disk, SEGMENT_SIZE);
+    let retention = Retention { records: Some(12), ..Retention::default() };
+    disk.fail(Faults { sync: Some(INPUT_OUTPUT), ..Faults::default() });
+    for _ in 0..2 {
+        let error = log.retain(&retention, 0, u64::MAX).expect_err("the disk refuses").to_string();
+        assert!(error.contains("cannot sync") && error.contains("events"), "{error}");
+        assert_eq!((disk.files().len(), log.source().first()), (9, Some(7)), "a hole could be left");
+    }
+    disk.fail(Faults::default());
+    let history = disk.history();
+    assert_eq!(history.at(history.points() - 1).pending(), 1, "a crash may bring the segment back");
+    let removed = log.retain(&Retention::default(), 0, u64::MAX).expect("nothing fails");
+    assert_eq!(removed, Removed { segments: 1, bytes: SEGMENT_SIZE });
+    let history = disk.history();
+    assert_eq!(history.at(history.points() - 1).pending(), 0, "the removal is durable");
+    assert_eq!(log.retain(&Retention::default(), 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(disk.history().points(), history.points(), "nothing is left to sync");
 }
 
 /// The creation time of a stream is that of its first segment, or what the first opening was told, and outlives both.
@@ -208,4 +233,24 @@ fn a_stream_keeps_its_creation_time() {
     let first = batch(1, 1, 1, 10);
     log.append(&mut [first]).expect("nothing fails");
     assert_eq!(log.created_ns(), time_of(1));
+}
+
+/// A newest segment with a damaged header takes neither the stream's creation time nor its window away.
+#[test]
+fn a_damaged_newest_header_leaves_creation_time_and_window() {
+    let disk = SimulatedDisk::new();
+    let config = Config { segment_size: SEGMENT_SIZE, created_ns: 77 };
+    let (mut log, _) = Log::open(disk.clone(), "events", config).expect("it opens");
+    for _ in 0..30 {
+        log.deduplicate_from(log.next() / 2);
+        let batch = batch(1, log.next(), 2, 1000);
+        log.append(&mut [batch]).expect("nothing fails");
+    }
+    drop(log);
+    let (newest, _) = disk.files().pop().expect("there are segments");
+    disk.change(&newest, |bytes| bytes[50] ^= 1);
+    let (log, recovery) = Log::open(disk, "events", config).expect("it opens");
+    assert_eq!(recovery.findings.kept[..], [Finding::Header { file: newest }]);
+    // The segment before the newest begins with 49.
+    assert_eq!((recovery.created_ns, log.created_ns(), recovery.deduplicate_from), (77, 77, 24));
 }

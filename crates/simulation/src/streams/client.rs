@@ -15,6 +15,9 @@ use crate::random::SplitMix64;
 /// A publication that is unanswered for so long is never answered: longer than any disk hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(100);
 
+/// The day on which every world begins and ends.
+const BIRTHDAY: &str = "2023-11-14T";
+
 /// What a client sees of the world during a step.
 pub(super) struct Scene<'a> {
     pub(super) network: &'a Network,
@@ -569,6 +572,9 @@ impl Follower {
         wire.line(&format!("SUB _R.{own} 2"));
         let reply = format!("_R.{own}");
         wire.publish(&format!("$JS.API.CONSUMER.CREATE.{stream}"), &reply, "", config.as_bytes());
+        for stream in &STREAMS[..=MEMORY] {
+            wire.publish(&format!("$JS.API.STREAM.INFO.{stream}"), &format!("_R.{own}"), "", b"");
+        }
     }
 
     /// Returns whether it has everything that it wants.
@@ -581,6 +587,15 @@ impl Follower {
     ) -> Result<bool, String> {
         if subject.starts_with("_R.") {
             let text = String::from_utf8_lossy(payload);
+            if text.contains("stream_info_response") {
+                // No stream was created before the world began, nor by another clock.
+                let is_known = text.contains(&format!("\"created\":\"{BIRTHDAY}"));
+                return if is_known {
+                    Ok(false)
+                } else {
+                    Err(format!("a stream was created at another time: {text}"))
+                };
+            }
             self.has_consumer = !text.contains("\"error\"");
             return if self.has_consumer { Ok(false) } else { Err(format!("there is no consumer: {text}")) };
         }

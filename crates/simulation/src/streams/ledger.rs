@@ -39,6 +39,8 @@ pub(super) struct Ledger {
     seen: BTreeSet<Name>,
     /// What is known to be at a sequence: reported, or read by an audit.
     at: BTreeMap<u64, Name>,
+    /// What was at sequences whose bytes were damaged or removed from outside.
+    lost: BTreeMap<u64, Name>,
     /// Sequences that followers were not given.
     skipped: Vec<(u64, u64)>,
     /// The first sequence that the last audit found.
@@ -52,8 +54,12 @@ pub(super) struct Ledger {
 
 /// What is on a disk.
 #[derive(Debug, Default)]
-struct Content {
-    records: BTreeMap<u64, Option<Name>>,
+pub(super) struct Content {
+    pub(super) records: BTreeMap<u64, Option<Name>>,
+    /// The first and last sequence of each batch.
+    pub(super) batches: Vec<(u64, u64)>,
+    /// Sequences that a reader was not given.
+    pub(super) gaps: BTreeSet<u64>,
     first: u64,
     bytes: u64,
     /// What opening found, and the ranges that were passed over.
@@ -71,6 +77,7 @@ impl Ledger {
             acknowledged: BTreeMap::new(),
             seen: BTreeSet::new(),
             at: BTreeMap::new(),
+            lost: BTreeMap::new(),
             skipped: Vec::new(),
             first: 1,
             last_known: 0,
@@ -98,6 +105,7 @@ impl Ledger {
         }
         if let Some(before) = self.acknowledged.insert(name, sequence)
             && before != sequence
+            && self.lost.get(&before) != Some(&name)
         {
             return Err(format!("{name} was acknowledged as {before} and as {sequence}"));
         }
@@ -122,6 +130,22 @@ impl Ledger {
     /// A follower was given nothing from `first` to `last`.
     pub(super) fn skip(&mut self, first: u64, last: u64) {
         self.skipped.push((first, last));
+    }
+
+    /// The name of the stream.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Records that were lost by damage from outside.
+    pub(super) fn lost(&self) -> u64 {
+        self.lost.len() as u64
+    }
+
+    /// The disk was damaged from outside: what is in `before` and not in `after` is lost.
+    pub(super) fn lose(&mut self, before: &Content, after: &Content) {
+        let gone = before.records.iter().filter(|(sequence, _)| !after.records.contains_key(sequence));
+        self.lost.extend(gone.filter_map(|(sequence, record)| Some((*sequence, (*record)?))));
     }
 
     /// The last record of the last audit.
@@ -158,7 +182,8 @@ impl Ledger {
         let is_kept = |sequence: u64| sequence >= content.first;
         for (record, &sequence) in &self.acknowledged {
             let there = places.get(record).copied();
-            if is_kept(sequence) && there != Some(sequence) {
+            let is_lost = self.lost.get(&sequence) == Some(record);
+            if is_kept(sequence) && !is_lost && there != Some(sequence) {
                 return Err(format!(
                     "{name}: {record} was acknowledged as {sequence}, and is at {there:?}: {}",
                     content.findings
@@ -167,7 +192,9 @@ impl Ledger {
         }
         let known: BTreeMap<Name, u64> =
             self.at.iter().map(|(sequence, record)| (*record, *sequence)).collect();
-        for record in self.seen.iter().filter(|record| !places.contains_key(record)) {
+        let lost: BTreeSet<Name> = self.lost.values().copied().collect();
+        let is_missing = |record: &&Name| !places.contains_key(record) && !lost.contains(record);
+        for record in self.seen.iter().filter(is_missing) {
             let sequence = known.get(record).copied();
             // One that was seen without its sequence may have been removed by retention.
             let is_removed = sequence.map_or(content.first > 1, |sequence| !is_kept(sequence));
@@ -202,7 +229,8 @@ impl Ledger {
         let lost_tail = content.records.is_empty();
         self.removals += 1;
         let Bounds { bytes, records } = self.bounds;
-        let kept = content.records.len() as u64;
+        // The journal counts sequences.
+        let kept = (content.records.len() + self.lost.range(content.first..).count()) as u64;
         let of_bytes = bytes.is_some_and(|most| content.bytes + self.segment_max + BLOCK_SIZE as u64 >= most);
         let of_records = records.is_some_and(|least| kept >= least);
         if of_bytes || of_records || lost_tail && self.last_known < content.first {
@@ -217,7 +245,8 @@ impl Ledger {
         ))
     }
 
-    fn read(&self, disk: &SimulatedDisk) -> Result<Content, String> {
+    /// Reads the whole stream from a copy of its disk.
+    pub(super) fn read(&self, disk: &SimulatedDisk) -> Result<Content, String> {
         // A disk of its own: reading must change nothing.
         let copy = SimulatedDisk::with_files(disk.files());
         let config = Config { segment_size: self.segment_size, ..Config::default() };
@@ -231,10 +260,14 @@ impl Ledger {
         loop {
             match reader.read().map_err(|error| error.to_string())? {
                 Read::End => return Ok(content),
-                Read::Gap(gap) => content.findings.push_str(&format!("; {gap:?}")),
+                Read::Gap(gap) => {
+                    content.findings.push_str(&format!("; {gap:?}"));
+                    content.gaps.extend(gap.first..=gap.last);
+                }
                 Read::Batch(batch) => {
-                    let (mut size, mut is_last) = (0, false);
+                    let (mut size, mut is_last, mut first) = (0, false, batch.last);
                     for (sequence, record) in batch.records {
+                        first = first.min(sequence);
                         size += record.size().unwrap_or(0) as u64;
                         is_last |= sequence >= last_segment;
                         let name = (record.kind == Kind::Ordinary).then(|| {
@@ -243,6 +276,7 @@ impl Ledger {
                         });
                         content.records.insert(sequence, name.transpose()?);
                     }
+                    content.batches.push((first, batch.last));
                     if is_last {
                         content.bytes += size.next_multiple_of(BLOCK_SIZE as u64);
                     }

@@ -14,6 +14,7 @@
 
 mod client;
 mod disks;
+mod harm;
 mod ledger;
 mod message;
 mod server;
@@ -74,6 +75,16 @@ pub struct Events {
     pub long_hangs: u64,
     /// Streams that were frozen.
     pub frozen: u64,
+    /// Openings that failed because a disk could not be read, and came to their end later.
+    pub unread_openings: u64,
+    /// Openings that failed because a folder could not be listed, and came to their end later.
+    pub unlisted_openings: u64,
+    /// Sealed segments that were removed between two servers.
+    pub removed_segments: u64,
+    /// Sealed segments of which a bit was changed between two servers.
+    pub flipped: u64,
+    /// Records that were lost by that, each of them in a gap.
+    pub lost: u64,
     /// Audits in which retention had removed records.
     pub removals: u64,
     /// Records in the streams at the end.

@@ -78,13 +78,13 @@ pub(super) fn listen(network: &Network, shards: usize) -> Sockets {
 }
 
 impl Server {
-    /// Opens the streams and starts.
+    /// Opens the streams and starts. If they cannot be opened, the sockets stay with the caller.
     pub(super) fn start(
         plan: &Plan,
         network: &Network,
         disks: &[SimulatedDisk],
         sockets: Sockets,
-    ) -> Result<Server, String> {
+    ) -> Result<Server, (Sockets, String)> {
         let drivers: Vec<SimDriver> =
             (0..plan.shards).map(|_| SimDriver::with_buffers(network, plan.buffers)).collect();
         let wake = |driver: &SimDriver| {
@@ -117,8 +117,11 @@ impl Server {
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
         let now = instant(plan.origin, network.now());
         let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
-        let (desks, journal) = hub_on_simulated_disks(&plan.streams, storage, &wakes, &overview, &lifecycle)
-            .map_err(|error| error.to_string())?;
+        let hub = hub_on_simulated_disks(&plan.streams, storage, &wakes, &overview, &lifecycle);
+        let (desks, journal) = match hub {
+            Ok(opened) => opened,
+            Err(error) => return Err((sockets, error.to_string())),
+        };
         let parts = drivers.into_iter().zip(lanes).zip(wakes).zip(desks).zip(sockets).enumerate();
         let mut nodes = Vec::new();
         for (number, ((((driver, lane), wake), desk), (http, nats))) in parts {
@@ -129,7 +132,7 @@ impl Server {
             let counters = Arc::clone(&overview.engines[number]);
             let mut shard = Shard::new(driver, service, engine.clone(), network.clock(), wake, counters);
             for socket in [http, nats] {
-                shard.listen(socket, false).map_err(|error| error.to_string())?;
+                shard.listen(socket, false).map_err(|error| (Vec::new(), error.to_string()))?;
             }
             nodes.push(Node { shard, asleep: None });
         }

@@ -9,6 +9,7 @@ use stilling_ring::Time;
 use super::Bias;
 use super::client::Client;
 use super::disks::Cut;
+use super::harm::Harm;
 use super::ledger::{Bounds, Ledger};
 use super::message::{ON_DISK, STREAMS};
 use super::server::Plan;
@@ -40,6 +41,8 @@ pub(super) struct Life {
     pub(super) span: Duration,
     pub(super) end: End,
     pub(super) troubles: Vec<(Duration, Trouble)>,
+    /// What happens to disks before the next server opens them.
+    pub(super) harms: Vec<Harm>,
     /// Until the next server begins.
     pub(super) pause: Duration,
     /// The next server's listeners are there already during that time.
@@ -212,7 +215,12 @@ impl Life {
             let at = Duration::from_micros(random.below(200_000));
             troubles.push((at, draw_trouble(random)));
         }
+        let mut harms = Vec::new();
+        while bias == Bias::Mixed && random.chance(350) {
+            harms.push(draw_harm(random));
+        }
         Life {
+            harms,
             acknowledgements: random.between(0, 60 * number),
             span,
             end,
@@ -244,5 +252,18 @@ fn draw_trouble(random: &mut SplitMix64) -> Trouble {
         4 => Trouble::Full { disk, span: millis(random, 1, 2000) },
         5 => Trouble::Hangs { span: millis(random, 16_000, 40_000) },
         _ => Trouble::Hangs { span: millis(random, 1, 2000) },
+    }
+}
+
+fn draw_harm(random: &mut SplitMix64) -> Harm {
+    let disk = random.index(ON_DISK);
+    match random.below(4) {
+        0 => Harm::SegmentRemoved { disk },
+        1 => Harm::ByteFlipped { disk },
+        2 => Harm::ListFails { disk },
+        _ => {
+            let (after, times) = (random.below(40) as u32, random.between(1, 8) as u32);
+            Harm::ReadsFail { disk, after, times }
+        }
     }
 }

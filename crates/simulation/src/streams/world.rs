@@ -8,6 +8,7 @@ use stilling_ring::Time;
 
 use super::client::{Client, Scene, Totals};
 use super::disks::{self, Cut};
+use super::harm::Harm;
 use super::ledger::Ledger;
 use super::message::ON_DISK;
 use super::server::{self, HTTP, NATS, Plan, Server, Sockets};
@@ -33,6 +34,10 @@ struct World {
     clients: Vec<Client>,
     /// The lives before the last, the next one at the end.
     lives: Vec<Life>,
+    /// What happens to disks before the next server opens them.
+    harms: Vec<Harm>,
+    /// What the last of them has a disk refuse.
+    refuses: Option<Harm>,
     phase: Phase,
     era: u32,
     totals: Totals,
@@ -98,6 +103,8 @@ pub(super) fn play(
         ledgers,
         clients,
         lives,
+        harms: Vec::new(),
+        refuses: None,
         phase: Phase::Down { until: Time::ZERO, sockets: None, cut_opened: None },
         era: 0,
         totals: Totals::default(),
@@ -191,11 +198,21 @@ impl World {
         let Phase::Down { sockets, cut_opened, .. } = std::mem::replace(&mut self.phase, Phase::Over) else {
             return Ok(());
         };
+        self.harm()?;
         for (ledger, disk) in self.ledgers.iter_mut().zip(&self.disks) {
             ledger.audit(disk)?;
         }
         let sockets = sockets.unwrap_or_else(|| server::listen(&self.network, self.plan.shards));
-        let server = Server::start(&self.plan, &self.network, &self.disks, sockets)?;
+        let server = match Server::start(&self.plan, &self.network, &self.disks, sockets) {
+            Ok(server) => server,
+            Err((sockets, error)) => {
+                self.take_unopened(&error)?;
+                let until = now.after(Duration::from_micros(self.random.between(1, 300_000)));
+                self.phase = Phase::Down { until, sockets: Some(sockets), cut_opened };
+                return Ok(());
+            }
+        };
+        self.refuses = None;
         self.era += 1;
         self.note("start");
         if let Some(how) = cut_opened {
@@ -207,8 +224,56 @@ impl World {
         if self.lives.is_empty() {
             self.network.stop_faults();
         }
-        let course = Course::new(self.lives.pop(), now);
+        let life = self.lives.pop();
+        self.harms = life.as_ref().map_or_else(Vec::new, |life| life.harms.clone());
+        let course = Course::new(life, now);
         self.phase = Phase::Serving(server, course);
+        Ok(())
+    }
+
+    /// Disks come to harm between two servers. What one refuses is set last: a changed disk is a new one.
+    fn harm(&mut self) -> Result<(), String> {
+        let mut refuses = None;
+        for harm in std::mem::take(&mut self.harms) {
+            let number = harm.disk();
+            if harm.faults().is_some() {
+                refuses = Some(harm);
+                continue;
+            }
+            let (disk, ledger) = (&self.disks[number], &mut self.ledgers[number]);
+            // The state before it is checked on its own.
+            ledger.audit(disk)?;
+            if let Some(changed) = harm.change(disk, ledger, &mut self.random)? {
+                self.disks[number] = changed;
+                self.note(harm.name());
+                match harm {
+                    Harm::SegmentRemoved { .. } => self.events.removed_segments += 1,
+                    _ => self.events.flipped += 1,
+                }
+            }
+        }
+        if let Some((harm, faults)) = refuses.and_then(|harm| Some((harm, harm.faults()?))) {
+            self.note(harm.name());
+            self.disks[harm.disk()].fail(faults);
+            self.refuses = refuses;
+        }
+        Ok(())
+    }
+
+    /// The streams could not be opened: that is in order if a disk refused to be read. Reads fail a limited number of times; a
+    /// folder can be listed again.
+    fn take_unopened(&mut self, error: &str) -> Result<(), String> {
+        let Some(harm) = self.refuses.filter(|_| error.contains("cannot read")) else {
+            return Err(error.to_owned());
+        };
+        self.note("not opened");
+        match harm {
+            Harm::ListFails { disk } => {
+                self.events.unlisted_openings += 1;
+                self.disks[disk].fail(DiskFaults::default());
+            }
+            _ => self.events.unread_openings += 1,
+        }
         Ok(())
     }
 
@@ -357,6 +422,7 @@ impl World {
 
     fn report(mut self) -> Result<StreamsReport, String> {
         for ledger in &self.ledgers {
+            self.events.lost += ledger.lost();
             self.events.removals += ledger.removals;
             self.events.records += ledger.records;
             self.events.markers += ledger.markers;

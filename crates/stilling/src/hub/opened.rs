@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, Thread};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use stilling_hub::{
     Durability, HashKey, Hub, HubConfig, Recovered, Resumed, StreamConfig, Threads, UnixNanos,
@@ -76,15 +76,17 @@ pub(crate) struct Surroundings<'a> {
 
 impl Streams {
     /// Opens the streams of `config` in `folder`, if that is there. A batch takes a message of `message_size_max` bytes.
+    /// `created_ns` is the creation time of streams that have none.
     pub(crate) fn open(
         config: HubConfig,
         folder: StreamFolder,
         message_size_max: usize,
+        created_ns: UnixNanos,
     ) -> Result<Streams, OpenError> {
         let mut streams = Streams::new(config, folder, message_size_max);
         let on_disk = streams.on_disk();
         if fs::exists(&streams.folder.path).unwrap_or(true) && !on_disk.is_empty() {
-            let (logs, recoveries) = open_all(&on_disk, &streams.folder, unix_now_ns())?;
+            let (logs, recoveries) = open_all(&on_disk, &streams.folder, created_ns)?;
             streams.directories = Directories::Open { logs, recoveries };
         }
         Ok(streams)
@@ -160,7 +162,7 @@ impl<D: Disk> Streams<D> {
         streams.filter(|stream| stream.durability == Durability::Disk).cloned().collect()
     }
 
-    /// Starts what is needed, and the hub.
+    /// Starts what is needed, and the hub. Streams that are new were created at `started_ns`.
     pub(crate) fn start(
         self,
         outlets: Mailboxes,
@@ -172,9 +174,8 @@ impl<D: Disk> Streams<D> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
         let of_hub: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
-        let created_ns = unix_now_ns();
         let job = OpeningJob {
-            created_ns,
+            created_ns: started_ns,
             streams: self.on_disk(),
             folder: self.folder,
             limits: self.limits,
@@ -199,8 +200,8 @@ impl<D: Disk> Streams<D> {
             }
         };
         let journal = LazyJournal { state, of_hub: of_hub.clone(), openings: VecDeque::new() };
-        let resumed: Vec<_> =
-            self.config.streams.iter().map(|_| Resumed { created_ns, ..Resumed::default() }).collect();
+        let new = Resumed { created_ns: started_ns, ..Resumed::default() };
+        let resumed = vec![new; self.config.streams.len()];
         let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
         for (number, recovered) in of_hub.into_iter().zip(recovered) {
             hub.open(number, recovered);
@@ -215,11 +216,6 @@ fn finding(name: &str, recovery: &Recovery) -> Option<String> {
 
 fn write_method<D: Disk>(log: &Log<D>) -> String {
     format!("stream {}: writes are {}", log.name(), log.write_method())
-}
-
-fn unix_now_ns() -> UnixNanos {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The directories of `streams`, each with segments that fit how much of it is kept.

@@ -143,8 +143,9 @@ impl<S: Storage> Runner<S> {
         self.first = (self.first + 1) % count.max(1);
         self.hub.flush();
         while let Some(line) = self.hub.next_notice() {
-            if let Some(log) = &self.log {
+            if let Some(log) = &mut self.log {
                 log.line(line);
+                self.hub.counters().log_lines_dropped.set(log.dropped());
             }
         }
         for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {

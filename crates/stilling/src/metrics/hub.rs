@@ -21,6 +21,8 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     counter(to, "hub_duplicates", "Messages that their stream had already", hub.duplicates.get())?;
     let unheard = hub.unheard.get();
     counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", unheard)?;
+    let dropped = hub.log_lines_dropped.get();
+    counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions.get())?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(see, to)?;

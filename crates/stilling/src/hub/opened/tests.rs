@@ -14,7 +14,7 @@ fn folder_at(data: &Path) -> StreamFolder {
 }
 
 fn open(data: &Path) -> Streams {
-    Streams::open(HubConfig::default(), folder_at(data), 1024).expect("it opens")
+    Streams::open(HubConfig::default(), folder_at(data), 1024, 0).expect("it opens")
 }
 
 /// A hub whose thread is this one.

@@ -337,8 +337,8 @@ impl HttpService {
         // A request may be on its way to a connection that was accepted just now.
         let is_quiet = control.is_empty_but_for_datagrams() || now >= quiet_at.min(end_at);
         if !is_late && is_busy {
-            // The end of a connection or of a publication is a turn of its own.
-            return None;
+            // Connections leave the hub in calls of their own, some of them behind this one in a turn.
+            return Some(now.after(DRAIN_QUIET));
         }
         if !is_late && is_handed_over && !is_quiet {
             return Some(quiet_at.min(end_at));

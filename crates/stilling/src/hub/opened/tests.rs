@@ -33,7 +33,7 @@ impl TestHub {
         let thread = Arc::clone(&opening_thread);
         let opening = Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
-        lifecycle.reach(crate::lifecycle::Stage::Alone);
+        lifecycle.begin_succession(crate::lifecycle::Stage::Alone);
         let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
         let around = Surroundings {
             wake: &wakes[1],

@@ -182,3 +182,30 @@ fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
     let error = TestHub::of(opened).err().expect("it does not start");
     assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
 }
+
+/// An event is never dropped: the opening thread waits until the hub has taken those before it.
+#[test]
+fn an_event_waits_for_room() {
+    const EVENTS: usize = 3;
+    let wake = Arc::new(Wake::new(|| ()));
+    let (mut events, mut opened) = mailbox(1);
+    let opening = thread::spawn(move || {
+        for stream in 0..EVENTS {
+            let failed = vec![(stream, "a reason".into())];
+            send(&mut events, OpeningEvent::Round { threads: None, opened: Vec::new(), failed }, &wake);
+        }
+    });
+    let mut streams = Vec::new();
+    while streams.len() < EVENTS {
+        assert!(!opened.is_closed() || !opened.is_empty(), "dropped behind {streams:?}");
+        match opened.pop() {
+            Some(OpeningEvent::Round { failed, .. }) => {
+                streams.extend(failed.iter().map(|&(stream, _)| stream))
+            }
+            Some(OpeningEvent::Absent(_)) => panic!("nothing is absent"),
+            None => thread::park_timeout(OPEN_LOOK),
+        }
+    }
+    assert_eq!(streams, [0, 1, 2]);
+    opening.join().expect("it ends");
+}

@@ -326,14 +326,15 @@ impl HttpService {
     }
 
     /// Ends what publishes, and then the way to the hub, so that the streams and the datagram sockets are a successor's long
-    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here.
+    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here, with
+    /// the listeners: the next server binds them anew.
     fn part_with_hub(&mut self, control: &mut Control<'_, Self>, is_late: bool) -> Option<Time> {
         let now = control.now;
         let is_handed_over = self.lifecycle.is_handed_over();
         let hub = self.hub.as_deref_mut()?;
         let quiet_at = hub.published.max(self.drain_began).after(DRAIN_QUIET);
         let end_at = self.drain_began.after(DRAIN_READ_MAX);
-        let is_busy = hub.streaming > 0 || is_handed_over && hub.publications > 0;
+        let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
         // A request may be on its way to a connection that was accepted just now.
         let is_quiet = control.is_empty_but_for_datagrams() || now >= quiet_at.min(end_at);
         if !is_late && is_busy {

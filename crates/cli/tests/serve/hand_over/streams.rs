@@ -48,7 +48,7 @@ fn restarts() -> usize {
 }
 
 /// The address behind a scheme in the banner.
-fn at(server: &Server, scheme: &str) -> SocketAddr {
+pub(super) fn at(server: &Server, scheme: &str) -> SocketAddr {
     server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
 }
 
@@ -107,14 +107,14 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
 }
 
 /// A server before the one under test, played by the test: it holds a stream, and its listener.
-struct Predecessor {
-    door: OwnedFd,
-    queue: TcpListener,
-    log: Log<FileDisk>,
+pub(super) struct Predecessor {
+    pub(super) door: OwnedFd,
+    pub(super) queue: TcpListener,
+    pub(super) log: Log<FileDisk>,
 }
 
 impl Predecessor {
-    fn new(place: &Place, data: &Path) -> Predecessor {
+    pub(super) fn new(place: &Place, data: &Path) -> Predecessor {
         let disk = FileDisk::make(&data.join("events")).expect("a folder");
         let (log, _) = Log::open(disk, "events", Config::default()).expect("nobody else has it");
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -122,7 +122,7 @@ impl Predecessor {
     }
 
     /// Writes so many records.
-    fn write(&mut self, count: u32) {
+    pub(super) fn write(&mut self, count: u32) {
         let mut batch = Batch::new(64 * 1024);
         batch.begin(self.log.next(), 1);
         for _ in 0..count {
@@ -132,7 +132,7 @@ impl Predecessor {
     }
 
     /// Hands over, and keeps its stream. Returns the successor, and the way to it.
-    fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
+    pub(super) fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
         let address = self.queue.local_addr().expect("it is bound");
         thread::scope(|scope| {
             let next = scope.spawn(|| place.next(driver, address, options));
@@ -247,7 +247,7 @@ fn publish_at(own: SocketAddr) -> Answer {
 }
 
 /// A subscriber to `subject` with small buffers, which is never read from again.
-fn unread_subscriber(server: &Server, subject: &str) -> Peer {
+pub(super) fn unread_subscriber(server: &Server, subject: &str) -> Peer {
     let mut peer = Peer::connect_small(nats_address(server));
     peer.line();
     peer.send(format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n"));
@@ -271,7 +271,7 @@ fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: Driver) {
         let place = Place::new();
         let data = tempfile::tempdir().expect("a folder");
         let common = format!("-A 1 --hub-thread {hub} --data {}", data.path().display());
-        let patient = "--send-buffer 8192 --write-timeout 300 -D 300";
+        let patient = "--send-buffer 8192 --write-timeout 300 --drain-timeout 300";
         let old = place.first(driver, &format!("--nats 127.0.0.1:0 {common} {patient}"));
         let nats = nats_address(&old);
         let mut watcher = old.watch();

@@ -592,8 +592,13 @@ impl Seat {
         let mut listeners = VecDeque::from(self.listeners);
         if let Some(hub) = shard.service().hub.as_deref_mut() {
             // Before this server is ready: behind `taken` a failure would cost the service.
-            let unix = listeners.iter().filter(|listener| listener.speaks == Protocol::Syslog(Way::Unix));
-            hub.unix_sockets = unix.map(|listener| listener.socket.try_clone()).collect::<io::Result<_>>()?;
+            for listener in &listeners {
+                match listener.speaks {
+                    Protocol::Syslog(Way::Unix) => hub.unix_sockets.push(listener.socket.try_clone()?),
+                    Protocol::Syslog(Way::Udp) => hub.udp_sockets.push(listener.socket.try_clone()?),
+                    Protocol::Syslog(Way::Tcp) | Protocol::Http | Protocol::Nats => {}
+                }
+            }
         }
         let shares_listeners = self.shares_listeners;
         let mut looks = lifecycle.looks();

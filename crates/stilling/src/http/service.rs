@@ -24,7 +24,7 @@ use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 use crate::app::{AppSession, Desk, ExchangeId, Mail as AppMail, Said};
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, PART_LOOK};
 use crate::hub::{HubDesk, HubMail};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, Phase, Stage};
 use crate::nats::NatsSession;
 use crate::overview::Overview;
 use crate::syslog::SyslogSession;
@@ -363,6 +363,12 @@ impl HttpService {
         }
         let clock = &self.lifecycle;
         hub.read_unix_sockets(|| clock.unix_nanos(now));
+        if clock.is_alone() && clock.has_reached(Stage::Released) {
+            hub.read_udp_sockets(|| clock.unix_nanos(now));
+        } else {
+            // Another server reads the queues.
+            hub.udp_sockets.clear();
+        }
         if !is_handed_over {
             return None;
         }

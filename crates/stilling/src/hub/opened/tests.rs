@@ -200,7 +200,7 @@ fn an_event_waits_for_room() {
         assert!(!opened.is_closed() || !opened.is_empty(), "dropped behind {streams:?}");
         match opened.pop() {
             Some(OpeningEvent::Round { failed, .. }) => {
-                streams.extend(failed.iter().map(|&(stream, _)| stream))
+                streams.extend(failed.iter().map(|&(stream, _)| stream));
             }
             Some(OpeningEvent::Absent(_)) => panic!("nothing is absent"),
             None => thread::park_timeout(OPEN_LOOK),

@@ -685,7 +685,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         self.streams[number].recycle(release.promises);
         if let Some(batch) = release.batch {
-            self.storage.give_back(batch);
+            self.storage.give_back(number as u32, batch);
         }
         None
     }

@@ -7,14 +7,14 @@ use stilling_journal::{Answer, Batch, Chunk, Journal, ReadOrder, Replay, Retenti
 
 /// Takes batches and says later that they are durable; reads what is.
 pub trait Storage {
-    /// An empty batch, if one is free.
-    fn batch(&mut self) -> Option<Batch>;
+    /// An empty batch for a stream, if one is free.
+    fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
-    /// Takes back one that is not needed any more.
-    fn give_back(&mut self, batch: Batch);
+    /// Takes back one of that stream that is not needed any more.
+    fn give_back(&mut self, stream: StreamIndex, batch: Batch);
 
-    /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch), so there
-    /// is room. Records from `deduplicate_from` on have to be read for the de-duplication window after a restart.
+    /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch) for this
+    /// stream, so there is room. Records from `deduplicate_from` on have to be read for the de-duplication window after a restart.
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
     /// Has old records removed, if there is room to ask.
@@ -32,7 +32,7 @@ pub trait Storage {
     /// Records that were asked for.
     fn next_chunk(&mut self) -> Option<Chunk>;
 
-    /// A stream whose directory was opened, or could not be opened, after the hub began. Until it is open no batch is free.
+    /// A stream whose directory was opened, or could not be opened, after the hub began. Until it is open no batch is free for it.
     fn next_opening(&mut self) -> Option<(StreamIndex, Opening)> {
         None
     }
@@ -63,11 +63,11 @@ impl Threads {
 }
 
 impl Storage for Threads {
-    fn batch(&mut self) -> Option<Batch> {
+    fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         self.0.as_mut()?.0.batch()
     }
 
-    fn give_back(&mut self, batch: Batch) {
+    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
         if let Some((journal, _)) = &mut self.0 {
             journal.give_back(batch);
         }

@@ -176,9 +176,15 @@ impl Lifecycle {
         self.looks.load(Ordering::Acquire)
     }
 
-    /// The succession has come so far.
-    pub(crate) fn reach(&self, stage: Stage) {
+    /// This server succeeds another one and begins at this stage. Called before anything else uses the stage.
+    pub(crate) fn begin_succession(&self, stage: Stage) {
         self.stage.store(stage as u8, Ordering::Release);
+        self.wake_all();
+    }
+
+    /// Sets the hand-over stage, which never goes back.
+    pub(crate) fn reach(&self, stage: Stage) {
+        self.stage.fetch_max(stage as u8, Ordering::AcqRel);
         self.wake_all();
     }
 
@@ -291,6 +297,17 @@ mod tests {
         assert_eq!(life.phase(), Phase::Draining);
         life.end();
         assert_eq!(life.phase(), Phase::Stopping);
+    }
+
+    /// Row 4.37: the stage never goes back, in whichever order the steps of a hand-over are seen.
+    #[test]
+    fn a_stage_that_was_reached_stays_reached() {
+        let life = Lifecycle::new(Vec::new(), Calendar::System);
+        life.begin_succession(Stage::Before);
+        assert!(!life.has_reached(Stage::Beside));
+        life.reach(Stage::Released);
+        life.reach(Stage::Alone);
+        assert!(life.has_reached(Stage::Released));
     }
 
     /// Row 4.9: one failure seldom comes alone, and the clients of what has not failed are answered.

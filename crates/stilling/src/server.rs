@@ -168,7 +168,7 @@ impl Server {
         told.extend(plan.as_ref().map(HubPlan::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
         if arrival.as_ref().is_some_and(Arrival::has_old) {
-            lifecycle.reach(if app.is_some() { Stage::Before } else { Stage::Beside });
+            lifecycle.begin_succession(if app.is_some() { Stage::Before } else { Stage::Beside });
         }
         let porter = match arrival {
             Some(arrival) => {
@@ -590,6 +590,16 @@ impl Seat {
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
         shard.on_detached(HttpService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
+        if let Some(hub) = shard.service().hub.as_deref_mut() {
+            // Before this server is ready: behind `taken` a failure would cost the service.
+            for listener in &listeners {
+                match listener.speaks {
+                    Protocol::Syslog(Way::Unix) => hub.unix_sockets.push(listener.socket.try_clone()?),
+                    Protocol::Syslog(Way::Udp) => hub.udp_sockets.push(listener.socket.try_clone()?),
+                    Protocol::Syslog(Way::Tcp) | Protocol::Http | Protocol::Nats => {}
+                }
+            }
+        }
         let shares_listeners = self.shares_listeners;
         let mut looks = lifecycle.looks();
         let mut has_begun = false;
@@ -631,12 +641,7 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && let Some(listener) = listeners.pop_front()
     {
         match listener.speaks {
-            Protocol::Syslog(way @ (Way::Udp | Way::Unix)) => {
-                if way == Way::Unix
-                    && let Some(hub) = shard.service().hub.as_deref_mut()
-                {
-                    hub.unix_sockets.push(listener.socket.try_clone()?);
-                }
+            Protocol::Syslog(Way::Udp | Way::Unix) => {
                 shard.receive_datagrams(listener.socket)?;
             }
             Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {

@@ -14,11 +14,16 @@ use rustix::io::Errno;
 /// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
 const BESIDE: &str = ".next";
 
+/// Device and inode of a file.
+type Identity = (u64, u64);
+
 /// Which file a socket has, under whichever name.
 #[derive(Clone, Debug)]
 pub(crate) struct SocketName {
     path: PathBuf,
-    identity: (u64, u64),
+    identity: Identity,
+    /// The file that was at the path before this one took it.
+    predecessor: Option<Identity>,
 }
 
 /// The name beside a path.
@@ -29,17 +34,26 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
 }
 
 impl SocketName {
+    fn new(path: &Path, file: &Path) -> io::Result<SocketName> {
+        Ok(SocketName { path: path.to_owned(), identity: file_identity(file)?, predecessor: None })
+    }
+
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Puts this socket at its path. What was there stands beside it then.
-    pub(crate) fn take_path(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `NotFound` if the socket is at neither name, so that no sender can reach it; and what the system says.
+    pub(crate) fn take_path(&mut self) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_at(&beside) {
-            return Ok(());
+            let removed = || io::Error::new(io::ErrorKind::NotFound, "the socket's file has been removed");
+            return if self.is_at(&self.path) { Ok(()) } else { Err(removed()) };
         }
+        self.predecessor = file_identity(&self.path).ok();
         match renameat_with(CWD, &beside, CWD, &self.path, RenameFlags::EXCHANGE) {
             Err(Errno::NOENT) => fs::rename(&beside, &self.path),
             // A file system that cannot exchange two names.
@@ -59,10 +73,15 @@ impl SocketName {
         };
     }
 
-    /// Removes what stands beside the path: the socket of a predecessor that needs it no longer.
-    pub(crate) fn forget_predecessor(&self) {
-        if self.is_at(&self.path) {
-            let _ = fs::remove_file(beside(&self.path));
+    /// Removes the predecessor's file beside the path, which the predecessor needs no longer. Another file there is a
+    /// successor's. Not to be called while a successor may put its file there.
+    pub(crate) fn forget_predecessor(&mut self) {
+        let beside = beside(&self.path);
+        if let Some(predecessor) = self.predecessor.take()
+            && file_identity(&beside).is_ok_and(|identity| identity == predecessor)
+        {
+            // A folder that has become read-only keeps a dead socket, which the next successor replaces.
+            let _ = fs::remove_file(beside);
         }
     }
 
@@ -78,12 +97,12 @@ pub(crate) struct SocketFile(SocketName);
 impl SocketFile {
     /// The socket at this path.
     pub(crate) fn of(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile(SocketName { path: path.to_owned(), identity: file_identity(path)? }))
+        Ok(SocketFile(SocketName::new(path, path)?))
     }
 
     /// The socket beside this path, which it is to take later.
     pub(crate) fn beside(path: &Path) -> io::Result<SocketFile> {
-        Ok(SocketFile(SocketName { path: path.to_owned(), identity: file_identity(&beside(path))? }))
+        Ok(SocketFile(SocketName::new(path, &beside(path))?))
     }
 
     /// Where it is, or is to be.
@@ -108,7 +127,7 @@ impl Drop for SocketFile {
     }
 }
 
-fn file_identity(path: &Path) -> io::Result<(u64, u64)> {
+fn file_identity(path: &Path) -> io::Result<Identity> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))
 }

@@ -109,7 +109,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Due::Never => {}
         }
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        let due = now >= connection.deadline && connection.state == State::Open && !connection.blocked;
+        let is_heard = !connection.blocked || connection.reads_on;
+        let due = now >= connection.deadline && connection.state == State::Open && is_heard;
         if due && connection.finish == Finish::No {
             connection.deadline = NEVER;
             self.call(token, Session::deadline);

@@ -153,7 +153,8 @@ impl<V: Service> Io<'_, V> {
         self.connection.owed = Owed::Taken;
     }
 
-    /// Sets the point in time at which the session wants to hear `deadline`; `None` takes it away.
+    /// Sets the point in time at which the session wants to hear `deadline`; `None` takes it away. While output is held up
+    /// it comes when that has gone, unless the session [keeps reading](Self::keep_reading).
     pub fn set_deadline(&mut self, deadline: Option<Time>) {
         self.connection.deadline = deadline.unwrap_or(NEVER);
     }
@@ -257,7 +258,8 @@ impl<V: Service> Io<'_, V> {
     /// Shows input also while output is held up, as long as that is less than half of what the connection may have unsent
     /// ([`set_send_max`](Self::set_send_max)), and as long as half of the store that all share is not nearly full: for peers
     /// that say all they have to say before they read the first answer.
-    /// The write timeout goes on; a session that answers without looking for [`room`](Self::room) is closed.
+    /// The write timeout goes on, and the session hears its deadline as well; a session that answers without looking for
+    /// [`room`](Self::room) is closed.
     pub fn keep_reading(&mut self) {
         self.connection.reads_on = true;
     }
@@ -265,6 +267,11 @@ impl<V: Service> Io<'_, V> {
     /// Whether earlier output waits for the peer to read.
     pub fn is_held_up(&self) -> bool {
         self.connection.blocked
+    }
+
+    /// Whether input waits until held-up output has gone.
+    pub fn is_held_back(&self) -> bool {
+        self.connection.is_held_back(self.store)
     }
 
     /// Whether output of this or an earlier call is not with the system yet.

@@ -57,11 +57,11 @@ impl Connection {
     }
 
     /// When the wheel must look at this connection.
-    fn earliest_deadline(&self) -> Time {
+    pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
             State::Free | State::Closing | State::Detaching => NEVER,
-            // While output is held up, only its own timeout counts.
-            _ if self.blocked => self.due.at(),
+            // While output is held up, only its own timeout counts, unless the session is read on.
+            _ if self.blocked && !self.reads_on => self.due.at(),
             _ => self.due.at().min(self.deadline),
         }
     }

@@ -177,7 +177,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.to_revisit.push(token);
         }
         self.driver.writable(token);
-        self.wheel.set(token.index(), connection.due.at());
+        self.wheel.set(token.index(), connection.earliest_deadline());
     }
 
     /// A send failed: the connection ends, unless its session goes on receiving.

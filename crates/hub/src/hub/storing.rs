@@ -155,7 +155,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 if stream.batches() >= *batches_max {
                     return Err(Stalled);
                 }
-                let mut batch = storage.batch().ok_or(Stalled)?;
+                let mut batch = storage.batch(number as u32).ok_or(Stalled)?;
                 batch.begin(stream.next, now_ns);
                 stream.open = Some(batch);
             }

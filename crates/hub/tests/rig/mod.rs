@@ -119,11 +119,11 @@ impl SteppedStorage {
 }
 
 impl Storage for SteppedStorage {
-    fn batch(&mut self) -> Option<Batch> {
+    fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         self.idle.pop()
     }
 
-    fn give_back(&mut self, batch: Batch) {
+    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
         self.idle.push(batch);
     }
 

@@ -261,7 +261,7 @@ impl Porter {
             Incoming::Ended | Incoming::Nothing => {
                 self.move_in()?;
                 self.take_socket_paths();
-                self.release_from_predecessor();
+                self.release_from_predecessor(false);
                 self.lifecycle.accompany(false);
                 self.lifecycle.look_again();
                 self.tell(&format!("{process} ended while it handed over: went on without it"));
@@ -297,20 +297,28 @@ impl Porter {
     }
 
     /// From now on senders to Unix datagram sockets reach this server. The old one reads what it was sent before.
-    fn take_socket_paths(&self) {
-        for socket in &self.held.sockets {
+    fn take_socket_paths(&mut self) {
+        for socket in &mut self.held.sockets {
             if let Err(error) = socket.take_path() {
-                self.tell(&format!("hand-over: senders do not reach {}: {error}", socket.path().display()));
+                let path = socket.path().display();
+                (self.config.tell)(&format!("hand-over: senders do not reach {path}: {error}"));
             }
         }
     }
 
     /// The server before this one has released streams and datagram sockets, or has ended.
-    fn release_from_predecessor(&self) {
-        for socket in &self.held.sockets {
-            socket.forget_predecessor();
-        }
+    fn release_from_predecessor(&mut self, has_successor: bool) {
         self.lifecycle.reach(Stage::Released);
+        if !has_successor {
+            self.forget_predecessor();
+        }
+    }
+
+    /// Removes what is left of the predecessor's files. A successor under way replaces them itself, at any moment.
+    fn forget_predecessor(&mut self) {
+        if self.lifecycle.has_reached(Stage::Released) {
+            self.held.sockets.iter_mut().for_each(SocketName::forget_predecessor);
+        }
     }
 
     /// Speaks with one that knocks. Returns it if it is the server from now on.
@@ -350,6 +358,7 @@ impl Porter {
         if !goes_on {
             return Err(failure);
         }
+        self.forget_predecessor();
         self.lifecycle.accompany(self.old.is_some());
         self.tell(&format!("hand-over failed, this server goes on: {failure}"));
         self.lifecycle.look_again();
@@ -570,7 +579,7 @@ impl Porter {
         match old.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
             Ok(Incoming::Message(Message::Released, _)) => {
-                self.release_from_predecessor();
+                self.release_from_predecessor(has_successor);
                 Ok(())
             }
             // It had not heard `taken` in time and goes on.
@@ -578,7 +587,7 @@ impl Porter {
             // Whatever else it says, it has nothing more to say.
             Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;
-                self.release_from_predecessor();
+                self.release_from_predecessor(has_successor);
                 self.lifecycle.accompany(has_successor);
                 self.lifecycle.look_again();
                 Ok(())

@@ -49,7 +49,7 @@ impl Side {
         };
         let lifecycle = Arc::new(Lifecycle::new(vec![arrival.wake()], Calendar::System));
         if arrival.has_old() {
-            lifecycle.reach(Stage::Beside);
+            lifecycle.begin_succession(Stage::Beside);
         }
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap().into();
         let waiting = arrival.settle().unwrap();

@@ -24,7 +24,7 @@ use crate::app::limits::{SPARE_BUFFERS_MAX, SPARE_SIZE_MAX};
 use crate::app::{AppSession, Desk, ExchangeId, Mail as AppMail, Said};
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, PART_LOOK};
 use crate::hub::{HubDesk, HubMail};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, Phase, Stage};
 use crate::nats::NatsSession;
 use crate::overview::Overview;
 use crate::syslog::SyslogSession;
@@ -326,19 +326,20 @@ impl HttpService {
     }
 
     /// Ends what publishes, and then the way to the hub, so that the streams and the datagram sockets are a successor's long
-    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here.
+    /// before the last answer has left. Returns when to look again. Without a successor only the datagram sockets end here, with
+    /// the listeners: the next server binds them anew.
     fn part_with_hub(&mut self, control: &mut Control<'_, Self>, is_late: bool) -> Option<Time> {
         let now = control.now;
         let is_handed_over = self.lifecycle.is_handed_over();
         let hub = self.hub.as_deref_mut()?;
         let quiet_at = hub.published.max(self.drain_began).after(DRAIN_QUIET);
         let end_at = self.drain_began.after(DRAIN_READ_MAX);
-        let is_busy = hub.streaming > 0 || is_handed_over && hub.publications > 0;
+        let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
         // A request may be on its way to a connection that was accepted just now.
         let is_quiet = control.is_empty_but_for_datagrams() || now >= quiet_at.min(end_at);
         if !is_late && is_busy {
-            // The end of a connection or of a publication is a turn of its own.
-            return None;
+            // Connections leave the hub in calls of their own, some of them behind this one in a turn.
+            return Some(now.after(DRAIN_QUIET));
         }
         if !is_late && is_handed_over && !is_quiet {
             return Some(quiet_at.min(end_at));
@@ -362,6 +363,12 @@ impl HttpService {
         }
         let clock = &self.lifecycle;
         hub.read_unix_sockets(|| clock.unix_nanos(now));
+        if clock.is_alone() && clock.has_reached(Stage::Released) {
+            hub.read_udp_sockets(|| clock.unix_nanos(now));
+        } else {
+            // Another server reads the queues.
+            hub.udp_sockets.clear();
+        }
         if !is_handed_over {
             return None;
         }

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::net::{RecvFlags, Shutdown, recv};
+use rustix::net::{RecvFlags, Shutdown, recv, recvfrom};
 use stilling_engine::Token;
 use stilling_engine::counters::Counter;
 use stilling_engine::driver::Datagram;
@@ -15,7 +15,7 @@ use stilling_ring::Time;
 use stilling_wire::nats::{Info, Limits};
 
 use super::lazy_journal::LazyJournal;
-use super::limits::CLOSE_LOOK;
+use super::limits::{CLOSE_LOOK, UDP_LEFT_MAX};
 use super::port::{HubMail, Port};
 use super::runner::Runner;
 use crate::lifecycle::{Lifecycle, Phase, ReleaseOnDrop};
@@ -51,6 +51,8 @@ pub struct HubDesk {
     pub(crate) published: Time,
     /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
     pub(crate) unix_sockets: Vec<OwnedFd>,
+    /// The same of the UDP sockets.
+    pub(crate) udp_sockets: Vec<OwnedFd>,
     closers: Option<Closers>,
     /// What waits of syslog has had its part of this turn's room.
     has_settled: bool,
@@ -129,6 +131,7 @@ impl HubDesk {
             publications: 0,
             published: Time::ZERO,
             unix_sockets: Vec::new(),
+            udp_sockets: Vec::new(),
             closers: None,
             has_settled: false,
         }
@@ -155,6 +158,21 @@ impl HubDesk {
             while let Ok((size, whole)) = recv(&socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 let datagram = Datagram { from, payload: &bytes[..size], truncated: whole > size };
                 self.take_syslog_datagram(&datagram, None, &now_ns);
+            }
+        }
+    }
+
+    /// Reads what is left in the queues of the UDP sockets, which nothing else reads any more, and closes them. They take
+    /// datagrams until then, so no more than [`UDP_LEFT_MAX`] are read.
+    pub(crate) fn read_udp_sockets(&mut self, now_ns: impl Fn() -> UnixNanos) {
+        let mut bytes = [0; DATAGRAM_SIZE_MAX];
+        for socket in std::mem::take(&mut self.udp_sockets) {
+            for _ in 0..UDP_LEFT_MAX {
+                let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+                let Ok((size, whole, Some(from))) = recvfrom(&socket, &mut bytes, flags) else { break };
+                let Ok(from) = SocketAddr::try_from(from) else { break };
+                let datagram = Datagram { from, payload: &bytes[..size], truncated: whole > size };
+                self.take_syslog_datagram(&datagram, Some(from.ip()), &now_ns);
             }
         }
     }

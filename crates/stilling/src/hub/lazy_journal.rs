@@ -7,19 +7,38 @@ use stilling_hub::{Opening, Recovered, Resumed, Storage, Threads, UnixNanos};
 use stilling_journal::{Answer, Batch, Chunk, ReadOrder, Retention, StreamIndex};
 use stilling_ring::Receiver;
 
-use super::opened::{OpeningEvent, OpeningJob, begin_opening};
+use super::opened::{OpenedStream, OpeningEvent, OpeningJob, begin_opening};
 
-/// The journal's threads, which know only the streams on disk; the hub numbers all.
+/// The journal's threads, which know only the streams on disk; the hub numbers all. Streams that are opened together have
+/// their threads together: one group, unless some can be opened only later.
 pub(crate) struct LazyJournal {
-    pub(super) state: JournalState,
+    state: JournalState,
     /// The hub's number of each stream on disk.
-    pub(super) of_hub: Vec<usize>,
+    of_hub: Vec<usize>,
+    /// By the hub's number: where an open stream is written.
+    places: Vec<Option<Place>>,
+    groups: Vec<Group>,
     /// What the hub has not been told yet.
-    pub(super) openings: VecDeque<(StreamIndex, Opening)>,
+    openings: VecDeque<(StreamIndex, Opening)>,
+}
+
+/// The group of a stream, and the stream's number in it.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    group: usize,
+    number: StreamIndex,
+}
+
+/// Streams that were opened together.
+struct Group {
+    threads: Threads,
+    /// The hub's number of each.
+    of_hub: Vec<StreamIndex>,
 }
 
 pub(super) enum JournalState {
-    Open(Threads),
+    /// All streams are open.
+    Open,
     /// The directory is made with the first record.
     Absent(OpeningJob),
     Opening(Receiver<OpeningEvent>),
@@ -28,19 +47,39 @@ pub(super) enum JournalState {
 }
 
 impl LazyJournal {
-    fn number_on_disk(&self, stream: StreamIndex) -> StreamIndex {
-        self.of_hub.iter().position(|&number| number == stream as usize).unwrap_or(0) as StreamIndex
+    /// A journal of those of `streams` streams whose numbers are `of_hub`.
+    pub(super) fn new(state: JournalState, of_hub: Vec<usize>, streams: usize) -> LazyJournal {
+        let places = vec![None; streams];
+        LazyJournal { state, of_hub, places, groups: Vec::new(), openings: VecDeque::new() }
     }
 
-    fn number_in_hub(&self, stream: StreamIndex) -> StreamIndex {
-        self.of_hub.get(stream as usize).map_or(0, |&number| number as StreamIndex)
+    /// Adds threads that write and read these streams, which are numbered as on disk.
+    pub(super) fn add(&mut self, threads: Threads, on_disk: &[usize]) {
+        let group = self.groups.len();
+        let of_hub: Vec<StreamIndex> = on_disk.iter().map(|&at| self.number_in_hub(at)).collect();
+        for (number, &stream) in of_hub.iter().enumerate() {
+            if let Some(place) = self.places.get_mut(stream as usize) {
+                *place = Some(Place { group, number: number as StreamIndex });
+            }
+        }
+        self.groups.push(Group { threads, of_hub });
+    }
+
+    fn number_in_hub(&self, on_disk: usize) -> StreamIndex {
+        self.of_hub.get(on_disk).map_or(0, |&number| number as StreamIndex)
+    }
+
+    /// The threads of an open stream, and its number there.
+    fn threads_of(&mut self, stream: StreamIndex) -> Option<(&mut Threads, StreamIndex)> {
+        let place = (*self.places.get(stream as usize)?)?;
+        Some((&mut self.groups.get_mut(place.group)?.threads, place.number))
     }
 
     /// Whether an opening has come to something that the hub does not know.
     pub(crate) fn has_opening_news(&self) -> bool {
         let has_event = match &self.state {
             JournalState::Opening(events) => !events.is_empty() || events.is_closed(),
-            JournalState::Open(_) | JournalState::Absent(_) | JournalState::Dead => false,
+            JournalState::Open | JournalState::Absent(_) | JournalState::Dead => false,
         };
         has_event || !self.openings.is_empty()
     }
@@ -57,9 +96,13 @@ impl LazyJournal {
         }
     }
 
+    /// Reports that no stream is open that has not been opened by now.
     fn fail(&mut self, reason: &Arc<str>) {
-        let failed = |&number: &usize| (number as StreamIndex, Opening::Failed(Arc::clone(reason)));
-        self.openings.extend(self.of_hub.iter().map(failed));
+        for &number in &self.of_hub {
+            if self.places[number].is_none() {
+                self.openings.push_back((number as StreamIndex, Opening::Failed(Arc::clone(reason))));
+            }
+        }
     }
 
     fn begin_opening(&mut self) {
@@ -80,11 +123,20 @@ impl LazyJournal {
         // Asked first: what is there afterwards is all there will be.
         let is_over = events.is_closed();
         match events.pop() {
-            Some(OpeningEvent::Opened(threads, recovered)) => {
-                self.state = JournalState::Open(*threads);
-                let opened = self.of_hub.iter().zip(recovered);
-                let opened = opened.map(|(&number, found)| (number as StreamIndex, Opening::Opened(found)));
-                self.openings.extend(opened);
+            Some(OpeningEvent::Round { threads, opened, failed }) => {
+                if let Some(threads) = threads {
+                    let on_disk: Vec<usize> = opened.iter().map(|opened| opened.stream).collect();
+                    self.add(*threads, &on_disk);
+                }
+                for OpenedStream { stream, recovered } in opened {
+                    self.openings.push_back((self.number_in_hub(stream), Opening::Opened(recovered)));
+                }
+                for (stream, reason) in failed {
+                    self.openings.push_back((self.number_in_hub(stream), Opening::Failed(reason)));
+                }
+                if self.of_hub.iter().all(|&number| self.places[number].is_some()) {
+                    self.state = JournalState::Open;
+                }
             }
             Some(OpeningEvent::Absent(job)) => {
                 for (stream, &number) in job.streams.iter().zip(&self.of_hub) {
@@ -94,7 +146,6 @@ impl LazyJournal {
                 }
                 self.state = JournalState::Absent(*job);
             }
-            Some(OpeningEvent::Failed(reason)) => self.fail(&reason),
             None if is_over => {
                 self.state = JournalState::Dead;
                 self.fail(&"the thread that opens it has died of a panic".into());
@@ -105,69 +156,68 @@ impl LazyJournal {
 }
 
 impl Storage for LazyJournal {
-    fn batch(&mut self) -> Option<Batch> {
+    fn batch(&mut self, stream: StreamIndex) -> Option<Batch> {
         self.begin_opening();
-        match &mut self.state {
-            // The hub has to know first where its streams go on.
-            JournalState::Open(threads) if self.openings.is_empty() => threads.batch(),
-            _ => None,
+        // The hub has to know first where its streams go on.
+        if !self.openings.is_empty() {
+            return None;
         }
+        let (threads, number) = self.threads_of(stream)?;
+        threads.batch(number)
     }
 
-    fn give_back(&mut self, batch: Batch) {
-        if let JournalState::Open(threads) = &mut self.state {
-            threads.give_back(batch);
+    fn give_back(&mut self, stream: StreamIndex, batch: Batch) {
+        if let Some((threads, number)) = self.threads_of(stream) {
+            threads.give_back(number, batch);
         }
     }
 
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64) {
-        let on_disk = self.number_on_disk(stream);
-        if let JournalState::Open(threads) = &mut self.state {
-            threads.append(on_disk, batch, deduplicate_from);
+        if let Some((threads, number)) = self.threads_of(stream) {
+            threads.append(number, batch, deduplicate_from);
         }
     }
 
     fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
-        let on_disk = self.number_on_disk(stream);
-        match &mut self.state {
-            JournalState::Open(threads) => threads.retain(on_disk, retention, now_ns),
-            _ => false,
-        }
+        let Some((threads, number)) = self.threads_of(stream) else { return false };
+        threads.retain(number, retention, now_ns)
     }
 
     fn read(&mut self, order: ReadOrder) -> bool {
-        let stream = self.number_on_disk(order.stream);
-        match &mut self.state {
-            JournalState::Open(threads) => threads.read(ReadOrder { stream, ..order }),
-            _ => false,
-        }
+        let Some((threads, stream)) = self.threads_of(order.stream) else { return false };
+        threads.read(ReadOrder { stream, ..order })
     }
 
     fn publish(&mut self) {
-        if let JournalState::Open(threads) = &mut self.state {
-            threads.publish();
+        for group in &mut self.groups {
+            group.threads.publish();
         }
     }
 
     fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
-        let JournalState::Open(threads) = &mut self.state else { return None };
-        let (mut answer, batch) = threads.next_answer()?;
-        let (Answer::Durable { stream, .. }
-        | Answer::Frozen { stream, .. }
-        | Answer::Waiting { stream, .. }
-        | Answer::WriteFailed { stream, .. }
-        | Answer::Resumed { stream }
-        | Answer::Retained { stream, .. }) = &mut answer;
-        let number = *stream;
-        *stream = self.number_in_hub(number);
-        Some((answer, batch))
+        for Group { threads, of_hub } in &mut self.groups {
+            if let Some((mut answer, batch)) = threads.next_answer() {
+                let (Answer::Durable { stream, .. }
+                | Answer::Frozen { stream, .. }
+                | Answer::Waiting { stream, .. }
+                | Answer::WriteFailed { stream, .. }
+                | Answer::Resumed { stream }
+                | Answer::Retained { stream, .. }) = &mut answer;
+                *stream = of_hub.get(*stream as usize).copied().unwrap_or(0);
+                return Some((answer, batch));
+            }
+        }
+        None
     }
 
     fn next_chunk(&mut self) -> Option<Chunk> {
-        let JournalState::Open(threads) = &mut self.state else { return None };
-        let mut chunk = threads.next_chunk()?;
-        chunk.stream = self.number_in_hub(chunk.stream);
-        Some(chunk)
+        for Group { threads, of_hub } in &mut self.groups {
+            if let Some(mut chunk) = threads.next_chunk() {
+                chunk.stream = of_hub.get(chunk.stream as usize).copied().unwrap_or(0);
+                return Some(chunk);
+            }
+        }
+        None
     }
 
     fn next_opening(&mut self) -> Option<(StreamIndex, Opening)> {
@@ -178,10 +228,6 @@ impl Storage for LazyJournal {
     }
 
     fn is_quiet(&self) -> bool {
-        let is_quiet = match &self.state {
-            JournalState::Open(threads) => threads.is_quiet(),
-            JournalState::Opening(_) | JournalState::Absent(_) | JournalState::Dead => true,
-        };
-        is_quiet && !self.has_opening_news()
+        self.groups.iter().all(|group| group.threads.is_quiet()) && !self.has_opening_news()
     }
 }

@@ -31,5 +31,8 @@ pub(crate) const CLOSE_LOOK: Duration = Duration::from_millis(2);
 /// Between two looks of a draining shard at what still publishes.
 pub(crate) const PART_LOOK: Duration = Duration::from_millis(5);
 
+/// Datagrams that are read from the queue of a UDP socket before it is closed for good. More: lost with the socket.
+pub(crate) const UDP_LEFT_MAX: usize = 65_536;
+
 /// Orders for records that may be unanswered. Full: the hub asks again in a later turn.
 pub(crate) const READ_ORDERS_MAX: usize = 64;

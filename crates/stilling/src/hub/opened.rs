@@ -6,8 +6,9 @@
 //!   Absent  no directory: opened with the first record ┐ on a thread that may wait for the disk; the hub takes
 //!   Held    opened when the predecessor has released   ┘ each stream's numbers from what is found then
 //! ```
+//!
+//! On that thread each stream is opened by itself: one that fails is tried again, and the others are used meanwhile.
 
-use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
     Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Read, Recovery, Replay,
 };
-use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
+use stilling_ring::{Full, Receiver, Sender, Wake, mailbox, planted};
 
 use super::lazy_journal::{JournalState, LazyJournal};
 use super::limits::{LOCK_WAIT, OPEN_LOOK, OPEN_RETRY, READ_ORDERS_MAX};
@@ -33,7 +34,7 @@ use crate::config::ServeError;
 use crate::lifecycle::{Lifecycle, Stage};
 use crate::settings::WriteMethodChoice;
 
-/// Events of an opening that may be unread. Full: a changed reason for a failure is not reported to the hub.
+/// Events of an opening that may be unread. Full: the opening thread waits.
 const OPENING_EVENTS_MAX: usize = 4;
 
 /// What a record has beside its payload, at most: subject, headers, heads.
@@ -183,13 +184,16 @@ impl<D: Disk> Streams<D> {
             wake: Arc::clone(around.wake),
             report: around.report,
         };
-        let mut recovered = Vec::new();
+        let (mut recovered, mut threads) = (Vec::new(), None);
         let state = match self.directories {
-            _ if of_hub.is_empty() => JournalState::Open(Threads::default()),
+            _ if of_hub.is_empty() => JournalState::Open,
             Directories::Absent => JournalState::Absent(job),
             Directories::Open { logs, recoveries } => {
-                recovered = job.recover(&logs, &recoveries).map_err(ServeError::Streams)?;
-                JournalState::Open(start_journal(logs, job.limits, &job.wake).map_err(ServeError::Threads)?)
+                for ((stream, log), recovery) in job.streams.iter().zip(&logs).zip(&recoveries) {
+                    recovered.push(job.recover(stream, log, recovery).map_err(ServeError::Streams)?);
+                }
+                threads = Some(start_journal(logs, job.limits, &job.wake).map_err(ServeError::Threads)?);
+                JournalState::Open
             }
             Directories::Held => {
                 let release = Release {
@@ -199,7 +203,10 @@ impl<D: Disk> Streams<D> {
                 JournalState::Opening(begin_opening(job, Some(release)).map_err(ServeError::Threads)?)
             }
         };
-        let journal = LazyJournal { state, of_hub: of_hub.clone(), openings: VecDeque::new() };
+        let mut journal = LazyJournal::new(state, of_hub.clone(), self.config.streams.len());
+        if let Some(threads) = threads {
+            journal.add(threads, &(0..of_hub.len()).collect::<Vec<_>>());
+        }
         let new = Resumed { created_ns: started_ns, ..Resumed::default() };
         let resumed = vec![new; self.config.streams.len()];
         let mut hub = Hub::new(self.config, &resumed, (journal, outlets), shards, (key, started_ns));
@@ -224,21 +231,23 @@ fn open_all(
     folder: &StreamFolder,
     created_ns: UnixNanos,
 ) -> Result<(Vec<Log<FileDisk>>, Vec<Recovery>), OpenError> {
-    let (mut logs, mut recoveries) = (Vec::new(), Vec::new());
-    for StreamConfig { name, retention, .. } in streams {
-        let path = folder.path.join(name);
-        let disk = FileDisk::make(&path)
-            .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
-        let disk = match folder.write_method {
-            WriteMethodChoice::Auto => disk,
-            WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
-        };
-        let config = LogConfig { created_ns, ..LogConfig::for_retention(retention.bytes_max) };
-        let (log, recovery) = Log::open(disk, name, config)?;
-        logs.push(log);
-        recoveries.push(recovery);
-    }
-    Ok((logs, recoveries))
+    streams.iter().map(|stream| open_one(stream, folder, created_ns)).collect()
+}
+
+fn open_one(
+    StreamConfig { name, retention, .. }: &StreamConfig,
+    folder: &StreamFolder,
+    created_ns: UnixNanos,
+) -> Result<(Log<FileDisk>, Recovery), OpenError> {
+    let path = folder.path.join(name);
+    let disk = FileDisk::make(&path)
+        .map_err(|source| OpenError::Disk { place: path.display().to_string(), source })?;
+    let disk = match folder.write_method {
+        WriteMethodChoice::Auto => disk,
+        WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
+    };
+    let config = LogConfig { created_ns, ..LogConfig::for_retention(retention.bytes_max) };
+    Log::open(disk, name, config)
 }
 
 /// Tries of a look at a directory in which another process removes segments meanwhile.
@@ -303,63 +312,123 @@ pub(super) struct Release {
 
 /// What the opening thread reports.
 pub(super) enum OpeningEvent {
-    Opened(Box<Threads>, Vec<Recovered>),
+    /// What became of the streams that were not open yet. Streams are numbered as on disk.
+    Round {
+        /// Those that write and read what was opened, in that order.
+        threads: Option<Box<Threads>>,
+        opened: Vec<OpenedStream>,
+        /// These are tried again. Only those whose reason is new.
+        failed: Vec<(usize, Arc<str>)>,
+    },
     /// There is no directory: the first record makes it.
     Absent(Box<OpeningJob>),
-    /// It is tried again.
-    Failed(Arc<str>),
+}
+
+/// A stream that was opened.
+pub(super) struct OpenedStream {
+    pub(super) stream: usize,
+    pub(super) recovered: Recovered,
+}
+
+/// Streams that are not open yet, and what is open without threads.
+struct Rounds {
+    /// Those that are not open, with the reason that was reported last.
+    closed: Vec<(usize, Option<Arc<str>>)>,
+    logs: Vec<Log<FileDisk>>,
+    opened: Vec<OpenedStream>,
 }
 
 impl OpeningJob {
-    /// Where each stream goes on, with the message ids that it knows.
+    /// Where a stream goes on, with the message ids that it knows.
     fn recover<D: Disk>(
         &self,
-        logs: &[Log<D>],
-        recoveries: &[Recovery],
-    ) -> Result<Vec<Recovered>, OpenError> {
-        let mut all = Vec::new();
-        for ((stream, log), recovery) in self.streams.iter().zip(logs).zip(recoveries) {
-            let (first, created_ns) = (recovery.first.max(1), log.created_ns());
-            let resumed = Resumed { first, next: recovery.next, created_ns };
-            let mut recovered = Recovered::new(stream, self.key, resumed);
-            // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
-            let from =
-                if stream.dedup_time_ns == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
-            let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));
-            loop {
-                // With a part of the window missing, messages sent again would be stored again, unnoticed.
-                let read = reader.read().map_err(|source| {
-                    let place = self.folder.path.join(&stream.name).display().to_string();
-                    OpenError::Disk { place, source }
-                })?;
-                match read {
-                    Read::Batch(_) if planted!("forgotten window") => {}
-                    Read::Batch(batch) => recovered.remember(batch),
-                    Read::Gap(gap) => recovered.report_unreadable(gap),
-                    Read::End => break,
+        stream: &StreamConfig,
+        log: &Log<D>,
+        recovery: &Recovery,
+    ) -> Result<Recovered, OpenError> {
+        let (first, created_ns) = (recovery.first.max(1), log.created_ns());
+        let resumed = Resumed { first, next: recovery.next, created_ns };
+        let mut recovered = Recovered::new(stream, self.key, resumed);
+        // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
+        let from = if stream.dedup_time_ns == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
+        let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));
+        loop {
+            // With a part of the window missing, messages sent again would be stored again, unnoticed.
+            let read = reader.read().map_err(|source| {
+                let place = self.folder.path.join(&stream.name).display().to_string();
+                OpenError::Disk { place, source }
+            })?;
+            match read {
+                Read::Batch(_) if planted!("forgotten window") => {}
+                Read::Batch(batch) => recovered.remember(batch),
+                Read::Gap(gap) => recovered.report_unreadable(gap),
+                Read::End => break,
+            }
+        }
+        if !recovery.findings.is_empty() {
+            recovered.report_findings(&recovery.findings.to_string());
+        }
+        Ok(recovered)
+    }
+
+    fn open(&self, stream: &StreamConfig) -> Result<(Log<FileDisk>, Recovered), OpenError> {
+        let (log, recovery) = open_one(stream, &self.folder, self.created_ns)?;
+        let recovered = self.recover(stream, &log, &recovery)?;
+        finding(&stream.name, &recovery).into_iter().for_each(|line| (self.report)(&line));
+        (self.report)(&write_method(&log));
+        Ok((log, recovered))
+    }
+
+    /// Opens those that are closed, each by itself. Returns the failures, and whether all of them are locks.
+    fn try_all(&self, rounds: &mut Rounds) -> (Vec<(usize, Arc<str>)>, bool) {
+        let (mut failures, mut are_locks) = (Vec::new(), true);
+        let (logs, opened) = (&mut rounds.logs, &mut rounds.opened);
+        rounds.closed.retain(|&(stream, _)| match self.open(&self.streams[stream]) {
+            Ok((log, recovered)) => {
+                logs.push(log);
+                opened.push(OpenedStream { stream, recovered });
+                false
+            }
+            Err(error) => {
+                are_locks &= matches!(error, OpenError::Lock(_));
+                failures.push((stream, error.to_string().into()));
+                true
+            }
+        });
+        (failures, are_locks)
+    }
+
+    /// What the hub is to know of a round; nothing if it knows everything.
+    fn conclude(&self, rounds: &mut Rounds, mut failures: Vec<(usize, Arc<str>)>) -> Option<OpeningEvent> {
+        let (logs, mut opened) = (std::mem::take(&mut rounds.logs), std::mem::take(&mut rounds.opened));
+        let mut threads = None;
+        if !opened.is_empty() {
+            match start_threads(logs, self.limits, &self.wake) {
+                Ok(started) => threads = Some(Box::new(started)),
+                Err(error) => {
+                    let reason: Arc<str> = format!("cannot start a thread: {error}").into();
+                    for OpenedStream { stream, .. } in opened.drain(..) {
+                        rounds.closed.push((stream, None));
+                        failures.push((stream, Arc::clone(&reason)));
+                    }
                 }
             }
-            if !recovery.findings.is_empty() {
-                recovered.report_findings(&recovery.findings.to_string());
+        }
+        failures.retain(|(stream, reason)| {
+            let closed = rounds.closed.iter_mut().find(|(closed, _)| closed == stream);
+            let is_new = closed
+                .is_some_and(|(_, reported)| reported.replace(Arc::clone(reason)).as_ref() != Some(reason));
+            if is_new {
+                let name = &self.streams[*stream].name;
+                (self.report)(&format!("the stream {name} cannot be opened, and is tried again: {reason}"));
             }
-            all.push(recovered);
-        }
-        Ok(all)
+            is_new
+        });
+        let is_news = threads.is_some() || !failures.is_empty();
+        is_news.then_some(OpeningEvent::Round { threads, opened, failed: failures })
     }
 
-    fn open(&self) -> Result<(Threads, Vec<Recovered>), String> {
-        let (logs, recoveries) =
-            open_all(&self.streams, &self.folder, self.created_ns).map_err(|error| error.to_string())?;
-        let recovered = self.recover(&logs, &recoveries).map_err(|error| error.to_string())?;
-        for (stream, recovery) in self.streams.iter().zip(&recoveries) {
-            finding(&stream.name, recovery).into_iter().for_each(|line| (self.report)(&line));
-        }
-        logs.iter().for_each(|log| (self.report)(&write_method(log)));
-        let threads = start_threads(logs, self.limits, &self.wake).map_err(|error| error.to_string())?;
-        Ok((threads, recovered))
-    }
-
-    /// Opens the directories, again and again until that succeeds or the hub has gone.
+    /// Opens the directories, each by itself, again and again until all are open or the hub has gone.
     fn run(self, release: Option<&Release>, mut events: Sender<OpeningEvent>) {
         if let Some(Release { lifecycle, .. }) = release {
             while !lifecycle.has_reached(Stage::Released) {
@@ -369,40 +438,44 @@ impl OpeningJob {
                 thread::park_timeout(OPEN_LOOK);
             }
             if !fs::exists(&self.folder.path).unwrap_or(true) {
-                let _ = events.push(OpeningEvent::Absent(Box::new(self)));
-                events.publish();
-                return;
+                let wake = Arc::clone(&self.wake);
+                return send(&mut events, OpeningEvent::Absent(Box::new(self)), &wake);
             }
         }
         // A process that is ending may hold the locks a moment longer.
         let patient_until = release.map(|_| Instant::now() + LOCK_WAIT);
-        let mut reported = String::new();
-        while !events.is_closed() {
-            let reason = match self.open() {
-                Ok((threads, recovered)) => {
-                    if !reported.is_empty() {
-                        (self.report)("the streams are open now");
-                    }
-                    let _ = events.push(OpeningEvent::Opened(Box::new(threads), recovered));
-                    events.publish();
-                    return;
-                }
-                Err(reason) => reason,
-            };
-            if patient_until.is_some_and(|until| Instant::now() < until) {
+        let closed = (0..self.streams.len()).map(|stream| (stream, None)).collect();
+        let mut rounds = Rounds { closed, logs: Vec::new(), opened: Vec::new() };
+        while !rounds.closed.is_empty() && !events.is_closed() {
+            let (failures, are_locks) = self.try_all(&mut rounds);
+            if !failures.is_empty() && are_locks && patient_until.is_some_and(|until| Instant::now() < until)
+            {
                 thread::park_timeout(OPEN_LOOK);
                 continue;
             }
-            if reason != reported {
-                (self.report)(&format!("the streams cannot be opened, and are tried again: {reason}"));
-                let _ = events.push(OpeningEvent::Failed(reason.as_str().into()));
-                events.publish();
-                self.wake.force();
-                reported = reason;
+            if let Some(event) = self.conclude(&mut rounds, failures) {
+                send(&mut events, event, &self.wake);
             }
-            thread::park_timeout(OPEN_RETRY);
+            if !rounds.closed.is_empty() {
+                thread::park_timeout(OPEN_RETRY);
+            }
         }
     }
+}
+
+/// Hands an event to the hub, and waits while there is no room.
+fn send(events: &mut Sender<OpeningEvent>, event: OpeningEvent, wake: &Wake) {
+    let mut event = Some(event);
+    while let Some(unsent) = event.take()
+        && !events.is_closed()
+    {
+        if let Err(Full(unsent)) = events.push(unsent) {
+            event = Some(unsent);
+            thread::park_timeout(OPEN_LOOK);
+        }
+    }
+    events.publish();
+    wake.force();
 }
 
 /// Opens on a thread that may wait for the disk.

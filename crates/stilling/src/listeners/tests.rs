@@ -120,13 +120,15 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
     sender.send_to(b"old", &path).unwrap();
     assert!(matches!(open(&wanted, Vec::new(), Vec::new()), Err(ServeError::SocketFile(..))));
     let failed = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
-    failed.files[0].name().take_path().unwrap();
+    let mut name = failed.files[0].name();
+    name.take_path().unwrap();
     drop(failed);
     assert!(!path.exists(), "it was the successor's");
     old.files[0].name().restore();
     let next = Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
     sender.send_to(b"old", &path).unwrap();
-    next.files[0].name().take_path().unwrap();
+    let mut name = next.files[0].name();
+    name.take_path().unwrap();
     sender.send_to(b"new", &path).unwrap();
     let receive = |listeners: &Listeners| {
         let socket = listeners.of_shards[0][0].socket.try_clone().unwrap();
@@ -138,9 +140,38 @@ fn a_unix_socket_is_replaced_by_a_successor_alone() {
     assert_eq!((receive(&old), receive(&next)), (b"old".to_vec(), b"new".to_vec()));
     old.files[0].name().restore();
     assert!(!socket_file::beside(&path).exists());
-    next.files[0].name().take_path().unwrap();
+    let error = name.take_path().expect_err("the old server has its path back");
+    assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
     drop(old);
     drop(next);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Row 4.37: a server removes what is left of the one before it, and nothing of the one behind it.
+#[test]
+fn a_predecessor_is_forgotten_and_a_successor_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let mut wanted = config(&[], 1);
+    wanted.hub.syslog_unix = vec![path.clone()];
+    let first = open(&wanted, Vec::new(), Vec::new()).unwrap();
+    let next = || Listeners::open(&wanted, Vec::new(), Vec::new(), When::Alone).unwrap();
+    let second = next();
+    let mut second_name = second.files[0].name();
+    second_name.take_path().unwrap();
+    // Before the first server has released its socket.
+    let third = next();
+    second_name.forget_predecessor();
+    assert!(socket_file::beside(&path).exists(), "it is the third server's");
+    let mut third_name = third.files[0].name();
+    third_name.take_path().unwrap();
+    drop(first);
+    assert!(socket_file::beside(&path).exists(), "it is the second server's");
+    third_name.forget_predecessor();
+    assert!(!socket_file::beside(&path).exists());
+    drop(second);
+    assert!(path.exists());
+    drop(third);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 

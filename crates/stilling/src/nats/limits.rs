@@ -18,6 +18,9 @@ pub(crate) const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a connection that is silent is asked whether it lives.
 pub(crate) const PING_EVERY: Duration = Duration::from_secs(120);
 
+/// How long the other deadlines of a connection rest whose output is held up. The write timeout goes on.
+pub(crate) const HELD_UP_LOOK: Duration = Duration::from_secs(1);
+
 /// Questions that may be unanswered. One more is due: the connection is closed.
 pub(crate) const PINGS_MAX: u8 = 2;
 

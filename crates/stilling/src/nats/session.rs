@@ -16,7 +16,7 @@ use stilling_wire::nats::{
 
 use super::limits::{
     ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT,
-    AUTHENTICATION_TIMEOUT, PENDING_MAX, PING_EVERY, PINGS_MAX,
+    AUTHENTICATION_TIMEOUT, HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
 use super::users::Access;
 use crate::http::HttpService;
@@ -360,7 +360,29 @@ impl NatsSession {
             Course::Serving => self.leave(CloseReason::PeerClosed, io),
             Course::Parting(_) => self.leave(CloseReason::Drained, io),
             Course::Leaving(_) | Course::Disconnected => {}
-            Course::Mute(_) => io.finish(CloseReason::Drained),
+            Course::Mute(_) => self.finish(CloseReason::Drained, io),
+        }
+    }
+
+    /// Closes the connection behind its output, and leaves the hub now: a peer that does not read keeps only the connection.
+    fn finish(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
+        self.leave_hub(io.service);
+        io.finish(reason);
+    }
+
+    /// The same, with input discarded for a while before the close.
+    fn finish_lingering(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
+        self.leave_hub(io.service);
+        io.finish_lingering(reason);
+    }
+
+    /// Ends this connection's part in the hub. Safe to repeat.
+    fn leave_hub(&mut self, service: &mut HttpService) {
+        if let Some(hub) = service.hub.as_deref_mut()
+            && std::mem::take(&mut self.is_counted)
+        {
+            hub.port.leave(self.token);
+            hub.streaming = hub.streaming.saturating_sub(1);
         }
     }
 
@@ -378,7 +400,7 @@ impl NatsSession {
     fn farewell_came(&mut self, io: &mut HouseIo<'_>) {
         match self.course {
             // What it has been told must not be overtaken by a reset.
-            Course::Serving | Course::Parting(_) => io.finish_lingering(CloseReason::ProtocolError),
+            Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io),
             Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
                 let token = io.token();
                 self.course = Course::Mute(io.now().after(DRAIN_READ_MAX));
@@ -391,7 +413,7 @@ impl NatsSession {
                 self.look_at(io.now().after(DRAIN_QUIET), io);
                 io.resume();
             }
-            Course::Leaving(reason) => io.finish(reason),
+            Course::Leaving(reason) => self.finish(reason, io),
             Course::Mute(_) | Course::Disconnected => {}
         }
     }
@@ -399,6 +421,10 @@ impl NatsSession {
     /// Goes on with one that parts, or has it leave when it says nothing more.
     fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
         let now = io.now();
+        if io.is_held_back() && now < until {
+            // Not silent, but not read: it may read first what is held for it.
+            return io.set_deadline(Some(until));
+        }
         if let Some(at) = looks_again(now, self.heard, self.waits, until) {
             if self.assembly.is_some() && !self.waits {
                 // It may rest because there was no room for a long message.
@@ -407,7 +433,7 @@ impl NatsSession {
             return io.set_deadline(Some(at));
         }
         match self.course {
-            Course::Mute(_) => io.finish(CloseReason::Drained),
+            Course::Mute(_) => self.finish(CloseReason::Drained, io),
             Course::Serving | Course::Parting(_) | Course::Leaving(_) | Course::Disconnected => {
                 self.leave(CloseReason::Drained, io);
             }
@@ -486,8 +512,8 @@ impl NatsSession {
         self.marks = Vec::new();
         if let Some(hub) = service.hub.as_deref_mut() {
             hub.counters.slow_consumers.add(1);
-            hub.port.leave(self.token);
         }
+        self.leave_hub(service);
         SLOW_CONSUMER
     }
 
@@ -501,15 +527,19 @@ impl NatsSession {
         if let Course::Parting(until) | Course::Mute(until) = self.course {
             return self.part(until, io);
         }
+        if io.is_held_up() {
+            // The write timeout judges a peer that does not read.
+            return io.set_deadline(Some(now.after(HELD_UP_LOOK)));
+        }
         if self.access == Access::Unknown {
             self.count_shut_out(io);
             self.say_error("Authentication Timeout", io);
-            return io.finish_lingering(CloseReason::FirstByteTimeout);
+            return self.finish_lingering(CloseReason::FirstByteTimeout, io);
         }
         if let Some(assembly) = &self.assembly {
             if now >= assembly.until {
                 self.say_error("Message Timeout", io);
-                return io.finish_lingering(CloseReason::BodyTimeout);
+                return self.finish_lingering(CloseReason::BodyTimeout, io);
             }
             io.set_deadline(Some(assembly.until));
             return self.resume(io);
@@ -521,7 +551,7 @@ impl NatsSession {
         }
         if self.pings >= PINGS_MAX {
             self.say_error("Stale Connection", io);
-            return io.finish(CloseReason::IdleTimeout);
+            return self.finish(CloseReason::IdleTimeout, io);
         }
         self.pings += 1;
         self.say(PING, io);
@@ -535,7 +565,7 @@ impl NatsSession {
             return;
         }
         if io.service.hub_is_abandoned() {
-            return io.finish(CloseReason::Drained);
+            return self.finish(CloseReason::Drained, io);
         }
         let Some(hub) = io.service.hub.as_deref_mut() else { return };
         let mut text = Vec::new();
@@ -555,12 +585,7 @@ impl NatsSession {
         if let Some(assembly) = self.assembly.take() {
             forget(&assembly, self.token, service);
         }
-        if let Some(hub) = service.hub.as_deref_mut() {
-            hub.port.leave(self.token);
-            if self.is_counted {
-                hub.streaming = hub.streaming.saturating_sub(1);
-            }
-        }
+        self.leave_hub(service);
     }
 
     fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
@@ -587,7 +612,7 @@ impl NatsSession {
 
     fn fail(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
         self.say_error(error.text(), io);
-        io.finish_lingering(CloseReason::ProtocolError);
+        self.finish_lingering(CloseReason::ProtocolError, io);
     }
 
     fn count_shut_out(&self, io: &mut HouseIo<'_>) {
@@ -600,7 +625,7 @@ impl NatsSession {
         self.access = Access::Unknown;
         self.count_shut_out(io);
         self.say_error("Authorization Violation", io);
-        io.finish_lingering(CloseReason::Forbidden);
+        self.finish_lingering(CloseReason::Forbidden, io);
         false
     }
 }

@@ -53,8 +53,9 @@ pub const SYSLOG_SOURCES_MAX: usize = 256;
 /// Listeners of one kind. More: refused.
 pub const HUB_LISTENERS_MAX: usize = 64;
 
-/// Bytes of a path that a Unix socket can be bound to, as the system has it. Longer: refused.
-pub const SOCKET_PATH_SIZE_MAX: usize = 107;
+/// Bytes of the path of a Unix socket: the 107 that the system can bind to, less `.next`, which a successor's socket is named
+/// until it takes the path. Longer: refused.
+pub const SOCKET_PATH_SIZE_MAX: usize = 102;
 
 /// Bytes that one word of a syslog message may give a subject. More are left out.
 pub const SUBJECT_WORD_SIZE_MAX: usize = 128;

@@ -178,7 +178,9 @@ impl HubConfig {
             if size == 0 || size > SOCKET_PATH_SIZE_MAX {
                 say(
                     "syslog-unix",
-                    format!("`{shown}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}"),
+                    format!(
+                        "`{shown}` has {size} bytes; a socket's path has 1 to {SOCKET_PATH_SIZE_MAX}, so that a successor's fits beside it"
+                    ),
                 );
             }
             if self.syslog_unix[..index].contains(path) {
@@ -284,8 +286,8 @@ mod tests {
             (|hub| hub.nats = vec![at("127.0.0.1:0"); 65], "nats: 65 addresses are more than the 64"),
             (|hub| hub.syslog_unix = vec![PathBuf::new()], "syslog-unix: `` has 0 bytes"),
             (
-                |hub| hub.syslog_unix = vec!["x".repeat(108).into()],
-                "has 108 bytes; a socket's path has 1 to 107",
+                |hub| hub.syslog_unix = vec!["x".repeat(103).into()],
+                "has 103 bytes; a socket's path has 1 to 102, so that a successor's fits beside it",
             ),
             (|hub| hub.syslog_unix = vec!["x".into(), "x".into()], "syslog-unix: `x` is there twice"),
             (

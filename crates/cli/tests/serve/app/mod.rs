@@ -25,7 +25,7 @@ fn before(driver: Driver, command: &str, options: &str) -> Server {
 }
 
 /// A server before fakes, all of them ready.
-fn before_fakes(driver: Driver, options: &str) -> (Server, Watcher) {
+pub(crate) fn before_fakes(driver: Driver, options: &str) -> (Server, Watcher) {
     let server = before(driver, &fake(), options);
     let wanted = options.split_once("--processes ").map_or(1, |(_, rest)| {
         rest.split_whitespace().next().and_then(|count| count.parse().ok()).expect("a number of processes")

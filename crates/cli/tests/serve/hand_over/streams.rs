@@ -1,9 +1,13 @@
 //! Streams and their publishers while one server takes over from another.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
 
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{Batch, Config, Log, Record};
+
+use stilling_probe::Answer;
 
 use super::load;
 use super::*;
@@ -14,6 +18,7 @@ on_both_drivers!(
     publishers_wait_for_the_streams_and_everything_else_goes_on,
     a_predecessor_that_ends_without_a_word_releases_its_streams,
     a_predecessor_that_hangs_does_not_keep_its_successor,
+    a_subscriber_that_never_reads_does_not_keep_the_streams,
     old_servers_that_are_killed_lose_nothing_that_was_acknowledged,
     a_successor_that_fails_leaves_the_socket_of_the_old_server,
     a_server_without_streams_waits_for_none,
@@ -43,7 +48,7 @@ fn restarts() -> usize {
 }
 
 /// The address behind a scheme in the banner.
-fn at(server: &Server, scheme: &str) -> SocketAddr {
+pub(super) fn at(server: &Server, scheme: &str) -> SocketAddr {
     server.banner_line(&format!("listening {scheme}://")).parse().expect("an address")
 }
 
@@ -102,14 +107,14 @@ fn published_messages_are_stored_once_and_no_datagram_is_lost(driver: Driver) {
 }
 
 /// A server before the one under test, played by the test: it holds a stream, and its listener.
-struct Predecessor {
-    door: OwnedFd,
-    queue: TcpListener,
-    log: Log<FileDisk>,
+pub(super) struct Predecessor {
+    pub(super) door: OwnedFd,
+    pub(super) queue: TcpListener,
+    pub(super) log: Log<FileDisk>,
 }
 
 impl Predecessor {
-    fn new(place: &Place, data: &Path) -> Predecessor {
+    pub(super) fn new(place: &Place, data: &Path) -> Predecessor {
         let disk = FileDisk::make(&data.join("events")).expect("a folder");
         let (log, _) = Log::open(disk, "events", Config::default()).expect("nobody else has it");
         let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -117,7 +122,7 @@ impl Predecessor {
     }
 
     /// Writes so many records.
-    fn write(&mut self, count: u32) {
+    pub(super) fn write(&mut self, count: u32) {
         let mut batch = Batch::new(64 * 1024);
         batch.begin(self.log.next(), 1);
         for _ in 0..count {
@@ -127,7 +132,7 @@ impl Predecessor {
     }
 
     /// Hands over, and keeps its stream. Returns the successor, and the way to it.
-    fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
+    pub(super) fn hand_over(&self, place: &Place, driver: Driver, options: &str) -> (Server, Control) {
         let address = self.queue.local_addr().expect("it is bound");
         thread::scope(|scope| {
             let next = scope.spawn(|| place.next(driver, address, options));
@@ -233,6 +238,61 @@ fn a_predecessor_that_hangs_does_not_keep_its_successor(driver: Driver) {
     assert_eq!(acknowledged(&mut client), 4);
     drop((client, successor, old.queue, old.door));
     new.finish();
+}
+
+/// Publishes at an address of the successor's own, which listens when the successor is the server.
+fn publish_at(own: SocketAddr) -> Answer {
+    let mut peer = eventually("the successor is the server", || Peer::try_connect(own).ok());
+    peer.ask("POST /publish/events.a HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx")
+}
+
+/// A subscriber to `subject` with small buffers, which is never read from again.
+pub(super) fn unread_subscriber(server: &Server, subject: &str) -> Peer {
+    let mut peer = Peer::connect_small(nats_address(server));
+    peer.line();
+    peer.send(format!("CONNECT {{\"verbose\":false}}\r\nSUB {subject} 1\r\nPING\r\n"));
+    assert_eq!(peer.line(), "PONG");
+    peer
+}
+
+/// Publishes to `subject` until the server ends the connection.
+fn flood(to: SocketAddr, subject: &str) {
+    let mut stream = TcpStream::connect(to).expect("the server listens");
+    let text = format!("PUB {subject} 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64);
+    while stream.write_all(text.as_bytes()).is_ok() {
+        thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
+/// Row 4.37: the streams are released while output for subscribers that never read is still held, with and without more of
+/// it coming. Were they not, the publication would be refused.
+fn a_subscriber_that_never_reads_does_not_keep_the_streams(driver: Driver) {
+    for hub in ["shard", "own"] {
+        let place = Place::new();
+        let data = tempfile::tempdir().expect("a folder");
+        let common = format!("-A 1 --hub-thread {hub} --data {}", data.path().display());
+        let patient = "--send-buffer 8192 --write-timeout 300 --drain-timeout 300";
+        let old = place.first(driver, &format!("--nats 127.0.0.1:0 {common} {patient}"));
+        let nats = nats_address(&old);
+        let mut watcher = old.watch();
+        let unread = [unread_subscriber(&old, "idle"), unread_subscriber(&old, "flood")];
+        let mut publisher = Client::connect(nats);
+        watcher.until("output is held", |metrics| {
+            publisher.say(format!("PUB idle 1000\r\n{}\r\n", "x".repeat(1000)).repeat(64));
+            metrics.value("output_held_bytes") > 1 << 20
+        });
+        let flood = thread::spawn(move || flood(nats, "flood"));
+        let held = watcher.look().value("output_held_bytes");
+        watcher.until("the flood comes", |metrics| metrics.value("output_held_bytes") > held + (1 << 20));
+        drop(watcher);
+        let new = place.next(driver, old.address(), &format!("--listen 127.0.0.1:0 --nats {nats} {common}"));
+        let answer = publish_at(new.addresses()[1]);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        flood.join().expect("it ends");
+        drop((publisher, unread));
+        old.ends_well();
+        new.finish();
+    }
 }
 
 /// Rows 4.37, 0.4: killed before the last word, and after it while it drains.

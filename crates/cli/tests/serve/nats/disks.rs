@@ -15,11 +15,12 @@ use tempfile::TempDir;
 
 use super::faults::publish;
 use super::{Client, address, records};
-use crate::support::{Driver, Server, Tool, binary, eventually};
+use crate::support::{Driver, Peer, Server, Tool, binary, eventually};
 
 on_both_drivers! {
     a_full_disk_makes_its_streams_wait_and_nothing_else,
     a_server_ends_although_its_disk_is_full,
+    a_server_whose_disk_is_full_is_succeeded,
     a_folder_that_cannot_be_written_is_named_at_the_start,
 }
 
@@ -156,6 +157,43 @@ fn a_server_ends_although_its_disk_is_full(driver: Driver) {
         server.finish();
         assert!(publisher.join().is_err(), "not all are acknowledged");
     }
+}
+
+/// Row 4.37: the successor of a server whose disk is full serves everything but its streams on disk, and those when the old
+/// server has found room.
+fn a_server_whose_disk_is_full_is_succeeded(driver: Driver) {
+    let disk = SmallDisk::new("100m");
+    let control = tempfile::tempdir().expect("a folder");
+    let command = || {
+        let mut command = disk.serve_command(driver);
+        command.args(["--drain-timeout", "300", "--take-over"]).arg(control.path().join("control"));
+        command
+    };
+    let old = Server::spawn(command());
+    let to = address(&old);
+    // Its connection ends with the old server.
+    let publisher = thread::spawn(move || publish_large(to));
+    let ready = || old.connect().ask("GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
+    let mut command = command();
+    command.args(["--listen", "127.0.0.2:0"]);
+    let new = Server::spawn(command);
+    let own = new.addresses()[1];
+    let publish = |subject: &str| {
+        let head = format!("POST /publish/{subject} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\ny");
+        Peer::try_connect(own).ok().map(|mut peer| peer.ask(head))
+    };
+    eventually("streams in memory work", || publish("memory.a").filter(|answer| answer.status == 200));
+    let refusal = publish("events.b").expect("it listens");
+    assert_eq!(refusal.status, 503);
+    assert!(refusal.text().contains("the stream events"), "{}", refusal.text());
+    disk.remount("size=200m");
+    eventually("the stream is open", || publish("events.b").filter(|answer| answer.status == 200));
+    old.ends_well();
+    assert!(publisher.join().is_err(), "its connection has ended");
+    let before = records(address(&new), "events", 10).0.into_iter().map(|(at, _)| at);
+    assert_eq!(before.collect::<Vec<_>>(), (1..=10).collect::<Vec<_>>());
+    new.finish();
 }
 
 fn a_folder_that_cannot_be_written_is_named_at_the_start(driver: Driver) {

@@ -33,7 +33,7 @@ impl TestHub {
         let thread = Arc::clone(&opening_thread);
         let opening = Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
-        lifecycle.reach(crate::lifecycle::Stage::Alone);
+        lifecycle.begin_succession(crate::lifecycle::Stage::Alone);
         let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
         let around = Surroundings {
             wake: &wakes[1],
@@ -181,4 +181,31 @@ fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
     }
     let error = TestHub::of(opened).err().expect("it does not start");
     assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
+}
+
+/// An event is never dropped: the opening thread waits until the hub has taken those before it.
+#[test]
+fn an_event_waits_for_room() {
+    const EVENTS: usize = 3;
+    let wake = Arc::new(Wake::new(|| ()));
+    let (mut events, mut opened) = mailbox(1);
+    let opening = thread::spawn(move || {
+        for stream in 0..EVENTS {
+            let failed = vec![(stream, "a reason".into())];
+            send(&mut events, OpeningEvent::Round { threads: None, opened: Vec::new(), failed }, &wake);
+        }
+    });
+    let mut streams = Vec::new();
+    while streams.len() < EVENTS {
+        assert!(!opened.is_closed() || !opened.is_empty(), "dropped behind {streams:?}");
+        match opened.pop() {
+            Some(OpeningEvent::Round { failed, .. }) => {
+                streams.extend(failed.iter().map(|&(stream, _)| stream));
+            }
+            Some(OpeningEvent::Absent(_)) => panic!("nothing is absent"),
+            None => thread::park_timeout(OPEN_LOOK),
+        }
+    }
+    assert_eq!(streams, [0, 1, 2]);
+    opening.join().expect("it ends");
 }

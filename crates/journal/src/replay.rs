@@ -20,6 +20,7 @@ use crate::disk::Disk;
 use crate::format::record::Record;
 use crate::limits::{CHUNK_SIZE, READERS_KEPT};
 use crate::reader::{From, Gap, Read, Reader, Source};
+use crate::spare_thread::SpareThread;
 use crate::thread::StreamIndex;
 
 /// Asks for records.
@@ -168,8 +169,12 @@ pub struct Replay {
     wake: Arc<Wake>,
     outstanding: usize,
     outstanding_max: usize,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Option<()>>>,
 }
+
+/// A thread that waits for streams to read.
+#[derive(Debug)]
+pub struct ReplayThread(SpareThread<()>);
 
 impl Replay {
     /// Starts the thread for these streams; it wakes `consumer` after each chunk.
@@ -181,17 +186,34 @@ impl Replay {
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> io::Result<Replay> {
+        Ok(Replay::start_on(Replay::spare_thread()?, sources, orders_max, consumer))
+    }
+
+    /// Starts a thread for [`start_on`](Replay::start_on).
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn spare_thread() -> io::Result<ReplayThread> {
+        SpareThread::start("replay").map(ReplayThread)
+    }
+
+    /// [`start`](Replay::start) on a thread that was started before.
+    pub fn start_on<D: Disk>(
+        ReplayThread(thread): ReplayThread,
+        sources: Vec<Source<D>>,
+        orders_max: usize,
+        consumer: Arc<Wake>,
+    ) -> Replay {
         let sleeper = Arc::new(OnceLock::<Thread>::new());
         let wake = Arc::new(Wake::new({
             let sleeper = Arc::clone(&sleeper);
             move || sleeper.get().into_iter().for_each(Thread::unpark)
         }));
         let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
-        let thread = thread::Builder::new().name("replay".to_owned()).spawn(move || run(worker, &wake))?;
         // Set before the first wake: only the end that is returned here wakes it.
         let _ = sleeper.set(thread.thread().clone());
-        replay.thread = Some(thread);
-        Ok(replay)
+        replay.thread = Some(thread.run(move || run(worker, &wake)));
+        replay
     }
 
     /// The same without a thread: the caller runs the worker, order by order, whenever it

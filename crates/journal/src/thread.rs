@@ -24,6 +24,7 @@ use crate::limits::{CHECK_INTERVAL_MS, NOTICES_PER_STREAM};
 use crate::log::Log;
 use crate::retention::{Removed, Retention};
 use crate::rounds::Rounds;
+use crate::spare_thread::SpareThread;
 use crate::trouble::Frozen;
 
 /// How much memory goes round between the writer and the journal thread.
@@ -136,6 +137,10 @@ impl Drop for LastWord {
     }
 }
 
+/// A thread that waits for streams to write.
+#[derive(Debug)]
+pub struct JournalThread(SpareThread<Vec<Frozen>>);
+
 /// The writer's end. Dropping it ends the thread, which first writes what it was given and closes all streams.
 pub struct Journal {
     requests: Sender<Request>,
@@ -150,15 +155,36 @@ pub struct Journal {
     /// A round of retention has not been answered.
     is_retaining: bool,
     streams: Vec<Known>,
-    thread: Option<JoinHandle<Vec<Frozen>>>,
+    thread: Option<JoinHandle<Option<Vec<Frozen>>>>,
 }
 
 impl Journal {
+    /// Starts a thread of this name for [`start_on`](Journal::start_on).
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn spare_thread() -> io::Result<JournalThread> {
+        SpareThread::start("journal").map(JournalThread)
+    }
+
     /// Starts the thread for these streams; it wakes `consumer` after each round.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
     pub fn start<D: Disk>(logs: Vec<Log<D>>, limits: Limits, consumer: Arc<Wake>) -> io::Result<Journal> {
+        Journal::start_on(Journal::spare_thread()?, logs, limits, consumer)
+    }
+
+    /// The same on a thread that was started before.
+    ///
+    /// # Errors
+    /// If there are more than [`STREAMS_MAX`] streams.
+    pub fn start_on<D: Disk>(
+        JournalThread(thread): JournalThread,
+        logs: Vec<Log<D>>,
+        limits: Limits,
+        consumer: Arc<Wake>,
+    ) -> io::Result<Journal> {
         let sleeper = Arc::new(OnceLock::<Thread>::new());
         let wake = Arc::new(Wake::new({
             let sleeper = Arc::clone(&sleeper);
@@ -170,10 +196,9 @@ impl Journal {
             let _last_word = LastWord(consumer);
             run(worker, &wake)
         };
-        let thread = thread::Builder::new().name("journal".to_owned()).spawn(work)?;
         // Set before the first wake: only the journal that is returned here wakes it.
         let _ = sleeper.set(thread.thread().clone());
-        journal.thread = Some(thread);
+        journal.thread = Some(thread.run(work));
         Ok(journal)
     }
 
@@ -377,7 +402,7 @@ impl Journal {
         let (requests, _) = mailbox(1);
         drop(std::mem::replace(&mut self.requests, requests));
         self.wake.force();
-        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+        self.thread.take().and_then(|thread| thread.join().ok().flatten()).unwrap_or_default()
     }
 }
 

@@ -45,8 +45,8 @@ const ON_DESCRIPTORS: [&str; 12] = [
     "writev", "ppoll",
 ];
 
-/// Rows 0.9 and 4.2: between its first wait and the end of the server, an I/O thread reads, writes and accepts on nonblocking
-/// descriptors alone, waits for events in one place, and takes no lock that another thread holds. Files are other threads' work.
+/// Rows 0.9, 0.13 and 4.2: between its first wait and the end of the server, an I/O thread reads, writes and accepts on nonblocking
+/// descriptors alone, waits for events in one place, and takes no lock that another thread holds. Files are other threads' work, and all threads are there from the start.
 fn an_io_thread_makes_no_blocking_call(driver: Driver) {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = folder.path().join("trace");
@@ -66,6 +66,10 @@ fn an_io_thread_makes_no_blocking_call(driver: Driver) {
     let (mut waits, mut blocking, mut counts) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
     for line in text.lines().take_while(|line| !line.contains("--- SIGTERM")) {
         let Some((thread, call, arguments)) = parts(line) else { continue };
+        assert!(
+            waits.len() < 2 || !call.starts_with("clone"),
+            "a thread is started behind the start: {line}"
+        );
         // The first of them is the process's first thread.
         if !(thread.starts_with("shard-") || thread == "stilling") {
             continue;

@@ -23,7 +23,8 @@ use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Read, Recovery, Replay,
+    Config as LogConfig, Journal, JournalThread, Limits, Log, OpenError, Preview, Read, Recovery, Replay,
+    ReplayThread, SpareThread,
 };
 use stilling_ring::{Full, Receiver, Sender, Wake, mailbox, planted};
 
@@ -36,6 +37,9 @@ use crate::settings::WriteMethodChoice;
 
 /// Events of an opening that may be unread. Full: the opening thread waits.
 const OPENING_EVENTS_MAX: usize = 4;
+
+/// The name of the thread that opens streams after the start.
+const OPENING_THREAD: &str = "opening";
 
 /// What a record has beside its payload, at most: subject, headers, heads.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
@@ -175,7 +179,7 @@ impl<D: Disk> Streams<D> {
         let is_on_disk = |stream: &StreamConfig| stream.durability == Durability::Disk;
         let of_hub: Vec<usize> =
             (0..self.config.streams.len()).filter(|&at| is_on_disk(&self.config.streams[at])).collect();
-        let job = OpeningJob {
+        let mut job = OpeningJob {
             created_ns: started_ns,
             streams: self.on_disk(),
             folder: self.folder,
@@ -183,7 +187,11 @@ impl<D: Disk> Streams<D> {
             key,
             wake: Arc::clone(around.wake),
             report: around.report,
+            spare: SpareThreads::default(),
         };
+        if !of_hub.is_empty() && !matches!(self.directories, Directories::Open { .. }) {
+            job.spare = SpareThreads::start().map_err(ServeError::Threads)?;
+        }
         let (mut recovered, mut threads) = (Vec::new(), None);
         let state = match self.directories {
             _ if of_hub.is_empty() => JournalState::Open,
@@ -285,10 +293,36 @@ pub(crate) fn start_threads(
     limits: Limits,
     wake: &Arc<Wake>,
 ) -> io::Result<Threads> {
-    let sources = logs.iter().map(Log::source).collect();
-    let journal = Journal::start(logs, limits, Arc::clone(wake))?;
-    let replay = Replay::start(sources, READ_ORDERS_MAX, Arc::clone(wake))?;
-    Ok(Threads::new(journal, replay))
+    SpareThreads::default().run(logs, limits, wake)
+}
+
+/// Threads for streams that are opened after the start, started with the server. One that is missing is started when it is
+/// needed: for streams that could not be opened with the others.
+#[derive(Debug, Default)]
+struct SpareThreads {
+    opening: Option<SpareThread<()>>,
+    journal: Option<JournalThread>,
+    replay: Option<ReplayThread>,
+}
+
+impl SpareThreads {
+    fn start() -> io::Result<SpareThreads> {
+        Ok(SpareThreads {
+            opening: Some(SpareThread::start(OPENING_THREAD)?),
+            journal: Some(Journal::spare_thread()?),
+            replay: Some(Replay::spare_thread()?),
+        })
+    }
+
+    /// Starts the journal's two threads.
+    fn run(&mut self, logs: Vec<Log<FileDisk>>, limits: Limits, wake: &Arc<Wake>) -> io::Result<Threads> {
+        let sources = logs.iter().map(Log::source).collect();
+        let writing = self.journal.take().map_or_else(Journal::spare_thread, Ok)?;
+        let reading = self.replay.take().map_or_else(Replay::spare_thread, Ok)?;
+        let journal = Journal::start_on(writing, logs, limits, Arc::clone(wake))?;
+        let replay = Replay::start_on(reading, sources, READ_ORDERS_MAX, Arc::clone(wake));
+        Ok(Threads::new(journal, replay))
+    }
 }
 
 /// Everything that opening needs, wherever it happens.
@@ -302,6 +336,7 @@ pub(super) struct OpeningJob {
     pub(super) key: HashKey,
     wake: Arc<Wake>,
     report: fn(&str),
+    spare: SpareThreads,
 }
 
 /// What is waited for before a directory is opened.
@@ -399,11 +434,15 @@ impl OpeningJob {
     }
 
     /// What the hub is to know of a round; nothing if it knows everything.
-    fn conclude(&self, rounds: &mut Rounds, mut failures: Vec<(usize, Arc<str>)>) -> Option<OpeningEvent> {
+    fn conclude(
+        &mut self,
+        rounds: &mut Rounds,
+        mut failures: Vec<(usize, Arc<str>)>,
+    ) -> Option<OpeningEvent> {
         let (logs, mut opened) = (std::mem::take(&mut rounds.logs), std::mem::take(&mut rounds.opened));
         let mut threads = None;
         if !opened.is_empty() {
-            match start_threads(logs, self.limits, &self.wake) {
+            match self.spare.run(logs, self.limits, &self.wake) {
                 Ok(started) => threads = Some(Box::new(started)),
                 Err(error) => {
                     let reason: Arc<str> = format!("cannot start a thread: {error}").into();
@@ -429,7 +468,7 @@ impl OpeningJob {
     }
 
     /// Opens the directories, each by itself, again and again until all are open or the hub has gone.
-    fn run(self, release: Option<&Release>, mut events: Sender<OpeningEvent>) {
+    fn run(mut self, release: Option<&Release>, mut events: Sender<OpeningEvent>) {
         if let Some(Release { lifecycle, .. }) = release {
             while !lifecycle.has_reached(Stage::Released) {
                 if events.is_closed() {
@@ -438,6 +477,8 @@ impl OpeningJob {
                 thread::park_timeout(OPEN_LOOK);
             }
             if !fs::exists(&self.folder.path).unwrap_or(true) {
+                // The first record is opened on another thread than this one.
+                self.spare.opening = SpareThread::start(OPENING_THREAD).ok();
                 let wake = Arc::clone(&self.wake);
                 return send(&mut events, OpeningEvent::Absent(Box::new(self)), &wake);
             }
@@ -479,20 +520,23 @@ fn send(events: &mut Sender<OpeningEvent>, event: OpeningEvent, wake: &Wake) {
 }
 
 /// Opens on a thread that may wait for the disk.
-pub(super) fn begin_opening(job: OpeningJob, release: Option<Release>) -> io::Result<Receiver<OpeningEvent>> {
+pub(super) fn begin_opening(
+    mut job: OpeningJob,
+    release: Option<Release>,
+) -> io::Result<Receiver<OpeningEvent>> {
     let (events, opened) = mailbox(OPENING_EVENTS_MAX);
     let last_wake = ForceOnDrop(Arc::clone(&job.wake));
     let thread = release.as_ref().map(|release| Arc::clone(&release.thread));
-    let work = move || {
+    let spare = job.spare.opening.take().map_or_else(|| SpareThread::start(OPENING_THREAD), Ok)?;
+    if let Some(thread) = thread {
+        let _ = thread.set(spare.thread().clone());
+    }
+    spare.run(move || {
         // Dropped behind the sender, so that the runner sees its end.
         let last_wake = last_wake;
         job.run(release.as_ref(), events);
         drop(last_wake);
-    };
-    let handle = thread::Builder::new().name("opening".to_owned()).spawn(work)?;
-    if let Some(thread) = thread {
-        let _ = thread.set(handle.thread().clone());
-    }
+    });
     Ok(opened)
 }
 

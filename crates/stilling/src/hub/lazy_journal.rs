@@ -40,7 +40,7 @@ pub(super) enum JournalState {
     /// All streams are open.
     Open,
     /// The directory is made with the first record.
-    Absent(OpeningJob),
+    Absent(Box<OpeningJob>),
     Opening(Receiver<OpeningEvent>),
     /// The opening thread has panicked, or could not be started.
     Dead,
@@ -112,7 +112,7 @@ impl LazyJournal {
         let JournalState::Absent(job) = std::mem::replace(&mut self.state, JournalState::Dead) else {
             return;
         };
-        match begin_opening(job, None) {
+        match begin_opening(*job, None) {
             Ok(events) => self.state = JournalState::Opening(events),
             Err(error) => self.fail(&format!("cannot start a thread: {error}").into()),
         }
@@ -144,7 +144,7 @@ impl LazyJournal {
                     let empty = Recovered::new(stream, job.key, resumed);
                     self.openings.push_back((number as StreamIndex, Opening::Opened(empty)));
                 }
-                self.state = JournalState::Absent(*job);
+                self.state = JournalState::Absent(job);
             }
             None if is_over => {
                 self.state = JournalState::Dead;

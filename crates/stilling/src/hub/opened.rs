@@ -195,7 +195,7 @@ impl<D: Disk> Streams<D> {
         let (mut recovered, mut threads) = (Vec::new(), None);
         let state = match self.directories {
             _ if of_hub.is_empty() => JournalState::Open,
-            Directories::Absent => JournalState::Absent(job),
+            Directories::Absent => JournalState::Absent(Box::new(job)),
             Directories::Open { logs, recoveries } => {
                 for ((stream, log), recovery) in job.streams.iter().zip(&logs).zip(&recoveries) {
                     recovered.push(job.recover(stream, log, recovery).map_err(ServeError::Streams)?);

@@ -63,7 +63,7 @@ pub struct StreamCounters {
     pub last: Figure,
     /// The last sequence that everybody may see.
     pub visible: Figure,
-    /// Acknowledgements that wait for the disk.
+    /// Messages that wait for the disk.
     pub pending: Figure,
     /// The most that ever waited.
     pub pending_max: Figure,

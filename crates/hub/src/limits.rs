@@ -42,11 +42,11 @@ pub const BATCHES_PER_STREAM_MAX: usize = 32;
 /// How often it is looked meanwhile, in nanoseconds.
 pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 
-/// Answers of one stream that may wait for the disk. Full: what the shards hand in waits in front of the hub until the disk
-/// has written, and their publishing connections are not read.
-pub const PROMISES_MAX: usize = 262_144;
+/// Messages of one stream that may wait for the disk, unless its configuration says otherwise. Full: what the shards hand in
+/// waits in front of the hub until the disk has written, and their publishing connections are not read.
+pub const PENDING_MAX: usize = 262_144;
 
-/// Bytes of the reply subjects to which these answers go. Full: the same.
+/// Bytes of the reply subjects to which the answers of these messages go. Full: the same.
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Answers for one batch for which memory is kept when they have been given. What more took is given back.

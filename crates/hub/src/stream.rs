@@ -23,8 +23,8 @@ use crate::intake::{Client, Door};
 use crate::key::HashKey;
 use crate::ledger::Loss;
 use crate::limits::{
-    DEDUP_TIME_NS, DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS,
-    PROMISES_KEPT_MAX, PROMISES_MAX, REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
+    DEDUP_TIME_NS, DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, MEMORY_TIME_STEP_NS, PENDING_MAX,
+    PROMISES_KEPT_MAX, REPLIES_KEPT_SIZE_MAX, REPLIES_SIZE_MAX, SPARE_PROMISES_MAX,
 };
 use crate::stall::DiskStallTimer;
 
@@ -55,6 +55,9 @@ pub struct StreamConfig {
     pub dedup_time_ns: u64,
     /// Bytes of a message, headers and payload. Longer ones are refused.
     pub message_size_max: usize,
+    /// Messages that may wait for the disk. As many: what the shards hand in waits in front of the hub until it has written,
+    /// and connections that publish are not read.
+    pub pending_max: usize,
 }
 
 impl Default for StreamConfig {
@@ -66,6 +69,7 @@ impl Default for StreamConfig {
             retention: Retention::default(),
             dedup_time_ns: DEDUP_TIME_NS,
             message_size_max: usize::MAX,
+            pending_max: PENDING_MAX,
         }
     }
 }
@@ -146,6 +150,8 @@ pub(crate) struct Stream {
     spare: Vec<Promises>,
     /// How many promises there are in all, and the bytes of their replies.
     promised: (usize, usize),
+    /// The most messages that ever waited for the disk.
+    pending_most: usize,
     pub(crate) frozen: Option<Arc<str>>,
     /// Since when it waits for room, by the steady clock.
     pub(crate) waiting_since: Option<SteadyNanos>,
@@ -204,6 +210,7 @@ impl Stream {
             under_way: VecDeque::new(),
             spare: Vec::new(),
             promised: (0, 0),
+            pending_most: 0,
             frozen: None,
             waiting_since: None,
             is_overdue: false,
@@ -234,12 +241,11 @@ impl Stream {
 
     /// Writes its figures and its health to where other threads see them.
     pub(crate) fn publish_figures(&mut self, to: &StreamCounters) {
-        let pending = self.pending() as u64;
         to.first.set(self.first);
         to.last.set(self.next - 1);
         to.visible.set(self.visible);
-        to.pending.set(pending);
-        to.pending_max.set(to.pending_max.get().max(pending));
+        to.pending.set(self.pending() as u64);
+        to.pending_max.set(self.pending_most as u64);
         to.ids.set(self.dedup.len());
         to.ids_evicted.set(self.dedup.evicted());
         to.passed_removed.set(self.passed_over.removed);
@@ -309,15 +315,21 @@ impl Stream {
         self.under_way.len() + usize::from(self.open.is_some())
     }
 
-    /// How many wait for an answer.
+    /// Messages that wait for the disk, whether or not an answer is wanted; those sent again wait beside them.
     pub(crate) fn pending(&self) -> usize {
-        self.promised.0
+        let records = if self.is_settled() { 0 } else { self.next - 1 - self.visible };
+        self.promised.0.max(records as usize)
     }
 
-    /// Whether one more may wait for an answer to `reply`. If not, some are answered as soon as the disk has written.
+    /// Whether one more message may wait for the disk, with an answer to `reply`. If not, there is room as soon as the disk
+    /// has written.
     pub(crate) fn has_room_for(&self, reply: &[u8]) -> bool {
-        let (promises, size) = self.promised;
-        promises < PROMISES_MAX && size + reply.len() <= REPLIES_SIZE_MAX
+        self.pending() < self.config.pending_max && self.promised.1 + reply.len() <= REPLIES_SIZE_MAX
+    }
+
+    /// Notes the most messages that ever waited.
+    pub(crate) fn note_pending(&mut self) {
+        self.pending_most = self.pending_most.max(self.pending());
     }
 
     /// Notes who is to be told when the last record is durable. There has to be [room](Stream::has_room_for); only the

@@ -74,10 +74,11 @@ pub(super) struct StreamDraft {
     retention_age: Option<Duration>,
     dedup_time: Option<Duration>,
     message_size_max: Option<u32>,
+    pending_max: Option<u32>,
 }
 
 /// The keys of `[[stream]]`.
-pub(super) const STREAM_KEYS: [Key<StreamDraft>; 8] = [
+pub(super) const STREAM_KEYS: [Key<StreamDraft>; 9] = [
     Key {
         name: "name",
         value: "NAME",
@@ -141,6 +142,13 @@ pub(super) const STREAM_KEYS: [Key<StreamDraft>; 8] = [
             stream.message_size_max = Some(u32::try_from(bytes).unwrap_or(u32::MAX));
             Ok(())
         },
+    },
+    Key {
+        name: "max-pending",
+        value: "N",
+        default: "262144",
+        words: "Messages that may wait for the disk; then connections that publish to the stream are not read until it has written",
+        set: |stream, said| said.number().map(|messages| stream.pending_max = Some(messages)),
     },
 ];
 
@@ -345,6 +353,7 @@ pub(crate) fn streams(tables: &[Table], wrong: &mut Vec<Complaint>) -> Tabled<St
         };
         stream.dedup_time = draft.dedup_time.unwrap_or(stream.dedup_time);
         stream.message_size_max = draft.message_size_max.unwrap_or(stream.message_size_max);
+        stream.pending_max = draft.pending_max.unwrap_or(stream.pending_max);
         streams.push(table, stream);
     }
     streams
@@ -479,8 +488,8 @@ mod tests {
         all.durability = Durability::Memory;
         all.retention =
             Retention { bytes: 1 << 30, records: Some(10), age: Some(Duration::from_secs(172_800)) };
-        (all.dedup_time, all.message_size_max) = (Duration::from_secs(30), 65_536);
-        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB";
+        (all.dedup_time, all.message_size_max, all.pending_max) = (Duration::from_secs(30), 65_536, 1000);
+        let word = "o=orders.>,returns.*:memory:retention-bytes=1GiB:retention-records=10:retention-age=2d:dedup-time=30s:max-message-size=64KiB:max-pending=1000";
         assert_eq!(stream(word), Ok(all));
         assert_eq!(stream("a=b:none").map(|stream| stream.retention.bytes), Ok(64 << 20));
         for (word, reason) in [

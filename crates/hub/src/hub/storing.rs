@@ -86,6 +86,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if is_pending {
                 if wants_answer {
                     stream.promise(promise(original, true), reply);
+                    stream.note_pending();
                 }
             } else {
                 let stored = Verdict::Stored { stream: number as u32, sequence: original, duplicate: true };
@@ -101,7 +102,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
         let is_promised = wants_answer || traits.no_echo && stream.listeners > 0;
         if stream.config.durability == Durability::Disk
-            && (is_promised && !stream.has_room_for(reply) || stream.has_waited_too_long(now.steady_ns))
+            && (!stream.has_room_for(if is_promised { reply } else { b"" })
+                || stream.has_waited_too_long(now.steady_ns))
         {
             return Err(Stalled);
         }
@@ -130,6 +132,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if is_promised {
                 stream.promise(promise(sequence, false), reply);
             }
+            stream.note_pending();
             return Ok(());
         }
         (stream.visible, stream.newest_ns) = (sequence, Some(now.unix_ns));

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PROMISES_MAX, REPLIES_SIZE_MAX};
+use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PENDING_MAX, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Condition, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{Answer, Frozen};
@@ -507,9 +507,9 @@ fn take_all(rig: &mut Rig, request: &Request<'_>, count: usize) -> usize {
 fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
     let long = format!("inbox.{}", "x".repeat(60_000));
-    let (many, some) = (PROMISES_MAX + 1000, REPLIES_SIZE_MAX / long.len() + 100);
+    let (many, some) = (PENDING_MAX + 1000, REPLIES_SIZE_MAX / long.len() + 100);
     for (request, count, most) in [
-        (publish_with("disk.a", "", "i", id), many, PROMISES_MAX),
+        (publish_with("disk.a", "", "i", id), many, PENDING_MAX),
         (publish_with("disk.a", "", &long, id), some, REPLIES_SIZE_MAX / long.len()),
         (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
     ] {
@@ -521,6 +521,24 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
         assert_eq!(counters.verdicts.get(), count as u64, "all are answered in the end");
         assert_eq!(counters.streams[0].pending.get(), 0);
     }
+}
+
+/// Row 0.29: messages that want no answer wait for the disk like the others: they are counted, with the most that ever
+/// waited, they are bounded by the stream's own number, and none is left when the disk has written.
+#[test]
+fn messages_without_answers_are_pending_too_and_bounded() {
+    const MOST: usize = 100;
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST);
+    for request in [publish("disk.a", "x"), publish_for("disk.a", "x", "inbox.1")] {
+        let before = rig.hub.counters().streams[0].last.get();
+        assert_eq!(take_all(&mut rig, &request, 1000), MOST);
+        let stream = &rig.hub.counters().streams[0];
+        assert_eq!((stream.pending.get(), stream.pending_max.get()), (0, MOST as u64));
+        assert_eq!(stream.last.get() - before, 1000, "all are stored in the end");
+    }
+    rig.ask(ALICE, ABLE, &[publish("disk.a", "x"); 7]);
+    assert_eq!(rig.hub.counters().streams[0].pending.get(), 7);
 }
 
 impl SteppedStorage {

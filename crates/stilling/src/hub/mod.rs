@@ -79,5 +79,6 @@ pub(crate) fn stream_config(stream: &settings::StreamConfig) -> StreamConfig {
         },
         dedup_time_ns: u64::try_from(stream.dedup_time.as_nanos()).unwrap_or(u64::MAX),
         message_size_max: stream.message_size_max as usize,
+        pending_max: stream.pending_max as usize,
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         |stream| stream.visible.get(),
         to,
     )?;
-    of("hub_stream_pending", "Acknowledgements that wait for the disk", |stream| stream.pending.get(), to)?;
+    of("hub_stream_pending", "Messages that wait for the disk", |stream| stream.pending.get(), to)?;
     of("hub_stream_pending_max", "Most that ever waited at once", |stream| stream.pending_max.get(), to)?;
     of(
         "hub_stream_frozen",

@@ -35,6 +35,12 @@ pub const MESSAGE_SIZE_DEFAULT: u32 = 1024 * 1024;
 /// Most bytes of a message that a stream can be told to take. More: refused.
 pub const MESSAGE_SIZE_LARGEST: u32 = 8 * 1024 * 1024;
 
+/// Messages of a stream that may wait for the disk, unless told otherwise. Then connections that publish to it are not read.
+pub const PENDING_DEFAULT: u32 = 262_144;
+
+/// Most messages that a stream can be told to let wait. More: refused.
+pub const PENDING_LARGEST: u32 = 10_000_000;
+
 /// Users at most. More: refused.
 pub const USERS_MAX: usize = 1024;
 

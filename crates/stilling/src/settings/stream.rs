@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
-    DEDUP_TIME_DEFAULT, DEDUP_TIME_MAX, MESSAGE_SIZE_DEFAULT, MESSAGE_SIZE_LARGEST, RETENTION_BYTES_DISK,
-    RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX, RETENTION_BYTES_MEMORY, STREAM_NAME_SIZE_MAX,
-    STREAM_SUBJECTS_MAX, STREAMS_MAX,
+    DEDUP_TIME_DEFAULT, DEDUP_TIME_MAX, MESSAGE_SIZE_DEFAULT, MESSAGE_SIZE_LARGEST, PENDING_DEFAULT,
+    PENDING_LARGEST, RETENTION_BYTES_DISK, RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX,
+    RETENTION_BYTES_MEMORY, STREAM_NAME_SIZE_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
 use super::{Setting, SettingError};
 
@@ -27,6 +27,9 @@ pub struct StreamConfig {
     pub dedup_time: Duration,
     /// Bytes of a message with its headers; longer ones are refused. Default: 1 MiB.
     pub message_size_max: u32,
+    /// Messages that may wait for the disk. When there are as many, connections that publish to the stream are not read until
+    /// the disk has written. Default: 262,144.
+    pub pending_max: u32,
 }
 
 /// When a message is acknowledged, hence what a crash can cost.
@@ -63,6 +66,7 @@ impl StreamConfig {
             retention: Retention::of(Durability::Disk),
             dedup_time: DEDUP_TIME_DEFAULT,
             message_size_max: MESSAGE_SIZE_DEFAULT,
+            pending_max: PENDING_DEFAULT,
         }
     }
 
@@ -147,6 +151,9 @@ impl StreamConfig {
                 "max-message-size",
                 format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", self.message_size_max),
             );
+        }
+        if !(1..=PENDING_LARGEST).contains(&self.pending_max) {
+            say("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", self.pending_max));
         }
     }
 }

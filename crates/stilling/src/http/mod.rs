@@ -16,6 +16,7 @@ mod delegated;
 mod files;
 mod forward;
 mod job_input;
+mod heads;
 mod methods;
 mod outgoing;
 mod pages;

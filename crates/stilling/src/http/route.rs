@@ -119,6 +119,11 @@ impl Route {
         }
     }
 
+    /// Whether it is one of server-demo's, whose answer on a connection that closes has no `Date` (`OK_CLOSE`).
+    pub(super) fn is_of_server_demo(self) -> bool {
+        matches!(self, Route::Fast | Route::Slow)
+    }
+
     fn publish(head: &RequestHead<'_>) -> Route {
         match head.method {
             Method::Post => Route::Publish,

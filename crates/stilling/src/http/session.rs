@@ -244,7 +244,7 @@ impl HttpSession {
                     JobOutcome(Work::Demo)
                 });
             }
-            Route::Fast | Route::Slow => answer::send_ok(&terms, io),
+            Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io),
             Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
             Route::Status => return self.respond(pages::status(io.service), io),
             Route::Metrics => return self.respond(pages::metrics(io.service), io),
@@ -398,13 +398,9 @@ impl HttpSession {
         is_withdrawn
     }
 
-    /// Answers a request that a worker had, and goes on reading.
+    /// Answers a request that no worker has answered, and goes on reading.
     fn after_work(&mut self, status: Status, io: &mut Io<'_, HttpService>) {
-        let terms = self.terms;
-        let persistent = match status {
-            Status::Ok => answer::send_ok(&terms, io),
-            _ => answer::send_status(&terms, status, io),
-        };
+        let persistent = answer::send_status(&self.terms, status, io);
         self.answered(persistent, io);
         io.resume();
     }
@@ -412,7 +408,10 @@ impl HttpSession {
     /// The result of the job that the request waits for.
     fn work_is_done(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
         match outcome {
-            Outcome::Done(JobOutcome(Work::Demo)) => self.after_work(Status::Ok, io),
+            Outcome::Done(JobOutcome(Work::Demo)) => {
+                io.resume();
+                self.respond(Response::new(Status::Ok), io);
+            }
             Outcome::Done(JobOutcome(Work::Answer(response))) => {
                 io.resume();
                 self.respond(*response, io);

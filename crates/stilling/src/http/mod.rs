@@ -9,14 +9,15 @@
 //! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
 //! cannot overtake each other and the peer is slowed down by TCP.
 
+mod accept;
 mod admission;
 mod answer;
 mod counters;
 mod delegated;
 mod files;
 mod forward;
-mod job_input;
 mod heads;
+mod job_input;
 mod methods;
 mod outgoing;
 mod pages;
@@ -28,6 +29,7 @@ mod routes;
 mod sending;
 mod service;
 mod session;
+mod status_page;
 mod stream;
 
 pub(crate) use counters::Held;

@@ -618,6 +618,7 @@ impl Service for HttpService {
             again
         });
         let lifecycle = self.follow_lifecycle(control);
-        app.into_iter().chain(lifecycle).chain(hub).min()
+        let sample = self.overview.rates.turn(now, || self.overview.totals());
+        app.into_iter().chain(lifecycle).chain(hub).chain(sample).min()
     }
 }

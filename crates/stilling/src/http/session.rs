@@ -23,6 +23,7 @@ use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::Sending;
 use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
+use super::status_page;
 use crate::app::limits::CLIENT_LOOK;
 use crate::app::{ExchangeId, Mail as AppMail, nominates_too_many};
 
@@ -246,8 +247,11 @@ impl HttpSession {
             }
             Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io),
             Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
-            Route::Status => return self.respond(pages::status(io.service), io),
-            Route::Metrics => return self.respond(pages::metrics(io.service), io),
+            Route::Status => {
+                let now = io.now();
+                return self.respond(status_page::answer(io.service, now), io);
+            }
+            Route::Metrics(format) => return self.respond(pages::metrics(io.service, format), io),
             Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
             Route::Ready => pages::ready(&terms, io),
             Route::Refused(status) => answer::send_status(&terms, status, io),

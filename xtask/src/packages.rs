@@ -17,7 +17,7 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 17] = [
+pub(crate) const FOR_TESTS: [Program; 18] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
@@ -29,6 +29,7 @@ pub(crate) const FOR_TESTS: [Program; 17] = [
     program("node", "nodejs"),
     program("nsenter", "util-linux"),
     program("prlimit", "util-linux"),
+    program("promtool", "prometheus"),
     program("python3", "python3"),
     program("rsyslogd", "rsyslog"),
     program("ss", "iproute2"),

@@ -231,9 +231,9 @@ struct Seconds {
     #[arg(long, value_name = "S", default_value_t = 30.0, value_parser = seconds())]
     queue_timeout: f64,
     /// Wait that is bearable: once even the shortest wait of late is longer than this, jobs that have waited for
-    /// twice as long are answered 503; auto is as long as jobs take on average and at least 5 ms [default: off]
-    #[arg(long, value_name = "S|auto|off", value_parser = queue_target())]
-    queue_target: Option<QueueTargetChoice>,
+    /// twice as long are answered 503; auto is as long as jobs take on average and at least 5 ms
+    #[arg(long, value_name = "S|auto|off", default_value = "auto", value_parser = queue_target())]
+    queue_target: QueueTargetChoice,
     /// For a job to be taken and done; then 503, and the connection closes
     #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds())]
     work_timeout: f64,
@@ -401,7 +401,7 @@ impl Arguments {
             accept_workers: self.elastic.accept_workers as usize,
             queue_max: limits.max_queue as usize,
             queue_age_max: span(timeouts.queue_timeout),
-            queue_target: timeouts.queue_target.and_then(|choice| choice.0),
+            queue_target: timeouts.queue_target.0,
             slow_duration: Duration::from_millis(self.slow_duration.into()),
             requests_held_max: size(limits.max_requests_held),
             answers_held_max: size(limits.max_answers_held),

@@ -73,10 +73,15 @@ impl Session for Echo {
     type Service = Alone;
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Alone>) -> usize {
-        if io.send(bytes).is_err() {
+        // A client that sends without reading is paused: no more than there is room for is taken.
+        let count = bytes.len().min(io.room());
+        if io.send(&bytes[..count]).is_err() {
             io.abort(CloseReason::OutputFull);
         }
-        bytes.len()
+        if count < bytes.len() {
+            io.again();
+        }
+        count
     }
 }
 

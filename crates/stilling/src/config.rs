@@ -37,7 +37,7 @@ pub struct ServeConfig {
     pub queue_max: usize,
     /// How long a job may wait. Default: 30 s.
     pub queue_age_max: Duration,
-    /// The wait that a standing queue is cut to; `None`: it is not cut. Default: `None`.
+    /// The wait that a standing queue is cut to; `None`: it is not cut. Default: as long as jobs take on average.
     pub queue_target: Option<QueueTarget>,
     /// How long slow work takes. Default: 30 ms.
     pub slow_duration: Duration,
@@ -133,7 +133,7 @@ impl Default for ServeConfig {
             accept_workers: 0,
             queue_max: 4096,
             queue_age_max: Duration::from_secs(30),
-            queue_target: None,
+            queue_target: Some(QueueTarget::Service),
             slow_duration: Duration::from_millis(30),
             driver: DriverChoice::Auto,
             direct_descriptors: false,

@@ -37,11 +37,7 @@ impl DataFolder {
 
     fn of(path: &Path, streams: &[&StreamConfig]) -> Result<DataFolder, String> {
         let shown = path.display();
-        // A relative path ends in nothing, which is the current folder.
-        let here =
-            |part: &Path| if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() };
-        let existing = path.ancestors().map(here).find(|part| part.symlink_metadata().is_ok());
-        let existing = existing.ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
+        let existing = existing(path).ok_or_else(|| format!("`{shown}`: no folder above it exists"))?;
         let is_there = existing == here(path);
         let folders: Vec<PathBuf> = streams.iter().map(|stream| path.join(&stream.name)).collect();
         // An existing stream needs nothing of the folder above it.
@@ -56,9 +52,8 @@ impl DataFolder {
                 format!("`{beside}` cannot be written, so `{shown}` cannot hold streams: {error}")
             })?;
         }
-        let system = statvfs(&existing)
+        let free = free_of(&existing)
             .map_err(|error| format!("cannot inspect `{}`: {error}", existing.display()))?;
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
         let shortage = shortage(&folders, streams, free);
         let holder = folders.iter().zip(streams).find_map(|(folder, stream)| {
             let holder = FileDisk::existing(folder).ok()?.holder()?;
@@ -97,6 +92,27 @@ impl DataFolder {
     pub fn holder(&self) -> Option<(&str, u32)> {
         self.holder.as_ref().map(|(stream, process)| (stream.as_str(), *process))
     }
+}
+
+/// A relative path ends in nothing, which is the current folder.
+fn here(part: &Path) -> PathBuf {
+    if part.as_os_str().is_empty() { PathBuf::from(".") } else { part.to_owned() }
+}
+
+/// The path itself, or the nearest one above it that exists.
+fn existing(path: &Path) -> Option<PathBuf> {
+    path.ancestors().map(here).find(|part| part.symlink_metadata().is_ok())
+}
+
+/// Bytes that this user can still use of the volume of an existing path.
+fn free_of(existing: &Path) -> std::io::Result<u64> {
+    let system = statvfs(existing)?;
+    Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+/// Bytes that this user can still use of the volume on which a path is, or will be.
+pub(crate) fn free_at(path: &Path) -> std::io::Result<u64> {
+    free_of(&existing(path).ok_or(std::io::ErrorKind::NotFound)?)
 }
 
 fn shortage(folders: &[PathBuf], streams: &[&StreamConfig], free: u64) -> Option<String> {

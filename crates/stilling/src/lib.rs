@@ -40,12 +40,14 @@ mod log;
 mod metrics;
 mod nats;
 mod overview;
+mod rates;
 mod room;
 mod running;
 mod server;
 pub mod settings;
 mod socket_file;
 mod syslog;
+mod volumes;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
 pub use data_folder::DataFolder;

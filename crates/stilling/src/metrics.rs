@@ -1,6 +1,8 @@
-//! The metrics in OpenMetrics text form: <https://prometheus.io/docs/specs/om/open_metrics_spec/>.
+//! The metrics in OpenMetrics text form (<https://prometheus.io/docs/specs/om/open_metrics_spec/>) and in the text format of
+//! Prometheus.
 
 mod hub;
+mod text_format;
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,17 +17,42 @@ use stilling_engine::CloseReason;
 use crate::http::Status;
 use crate::overview::Overview;
 
-/// The media type of what [`render`] returns.
-pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// How the metrics are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricsFormat {
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+    /// The text format of Prometheus, version 0.0.4.
+    Text,
+}
 
-/// All metrics as text.
+impl MetricsFormat {
+    /// Its media type.
+    pub(crate) fn media_type(self) -> &'static str {
+        match self {
+            MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            MetricsFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// All metrics as OpenMetrics text.
 pub fn render(overview: &Arc<Overview>) -> String {
+    render_as(MetricsFormat::OpenMetrics, overview)
+}
+
+/// All metrics in a format.
+pub(crate) fn render_as(format: MetricsFormat, overview: &Arc<Overview>) -> String {
+    overview.volumes.ask();
     let mut registry = Registry::with_prefix("stilling");
     registry.register_collector(Box::new(Everything(Arc::clone(overview))));
     let mut out = String::with_capacity(8 * 1024);
     // Writing to a string does not fail.
     let _ = text::encode(&mut out, &registry);
-    out
+    match format {
+        MetricsFormat::OpenMetrics => out,
+        MetricsFormat::Text => text_format::of_openmetrics(&out),
+    }
 }
 
 #[derive(Debug)]

@@ -3,11 +3,15 @@
 use std::sync::{Arc, OnceLock};
 
 use stilling_engine::counters::{Counter, Counters};
+use stilling_hub::{Door, Loss};
+use stilling_ring::Time;
 use stilling_workers::Pool;
 
 use crate::app::App;
-use crate::http::{HttpCounters, JobOutcome};
+use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::DeskCounters;
+use crate::rates::{Rates, Recent, Totals};
+use crate::volumes::Volumes;
 
 /// Everything that can be seen of a running server; shared by all threads.
 pub struct Overview {
@@ -33,6 +37,10 @@ pub struct Overview {
     pub hub: OnceLock<Arc<stilling_hub::Counters>>,
     /// Each shard's dealings with the hub; none without one.
     pub desks: Vec<Arc<DeskCounters>>,
+    /// What happened per second of late.
+    pub rates: Rates,
+    /// What streams occupy on disk.
+    pub volumes: Arc<Volumes>,
 }
 
 impl Overview {
@@ -49,6 +57,47 @@ impl Overview {
     /// The sum of a counter over all shards' HTTP sessions.
     pub fn http(&self, counter: impl Fn(&HttpCounters) -> &Counter) -> u64 {
         self.http.iter().map(|counters| counter(counters).get()).sum()
+    }
+}
+
+impl Overview {
+    /// Connections and requests that were refused, and messages that were refused, shed or lost.
+    pub(crate) fn refused(&self) -> u64 {
+        let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
+        connections + self.http(|c| c.answers(Status::ServiceUnavailable)) + self.lost()
+    }
+
+    /// Messages that were refused, shed or lost.
+    pub(crate) fn lost(&self) -> u64 {
+        let Some(hub) = self.hub.get() else { return 0 };
+        let of_door = |door| Loss::ALL.into_iter().map(move |loss| hub.losses(door, loss)).sum::<u64>();
+        Door::ALL.into_iter().map(of_door).sum()
+    }
+
+    /// A number that changes with what streams keep.
+    pub(crate) fn stream_progress(&self) -> u64 {
+        let streams = self.hub.get().into_iter().flat_map(|hub| &hub.streams);
+        streams.fold(0, |sum, stream| sum.wrapping_add(stream.visible.get()).wrapping_add(stream.first.get()))
+    }
+
+    /// What has been counted of that of which there are rates.
+    pub(crate) fn totals(&self) -> Totals {
+        let work = self.work();
+        let hub = self.hub.get();
+        let answers = |counters: &Arc<HttpCounters>| counters.all_answers();
+        Totals {
+            requests: self.http.iter().map(answers).sum(),
+            messages: hub.map_or(0, |hub| hub.messages.get()),
+            delivered: hub.map_or(0, |hub| hub.delivered.get()),
+            refused: self.refused(),
+            jobs: work.done + work.expired + work.panicked + work.busy,
+            waited_ns: u64::try_from(work.waited.as_nanos()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// What was counted over the last seconds.
+    pub(crate) fn recent(&self, now: Time) -> Recent {
+        self.rates.recent(now, self.totals())
     }
 }
 

@@ -36,9 +36,11 @@ use crate::hub_plan::{HubPlan, Predecessor};
 use crate::lifecycle::{Calendar, EndUnless, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, Protocol, When};
 use crate::overview::Overview;
+use crate::rates::Rates;
 use crate::room::Room;
 use crate::running::RunningServer;
 use crate::socket_file::SocketFile;
+use crate::volumes::Volumes;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
 pub struct Server {
@@ -183,6 +185,7 @@ impl Server {
         };
         let Listeners { addresses, of_shards, kept, files, .. } = listeners;
         let hub_counters: Vec<Arc<DeskCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
+        let volumes = Arc::new(plan.as_ref().map_or_else(Volumes::default, |_| Volumes::of(&config.hub)));
         let overview = Arc::new(Overview {
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback,
@@ -195,6 +198,8 @@ impl Server {
             app,
             hub: OnceLock::new(),
             desks: if plan.is_some() { hub_counters } else { Vec::new() },
+            rates: Rates::default(),
+            volumes,
         });
         // Who has routes has no use for the demonstration, unless asked for.
         let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
@@ -329,6 +334,7 @@ impl Server {
             hub: None,
             closing: None,
             porter: None,
+            volumes: Arc::clone(&overview.volumes),
         };
         // Threads inherit it: what sleeps wakes when it is due, not up to 50 us later (prctl(2),
         // PR_SET_TIMERSLACK). A system that refuses is served all the same.
@@ -344,6 +350,9 @@ impl Server {
             let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
             seats.iter_mut().zip(desks).for_each(|(seat, desk)| seat.hub = Some(desk));
             staff.hub = thread;
+            let see = Arc::downgrade(&overview);
+            let progress = move || see.upgrade().map_or(0, |see| see.stream_progress());
+            overview.volumes.start(progress).map_err(ServeError::Threads)?;
         }
         staff.porter = porter.map(|porter| keep(porter, &staff.lifecycle)).transpose()?;
         let usable = if pin { cores::usable_cores() } else { Vec::new() };
@@ -375,6 +384,7 @@ struct Staff {
     /// Threads that bring a hub to its end that a shard ran.
     closing: Option<mpsc::Receiver<std::thread::JoinHandle<()>>>,
     porter: Option<(Arc<Bell>, PorterThread)>,
+    volumes: Arc<Volumes>,
 }
 
 impl Staff {
@@ -382,6 +392,7 @@ impl Staff {
     fn leave(&mut self) -> Result<(), ServeError> {
         let mut outcome = Ok(());
         let mut panicked = None;
+        self.volumes.end();
         for thread in self.shards.drain(..) {
             match thread.join() {
                 Ok(other) => outcome = outcome.and(other),

@@ -4,14 +4,20 @@
 //! binaries.
 #![cfg(target_os = "linux")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// After this, an answer that has not come will never come.
+const HANG: Duration = Duration::from_secs(60);
 
 /// A running example.
 struct Example {
     child: Child,
+    /// Where it listens, as its first line says.
     url: String,
 }
 
@@ -19,11 +25,17 @@ impl Example {
     /// Starts an example on a free port, with further arguments.
     #[track_caller]
     fn start(name: &str, arguments: &[&str]) -> Example {
+        Example::start_on("127.0.0.1:0", name, arguments, "listening ")
+    }
+
+    /// Starts an example on an address; its first line is `announcement` and where it listens.
+    #[track_caller]
+    fn start_on(address: &str, name: &str, arguments: &[&str], announcement: &str) -> Example {
         let binary = std::env::current_exe().expect("this test is a file");
         let profile =
             binary.parent().and_then(|deps| deps.parent()).expect("it lies in target/<profile>/deps");
         let mut child = Command::new(profile.join("examples").join(name))
-            .arg("127.0.0.1:0")
+            .arg(address)
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -31,7 +43,7 @@ impl Example {
             .expect("cargo builds the examples with the tests of the crate");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("it is piped")).read_line(&mut line).expect("a first line");
-        let url = line.trim_end().strip_prefix("listening ").expect("it says where it listens").to_owned();
+        let url = line.trim_end().strip_prefix(announcement).expect("it says where it listens").to_owned();
         Example { child, url }
     }
 
@@ -51,6 +63,17 @@ impl Example {
         (body.to_owned(), status.parse().expect("a status"))
     }
 
+    /// The address in the URL, or in what stands for one.
+    #[track_caller]
+    fn address(&self) -> SocketAddr {
+        self.url.trim_start_matches("http://").parse().expect("an address")
+    }
+
+    #[track_caller]
+    fn connect(&self) -> TcpStream {
+        connect(self.address()).expect("it listens")
+    }
+
     /// SIGTERM ends it with success.
     #[track_caller]
     fn finish(mut self) {
@@ -59,6 +82,32 @@ impl Example {
         let status = self.child.wait().expect("a child can be waited for");
         assert!(status.success(), "{status}");
     }
+}
+
+fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(HANG))?;
+    stream.set_write_timeout(Some(HANG))?;
+    Ok(stream)
+}
+
+/// Sends all of `bytes` while as many are read, then ends this direction and returns what came.
+#[track_caller]
+fn echoed(stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut reader = stream.try_clone().expect("a socket has a copy");
+    let (mut writer, mut answer) = (stream, vec![0; bytes.len()]);
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all(bytes).expect("it reads"));
+        reader.read_exact(&mut answer).expect("it answers");
+    });
+    reader.shutdown(Shutdown::Write).expect("the socket is open");
+    assert_eq!(reader.read(&mut [0]).expect("the end"), 0, "nothing comes behind the echo");
+    answer
+}
+
+/// Bytes in which no two places within a long stretch look alike.
+fn distinct(count: usize) -> Vec<u8> {
+    (0..count as u32 / 4).flat_map(u32::to_be_bytes).collect()
 }
 
 impl Drop for Example {
@@ -74,6 +123,16 @@ fn hello_greets() {
     let example = Example::start("hello", &[]);
     assert_eq!(example.curl("/hello/you", &[]), ("Hello you\n".to_owned(), 200));
     assert_eq!(example.curl("/hello", &[]).1, 404);
+    example.finish();
+}
+
+#[test]
+fn constant_answers_as_the_demonstration_does() {
+    let example = Example::start("constant", &["poll"]);
+    for path in ["/constant", "/test/fast"] {
+        assert_eq!(example.curl(path, &[]), (String::new(), 200), "{path}");
+    }
+    assert_eq!(example.curl("/text", &[]), ("A text that does not change.\n".to_owned(), 200));
     example.finish();
 }
 
@@ -124,4 +183,97 @@ fn files_serves_a_folder() {
     assert_eq!(example.curl("/old", &["--location"]), ("<p>Files, and this page.</p>\n".to_owned(), 200));
     assert_eq!(example.curl("/none", &[]).1, 404);
     example.finish();
+}
+
+/// Rows 4.4, 4.5: a worker serves a connection synchronously, or with an event loop of its own, while others are served.
+#[test]
+fn delegated_gives_connections_to_workers() {
+    let example = Example::start("delegated", &[]);
+    let upgrade = |path: &str, early: &str| {
+        let mut stream = example.connect();
+        // What comes with the request reaches the worker, too.
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n{early}");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 Switching Protocols\r\n"), "{}", head.escape_ascii());
+        stream
+    };
+    let mut shouting = BufReader::new(upgrade("/shout", "early\n"));
+    let mut expect = |line: &str| {
+        let mut answer = String::new();
+        shouting.read_line(&mut answer).expect("a line");
+        assert_eq!(answer, line);
+        shouting.get_mut().write_all(b"what is this?\n").expect("it reads");
+    };
+    expect("EARLY\n");
+    expect("WHAT IS THIS?\n");
+    // The other worker echoes meanwhile.
+    let mut echoing = upgrade("/echo", "early");
+    let mut early = [0; 5];
+    echoing.read_exact(&mut early).expect("what came with the request");
+    assert_eq!(&early, b"early");
+    let bytes = distinct(1 << 20);
+    assert!(echoed(echoing, &bytes) == bytes, "the echo differs");
+    expect("WHAT IS THIS?\n");
+    drop(shouting);
+    assert_eq!(example.curl("/nothing", &[]).1, 404);
+    example.finish();
+}
+
+/// Each core has a listener on the same port, so the port is named here: one that was free a moment ago.
+#[test]
+fn own_protocol_echoes_on_every_core() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    let address = free.expect("a free port").to_string();
+    let example = Example::start_on(&address, "own_protocol", &[], "echoing on ");
+    assert_eq!(example.url, address);
+    let bytes = distinct(1 << 20);
+    // Each shard binds its own listener, maybe after the first line.
+    let begun = std::time::Instant::now();
+    let first = loop {
+        match connect(example.address()) {
+            Ok(stream) => break stream,
+            Err(error) => assert!(begun.elapsed() < HANG, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(echoed(first, &bytes) == bytes, "the echo differs");
+    // Several at once, wherever the system puts them.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert!(echoed(example.connect(), &bytes) == bytes, "the echo differs"));
+        }
+    });
+}
+
+#[test]
+fn own_datagrams_counts() {
+    let example = Example::start_on("127.0.0.1:0", "own_datagrams", &[], "counting on ");
+    let client = UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+    client.connect(example.address()).expect("an address");
+    let ask = |question: &[u8]| {
+        client.send(question).expect("a datagram leaves");
+        let mut answer = [0; 512];
+        let count = client.recv(&mut answer).expect("an answer");
+        String::from_utf8_lossy(&answer[..count]).into_owned()
+    };
+    for (question, answer) in [
+        (&b"read"[..], "0"),
+        (b"add 5\n", "5"),
+        (b"add 37", "42"),
+        (b"read", "42"),
+        (b"add many", "`many`: invalid digit found in string"),
+        (b"add 18446744073709551615", "18446744073709551615"),
+        (b"subtract 1", "say `add NUMBER` or `read`"),
+        (b"", "say `add NUMBER` or `read`"),
+        (b"\xff\xfe", "say `add NUMBER` or `read`"),
+    ] {
+        assert_eq!(ask(question), answer, "{}", question.escape_ascii());
+    }
 }

@@ -50,6 +50,9 @@ const START_MB_MAX: f64 = 20.0;
 /// How much more than on `uring` a request may cost on `poll`.
 const POLL_FACTOR_MAX: f64 = 1.3;
 
+/// How much more than the demonstration's a request to an ordinary inline route may cost.
+const INLINE_FACTOR_MAX: f64 = 1.1;
+
 /// The packages of the peer whose versions matter.
 const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
 
@@ -132,6 +135,8 @@ struct Bench {
     place: Place,
     /// The peer on hyper.
     peer: PathBuf,
+    /// The example with an inline route.
+    inline_route: PathBuf,
     rounds: u32,
     quick: bool,
     /// What has been found out about the targets so far.
@@ -157,6 +162,7 @@ impl Http {
         if !isolation::is_inside() {
             packages::install(&packages::FOR_BENCH)?;
             run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-hyper"]))?;
+            run(&mut cargo(["build", "--release", "-p", "stilling", "--example", "constant"]))?;
         }
         isolation::enter()?;
         idle::raise_descriptors();
@@ -169,6 +175,7 @@ impl Http {
                 counts_instructions: instructions::are_counted(),
             },
             peer: taken("stilling-peer-hyper")?,
+            inline_route: taken("examples/constant")?,
             rounds: arguments.rounds,
             quick: arguments.quick,
             targets: RefCell::default(),
@@ -264,7 +271,10 @@ impl Bench {
 
     /// Requests per second and what they cost the server.
     fn throughput(&self) -> Outcome<Vec<Section>> {
-        let servers = self.contenders()?;
+        let mut servers: Vec<_> =
+            self.contenders()?.into_iter().map(|server| (server, "/test/fast")).collect();
+        // What a program of one's own gets, beside the demonstration and nginx's `return 200`.
+        servers.push((Server::inline_route(&self.inline_route, Driver::Uring)?, server::CONSTANT));
         let seconds = if self.quick { 1 } else { 4 };
         let wrk = |pipelined| Load::Wrk { seconds, connections: 64, pipelined };
         let ab = |requests, keep| Load::Ab { requests: self.many(requests), connections: 100, keep };
@@ -280,11 +290,13 @@ impl Bench {
         ];
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {
-            let mut series: Vec<_> =
-                servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
+            let mut series: Vec<_> = servers
+                .iter()
+                .map(|(server, _)| Series { server: server.name, samples: Vec::new() })
+                .collect();
             for round in 0..self.rounds {
-                for (server, series) in servers.iter().zip(&mut series) {
-                    let sample = load.measure(server, "/test/fast", &self.place)?;
+                for ((server, path), series) in servers.iter().zip(&mut series) {
+                    let sample = load.measure(server, path, &self.place)?;
                     println!("{title}, round {round}, {}: {:.0} requests/s", server.name, sample.rate);
                     series.samples.push(sample);
                 }
@@ -293,8 +305,12 @@ impl Bench {
             let words = format!("`{}`", load.shown("/test/fast"));
             sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
         }
-        let commands: Vec<_> = servers.iter().map(|server| format!("`{}`", server.command)).collect();
-        sections[0].words += &format!("\n\nThe servers: {}.", commands.join(", "));
+        let commands: Vec<_> = servers.iter().map(|(server, _)| format!("`{}`", server.command)).collect();
+        sections[0].words += &format!(
+            "\n\nThe servers: {}. The inline route is `{}` of the example, the others' path is `/test/fast`.",
+            commands.join(", "),
+            server::CONSTANT
+        );
         Ok(sections)
     }
 
@@ -308,6 +324,9 @@ impl Bench {
         if let Some(bound) = cpu_factor_max {
             let ratio = figures::ratio(series, "stilling uring", "nginx", cpu);
             self.aim(Target::at_most(format!("server CPU, uring ÷ nginx: {title}"), bound, ratio, "×"));
+            let ratio = figures::ratio(series, "stilling uring, inline route", "stilling uring", cpu);
+            let what = format!("server CPU, inline route ÷ /test/fast: {title}");
+            self.aim(Target::at_most(what, INLINE_FACTOR_MAX, ratio, "×"));
             let ratio = figures::ratio(series, "stilling poll", "stilling uring", cpu);
             self.aim(Target::at_most(
                 format!("server CPU, poll ÷ uring: {title}"),

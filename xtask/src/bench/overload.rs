@@ -52,31 +52,28 @@ struct Contender {
 }
 
 const CONTENDERS: [Contender; 5] = [
+    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring, &[]) },
+    Contender { name: "stilling poll", start: |bench| stilling(bench, Driver::Poll, &[]) },
     Contender {
-        name: "stilling uring, --queue-target auto",
-        start: |bench| stilling(bench, Driver::Uring, true),
+        name: "stilling uring, --queue-target off",
+        start: |bench| stilling(bench, Driver::Uring, &OFF),
     },
-    Contender {
-        name: "stilling poll, --queue-target auto",
-        start: |bench| stilling(bench, Driver::Poll, true),
-    },
-    Contender { name: "stilling uring", start: |bench| stilling(bench, Driver::Uring, false) },
     Contender { name: "nginx, limit_req", start: nginx },
     Contender { name: "hyper", start: |bench| Ok(vec![bench.hyper(WORKERS, WORK_MS)?]) },
 ];
 
-fn stilling(bench: &Bench, driver: Driver, target: bool) -> Outcome<Vec<Server>> {
+/// Without overload control: what nginx controls in its stead, and what shows the difference.
+const OFF: [&str; 2] = ["--queue-target", "off"];
+
+fn stilling(bench: &Bench, driver: Driver, further: &[&str]) -> Outcome<Vec<Server>> {
     let (workers, work) = (WORKERS.to_string(), WORK_MS.to_string());
-    let mut options = vec!["-w", &workers, "-D", &work];
-    if target {
-        options.extend(["--queue-target", "auto"]);
-    }
+    let options = [&["-w", &workers, "-D", &work][..], further].concat();
     Ok(vec![bench.stilling(driver, &options)?])
 }
 
 /// nginx and, behind it, what does its work.
 fn nginx(bench: &Bench) -> Outcome<Vec<Server>> {
-    let behind = stilling(bench, Driver::Uring, false)?.remove(0);
+    let behind = stilling(bench, Driver::Uring, &OFF)?.remove(0);
     let rate = (CAPACITY * LET_THROUGH) as u32;
     let front = Server::nginx(bench.folder(), machine::cores(), Some(behind.address), Some(rate))?;
     Ok(vec![front, behind])
@@ -126,8 +123,9 @@ impl Bench {
              was due; *given up* are requests without an answer in time; *not begun* those for which no connection was \
              free in time. *Normal again* is the time from the fall of the load to the first half second in which \
              everybody is answered and the mean latency is at most {NORMAL_FACTOR} × the one before the overload \
-             (+ {NORMAL_EXTRA_MS} ms). Without `--queue-target` Stilling queues up to 4096 jobs for up to 30 s, \
-             more than such clients wait. nginx has no work of its own: it passes requests on to such a `stilling serve`, and \
+             (+ {NORMAL_EXTRA_MS} ms). With `--queue-target off` Stilling queues up to 4096 jobs for up to 30 s, \
+             more than such clients wait. nginx has no work of its own: it passes requests on to a `stilling serve` with \
+             `--queue-target off`, and \
              `limit_req` lets {let_through:.0} % of the capacity through and refuses the rest: it has to be told the \
              capacity that the others find. hyper queues without a limit (`spawn_blocking`).",
             plan = self.overload_plan(CAPACITY).shown(SLOW),

@@ -37,6 +37,9 @@ pub(crate) struct Server {
     _stdout: Option<BufReader<ChildStdout>>,
 }
 
+/// The path of the ordinary inline route.
+pub(super) const CONSTANT: &str = "/constant";
+
 impl Server {
     /// Stilling on one of its drivers, with further options.
     pub(crate) fn stilling(binary: &Path, driver: Driver, options: &[&str]) -> Outcome<Server> {
@@ -46,6 +49,16 @@ impl Server {
         command.args(["serve", "--listen", "127.0.0.1:0", "--driver", driver.option()]).args(options);
         let shown = ["stilling serve --driver", driver.option()].into_iter().chain(options.iter().copied());
         Server::that_says_where(driver.name(), shown.collect::<Vec<_>>().join(" "), command)
+    }
+
+    /// A server on the library, whose [`CONSTANT`] is an ordinary inline route.
+    pub(super) fn inline_route(example: &Path, driver: Driver) -> Outcome<Server> {
+        let mut command = Command::new(example);
+        command.args(["127.0.0.1:0", driver.option()]);
+        let shown = format!("the example `constant` with an inline route ({})", driver.option());
+        let server = Server::that_says_where("stilling uring, inline route", shown, command)?;
+        server.answers(CONSTANT)?;
+        Ok(server)
     }
 
     /// The peer on hyper, with so many threads for slow work that takes so long.

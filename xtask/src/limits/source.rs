@@ -162,6 +162,9 @@ pub(super) fn flags(text: &str) -> Vec<Flag> {
             };
             let default = argument(&attribute, "default_value_t = ").map_or(told, |value| plain(&value));
             let range = argument(&attribute, "value_parser = ").and_then(|parser| range_of(&parser, text));
+            // A word beside numbers; other words bound nothing.
+            let word = argument(&attribute, "default_value = ").filter(|_| range.is_some());
+            let default = word.map_or(default, |word| word.trim_matches('"').to_owned());
             let is_flag = kind.trim_end_matches(',') == "bool";
             let is_hidden = attribute.contains("hide = ");
             if !is_flag && !is_hidden && (!default.is_empty() || range.is_some()) {

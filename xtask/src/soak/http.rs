@@ -30,8 +30,8 @@ use crate::tree;
 /// Descriptors that a side server may keep: connections to its worker processes, and what tells of these.
 const SIDE_SPARE: f64 = 24.0;
 
-/// The server's options: those of row 4.27.
-const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
+/// The server's options: those of row 4.27, whose requests are never refused.
+const OPTIONS: [&str; 6] = ["-C", "1000", "-w", "300", "--queue-target", "off"];
 
 #[derive(Args)]
 pub(super) struct Http {

@@ -15,7 +15,9 @@ use crate::bench::stilling_before_node;
 const SEGMENT_REQUESTS: u64 = 5_000;
 
 /// The options before worker processes: two of them, which are replaced every so often.
-const APP_OPTIONS: [&str; 6] = ["--processes", "2", "--app-concurrency", "8", "--app-requests-max", "20000"];
+/// None of these requests is to be refused while others wait for a process.
+const APP_OPTIONS: [&str; 8] =
+    ["--processes", "2", "--app-concurrency", "8", "--app-requests-max", "20000", "--queue-target", "off"];
 
 const DIRECT_OPTIONS: [&str; 3] = ["-C", "1000", "--direct-descriptors"];
 

@@ -22,8 +22,20 @@ const HAND_OVERS_MIN: f64 = 6.0;
 const WAVE_S: u32 = 3;
 
 /// The pool's options: few workers, that many at most, and away a second after they are needed.
-const OPTIONS: [&str; 10] =
-    ["-A", "2", "-w", "2", "--free-threshold", "20", "--worker-limit", "60", "--shrink-after", "1"];
+const OPTIONS: [&str; 12] = [
+    "-A",
+    "2",
+    "-w",
+    "2",
+    "--free-threshold",
+    "20",
+    "--worker-limit",
+    "60",
+    "--shrink-after",
+    "1",
+    "--queue-target",
+    "off",
+];
 
 /// Threads that one server has more in a wave than in the rest after it, at least.
 const GROWN_MIN: f64 = 10.0;

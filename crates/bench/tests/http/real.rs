@@ -17,6 +17,8 @@ fn serve(driver: DriverChoice, direct_descriptors: bool) -> RunningServer {
         shards: 2,
         worker_threads: 2,
         slow_duration: Duration::from_millis(1),
+        // On a busy machine ten clients of two workers may be a standing queue, and none of them is to be refused.
+        queue_target: None,
         driver,
         direct_descriptors,
         timeouts: Timeouts::default(),

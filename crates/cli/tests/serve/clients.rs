@@ -63,10 +63,19 @@ pub(crate) fn ab(arguments: &str, url: &str) -> (u64, u64, u64) {
 /// Rows 4.15, 4.20 to 4.24: the first server's own measurements, shortened.
 fn ab_measures_without_a_failure(driver: Driver) {
     for (options, calls) in [
-        ("", &[("-n 1 -c 1", "fast", 1), ("-n 1 -c 1", "slow", 1), ("-n 5000 -c 1", "fast", 5000)][..]),
-        ("", &[("-n 20 -c 1", "slow", 20), ("-n 5000 -k -c 1", "fast", 5000), ("-n 50 -k -c 5", "slow", 50)]),
-        ("-A 10", &[("-n 5000 -c 10", "fast", 5000), ("-n 100 -c 10", "slow", 100)]),
-        ("-A 10", &[("-n 10000 -k -c 100", "fast", 10_000), ("-n 5000 -c 100", "fast", 5000)]),
+        (
+            "--queue-target off",
+            &[("-n 1 -c 1", "fast", 1), ("-n 1 -c 1", "slow", 1), ("-n 5000 -c 1", "fast", 5000)][..],
+        ),
+        (
+            "--queue-target off",
+            &[("-n 20 -c 1", "slow", 20), ("-n 5000 -k -c 1", "fast", 5000), ("-n 50 -k -c 5", "slow", 50)],
+        ),
+        ("-A 10 --queue-target off", &[("-n 5000 -c 10", "fast", 5000), ("-n 100 -c 10", "slow", 100)]),
+        (
+            "-A 10 --queue-target off",
+            &[("-n 10000 -k -c 100", "fast", 10_000), ("-n 5000 -c 100", "fast", 5000)],
+        ),
     ] {
         let server = Server::start(driver, options);
         for (arguments, path, requests) in calls {
@@ -80,7 +89,7 @@ fn ab_measures_without_a_failure(driver: Driver) {
 /// Rows 4.25, 4.26: 500 slow requests of 100 clients for one worker, then more and shorter ones.
 fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: Driver) {
     for (duration, requests, clients) in [(30, 500, 100), (2, 1000, 200)] {
-        let server = Server::start(driver, &format!("-C 1000 -A 100 -w 1 -D {duration}"));
+        let server = Server::start(driver, &format!("-C 1000 -A 100 -w 1 -D {duration} --queue-target off"));
         let url = server.url("/test/slow");
         assert_eq!(ab(&format!("-n {requests} -c {clients}"), &url), (requests, 0, 0));
         let metrics = server.finish();
@@ -91,7 +100,7 @@ fn ab_keeps_a_crowd_waiting_for_one_worker_in_order(driver: Driver) {
 
 /// Row 4.15: kept connections and sixteen requests at once.
 fn wrk_pipelines_without_a_failure(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+    let server = Server::start(driver, "-D 1 --queue-target off");
     let script = std::env::temp_dir().join(format!("stilling-pipeline-{}.lua", server.pid()));
     let text = "init = function(args)\n  local r = {}\n  for i = 1, 16 do r[i] = wrk.format(\"GET\") end\n  \
                 request_all = table.concat(r)\nend\nrequest = function() return request_all end\n";

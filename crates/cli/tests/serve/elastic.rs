@@ -50,8 +50,10 @@ fn a_burst_of_slow_work_is_served_by_grown_threads(driver: Driver) {
 
 /// Row 4.31: grown threads answer, and when the burst is over they end; the metrics and the status page tell of both.
 fn the_pool_shrinks_after_the_burst(driver: Driver) {
-    let server =
-        Server::start(driver, "-w 1 -D 100 --free-threshold 10 --worker-limit 8 --shrink-after 0.05");
+    let server = Server::start(
+        driver,
+        "-w 1 -D 100 --free-threshold 10 --worker-limit 8 --shrink-after 0.05 --queue-target off",
+    );
     let mut watcher = server.watch();
     for round in 1..=2 {
         for mut peer in crowd(&server, 16) {

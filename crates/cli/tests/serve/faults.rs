@@ -85,7 +85,7 @@ fn vanish(server: SocketAddr, thread: usize) {
 /// lives, every connection has one reason for its end, no slot, byte or descriptor is lost, and an
 /// honest client is served all the time.
 fn vanishing_clients_leave_nothing_behind(driver: Driver) {
-    let server = Server::start(driver, "-A 2 -w 4 -D 1");
+    let server = Server::start(driver, "-A 2 -w 4 -D 1 --queue-target off");
     let mut watcher = server.watch();
     eventually("both shards have what they need", || {
         server.connect().ask(LAST);

@@ -94,7 +94,7 @@ fn the_kernel_spreads_connections_over_the_shards(driver: Driver) {
 
 /// Row 4.39: whoever connects before the event loop turns is served when it does.
 fn a_client_that_comes_early_is_served(driver: Driver) {
-    let server = Server::start(driver, "-D 1");
+    let server = Server::start(driver, "-D 1 --queue-target off");
     server.signal(Signal::STOP);
     let mut early: Vec<Peer> = (0..100).map(|_| server.connect()).collect();
     for (at, peer) in early.iter_mut().enumerate() {

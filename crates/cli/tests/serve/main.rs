@@ -52,6 +52,7 @@ mod life;
 mod nats;
 mod options;
 mod outages;
+mod pages;
 mod pieces;
 mod refusals;
 mod support;

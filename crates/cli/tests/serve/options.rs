@@ -206,7 +206,7 @@ fn help_is_told_with_all_defaults() {
             ("--idle-timeout <S>", "[default: 60]"),
             ("--write-timeout <S>", "[default: 30]"),
             ("--queue-timeout <S>", "[default: 30]"),
-            ("--queue-target <S|auto|off>", "[default: off]"),
+            ("--queue-target <S|auto|off>", "[default: auto]"),
             ("--work-timeout <S>", "[default: 60]"),
             ("--drain-timeout <S>", "[default: 30]"),
         ] {

@@ -72,10 +72,10 @@ fn a_full_queue_sheds_at_once(driver: Driver) {
     server.finish();
 }
 
-/// Rows 4.26, 5.4: with a target, who has waited long in a queue that stands hears 503, and the others are served.
+/// Rows 4.26, 5.4: without an option, who has waited long in a queue that stands hears 503, and the others are served.
 fn a_queue_that_stands_is_cut(driver: Driver) {
     const CLIENTS: u64 = 60;
-    let server = Server::start(driver, "-w 1 -D 100 --queue-target auto");
+    let server = Server::start(driver, "-w 1 -D 100");
     let mut watcher = server.watch();
     let mut waiting: Vec<Peer> = (0..CLIENTS).map(|_| server.connect()).collect();
     for peer in &mut waiting {
@@ -133,7 +133,7 @@ fn the_time_for_work_counts_from_the_request(driver: Driver) {
 fn waiting_work_is_done_in_its_order(driver: Driver) {
     const CLIENTS: u64 = 20;
     // One shard: what it has received, it has queued before it is looked at.
-    let server = Server::start(driver, "-A 1 -w 1 -D 20");
+    let server = Server::start(driver, "-A 1 -w 1 -D 20 --queue-target off");
     let mut watcher = server.watch();
     let mut waiting: Vec<Peer> = Vec::new();
     for number in 1..=CLIENTS {

@@ -94,6 +94,14 @@ impl<V: Service> Io<'_, V> {
     /// [`Full`]: it wrote more than there is room for. An answer with a hole would be worse than none,
     /// so the connection is closed with `OutputFull`. Or it is being disconnected as a slow consumer, and `write` is not called.
     pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Full> {
+        self.send_from(|_, out| write(out))
+    }
+
+    /// The same with the service at hand, so that bytes it owns are copied once.
+    ///
+    /// # Errors
+    /// Those of [`send_with`](Self::send_with).
+    pub fn send_from(&mut self, write: impl FnOnce(&mut V, &mut Vec<u8>)) -> Result<(), Full> {
         if self.connection.is_slow_consumer() {
             return Err(Full);
         }
@@ -103,7 +111,7 @@ impl<V: Service> Io<'_, V> {
             self.connection.link = self.output.open_item(self.connection.link, self.token);
         }
         let start = self.output.arena.len();
-        write(&mut self.output.arena);
+        write(self.service, &mut self.output.arena);
         let written = self.output.arena.len() - start;
         self.unsent += written;
         let mut kept = written <= room;

@@ -175,6 +175,8 @@ impl Setting {
             app: None,
             hub: std::sync::OnceLock::new(),
             desks: (0..self.shards).map(|_| Arc::default()).collect(),
+            rates: Default::default(),
+            volumes: Arc::default(),
         });
         let mut desks = Vec::new();
         if self.talks {

@@ -113,6 +113,8 @@ impl Server {
             app: None,
             hub: std::sync::OnceLock::new(),
             desks: (0..plan.shards).map(|_| Arc::default()).collect(),
+            rates: Default::default(),
+            volumes: Arc::default(),
         });
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
         let now = instant(plan.origin, network.now());

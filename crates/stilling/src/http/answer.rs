@@ -1,9 +1,12 @@
 //! How one request is to be answered: what its head said that matters when the answer is written.
 
+use std::borrow::Cow;
+
 use stilling_engine::Io;
-use stilling_wire::http1::{Connection, Date, Method, OK_CLOSE, Reply, RequestHead, Status, Version};
+use stilling_wire::http1::{Connection, Method, Reply, RequestHead, Status, Version};
 
 use super::counters::Held;
+use super::heads::{HEAD_SIZE_MAX, HeadKey};
 use super::methods::Methods;
 use super::response::{Body, Response, TEXT};
 use super::route::Route;
@@ -15,7 +18,7 @@ use super::stream::{Framing, STREAM_COST};
 pub(super) const ANSWER_ROOM: usize = 32 * 1024;
 
 /// Seconds after which a shed client may try again.
-const RETRY_AFTER: &str = "1";
+pub(super) const RETRY_AFTER: &str = "1";
 
 /// On which terms a request is to be answered.
 #[derive(Clone, Copy, Debug)]
@@ -54,19 +57,49 @@ impl Terms {
     }
 }
 
-/// Sends the answer of the demo routes. Returns whether the connection persists.
-pub(super) fn send_ok(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
-    io.service.counters.count_answer(Status::Ok);
-    let persistent = terms.persistent && !io.service.is_draining();
-    // The caller has made sure that there is room.
-    let _ = if persistent {
-        let now = io.now();
-        let ready = *io.service.ready_answer(now, terms.keep_alive_10);
-        io.send(ready.bytes())
-    } else {
-        io.send(OK_CLOSE)
+/// Sends a short answer without fields of its own, whose head is encoded once per second. Returns whether the connection
+/// persists; `None`: it is another answer, and nothing was sent.
+pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, HttpService>) -> Option<bool> {
+    let status = response.status;
+    if !response.fields.is_empty() || is_interim(status) {
+        return None;
+    }
+    let body = match &response.body {
+        Body::Static(bytes) => bytes,
+        Body::Bytes(bytes) => &bytes[..],
+        Body::Stream(_) | Body::Delegate(_) => return None,
     };
-    persistent
+    let content_type = match response.content_type {
+        Some(Cow::Borrowed(text)) => Some(text),
+        Some(Cow::Owned(_)) => return None,
+        None => None,
+    };
+    let sent = if terms.is_head || forbids_body(status) { b"" } else { body };
+    if sent.len() + HEAD_SIZE_MAX > io.spare_room() {
+        return None;
+    }
+    let persistent = terms.persistent && !io.service.is_draining();
+    let key = HeadKey {
+        status,
+        connection: connection(persistent, terms.keep_alive_10),
+        content_type,
+        length: body.len() as u64,
+        is_dated: persistent || !terms.route.is_of_server_demo(),
+    };
+    let now = io.now();
+    let mut is_kept = true;
+    // There is room.
+    let _ = io.send_from(|service, out| match service.head(now, &key) {
+        Some(head) => {
+            out.extend_from_slice(head);
+            out.extend_from_slice(sent);
+        }
+        None => is_kept = false,
+    });
+    is_kept.then(|| {
+        io.service.counters.count_answer(status);
+        persistent
+    })
 }
 
 /// Sends an answer with a short body. Returns whether the connection persists.
@@ -233,35 +266,5 @@ fn connection(persistent: bool, keep_alive_10: bool) -> Connection {
         (false, _) => Connection::Close,
         (true, true) => Connection::KeepAlive10,
         (true, false) => Connection::Implicit,
-    }
-}
-
-/// The answer of the demo routes on a kept connection, encoded once per second.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReadyAnswer {
-    bytes: [u8; Self::SIZE_MAX],
-    len: u8,
-}
-
-impl ReadyAnswer {
-    const SIZE_MAX: usize = 128;
-
-    pub(super) fn new(date: &Date, keep_alive_10: bool, scratch: &mut Vec<u8>) -> Self {
-        scratch.clear();
-        let reply = Reply {
-            date: Some(date.as_bytes()),
-            connection: connection(true, keep_alive_10),
-            content_length: Some(0),
-            ..Reply::new(Status::Ok)
-        };
-        let encoded = reply.encode(scratch);
-        debug_assert!(encoded.is_ok());
-        let mut bytes = [0; Self::SIZE_MAX];
-        bytes[..scratch.len()].copy_from_slice(scratch);
-        ReadyAnswer { bytes, len: scratch.len() as u8 }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len as usize]
     }
 }

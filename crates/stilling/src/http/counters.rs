@@ -63,6 +63,12 @@ impl HttpCounters {
         &self.answers[at.expect("every status stands in the list of all")]
     }
 
+    /// All final answers.
+    pub(crate) fn all_answers(&self) -> u64 {
+        let counted = Status::ALL.iter().zip(&self.answers).filter(|(status, _)| status.code() >= 200);
+        counted.map(|(_, count)| count.get()).sum::<u64>() + self.answers_other.get()
+    }
+
     pub(super) fn count_answer(&self, status: Status) {
         self.answers(status).add(1);
     }

@@ -9,12 +9,14 @@
 //! A connection handles its requests strictly in order: while a job runs, reading pauses, so answers
 //! cannot overtake each other and the peer is slowed down by TCP.
 
+mod accept;
 mod admission;
 mod answer;
 mod counters;
 mod delegated;
 mod files;
 mod forward;
+mod heads;
 mod job_input;
 mod methods;
 mod outgoing;
@@ -27,6 +29,7 @@ mod routes;
 mod sending;
 mod service;
 mod session;
+mod status_page;
 mod stream;
 
 pub(crate) use counters::Held;

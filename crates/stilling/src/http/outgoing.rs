@@ -36,6 +36,10 @@ impl HttpSession {
         if let Response { body: Body::Delegate(delegate), .. } = response {
             return self.leave(delegate, io);
         }
+        if let Some(persistent) = answer::send_short(&self.terms, &response, io) {
+            self.terms.persistent = persistent;
+            return self.answered(persistent, io);
+        }
         let cost = answer::cost(&self.terms, &response, io.spare_room());
         let mut held = None;
         if cost > 0 {

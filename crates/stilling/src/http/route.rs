@@ -2,10 +2,12 @@
 
 use stilling_wire::http1::{Method, RequestHead, Status};
 
+use super::accept::{self, MediaType, Precision};
 use super::admission;
 use super::methods::Methods;
 use super::routes::{Found, Routes};
 use super::service::HttpConfig;
+use crate::metrics::MetricsFormat;
 
 /// What is answered to whoever comes by a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +63,8 @@ pub(super) enum Route {
     Panic,
     /// `/status`, and `/` for those who just look: a page for people.
     Status,
-    /// `/metrics`: OpenMetrics.
-    Metrics,
+    /// `/metrics`, in this format.
+    Metrics(MetricsFormat),
     /// `/livez`: the process runs.
     Live,
     /// `/readyz`: the server wants more work.
@@ -119,6 +121,11 @@ impl Route {
         }
     }
 
+    /// Whether it is one of server-demo's, whose answer on a connection that closes has no `Date` (`OK_CLOSE`).
+    pub(super) fn is_of_server_demo(self) -> bool {
+        matches!(self, Route::Fast | Route::Slow)
+    }
+
     fn publish(head: &RequestHead<'_>) -> Route {
         match head.method {
             Method::Post => Route::Publish,
@@ -134,7 +141,7 @@ impl Route {
             b"/test/panic" if door.demo => Route::Panic,
             _ if !door.has_pages() => Route::Refused(Status::NotFound),
             b"/" | b"/status" => Route::Status,
-            b"/metrics" => Route::Metrics,
+            b"/metrics" => Route::Metrics(metrics_format(head)),
             b"/livez" => Route::Live,
             b"/readyz" => Route::Ready,
             _ => Route::Refused(Status::NotFound),
@@ -148,5 +155,21 @@ impl Route {
             _ if matches!(route, Route::Fast | Route::Slow) => Route::OtherMethods(Methods::GET_AND_POST),
             _ => Route::OtherMethods(Methods::GET),
         }
+    }
+}
+
+/// The format of `/metrics` that the client prefers: OpenMetrics if it is preferred, or named and no worse than text; else text,
+/// which browsers show.
+fn metrics_format(head: &RequestHead<'_>) -> MetricsFormat {
+    const OPENMETRICS: MediaType =
+        MediaType { kind: "application", subtype: "openmetrics-text", version: "1.0.0" };
+    const TEXT: MediaType = MediaType { kind: "text", subtype: "plain", version: "0.0.4" };
+    let text = accept::weight(head, &TEXT).map_or(0, |(weight, _)| weight);
+    match accept::weight(head, &OPENMETRICS) {
+        Some((weight, _)) if weight > text => MetricsFormat::OpenMetrics,
+        Some((weight, precision)) if weight == text && weight > 0 && precision >= Precision::Subtype => {
+            MetricsFormat::OpenMetrics
+        }
+        _ => MetricsFormat::Text,
     }
 }

@@ -13,8 +13,8 @@ use stilling_wire::http1::{Date, Limits};
 use stilling_wire::nats::server_operation_len;
 use stilling_workers::{Completed, Lane, Outcome, Position};
 
-use super::answer::ReadyAnswer;
 use super::counters::HttpCounters;
+use super::heads::{HeadKey, Heads};
 use super::response::Response;
 use super::route::{Door, Serves, Way};
 use super::routes::Routes;
@@ -127,11 +127,11 @@ pub struct HttpService {
     /// Whoever had not finished by then has been cut off.
     cut_off: bool,
     date: Date,
-    /// The second for which `date` and the ready answers were made.
+    /// The second for which `date` was made.
     second: u64,
     /// When the calendar is to be asked again.
     date_until: Time,
-    ready: [ReadyAnswer; 2],
+    heads: Heads,
     /// Memory for short texts, kept so that nobody has to allocate any.
     pub(super) scratch: Vec<u8>,
     /// Buffers for requests to worker processes and their answers.
@@ -159,10 +159,8 @@ impl HttpService {
         overview: Arc<Overview>,
         lifecycle: Arc<Lifecycle>,
     ) -> Self {
-        let mut scratch = Vec::with_capacity(256);
         let second = lifecycle.unix_seconds(Time::ZERO);
         let date = Date::from_unix_seconds(second);
-        let ready = [false, true].map(|keep_alive_10| ReadyAnswer::new(&date, keep_alive_10, &mut scratch));
         HttpService {
             config,
             lane,
@@ -176,8 +174,8 @@ impl HttpService {
             date,
             second,
             date_until: Time::ZERO,
-            ready,
-            scratch,
+            heads: Heads::new(),
+            scratch: Vec::with_capacity(256),
             spare: Vec::new(),
             hub: None,
             has_left_hub: false,
@@ -250,10 +248,10 @@ impl HttpService {
         self.date
     }
 
-    /// The demo answer for a kept connection.
-    pub(super) fn ready_answer(&mut self, now: Time, keep_alive_10: bool) -> &ReadyAnswer {
+    /// An encoded head with the date now; `None`: it cannot be kept.
+    pub(super) fn head(&mut self, now: Time, key: &HeadKey) -> Option<&[u8]> {
         self.refresh(now);
-        &self.ready[usize::from(keep_alive_10)]
+        self.heads.get(key, self.second, &self.date)
     }
 
     /// Whether the hub takes requests now; it does not while a predecessor still has the streams.
@@ -280,8 +278,6 @@ impl HttpService {
         if second != self.second {
             self.second = second;
             self.date = Date::from_unix_seconds(second);
-            self.ready = [false, true]
-                .map(|keep_alive_10| ReadyAnswer::new(&self.date, keep_alive_10, &mut self.scratch));
         }
     }
 
@@ -629,6 +625,7 @@ impl Service for HttpService {
             again
         });
         let lifecycle = self.follow_lifecycle(control);
-        app.into_iter().chain(lifecycle).chain(hub).min()
+        let sample = self.overview.rates.turn(now, || self.overview.totals());
+        app.into_iter().chain(lifecycle).chain(hub).chain(sample).min()
     }
 }

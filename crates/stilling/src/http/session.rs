@@ -23,6 +23,7 @@ use super::route::{Door, Route};
 use super::routes::Handler;
 use super::sending::Sending;
 use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
+use super::status_page;
 use crate::app::limits::CLIENT_LOOK;
 use crate::app::{ExchangeId, Mail as AppMail, nominates_too_many};
 
@@ -244,10 +245,13 @@ impl HttpSession {
                     JobOutcome(Work::Demo)
                 });
             }
-            Route::Fast | Route::Slow => answer::send_ok(&terms, io),
+            Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io),
             Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
-            Route::Status => return self.respond(pages::status(io.service), io),
-            Route::Metrics => return self.respond(pages::metrics(io.service), io),
+            Route::Status => {
+                let now = io.now();
+                return self.respond(status_page::answer(io.service, now), io);
+            }
+            Route::Metrics(format) => return self.respond(pages::metrics(io.service, format), io),
             Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
             Route::Ready => pages::ready(&terms, io),
             Route::Refused(status) => answer::send_status(&terms, status, io),
@@ -398,13 +402,9 @@ impl HttpSession {
         is_withdrawn
     }
 
-    /// Answers a request that a worker had, and goes on reading.
+    /// Answers a request that no worker has answered, and goes on reading.
     fn after_work(&mut self, status: Status, io: &mut Io<'_, HttpService>) {
-        let terms = self.terms;
-        let persistent = match status {
-            Status::Ok => answer::send_ok(&terms, io),
-            _ => answer::send_status(&terms, status, io),
-        };
+        let persistent = answer::send_status(&self.terms, status, io);
         self.answered(persistent, io);
         io.resume();
     }
@@ -412,7 +412,10 @@ impl HttpSession {
     /// The result of the job that the request waits for.
     fn work_is_done(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
         match outcome {
-            Outcome::Done(JobOutcome(Work::Demo)) => self.after_work(Status::Ok, io),
+            Outcome::Done(JobOutcome(Work::Demo)) => {
+                io.resume();
+                self.respond(Response::new(Status::Ok), io);
+            }
             Outcome::Done(JobOutcome(Work::Answer(response))) => {
                 io.resume();
                 self.respond(*response, io);

@@ -10,6 +10,7 @@ use stilling_hub::{Door, Loss, StreamCounters};
 
 use super::{counter, counter_of, gauge};
 use crate::overview::Overview;
+use crate::volumes::Usage;
 
 /// Appends all of it.
 pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -58,6 +59,7 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         |stream| stream.waiting.get(),
         to,
     )?;
+    encode_volumes(see, to)?;
     let ids = "Message ids in the de-duplication window";
     of("hub_stream_message_ids", ids, |stream| stream.ids.get(), to)?;
     count_by_stream(&hub.streams, to)?;
@@ -70,6 +72,27 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
         {
             let labels = [("stream", stream.name.as_str()), ("reason", reason)];
             ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// What streams occupy, as it was measured last; nothing before that.
+fn encode_volumes(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type OfUsage = fn(&Usage) -> u64;
+    let Some(hub) = see.hub.get() else { return Ok(()) };
+    let names = || hub.streams.iter().map(|stream| stream.name.as_str());
+    let usages: Vec<_> = names().filter_map(|name| Some((name, see.volumes.usage(name)?))).collect();
+    let kind = ConstGauge::new(0_i64).metric_type();
+    let figures: [(&str, &str, OfUsage); 2] = [
+        ("hub_stream_disk_bytes", "Bytes that the files of a stream occupy", |usage| usage.bytes),
+        ("hub_stream_volume_free_bytes", "Bytes that are free on a stream's volume", |usage| usage.free),
+    ];
+    for (name, help, figure) in figures {
+        let mut family = to.encode_descriptor(name, help, None, kind)?;
+        for (stream, usage) in &usages {
+            let value = ConstGauge::new(i64::try_from(figure(usage)).unwrap_or(i64::MAX));
+            value.encode(family.encode_family(&[("stream", *stream)])?)?;
         }
     }
     Ok(())

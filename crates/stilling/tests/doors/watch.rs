@@ -59,8 +59,8 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
     assert!(house.metric("stilling_hub_stream_pending_max{stream=\"events\"}") >= 1);
     assert!(house.metric("stilling_hub_received_bytes_total") >= 25);
     let page = house.page("/status").into_text();
-    assert!(page.contains("<tr><td>events<td>1<td>2<td>2<td>0<td>open"), "{page}");
-    assert!(page.contains("<tr><td>lost: condition<td>1"), "{page}");
+    assert!(page.contains("<tr><td>events<td>1<td>2<td>2<td>0<td>open<td>"), "{page}");
+    assert!(page.contains("<tr class=refused><td>lost: condition<td>1"), "{page}");
     drop(listener);
     house.finish();
 }

@@ -59,7 +59,7 @@ const CONTENDERS: [Contender; 4] = [
 
 fn stilling(bench: &Bench, driver: Driver) -> Outcome<Started> {
     let processes = proxies::PROCESSES.to_string();
-    let options = ["--processes", &processes, "--queue-target", "auto"];
+    let options = ["--processes", &processes];
     let command = format!("exec {}", proxies::gunicorn_command(bench.folder(), "unix:{socket}", 1));
     let server = proxies::stilling(&bench.place.binary, driver, &options, &command, SHOWN)?;
     Ok((server, None))
@@ -142,7 +142,7 @@ impl Bench {
              was greater. Each request comes over a connection of its own, and its client gives up after {PATIENCE_S} s. The app is gunicorn with {processes} synchronous workers \
              that sleep 5 ms for each request (`xtask/src/bench/app/works.py`): alone on TCP, behind nginx with \
              `proxy_pass` and no limit, and behind \
-             `stilling serve --processes {processes} --queue-target auto --app '{SHOWN}'`. *Goodput* counts right answers \
+             `stilling serve --processes {processes} --app '{SHOWN}'`. *Goodput* counts right answers \
              that came during the step; latencies are those of the right answers, from the moment at which a \
              request was due; *failed* are requests without an answer in time, or with one that is neither right nor \
              503; *not begun* those for which no connection was to be had in time; *normal again* as under *Overload*.",

@@ -93,6 +93,12 @@ struct Arguments {
     /// Patience
     #[arg(long, default_value_t = 10.0, value_parser = seconds())]
     patience: f64,
+    /// Wait
+    #[arg(long, default_value = \"auto\", value_parser = seconds())]
+    target: Target,
+    /// Place
+    #[arg(long, default_value = \"here\")]
+    place: String,
     /// Free
     #[arg(long)]
     free: Option<String>,
@@ -116,6 +122,7 @@ fn seconds() -> Parser {
             ["max-queue", "4096", "1 to 1000", "Jobs that may wait"],
             ["driver", "auto", "", "Which"],
             ["patience", "10.0", "0.001 to 9.0", "Patience"],
+            ["target", "auto", "0.001 to 9.0", "Wait"],
         ]
     );
 }

@@ -13,7 +13,7 @@ on_both_drivers! {
 /// Row 4.3: first come, first served.
 fn those_who_wait_are_served_in_their_order(driver: Driver) {
     const CLIENTS: u64 = 12;
-    let (server, mut watcher) = before_fakes(driver, "-A 1");
+    let (server, mut watcher) = before_fakes(driver, "-A 1 --queue-target off");
     // The process says in which order it was asked: when the answers arrive says little of it on a busy machine.
     let request = get("/turn/20");
     let mut waiting: Vec<Peer> = Vec::new();

@@ -1,0 +1,168 @@
+//! What a client accepts: the field `Accept`, RFC 9110 §12.5.1.
+
+use stilling_wire::http1::RequestHead;
+
+/// A weight in thousandths (RFC 9110 §12.4.2): 0 is not acceptable, 1000 is preferred.
+pub(super) type Weight = u16;
+
+/// How exactly a media range names a type; greater is more exact, and the most exact range decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Precision {
+    /// `*/*`
+    All,
+    /// `type/*`
+    Type,
+    /// `type/subtype`
+    Subtype,
+    /// `type/subtype` with parameters of ours
+    Parameters,
+}
+
+/// A media type that the server can send.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MediaType {
+    pub(super) kind: &'static str,
+    pub(super) subtype: &'static str,
+    pub(super) version: &'static str,
+}
+
+/// The weight that a client gives a media type, and how exactly it names it; `None`: no range fits, so it is not acceptable.
+///
+/// A range with a `version` or `charset` of another value does not fit; its other parameters are not looked at. Elements that
+/// are no media ranges are left out.
+pub(super) fn weight(head: &RequestHead<'_>, media: &MediaType) -> Option<(Weight, Precision)> {
+    let fields = head.headers().filter(|(name, _)| name.eq_ignore_ascii_case(b"accept"));
+    let ranges = fields.flat_map(|(_, value)| split(value, b',')).filter_map(|range| fit(range, media));
+    // Of several that are equally exact the greatest counts.
+    ranges.max_by_key(|&(weight, precision)| (precision, weight))
+}
+
+/// The weight in a media range, if it fits.
+fn fit(range: &[u8], media: &MediaType) -> Option<(Weight, Precision)> {
+    let mut parts = split(range, b';');
+    let name = parts.next()?;
+    let slash = name.iter().position(|&byte| byte == b'/')?;
+    let (kind, subtype) = (&name[..slash], &name[slash + 1..]);
+    let mut precision = match (kind, subtype) {
+        (b"*", b"*") => Precision::All,
+        (_, b"*") if kind.eq_ignore_ascii_case(media.kind.as_bytes()) => Precision::Type,
+        _ if kind.eq_ignore_ascii_case(media.kind.as_bytes())
+            && subtype.eq_ignore_ascii_case(media.subtype.as_bytes()) =>
+        {
+            Precision::Subtype
+        }
+        _ => return None,
+    };
+    let mut weight = WEIGHT_MAX;
+    for part in parts {
+        let Some(at) = part.iter().position(|&byte| byte == b'=') else { continue };
+        let (name, value) = (part[..at].trim_ascii(), unquoted(part[at + 1..].trim_ascii()));
+        let ours = match () {
+            () if name.eq_ignore_ascii_case(b"q") => {
+                weight = thousandths(value)?;
+                continue;
+            }
+            () if name.eq_ignore_ascii_case(b"version") => media.version,
+            () if name.eq_ignore_ascii_case(b"charset") => "utf-8",
+            () => continue,
+        };
+        if !value.eq_ignore_ascii_case(ours.as_bytes()) {
+            return None;
+        }
+        precision = precision.max(Precision::Parameters);
+    }
+    Some((weight, precision))
+}
+
+/// The greatest weight.
+const WEIGHT_MAX: Weight = 1000;
+
+/// A weight as it is written: 0 or 1, and up to three digits behind a point.
+fn thousandths(text: &[u8]) -> Option<Weight> {
+    let (whole, digits) = text.split_first()?;
+    let digits = match digits {
+        [] => digits,
+        [b'.', digits @ ..] => digits,
+        _ => return None,
+    };
+    if digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let places = digits.iter().copied().chain(std::iter::repeat(b'0')).take(3);
+    let part = places.fold(0, |sum, digit| sum * 10 + Weight::from(digit - b'0'));
+    match (whole, part) {
+        (b'0', part) => Some(part),
+        (b'1', 0) => Some(WEIGHT_MAX),
+        _ => None,
+    }
+}
+
+/// A parameter's value without its quotes. None of ours needs a `\` in them.
+fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")).unwrap_or(value)
+}
+
+/// The parts between separators outside of quoted strings, without blanks around them.
+fn split(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    let (mut in_quotes, mut is_escaped) = (false, false);
+    let parts = text.split(move |&byte| {
+        match byte {
+            _ if is_escaped => is_escaped = false,
+            b'\\' if in_quotes => is_escaped = true,
+            b'"' => in_quotes = !in_quotes,
+            _ => return byte == separator && !in_quotes,
+        }
+        false
+    });
+    parts.map(<[u8]>::trim_ascii)
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+
+    const TEXT: MediaType = MediaType { kind: "text", subtype: "plain", version: "0.0.4" };
+
+    fn found(fields: &str) -> Option<(Weight, Precision)> {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let mut decoder = RequestDecoder::default();
+        match decoder.decode(&Limits::default(), request.as_bytes()).expect("a head").event {
+            Event::Head(head) => weight(&head, &TEXT),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_most_exact_range_gives_the_weight() {
+        use Precision::{All, Parameters, Subtype, Type};
+        for (fields, expected) in [
+            ("", None),
+            ("Accept:\r\n", None),
+            ("Accept: */*\r\n", Some((1000, All))),
+            ("Accept: text/*;q=0.5, */*\r\n", Some((500, Type))),
+            ("Accept: */*, text/plain; q=0\r\n", Some((0, Subtype))),
+            ("Accept: TEXT/Plain ; Q=0.25\r\n", Some((250, Subtype))),
+            ("Accept: text/plain;q=0.1, text/plain;version=0.0.4;q=0.9\r\n", Some((900, Parameters))),
+            ("Accept: text/plain;version=\"0.0.4\"\r\n", Some((1000, Parameters))),
+            ("Accept: text/plain;charset=UTF-8\r\n", Some((1000, Parameters))),
+            ("Accept: text/plain;charset=latin1\r\n", None),
+            ("Accept: text/plain;version=1.0.0, */*;q=0.2\r\n", Some((200, All))),
+            ("Accept: text/plain;escaping=underscores;q=0.3\r\n", Some((300, Subtype))),
+            ("Accept: text/html\r\nAccept: text/plain\r\n", Some((1000, Subtype))),
+            ("Accept: text/plain;a=\"b,text/plain;q=0\";q=0.7\r\n", Some((700, Subtype))),
+            ("Accept: text/plain;a=\"\\\",\";q=0.7\r\n", Some((700, Subtype))),
+            ("Accept: ,,text, plain/text, /, */plain, ;q=1\r\n", None),
+            (
+                "Accept: text/plain;q, text/plain;q=, text/plain;q=2, text/plain;q=0.1234\r\n",
+                Some((1000, Subtype)),
+            ),
+            ("Accept: text/plain;q=1.001, text/plain;q=1.000x\r\n", None),
+            ("Accept: text/plain;q=1.000\r\n", Some((1000, Subtype))),
+            ("Accept: text/plain;q=0.001\r\n", Some((1, Subtype))),
+        ] {
+            assert_eq!(found(fields), expected, "{fields}");
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! `/status`: a page for operators that refreshes itself, without scripts.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use stilling_engine::CloseReason;
+use stilling_hub::{Condition, Door, Figure, Loss, StreamCounters};
+use stilling_ring::Time;
+use stilling_wire::http1::Status;
+
+use super::pages::fresh;
+use super::response::Response;
+use super::service::HttpService;
+use crate::overview::Overview;
+
+/// Seconds until the page loads itself again.
+const REFRESH_SECONDS: u32 = 3;
+
+/// Age from which a measurement of a disk is shown with it.
+const OLD_MEASUREMENT: Duration = Duration::from_secs(10);
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--text:#1c2733;--faint:#5a6b7b;--back:#f6f8fa;--card:#fff;--line:#dfe5ea;--link:#0b62a8;\
+--bad:#a31515;--bad-back:#fdeaea;--warn:#7a4b00;--warn-back:#fff4de}\
+@media(prefers-color-scheme:dark){:root{--text:#dbe4ec;--faint:#94a5b5;--back:#12171c;--card:#1a2128;--line:#2c3640;\
+--link:#7db7e8;--bad:#ffb4b4;--bad-back:#3d1717;--warn:#ffd58a;--warn-back:#36290f}}\
+*{box-sizing:border-box}body{font:15px/1.45 system-ui,sans-serif;margin:0 auto;max-width:72rem;padding:1.2rem;\
+color:var(--text);background:var(--back)}h1{font-size:1.5rem;margin:0}h2{font-size:1rem;margin:0 0 .4rem}\
+p{margin:.2rem 0;color:var(--faint)}a{color:var(--link)}\
+.figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(8.2rem,1fr));gap:.7rem;margin:1rem 0}\
+.figures div,section{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.7rem .9rem}\
+.figures b{display:block;font-size:1.45rem;font-weight:600;font-variant-numeric:tabular-nums;white-space:nowrap}\
+.figures span{color:var(--faint);font-size:.85rem}\
+.tables{display:grid;grid-template-columns:repeat(auto-fit,minmax(19rem,1fr));gap:.7rem;align-items:start}\
+.wide{margin:.7rem 0;overflow-x:auto}table{border-collapse:collapse;width:100%}\
+td,th{padding:.22rem .5rem .22rem 0;border-top:1px solid var(--line);text-align:left;font-weight:400;vertical-align:top}\
+tr:first-child>*{border-top:0}th{color:var(--faint);font-size:.85rem}\
+td+td,th+th{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;padding-left:.7rem;white-space:nowrap}\
+.refused,.refused b,.refused td,.refused span{color:var(--bad)}.refused td{font-weight:600}\
+.figures .refused{background:var(--bad-back);border-color:currentColor}\
+.bad,.warn{border-left:.35rem solid;padding:.6rem .9rem;margin:0 0 .8rem;border-radius:.3rem;overflow-wrap:anywhere}\
+.bad{background:var(--bad-back);color:var(--bad)}.warn{background:var(--warn-back);color:var(--warn)}";
+
+/// `/status`.
+pub(super) fn answer(service: &HttpService, now: Time) -> Response {
+    // For the next look.
+    service.overview.volumes.ask();
+    fresh("text/html; charset=utf-8", page(&service.overview, service.is_ready(), now))
+}
+
+fn page(see: &Overview, ready: bool, now: Time) -> String {
+    let mut page = String::with_capacity(12 * 1024);
+    let (alerts, is_refusing) = alerts(see);
+    let state = match (ready, is_refusing) {
+        (false, _) => "draining",
+        (true, true) => "not ready",
+        (true, false) => "ready",
+    };
+    // Writing to a string does not fail.
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
+         <meta http-equiv=refresh content={REFRESH_SECONDS}><title>Stilling: {state}</title><style>{STYLE}</style>{alerts}\
+         <h1>Stilling {version}: {state}</h1>\
+         <p>up {uptime} · driver {driver} · {shards} shards · {workers} worker threads\
+         <p>listening on {listeners} · <a href=/metrics>metrics</a>",
+        version = env!("CARGO_PKG_VERSION"),
+        uptime = span(see.rates.uptime(now)),
+        driver = see.driver,
+        shards = grouped(see.engines.len() as u64),
+        workers = grouped(see.workers as u64),
+        listeners = see.listeners.join(", "),
+    );
+    if let Some(fallback) = &see.driver_fallback {
+        let _ = write!(page, "<p>{}", escape(fallback));
+    }
+    figures(&mut page, see, now);
+    streams(&mut page, see);
+    page.push_str("<div class=tables>");
+    refusals(&mut page, see);
+    work(&mut page, see);
+    connections(&mut page, see);
+    messages(&mut page, see);
+    let answers: Vec<_> = (Status::ALL.iter())
+        .map(|status| (format!("{} {}", status.code(), status.reason()), see.http(|c| c.answers(*status))))
+        .collect();
+    let is_shown = |(name, count): &&(String, u64)| *count > 0 || name.starts_with("200");
+    let rows = answers.iter().filter(is_shown).map(|(name, count)| (name.as_str(), *count));
+    table(&mut page, "Answers", rows, |name| name.starts_with("503"));
+    let closed = CloseReason::ALL.map(|reason| (reason.name(), see.engine(|c| c.closed(reason))));
+    table(&mut page, "Closed connections", closed, |_| false);
+    page.push_str("</div></html>");
+    page
+}
+
+/// What an operator looks for first.
+fn figures(page: &mut String, see: &Overview, now: Time) {
+    let recent = see.recent(now);
+    let counted = &recent.counted;
+    let rate = |count| rate(recent.per_second(count));
+    page.push_str("<div class=figures>");
+    let mut figure = |class: &str, value: &str, name: &str| {
+        let _ = write!(page, "<div{class}><b>{value}</b><span>{name}</span></div>");
+    };
+    let open = see.engine(|c| &c.open);
+    let work = see.work();
+    let wait = recent.mean_wait().map_or_else(|| "–".to_owned(), short_span);
+    figure("", &rate(counted.requests), "requests/s");
+    if see.hub.get().is_some() {
+        figure("", &rate(counted.messages), "messages/s");
+        figure("", &rate(counted.delivered), "deliveries/s");
+    }
+    let class = if counted.refused > 0 { " class=refused" } else { "" };
+    figure(class, &rate(counted.refused), "refusals/s");
+    figure("", &wait, "wait in the queue, mean");
+    figure("", &grouped(work.queued), "requests in the queue");
+    figure("", &grouped(open), "connections");
+    page.push_str("</div>");
+}
+
+/// What was refused since the start, if anything was.
+fn refusals(page: &mut String, see: &Overview) {
+    if see.refused() == 0 {
+        return;
+    }
+    let work = see.work();
+    let rows = [
+        ("all", see.refused()),
+        ("connections: no descriptors", see.engine(|c| &c.refused_descriptors)),
+        ("connections: no room", see.engine(|c| &c.refused_full)),
+        ("requests: queue full", work.refused),
+        ("requests: waited too long", work.expired),
+        ("requests: worked on too long", see.http(|c| &c.jobs_overdue)),
+        ("requests: no memory for them", see.http(|c| &c.requests_shed)),
+        ("requests: no memory for answers", see.http(|c| &c.answers_shed)),
+        ("publications: no room in time", see.desks.iter().map(|desk| desk.publications_shed.get()).sum()),
+        ("messages: refused, shed or lost", see.lost()),
+    ];
+    table(page, "Refused", rows, |_| true);
+}
+
+fn work(page: &mut String, see: &Overview) {
+    let pool = see.work();
+    let rows = [
+        ("queued now", pool.queued),
+        ("most ever queued", pool.queued_max),
+        ("running now", pool.busy),
+        ("connections in workers' hands", see.http.iter().map(|counters| counters.delegated()).sum()),
+        ("done", pool.done),
+        ("refused, queue full", pool.refused),
+        ("expired in the queue", pool.expired),
+        ("shed of them", pool.shed),
+        ("cancelled, client gone", pool.cancelled),
+        ("panicked", pool.panicked),
+        ("run by accept threads", pool.inline),
+        ("worker threads now", pool.threads),
+        ("worker threads started", pool.threads_started),
+        ("worker threads ended, not needed", pool.threads_ended),
+        ("worker threads refused by the system", pool.threads_failed),
+    ];
+    table(page, "Work", rows, |name| {
+        ["refused, queue full", "expired in the queue", "shed of them", "panicked"].contains(&name)
+    });
+    let Some(app) = &see.app else { return };
+    let counters = app.counters();
+    let rows = [
+        ("ready now", counters.ready),
+        ("wanted", counters.wanted),
+        ("waiting to be started again", counters.resting),
+        ("started", counters.started),
+        ("died", counters.died),
+        ("killed", counters.killed),
+        ("recycled", counters.recycled),
+    ];
+    table(page, "Worker processes", rows, |name| ["died", "killed"].contains(&name));
+}
+
+fn connections(page: &mut String, see: &Overview) {
+    let rows = [
+        ("open now", see.engine(|c| &c.open)),
+        ("capacity", u64::from(see.capacity) * see.engines.len() as u64),
+        ("accepted", see.engine(|c| &c.accepted)),
+        ("refused, no descriptors", see.engine(|c| &c.refused_descriptors)),
+        ("refused, no room", see.engine(|c| &c.refused_full)),
+        ("pauses of accepting", see.engine(|c| &c.gate_closed)),
+    ];
+    table(page, "Connections", rows, |name| name.starts_with("refused"));
+}
+
+fn messages(page: &mut String, see: &Overview) {
+    let Some(hub) = see.hub.get() else { return };
+    let lost = |loss| Door::ALL.into_iter().map(|door| hub.losses(door, loss)).sum();
+    let mut rows = vec![
+        ("messages".to_owned(), hub.messages.get()),
+        ("delivered".to_owned(), hub.delivered.get()),
+        ("duplicates".to_owned(), hub.duplicates.get()),
+        ("subscriptions now".to_owned(), hub.subscriptions.get()),
+        ("consumers now".to_owned(), hub.consumers.get()),
+    ];
+    rows.extend(Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss))));
+    let dropped = see.engine(|c| &c.datagrams_dropped_by_kernel);
+    rows.push(("lost: datagrams dropped by the kernel".to_owned(), dropped));
+    let rows = rows.iter().map(|(name, count)| (name.as_str(), *count));
+    table(page, "Messages", rows, |name| name.starts_with("lost"));
+}
+
+/// The streams of the hub.
+fn streams(page: &mut String, see: &Overview) {
+    let Some(hub) = see.hub.get() else { return };
+    page.push_str(
+        "<section class=wide><h2>Streams</h2><table><tr><th>stream<th>first<th>last<th>visible<th>waiting for the disk\
+         <th>state<th>on disk<th>free on its volume",
+    );
+    for stream in &hub.streams {
+        stream_row(page, see, stream);
+    }
+    page.push_str("</table></section>");
+}
+
+fn stream_row(page: &mut String, see: &Overview, stream: &StreamCounters) {
+    let condition = stream.health.get().condition;
+    let class = if condition == Condition::Open { "" } else { " class=refused" };
+    let [first, last, visible, pending] =
+        [&stream.first, &stream.last, &stream.visible, &stream.pending].map(Figure::get).map(grouped);
+    let _ = write!(
+        page,
+        "<tr{class}><td>{}<td>{first}<td>{last}<td>{visible}<td>{pending}<td>{}",
+        escape(&stream.name),
+        condition.name()
+    );
+    let Some(usage) = see.volumes.usage(&stream.name) else {
+        page.push_str("<td>–<td>–");
+        return;
+    };
+    let _ = write!(page, "<td>{}<td>{}", binary(usage.bytes), binary(usage.free));
+    if usage.age > OLD_MEASUREMENT {
+        let _ = write!(page, " ({} ago)", span(usage.age));
+    }
+}
+
+/// What is wrong with streams, for the top of the page, and whether one of them takes nothing.
+fn alerts(see: &Overview) -> (String, bool) {
+    let (mut page, mut is_refusing) = (String::new(), false);
+    for stream in see.hub.get().iter().flat_map(|hub| &hub.streams) {
+        let (name, health) = (escape(&stream.name), stream.health.get());
+        if let Some(reason) = &health.reason {
+            let (class, refuses) = match health.condition {
+                Condition::Waiting | Condition::Closed | Condition::Frozen => ("bad", true),
+                Condition::Slow | Condition::Open => ("warn", false),
+            };
+            is_refusing |= refuses;
+            let (condition, reason) = (health.condition.name(), escape(reason));
+            let _ = write!(page, "<p class={class} role=alert><b>Stream {name}: {condition}</b><br>{reason}");
+        }
+        for detail in health.details() {
+            let _ = write!(page, "<p class=warn role=alert><b>Stream {name}</b><br>{}", escape(detail));
+        }
+    }
+    (page, is_refusing)
+}
+
+/// Rows with a value, and the first one always; those that are refusals stand out.
+fn table<'a>(
+    page: &mut String,
+    title: &str,
+    rows: impl IntoIterator<Item = (&'a str, u64)>,
+    is_refusal: impl Fn(&str) -> bool,
+) {
+    let _ = write!(page, "<section><h2>{title}</h2><table>");
+    for (at, (name, value)) in rows.into_iter().enumerate() {
+        if at == 0 || value > 0 {
+            let class = if value > 0 && is_refusal(name) { " class=refused" } else { "" };
+            let _ = write!(page, "<tr{class}><td>{}<td>{}", name.replace('_', " "), grouped(value));
+        }
+    }
+    page.push_str("</table></section>");
+}
+
+/// A number with its digits in groups of three: `1,234,567`.
+fn grouped(value: u64) -> String {
+    let digits = value.to_string();
+    let mut text = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate, with a place behind the point where that says something.
+fn rate(value: f64) -> String {
+    if value == 0.0 {
+        "0".to_owned()
+    } else if value < 0.1 {
+        "< 0.1".to_owned()
+    } else if value < 99.95 {
+        format!("{value:.1}")
+    } else {
+        grouped(value.round() as u64)
+    }
+}
+
+/// Bytes in the largest unit that leaves a whole number before the point: `1.5 GiB`.
+fn binary(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut value = bytes as f64;
+    let mut unit = "B";
+    for larger in units {
+        if value < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+}
+
+/// A span in its two largest units: `3 d 4 h`.
+fn span(span: Duration) -> String {
+    let seconds = span.as_secs();
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min {} s", seconds % 60),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{} d {hours} h", grouped(days)),
+    }
+}
+
+/// A wait: milliseconds, or seconds from one on.
+fn short_span(span: Duration) -> String {
+    let millis = span.as_secs_f64() * 1e3;
+    match millis {
+        _ if millis < 0.1 => "< 0.1 ms".to_owned(),
+        _ if millis < 1000.0 => format!("{millis:.1} ms"),
+        _ => format!("{:.1} s", millis / 1e3),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        let groups = [0, 7, 999, 1000, 12_345, 1_234_567, u64::MAX].map(grouped);
+        assert_eq!(groups, ["0", "7", "999", "1,000", "12,345", "1,234,567", "18,446,744,073,709,551,615"]);
+        assert_eq!(
+            [0.0, 0.04, 0.25, 99.94, 99.96, 1234.5].map(rate),
+            ["0", "< 0.1", "0.2", "99.9", "100", "1,235"]
+        );
+        let sizes = [0, 1023, 1024, 1536, 5 << 30, u64::MAX].map(binary);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "16.0 EiB"]);
+        let spans = [0, 59, 60, 3599, 3600, 86_399, 86_400, 100_000_000].map(Duration::from_secs).map(span);
+        assert_eq!(
+            spans,
+            ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 0 min", "23 h 59 min", "1 d 0 h", "1,157 d 9 h"]
+        );
+        let waits =
+            [0, 50_000, 1_500_000, 999_000_000, 2_345_000_000].map(Duration::from_nanos).map(short_span);
+        assert_eq!(waits, ["< 0.1 ms", "< 0.1 ms", "1.5 ms", "999.0 ms", "2.3 s"]);
+    }
+}

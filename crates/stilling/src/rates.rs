@@ -1,0 +1,206 @@
+//! What happened per second of late: samples of the counters, taken once a second by the shard that turns first.
+//!
+//! Only a busy server takes samples: after a second in which nothing was counted no shard is woken for the next one.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
+use std::time::Duration;
+
+use stilling_ring::Time;
+
+/// Time between two samples of a busy server.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// The span over which rates are taken.
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// Samples that are kept: those of the window, the one before it, and one that is being written. Full: the oldest goes.
+const SAMPLES_KEPT: usize = 13;
+
+/// What is counted, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Totals {
+    /// HTTP requests that were answered.
+    pub(crate) requests: u64,
+    /// Messages that came to the hub.
+    pub(crate) messages: u64,
+    /// Messages sent to subscriptions.
+    pub(crate) delivered: u64,
+    /// Connections, requests and messages that were refused, shed or lost.
+    pub(crate) refused: u64,
+    /// Jobs that left the workers' queue.
+    pub(crate) jobs: u64,
+    /// Nanoseconds that they had waited there.
+    pub(crate) waited_ns: u64,
+}
+
+const FIGURES: usize = 6;
+
+impl Totals {
+    fn figures(&self) -> [u64; FIGURES] {
+        [self.requests, self.messages, self.delivered, self.refused, self.jobs, self.waited_ns]
+    }
+
+    fn of([requests, messages, delivered, refused, jobs, waited_ns]: [u64; FIGURES]) -> Totals {
+        Totals { requests, messages, delivered, refused, jobs, waited_ns }
+    }
+}
+
+/// What was counted over a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Recent {
+    pub(crate) span: Duration,
+    pub(crate) counted: Totals,
+}
+
+impl Recent {
+    /// So many of them per second; what a server does in its first second is not extrapolated.
+    pub(crate) fn per_second(&self, count: u64) -> f64 {
+        count as f64 / self.span.as_secs_f64().max(1.0)
+    }
+
+    /// How long jobs waited on average; `None`: there were none.
+    pub(crate) fn mean_wait(&self) -> Option<Duration> {
+        self.counted.waited_ns.checked_div(self.counted.jobs).map(Duration::from_nanos)
+    }
+}
+
+/// The samples of one server; shared by its shards.
+#[derive(Debug, Default)]
+pub struct Rates {
+    /// When the first shard turned first, and one nanosecond more; 0: none has.
+    started: AtomicU64,
+    /// When the next sample is due.
+    due: AtomicU64,
+    /// Samples taken so far.
+    taken: AtomicUsize,
+    samples: [Sample; SAMPLES_KEPT],
+}
+
+#[derive(Debug, Default)]
+struct Sample {
+    /// When it was taken, and one nanosecond more; 0: there is none, or it is being written.
+    at: AtomicU64,
+    figures: [AtomicU64; FIGURES],
+}
+
+impl Sample {
+    fn write(&self, at: Time, totals: &Totals) {
+        self.at.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for (place, figure) in self.figures.iter().zip(totals.figures()) {
+            place.store(figure, Ordering::Relaxed);
+        }
+        self.at.store(at.as_nanos() + 1, Ordering::Release);
+    }
+
+    fn read(&self) -> Option<(Time, Totals)> {
+        let at = self.at.load(Ordering::Acquire);
+        let figures = std::array::from_fn(|which| self.figures[which].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        (at > 0 && self.at.load(Ordering::Relaxed) == at)
+            .then(|| (Time::from_nanos(at - 1), Totals::of(figures)))
+    }
+}
+
+impl Rates {
+    /// Takes a sample if one is due. Returns when the shard has to turn again for the next; `None`: nothing was counted since
+    /// the last.
+    pub(crate) fn turn(&self, now: Time, totals: impl FnOnce() -> Totals) -> Option<Time> {
+        let due = self.due.load(Ordering::Relaxed);
+        if now.as_nanos() < due {
+            return Some(Time::from_nanos(due));
+        }
+        let next = now.after(SAMPLE_EVERY);
+        // One shard takes it; the others look again when the next one is due.
+        if self.due.compare_exchange(due, next.as_nanos(), Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return Some(next);
+        }
+        let _ = self.started.compare_exchange(0, now.as_nanos() + 1, Ordering::Relaxed, Ordering::Relaxed);
+        let totals = totals();
+        let taken = self.taken.load(Ordering::Acquire);
+        let last = taken.checked_sub(1).and_then(|last| self.samples[last % SAMPLES_KEPT].read());
+        if last.is_some_and(|(_, last)| last == totals) {
+            return None;
+        }
+        self.samples[taken % SAMPLES_KEPT].write(now, &totals);
+        self.taken.store(taken.wrapping_add(1), Ordering::Release);
+        Some(next)
+    }
+
+    /// How long the server has run.
+    pub(crate) fn uptime(&self, now: Time) -> Duration {
+        match self.started.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            started => now.since(Time::from_nanos(started - 1)),
+        }
+    }
+
+    /// What was counted over the last ten seconds, or since the start if that is less.
+    pub(crate) fn recent(&self, now: Time, totals: Totals) -> Recent {
+        let uptime = self.uptime(now);
+        let begin = now.before(WINDOW);
+        let samples = self.samples.iter().filter_map(Sample::read);
+        let before = samples.filter(|(at, _)| *at <= begin).max_by_key(|(at, _)| *at);
+        let (span, earlier) = match before {
+            Some((at, earlier)) => {
+                let span = now.since(at);
+                // Without a sample since, nothing was counted until the window began.
+                let is_near = span < WINDOW + 2 * SAMPLE_EVERY;
+                (if is_near { span } else { WINDOW }, earlier)
+            }
+            None => (uptime.min(WINDOW + 2 * SAMPLE_EVERY), Totals::default()),
+        };
+        let pairs = totals.figures().into_iter().zip(earlier.figures());
+        let mut counted = [0; FIGURES];
+        counted.iter_mut().zip(pairs).for_each(|(to, (now, then))| *to = now.saturating_sub(then));
+        Recent { span, counted: Totals::of(counted) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO.after(Duration::from_millis(millis))
+    }
+
+    fn requests(requests: u64) -> Totals {
+        Totals { requests, ..Totals::default() }
+    }
+
+    #[test]
+    fn a_steady_rate_is_found_and_an_old_burst_is_forgotten() {
+        let rates = Rates::default();
+        // 30 requests per second for a minute, with turns in between.
+        for millis in (0..60_000).step_by(100) {
+            let _ = rates.turn(at(millis), || requests(millis * 30 / 1000));
+        }
+        let recent = rates.recent(at(60_000), requests(1800));
+        assert_eq!(rates.uptime(at(60_000)), Duration::from_secs(60));
+        let rate = recent.per_second(recent.counted.requests);
+        assert!((rate - 30.0).abs() < 0.5, "{recent:?}");
+        // The sample that is due finds the last of them; from then on nothing is due.
+        assert_eq!(rates.turn(at(60_000), || requests(1800)), Some(at(61_000)));
+        assert_eq!(rates.turn(at(60_500), || unreachable!("not due")), Some(at(61_000)));
+        assert_eq!(rates.turn(at(61_000), || requests(1800)), None, "nothing was counted");
+        let recent = rates.recent(at(3_600_000), requests(1800));
+        assert_eq!(recent, Recent { span: WINDOW, counted: Totals::default() });
+        // A burst after an hour.
+        assert_eq!(rates.turn(at(3_600_000), || requests(1900)), Some(at(3_601_000)));
+        let recent = rates.recent(at(3_600_500), requests(2000));
+        assert_eq!(recent, Recent { span: WINDOW, counted: requests(200) });
+    }
+
+    #[test]
+    fn a_young_server_counts_from_its_start() {
+        let rates = Rates::default();
+        assert_eq!(rates.turn(at(5000), || requests(0)), Some(at(6000)));
+        let recent = rates.recent(at(7000), requests(10));
+        assert_eq!(recent, Recent { span: Duration::from_secs(2), counted: requests(10) });
+        assert!((recent.per_second(recent.counted.requests) - 5.0).abs() < 1e-9);
+        assert_eq!(recent.mean_wait(), None);
+        let waited = Recent { counted: Totals { jobs: 4, waited_ns: 8_000_000, ..requests(0) }, ..recent };
+        assert_eq!(waited.mean_wait(), Some(Duration::from_millis(2)));
+    }
+}

@@ -1,0 +1,220 @@
+//! What streams occupy on disk and what their volumes have free, for those who look: measured by a thread of its own, because a
+//! file system may hang, and a shard must not wait for it.
+//!
+//! It measures when a page asks and while streams change, at most once a second; a server in which nothing happens and which
+//! is not looked at leaves its disk alone.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use crate::data_folder;
+use crate::settings::{Durability, HubConfig};
+
+/// How often the thread looks whether streams have changed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The least time between two measurements.
+const MEASURE_EVERY: Duration = Duration::from_secs(1);
+
+/// The unit of `st_blocks`, in bytes (stat(2)).
+const BLOCK: u64 = 512;
+
+/// The streams on disk, and what was measured of them.
+#[derive(Debug, Default)]
+pub struct Volumes {
+    streams: Vec<Stream>,
+    is_asked: AtomicBool,
+    has_ended: AtomicBool,
+    /// When the thread began, and what wakes it.
+    thread: OnceLock<(Instant, Thread)>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    name: String,
+    folder: PathBuf,
+    bytes: AtomicU64,
+    free: AtomicU64,
+    /// Milliseconds from the thread's beginning, and one more; 0: not measured.
+    at: AtomicU64,
+}
+
+/// What was measured of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Bytes of its folder on disk, those that are reserved for it included.
+    pub(crate) bytes: u64,
+    /// Bytes that this user may still use of the volume.
+    pub(crate) free: u64,
+    /// How long ago that was.
+    pub(crate) age: Duration,
+}
+
+impl Volumes {
+    /// The streams of a configuration that are on disk.
+    pub(crate) fn of(hub: &HubConfig) -> Volumes {
+        let on_disk = hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
+        let stream = |name: &String| Stream {
+            name: name.clone(),
+            folder: hub.data.join(name),
+            bytes: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            at: AtomicU64::new(0),
+        };
+        Volumes { streams: on_disk.map(|config| stream(&config.name)).collect(), ..Volumes::default() }
+    }
+
+    /// Starts the thread, if there is something to measure. `progress` is another number when streams have changed.
+    ///
+    /// # Errors
+    /// The system starts no thread.
+    pub(crate) fn start(self: &Arc<Self>, progress: impl Fn() -> u64 + Send + 'static) -> io::Result<()> {
+        if self.streams.is_empty() {
+            return Ok(());
+        }
+        let volumes = Arc::clone(self);
+        let begun = Instant::now();
+        let builder = std::thread::Builder::new().name("volumes".to_owned());
+        let thread = builder.spawn(move || volumes.run(begun, &progress))?;
+        let _ = self.thread.set((begun, thread.thread().clone()));
+        Ok(())
+    }
+
+    /// Has all streams measured soon.
+    pub(crate) fn ask(&self) {
+        if let Some((_, thread)) = self.thread.get()
+            && !self.is_asked.swap(true, Ordering::Relaxed)
+        {
+            thread.unpark();
+        }
+    }
+
+    /// Ends the thread. It is not waited for: its file system may hang.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+        if let Some((_, thread)) = self.thread.get() {
+            thread.unpark();
+        }
+    }
+
+    /// What was measured last of a stream.
+    pub(crate) fn usage(&self, name: &str) -> Option<Usage> {
+        let stream = self.streams.iter().find(|stream| stream.name == name)?;
+        let at = stream.at.load(Ordering::Acquire).checked_sub(1)?;
+        let (begun, _) = self.thread.get()?;
+        let age = begun.elapsed().saturating_sub(Duration::from_millis(at));
+        let (bytes, free) = (stream.bytes.load(Ordering::Relaxed), stream.free.load(Ordering::Relaxed));
+        Some(Usage { bytes, free, age })
+    }
+
+    fn run(&self, begun: Instant, progress: &impl Fn() -> u64) {
+        let mut seen = None;
+        let mut measured: Option<Instant> = None;
+        while !self.has_ended.load(Ordering::Relaxed) {
+            let rest = measured.map_or(Duration::ZERO, |at| MEASURE_EVERY.saturating_sub(at.elapsed()));
+            if !rest.is_zero() {
+                std::thread::park_timeout(rest);
+                continue;
+            }
+            let now = Some(progress());
+            if self.is_asked.swap(false, Ordering::Relaxed) || seen != now {
+                seen = now;
+                self.streams.iter().for_each(|stream| stream.measure(begun));
+                measured = Some(Instant::now());
+            } else {
+                std::thread::park_timeout(LOOK_EVERY);
+            }
+        }
+    }
+}
+
+impl Stream {
+    /// What cannot be measured keeps its figures, and they grow old.
+    fn measure(&self, begun: Instant) {
+        let (Ok(bytes), Ok(free)) = (bytes_on_disk(&self.folder), data_folder::free_at(&self.folder)) else {
+            return;
+        };
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.free.store(free, Ordering::Relaxed);
+        let at = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        self.at.store(at + 1, Ordering::Release);
+    }
+}
+
+/// Bytes that the files of a folder occupy; none of a folder that is not there yet.
+fn bytes_on_disk(folder: &Path) -> io::Result<u64> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        entries => entries?,
+    };
+    let mut bytes = 0;
+    for entry in entries {
+        match entry?.metadata() {
+            Ok(status) => bytes += status.blocks() * BLOCK,
+            // Retention may have removed it meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::StreamConfig;
+
+    #[test]
+    fn files_are_counted_as_they_lie_on_disk() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let events = folder.path().join("events");
+        assert_eq!(bytes_on_disk(&events).expect("it need not be there"), 0);
+        assert!(data_folder::free_at(&events).expect("the folder above is there") > 0);
+        fs::create_dir(&events).expect("a folder");
+        let file = events.join("1.segment");
+        fs::write(&file, vec![1; 100_000]).expect("a file");
+        fs::File::open(&file).and_then(|file| file.sync_all()).expect("a disk");
+        let bytes = bytes_on_disk(&events).expect("it is there");
+        assert!((100_000..400_000).contains(&bytes), "{bytes}");
+        // A hole occupies nothing.
+        let hole = fs::File::create(events.join("2.segment")).expect("a file");
+        hole.set_len(1 << 30).expect("a sparse file");
+        assert!(bytes_on_disk(&events).expect("it is there") < 1 << 29);
+    }
+
+    #[test]
+    fn the_thread_measures_what_it_is_asked_for_until_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let streams = vec![StreamConfig::new("events", ["events.>"])];
+        let config = HubConfig { streams, data: folder.path().to_owned(), ..HubConfig::default() };
+        let volumes = Arc::new(Volumes::of(&config));
+        assert_eq!(volumes.usage("events"), None);
+        volumes.start(|| 0).expect("a thread");
+        let until = |what: &str, is_so: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_so() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+                volumes.ask();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        until("the first measurement", &|| volumes.usage("events").is_some_and(|usage| usage.bytes == 0));
+        fs::create_dir(folder.path().join("events")).expect("a folder");
+        fs::write(folder.path().join("events/1.segment"), vec![1; 100_000]).expect("a file");
+        until("the new file", &|| volumes.usage("events").is_some_and(|usage| usage.bytes > 0));
+        assert_eq!(volumes.usage("others"), None);
+        volumes.end();
+        // The thread holds the other copy.
+        let begun = Instant::now();
+        while Arc::strong_count(&volumes) > 1 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the thread ends");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

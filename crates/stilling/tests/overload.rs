@@ -1,0 +1,62 @@
+//! The default server in an overload, in virtual time: what it has to do, its queue decides.
+#![cfg(target_os = "linux")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling::ServeConfig;
+use stilling::engine::{Clock, Wake};
+use stilling_workers::{Completed, JobContext, Limits, Outcome, Pool};
+
+/// How long a job takes.
+const JOB: Duration = Duration::from_millis(5);
+/// How long a client waits for its answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Slots of the length of a job in which ten jobs come each, and then slots in which every other has one.
+const OVERLOADED: u64 = 1000;
+const NORMAL: u64 = 600;
+/// Slots of a second.
+const SECOND: u64 = 200;
+
+/// Rows 4.26, 5.4: at ten times what a worker can do for five seconds nearly all that it does is in time, and a second later
+/// every client is answered at once.
+#[test]
+fn the_default_queue_keeps_its_goodput_in_an_overload() {
+    let ServeConfig { queue_max, queue_age_max, queue_target, .. } = ServeConfig::default();
+    let limits = Limits { threads: 1, queue_max, age_max: queue_age_max, queue_target, ..Limits::default() };
+    let (clock, hand) = Clock::manual();
+    let (pool, mut lanes) = Pool::new(limits, clock.clone(), vec![Arc::new(Wake::new(|| ()))]);
+    let lane = &mut lanes[0];
+    // When each was submitted, and in which slot; and those that were answered in time.
+    let (mut submitted, mut in_time) = (Vec::new(), Vec::new());
+    for slot in 0..OVERLOADED + NORMAL {
+        let end = clock.now().after(JOB);
+        for _ in 0..if slot < OVERLOADED { 10 } else { slot % 2 } {
+            let hand = hand.clone();
+            let job = move |_: &mut JobContext| hand.advance(JOB);
+            // A full queue refuses it: that is an answer, too.
+            let _ = lane.submit(submitted.len() as u64, job);
+            submitted.push((slot, clock.now()));
+        }
+        lane.publish();
+        while clock.now() < end {
+            let Some(running) = pool.take() else { break };
+            running.run(&mut JobContext::simulated()).deliver();
+        }
+        while let Some(Completed { ticket, outcome, .. }) = lane.next_result() {
+            let (slot, since) = submitted[ticket as usize];
+            if matches!(outcome, Outcome::Done(())) && clock.now().since(since) <= PATIENCE {
+                in_time.push(slot);
+            }
+        }
+        hand.advance(end.since(clock.now()));
+    }
+    let answered =
+        |from: u64, to: u64| in_time.iter().filter(|slot| (from..to).contains(slot)).count() as u64;
+    let good = answered(0, OVERLOADED);
+    assert!(good * 10 >= OVERLOADED * 9, "{good} of {OVERLOADED} jobs that fit were done in time");
+    let asked = (OVERLOADED + SECOND..OVERLOADED + NORMAL).filter(|slot| slot % 2 == 1).count() as u64;
+    // The last may be under way.
+    let late = answered(OVERLOADED + SECOND, OVERLOADED + NORMAL);
+    assert!(asked - late <= 1, "{late} of {asked} were answered after the overload");
+}

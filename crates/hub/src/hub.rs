@@ -138,8 +138,9 @@ pub struct Hub<S: Storage, O: Outlets> {
     departure_steps: usize,
     work: Work,
     key: HashKey,
-    /// When the last round of retention was asked for, and for which stream.
-    retained_ns: SteadyNanos,
+    /// When the next round of retention is due, and the stream of the last one. The first is due at once: a server that never
+    /// runs for long keeps its bound, too.
+    retain_at_ns: SteadyNanos,
     retained: usize,
 }
 
@@ -254,7 +255,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             departure_steps: LEFT_PER_TURN,
             work: Work::default(),
             key,
-            retained_ns: 0,
+            retain_at_ns: 0,
             retained: 0,
         }
     }
@@ -405,10 +406,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Has one stream after the other let go what need not be kept any more.
     fn retain(&mut self, now: Now) {
-        if self.streams.is_empty() || now.steady_ns < self.retained_ns.saturating_add(RETAIN_EVERY_NS) {
+        if self.streams.is_empty() || now.steady_ns < self.retain_at_ns {
             return;
         }
-        self.retained_ns = now.steady_ns;
+        self.retain_at_ns = now.steady_ns.saturating_add(RETAIN_EVERY_NS);
         self.retained = (self.retained + 1) % self.streams.len();
         let config = &self.streams[self.retained].config;
         if config.durability == Durability::Disk && config.retention != Retention::default() {

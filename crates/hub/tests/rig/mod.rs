@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
-    Publication, Recovered, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
+    Publication, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
@@ -275,14 +275,14 @@ impl Rig {
     /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
     /// is what its opening finds.
     #[cfg(not(stilling_planted))]
-    pub(crate) fn unopened(disk: &SimulatedDisk) -> (Rig, Recovered) {
+    pub(crate) fn unopened(disk: &SimulatedDisk) -> (Rig, stilling_hub::Recovered) {
         let (log, recovery) = Log::open(disk.clone(), "disk", SEGMENTS).expect("it opens");
         let streams = vec![
             stream("disk", &["disk.>"], Durability::Disk),
             stream("memory", &["memory.>"], Durability::Memory),
         ];
         let resumed = Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: 0 };
-        let recovered = Recovered::new(&streams[0], HashKey(1, 2), resumed);
+        let recovered = stilling_hub::Recovered::new(&streams[0], HashKey(1, 2), resumed);
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20 };
         let mut storage = SteppedStorage::new(vec![log], 8);

@@ -1,6 +1,8 @@
 //! One server takes over from another: under load, with other numbers of shards, and with either side dying.
 
 mod chains;
+mod hung_disks;
+mod killed;
 mod listeners;
 mod load;
 mod refusals;

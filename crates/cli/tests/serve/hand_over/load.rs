@@ -5,14 +5,17 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::support::{HANG, Peer, binary};
+use crate::support::{HANG, Peer, binary, eventually};
 
 /// Messages of a NATS publisher that may be unacknowledged.
 const WINDOW: u64 = 16;
+
+/// Before a refused message is published again.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Between two messages of a sender that gets no answers.
 const PACE: Duration = Duration::from_millis(2);
@@ -53,71 +56,121 @@ pub(super) fn expect_stored_once(data: &Path, sent: &[(&str, u64)]) {
 /// Publishes over NATS with message ids until `done`. What is not acknowledged when a connection ends is sent again over the
 /// next one. Returns how many were acknowledged: all that were published.
 pub(super) fn nats(to: SocketAddr, name: &str, done: &AtomicBool) -> u64 {
-    let (mut next, mut pending) = (0, Vec::new());
-    loop {
-        let stream = TcpStream::connect_timeout(&to, HANG).expect("a server listens");
-        stream.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
-        let mut writer = stream.try_clone().expect("a descriptor");
-        // A connection ends as it likes; that a server does not answer is an error.
-        match publish(BufReader::new(stream), &mut writer, name, done, &mut next, &mut pending) {
-            Ok(()) => return next,
-            Err(error) => assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{name}: no answer"),
-        }
-    }
+    Publisher::new(to, name).run(done)
 }
 
-fn publish(
-    mut reader: BufReader<TcpStream>,
-    writer: &mut TcpStream,
-    name: &str,
-    done: &AtomicBool,
-    next: &mut u64,
-    pending: &mut Vec<u64>,
-) -> std::io::Result<()> {
-    let mut line = || {
-        let mut line = String::new();
-        match reader.read_line(&mut line)? {
-            0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-            _ => Ok::<String, std::io::Error>(line.trim_end().to_owned()),
+/// A NATS publisher to the stream `events`.
+pub(super) struct Publisher<'a> {
+    to: SocketAddr,
+    name: &'a str,
+    /// Whether a while without a server is no failure.
+    survives_outages: bool,
+    /// Refusals so far. None may come if this is not set.
+    refusals: Option<&'a AtomicU64>,
+    next: u64,
+    /// Messages that are published and not acknowledged.
+    pending: Vec<u64>,
+}
+
+impl<'a> Publisher<'a> {
+    pub(super) fn new(to: SocketAddr, name: &'a str) -> Publisher<'a> {
+        Publisher { to, name, survives_outages: false, refusals: None, next: 0, pending: Vec::new() }
+    }
+
+    /// Connects again and again while no server listens.
+    pub(super) fn surviving_outages(self) -> Publisher<'a> {
+        Publisher { survives_outages: true, ..self }
+    }
+
+    /// Counts retryable refusals, and publishes what was refused again.
+    pub(super) fn counting_refusals(self, refusals: &'a AtomicU64) -> Publisher<'a> {
+        Publisher { refusals: Some(refusals), ..self }
+    }
+
+    /// Publishes until `done`, and returns how many messages were acknowledged: all.
+    pub(super) fn run(mut self, done: &AtomicBool) -> u64 {
+        loop {
+            let stream = if self.survives_outages {
+                eventually("a server listens", || TcpStream::connect_timeout(&self.to, HANG).ok())
+            } else {
+                TcpStream::connect_timeout(&self.to, HANG).expect("a server listens")
+            };
+            stream.set_read_timeout(Some(HANG)).expect("a socket takes a timeout");
+            let mut writer = stream.try_clone().expect("a descriptor");
+            // A connection ends as it likes; that a server does not answer is an error.
+            match self.publish(BufReader::new(stream), &mut writer, done) {
+                Ok(()) => return self.next,
+                Err(error) => {
+                    assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock, "{}: no answer", self.name);
+                }
+            }
         }
-    };
-    line()?;
-    writer.write_all(b"CONNECT {\"verbose\":false,\"headers\":true}\r\nPING\r\n")?;
-    while line()? != "PONG" {}
-    writer.write_all(format!("SUB in.{name}.* 1\r\n").as_bytes())?;
-    let message = |number: u64| {
+    }
+
+    /// A publication, with its number in reply subject, id and payload.
+    fn message(&self, number: u64) -> String {
+        let name = self.name;
         let (headers, payload) =
             (format!("NATS/1.0\r\nNats-Msg-Id: {name}-{number}\r\n\r\n"), format!("{name}-{number}"));
         let (size, total) = (headers.len(), headers.len() + payload.len());
         format!("HPUB events.{name} in.{name}.{number} {size} {total}\r\n{headers}{payload}\r\n")
-    };
-    let again: String = pending.iter().map(|number| message(*number)).collect();
-    writer.write_all(again.as_bytes())?;
-    loop {
-        let is_done = done.load(Ordering::Acquire);
-        let more: Vec<u64> = (*next..*next + WINDOW - pending.len() as u64).filter(|_| !is_done).collect();
-        *next += more.len() as u64;
-        pending.extend(&more);
-        // PINGs between, whose answers are not waited for.
-        let text: String = more.into_iter().map(|number| message(number) + "PING\r\n").collect();
-        writer.write_all(text.as_bytes())?;
-        if pending.is_empty() {
-            return Ok(());
-        }
-        let head = line()?;
-        if head == "PING" {
-            writer.write_all(b"PONG\r\n")?;
-        }
-        let Some(place) = head.strip_prefix("MSG ") else {
-            assert!(!head.starts_with("-ERR"), "{name}: {head}");
-            continue;
+    }
+
+    fn publish(
+        &mut self,
+        mut reader: BufReader<TcpStream>,
+        writer: &mut TcpStream,
+        done: &AtomicBool,
+    ) -> std::io::Result<()> {
+        let name = self.name;
+        let mut line = || {
+            let mut line = String::new();
+            match reader.read_line(&mut line)? {
+                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok::<String, std::io::Error>(line.trim_end().to_owned()),
+            }
         };
-        let answer = line()?;
-        assert!(answer.contains("\"seq\":") && !answer.contains("\"error\""), "{name}: {answer}");
-        let number = place.split([' ', '.']).nth(2).and_then(|number| number.parse().ok());
-        let number: u64 = number.expect("the reply subject ends with a number");
-        pending.retain(|other| *other != number);
-        thread::park_timeout(Duration::from_micros(200));
+        line()?;
+        writer.write_all(b"CONNECT {\"verbose\":false,\"headers\":true}\r\nPING\r\n")?;
+        while line()? != "PONG" {}
+        writer.write_all(format!("SUB in.{name}.* 1\r\n").as_bytes())?;
+        let again: String = self.pending.iter().map(|number| self.message(*number)).collect();
+        writer.write_all(again.as_bytes())?;
+        loop {
+            let is_done = done.load(Ordering::Acquire);
+            let end = self.next + WINDOW - self.pending.len() as u64;
+            let more: Vec<u64> = (self.next..end).filter(|_| !is_done).collect();
+            self.next += more.len() as u64;
+            self.pending.extend(&more);
+            // PINGs between, whose answers are not waited for.
+            let text: String = more.into_iter().map(|number| self.message(number) + "PING\r\n").collect();
+            writer.write_all(text.as_bytes())?;
+            if self.pending.is_empty() {
+                return Ok(());
+            }
+            let head = line()?;
+            if head == "PING" {
+                writer.write_all(b"PONG\r\n")?;
+            }
+            let Some(place) = head.strip_prefix("MSG ") else {
+                assert!(!head.starts_with("-ERR"), "{name}: {head}");
+                continue;
+            };
+            let answer = line()?;
+            let number = place.split([' ', '.']).nth(2).and_then(|number| number.parse().ok());
+            let number: u64 = number.expect("the reply subject ends with a number");
+            if let Some(refusals) = self.refusals.filter(|_| answer.contains("\"error\"")) {
+                let is_retryable = answer.contains("\"code\":503") && answer.contains("\"err_code\":10023");
+                assert!(is_retryable, "{name}: {answer}");
+                refusals.fetch_add(1, Ordering::AcqRel);
+                thread::park_timeout(RETRY_PAUSE);
+                writer.write_all(self.message(number).as_bytes())?;
+                continue;
+            }
+            assert!(answer.contains("\"seq\":") && !answer.contains("\"error\""), "{name}: {answer}");
+            self.pending.retain(|other| *other != number);
+            thread::park_timeout(Duration::from_micros(200));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ mod lines;
 mod links;
 mod pages;
 mod promises;
+mod replaced;
 mod statuses;
 mod unread;
 mod users;

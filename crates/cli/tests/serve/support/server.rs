@@ -99,9 +99,14 @@ impl Server {
         line.unwrap_or_else(|| panic!("no line {start:?} in {:?}", self.banner))
     }
 
+    /// What follows `start` in each of the banner's lines that begin with it.
+    pub(crate) fn banner_lines(&self, start: &str) -> Vec<&str> {
+        self.banner.iter().filter_map(|line| line.strip_prefix(start)).collect()
+    }
+
     /// Where it listens, in the order of its options.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        let lines = self.banner.iter().filter_map(|line| line.strip_prefix("listening http://"));
+        let lines = self.banner_lines("listening http://").into_iter();
         lines.map(|address| address.parse().expect("the banner tells an address")).collect()
     }
 

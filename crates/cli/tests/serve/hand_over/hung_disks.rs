@@ -1,0 +1,130 @@
+//! A server whose disk hangs, for real, is succeeded: strace holds the thread that writes the streams inside a system call.
+
+use std::process::{Child, Command};
+use std::sync::atomic::AtomicU64;
+
+use super::load::{self, Publisher};
+use super::*;
+use crate::nats::{Client, address as nats_address};
+
+on_both_drivers!(a_server_whose_disk_hangs_is_succeeded,);
+
+/// System calls that write to a disk.
+const WRITES: &str = "pwrite64,pwritev,pwritev2,fdatasync,fsync";
+
+/// A disk that does not answer the journal thread of a server, until this is dropped.
+struct HungDisk {
+    strace: Child,
+    /// The folder of the thread under `/proc`.
+    task: PathBuf,
+}
+
+impl HungDisk {
+    fn under(server: &Server) -> HungDisk {
+        let is_journal = |task: &PathBuf| {
+            std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim_end() == "journal")
+        };
+        let tasks = std::fs::read_dir(server.proc("task")).expect("the server runs");
+        let task = tasks.flatten().map(|task| task.path()).find(is_journal).expect("it writes streams");
+        let thread = task.file_name().expect("a number").to_owned();
+        let mut command = Command::new("strace");
+        command.args(["-qq", "-o", "/dev/null", "-e", &format!("trace={WRITES}")]);
+        command.args(["-e", &format!("inject={WRITES}:delay_enter=3600s"), "-p"]).arg(thread);
+        let strace = command.spawn().expect("strace runs; install it (`cargo xtask test` does)");
+        HungDisk { strace, task }
+    }
+
+    /// Waits until the thread is held in such a call.
+    #[track_caller]
+    fn hangs(&self) {
+        // pwrite64, fsync, fdatasync, pwritev, pwritev2 of x86-64; strace holds other calls for no time.
+        const NUMBERS: [&str; 5] = ["18", "74", "75", "296", "328"];
+        let read = |name| std::fs::read_to_string(self.task.join(name)).unwrap_or_default();
+        eventually("the disk hangs", || {
+            let call = read("syscall");
+            let is_write = NUMBERS.contains(&call.split(' ').next().expect("a word"));
+            (is_write && read("stat").contains(") t ")).then_some(())
+        });
+    }
+}
+
+impl Drop for HungDisk {
+    fn drop(&mut self) {
+        // The system lets the thread go on when its tracer ends.
+        let _ = self.strace.kill();
+        let _ = self.strace.wait();
+    }
+}
+
+/// Rows 4.37, 0.4: the successor of a server whose disk hangs serves streams in memory and plain subjects, and refuses what is
+/// for streams on disk with a retryable error; answers keep their order. When the disk answers, each acknowledged message is
+/// stored once, and no refusal is final.
+fn a_server_whose_disk_hangs_is_succeeded(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let streams = "--stream events=events.>:disk --stream other=other.>:disk --stream mem=mem.>:memory";
+    let common = format!("-A 1 --drain-timeout 300 {streams} --data {}", data.path().display());
+    let old = place.first(driver, &format!("--nats 127.0.0.1:0 {common}"));
+    let (http, nats) = (old.address(), nats_address(&old));
+    let (done, refusals) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (new, sent) = thread::scope(|scope| {
+        let (done, refusals) = (&done, &refusals);
+        let start = |name| {
+            let publisher = Publisher::new(nats, name).counting_refusals(refusals);
+            scope.spawn(move || publisher.run(done))
+        };
+        let before = start("n");
+        old.watch().until("messages come", |metrics| metrics.value("hub_messages_total") > 20);
+        let disk = HungDisk::under(&old);
+        disk.hangs();
+        let own = "--nats 127.0.0.1:0 --listen 127.0.0.1:0";
+        let new = place.next(driver, http, &format!("--nats {nats} {own} {common}"));
+        let own = new.banner_lines("listening nats://")[1].parse().expect("an address");
+        drop(eventually("the successor is the server", || Peer::try_connect(own).ok()));
+        let mut client = Client::connect(own);
+        client.say("SUB answers.> 1\r\nSUB plain 2\r\n");
+        let subjects = ["mem.a", "events.a", "mem.b", "other.a", "mem.c"];
+        let publish = |client: &mut Client| {
+            let text =
+                subjects.map(|subject| format!("PUB {subject} answers.{subject} 3\r\nh-0\r\nPING\r\n"));
+            client.say(text.concat());
+            // Of each: the head and the text of its answer, and a PONG.
+            client.lines(3 * subjects.len())
+        };
+        let lines = publish(&mut client);
+        assert!(lines.chunks(3).all(|of| of[0].starts_with("MSG answers.") && of[2] == "PONG"), "{lines:?}");
+        let answers = lines.chunks(3).map(|of| &of[1]);
+        for (answer, subject) in answers.zip(subjects) {
+            if subject.starts_with("mem.") {
+                assert!(answer.contains("\"seq\":"), "{subject}: {answer}");
+            } else {
+                let is_retryable = answer.contains("\"code\":503") && answer.contains("\"err_code\":10023");
+                assert!(is_retryable && answer.contains("has not released it yet"), "{subject}: {answer}");
+            }
+        }
+        client.say("PUB plain 1\r\ny\r\n");
+        assert_eq!(client.lines(2), ["MSG plain 2 1", "y"]);
+        let after = start("m");
+        eventually("a publication is refused", || (refusals.load(Ordering::Acquire) > 0).then_some(()));
+        drop(disk);
+        old.ends_well();
+        let mut watcher = new.watch();
+        let before_it = watcher.look().value("hub_messages_total");
+        watcher.until("messages come", |metrics| metrics.value("hub_messages_total") > before_it + 100);
+        // A PONG does not wait for the disk.
+        let lines = publish(&mut client);
+        let count = |wanted: &str| lines.iter().filter(|line| line.contains(wanted)).count();
+        assert_eq!((count("\"seq\":"), count("PONG")), (subjects.len(), subjects.len()), "{lines:?}");
+        drop((watcher, client));
+        done.store(true, Ordering::Release);
+        (
+            new,
+            [("n", before), ("m", after)]
+                .map(|(name, thread)| (name, thread.join().expect("it does not fail"))),
+        )
+    });
+    new.finish();
+    let sent = [sent.as_slice(), &[("h", 1)]].concat();
+    load::expect_stored_once(data.path(), &sent);
+    assert_eq!(load::stored(data.path(), "other"), [("h-0".to_owned(), 1)].into());
+}

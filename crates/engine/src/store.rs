@@ -124,7 +124,7 @@ impl Arena {
 ///
 /// A store of input is strict: what exceeds the budget is refused. A store of output is shared: it takes one block beyond the
 /// budget and is over it then, until the shard has freed blocks of the size that is the largest in use
-/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and it is at most [`BLOCK_WASTE_MAX`]
+/// (`largest_owners`). With `n` blocks in use such a block is longer than `budget / n`, and it is at most `BLOCK_WASTE_MAX`
 /// times as long as what it holds once it has been shrunk. So an owner of at most a quarter of that share loses nothing.
 #[derive(Debug)]
 pub struct Store {

@@ -70,5 +70,6 @@ pub use reader::{BatchView, From, Gap, GapCause, Read, Reader, Source};
 pub use recovery::Recovery;
 pub use replay::{Chunk, ReadOrder, Replay, ReplayWorker, read_chunk};
 pub use retention::{Removed, Retention};
+pub use segments::Extent;
 pub use thread::{Answer, Journal, Limits, StreamIndex, Worker};
 pub use trouble::{AppendError, Frozen};

@@ -60,6 +60,7 @@ impl<D: Disk> Log<D> {
                 .or_else(gone_is_removed)
                 .map_err(|error| refused(format!("cannot remove {place}/{name}"), error))?;
             self.shared().list().remove(0);
+            self.shared().measure();
             self.disk().sync().map_err(|error| refused(format!("cannot sync {place}"), error))?;
             removed.segments += 1;
             removed.bytes += size;

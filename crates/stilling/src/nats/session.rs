@@ -548,6 +548,10 @@ impl NatsSession {
             return io.finish(CloseReason::Drained);
         }
         self.send_info(true, io);
+        let token = io.token();
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.port.end_pulls(token);
+        }
         self.course = Course::Parting(io.now().after(DRAIN_READ_MAX));
         self.heard = io.now();
         self.look_at(io.now().after(DRAIN_QUIET), io);

@@ -93,8 +93,7 @@ impl Program {
 
     /// All lines that it tells.
     pub(super) fn lines(self) -> Vec<String> {
-        let mut next = self.tells();
-        std::iter::from_fn(|| next()).collect()
+        std::iter::from_fn(self.tells()).collect()
     }
 
     /// The next line that it tells; `None` when it tells nothing more.

@@ -178,8 +178,7 @@ async fn headers_and_reply(world: &World) -> Outcome {
         .await?;
     world.client.publish(subject, "".into()).await?;
     let message = got.next().await.ok_or("no message comes")?;
-    let values: Vec<_> =
-        message.headers.ok_or("no headers")?.get_all("A").map(|value| value.to_string()).collect();
+    let values: Vec<_> = message.headers.ok_or("no headers")?.get_all("A").map(ToString::to_string).collect();
     equal(values, vec!["1".to_owned(), "2".to_owned()])?;
     equal((message.reply.as_deref(), &message.payload[..]), (Some("back.to"), &[0, 255, 13, 10][..]))?;
     equal(next(&mut got).await?.as_str(), "")
@@ -467,7 +466,7 @@ async fn get_message(world: &World) -> Outcome {
     for message in [stream.get_raw_message(stored.sequence).await?, stream.direct_get(stored.sequence).await?]
     {
         equal((message.subject.as_str(), &message.payload[..]), (world.event().as_str(), &b"got"[..]))?;
-        equal(message.headers.get("A").map(|value| value.as_str()), Some("1"))?;
+        equal(message.headers.get("A").map(async_nats::HeaderValue::as_str), Some("1"))?;
         equal(message.sequence, stored.sequence)?;
     }
     let found = stream.direct_get_next_for_subject(world.event(), Some(1)).await?;
@@ -566,7 +565,7 @@ async fn headers_only(world: &World) -> Outcome {
     let consumer = world.stream().await?.create_consumer(config).await?;
     let message = consumer.messages().await?.next().await.ok_or("no message comes")??;
     let headers = message.headers.clone().ok_or("no headers")?;
-    equal(headers.get("Nats-Msg-Size").map(|size| size.to_string()), Some("5".to_owned()))?;
+    equal(headers.get("Nats-Msg-Size").map(ToString::to_string), Some("5".to_owned()))?;
     equal(message.payload.len(), 0)
 }
 

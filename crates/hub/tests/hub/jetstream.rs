@@ -216,7 +216,10 @@ fn lists_of_streams_respect_offset_and_subject() {
     assert!(refused.contains("subjects_filter") && refused.contains(r#""code":400"#), "{refused}");
     // As async-nats asks.
     assert!(question(&mut rig, "STREAM.INFO.disk", "null").contains(r#""config":"#));
+    fill(&mut rig, "memory", 0..3);
     let account = question(&mut rig, "INFO", "");
+    let used: serde_json::Value = serde_json::from_str(&account).expect("JSON");
+    assert!(used["memory"].as_u64() > Some(0), "{account}");
     assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
 }
 

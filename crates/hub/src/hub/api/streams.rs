@@ -11,8 +11,13 @@ use crate::subscriptions::{checked, overlap};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn account(&self) -> Value {
+        let used = |is_on_disk: bool| -> u64 {
+            let all = self.streams.iter();
+            let of = all.filter(|stream| (stream.config.durability == Durability::Disk) == is_on_disk);
+            of.map(|stream| stream.kept().0).sum()
+        };
         json!({
-            "memory": 0, "storage": 0, "reserved_memory": 0, "reserved_storage": 0,
+            "memory": used(false), "storage": used(true), "reserved_memory": 0, "reserved_storage": 0,
             "streams": self.streams.len(), "consumers": self.consumers.len(),
             "limits": {
                 "max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1,

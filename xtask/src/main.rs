@@ -12,6 +12,7 @@ mod crash;
 mod fuzz;
 mod go;
 mod limits;
+mod node;
 mod packages;
 mod python;
 mod restarts;

@@ -17,7 +17,7 @@ const fn program(name: &'static str, package: &'static str) -> Program {
 }
 
 /// What `cargo xtask test` needs.
-pub(crate) const FOR_TESTS: [Program; 18] = [
+pub(crate) const FOR_TESTS: [Program; 19] = [
     program("ab", "apache2-utils"),
     program("chromium", "chromium"),
     program("curl", "curl"),
@@ -27,6 +27,7 @@ pub(crate) const FOR_TESTS: [Program; 18] = [
     program("mount", "mount"),
     program("nginx", "nginx-light"),
     program("node", "nodejs"),
+    program("npm", "npm"),
     program("nsenter", "util-linux"),
     program("prlimit", "util-linux"),
     program("promtool", "prometheus"),

@@ -7,6 +7,7 @@ use clap::Args;
 use crate::Outcome;
 use crate::go;
 use crate::limits;
+use crate::node;
 use crate::packages;
 use crate::python;
 use crate::steps::{Steps, cargo};
@@ -31,6 +32,7 @@ pub(crate) fn stages(steps: &mut Steps, quick: bool) -> Outcome {
     steps.act("gunicorn", || python::GUNICORN.install())?;
     steps.act("nats-py", || python::NATS_PY.install())?;
     steps.act("nats.go", go::build_nats_go)?;
+    steps.act("nats for node", node::install_nats)?;
     steps.act("limits", limits::check)?;
     steps.command("tests", &mut cargo(["test", "--workspace", "--no-fail-fast"]))?;
     if quick {

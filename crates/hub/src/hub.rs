@@ -45,6 +45,7 @@ mod followers;
 mod listeners;
 mod losses;
 mod opening;
+mod pulls;
 mod roster;
 mod sending;
 mod storing;
@@ -492,6 +493,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             Request::Reached { mark } => self.reached(mark, now.steady_ns),
             Request::Lost(lost) => self.lose(&lost, now),
+            Request::EndPulls => self.end_pulls_of(client),
             Request::Farewell => self.bid_farewell(client, now),
             Request::Leave => {
                 self.farewells.remove(&client);

@@ -102,6 +102,8 @@ pub enum Request<'a> {
         /// The mark that stood behind them.
         mark: u64,
     },
+    /// To end the connection's requests for messages of consumers, since the server drains.
+    EndPulls,
     /// To have the connection closed when all that it has published is answered.
     Farewell,
     /// To forget the connection, which is gone.
@@ -150,6 +152,7 @@ enum Kind {
     Unsubscribe { sid: u16, after: Option<u32> },
     Barrier,
     Reached { mark: u64 },
+    EndPulls,
     Farewell,
     Leave,
     Lost { door: Door, subject: u16, loss: Loss, count: u64, from_ns: u64, to_ns: u64 },
@@ -219,6 +222,7 @@ impl Intake {
             }
             Request::Barrier => Kind::Barrier,
             Request::Reached { mark } => Kind::Reached { mark },
+            Request::EndPulls => Kind::EndPulls,
             Request::Farewell => Kind::Farewell,
             Request::Leave => Kind::Leave,
             Request::Lost(Lost { door, subject, loss, count, from_ns, to_ns }) => {
@@ -259,6 +263,7 @@ impl Intake {
             Kind::Unsubscribe { sid, after } => Request::Unsubscribe { sid: part(sid.into()), after },
             Kind::Barrier => Request::Barrier,
             Kind::Reached { mark } => Request::Reached { mark },
+            Kind::EndPulls => Request::EndPulls,
             Kind::Farewell => Request::Farewell,
             Kind::Leave => Request::Leave,
             Kind::Lost { door, subject, loss, count, from_ns, to_ns } => {
@@ -307,6 +312,7 @@ mod tests {
                 from_ns: 1,
                 to_ns: 2,
             }),
+            Request::EndPulls,
             Request::Farewell,
             Request::Leave,
         ];

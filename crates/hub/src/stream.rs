@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-use stilling_journal::{Batch, BatchView, Chunk, From, Frozen, ReadOrder, Record, Refused, Retention};
+use stilling_journal::{
+    Batch, BatchView, Chunk, Extent, From, Frozen, ReadOrder, Record, Refused, Retention,
+};
 use stilling_wire::nats::{Headers, MESSAGE_ID};
 
 use crate::counters::StreamCounters;
@@ -164,6 +166,8 @@ pub(crate) struct Stream {
     /// Why its directory has not been opened yet, if that is not waited for.
     pub(crate) closed: Option<Arc<str>>,
     pub(crate) passed_over: PassedOver,
+    /// What it has on disk, once its directory is open.
+    pub(crate) extent: Option<Arc<Extent>>,
     /// What is kept in memory.
     pub(crate) memory: VecDeque<Batch>,
     /// When records in memory came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has
@@ -219,6 +223,7 @@ impl Stream {
             created_ns,
             closed: None,
             passed_over: PassedOver::default(),
+            extent: None,
             memory: VecDeque::new(),
             times: VecDeque::new(),
             listeners: 0,
@@ -403,10 +408,14 @@ impl Stream {
         chunk
     }
 
-    /// When the first record in memory came, if there is one.
-    pub(crate) fn oldest_in_memory_ns(&self) -> Option<u64> {
-        self.memory.front()?;
-        self.times.front().map(|(_, time_ns)| *time_ns)
+    /// Bytes that are kept, and when the first and the last of it came, as far as that is known.
+    pub(crate) fn kept(&self) -> (u64, Option<UnixNanos>, Option<UnixNanos>) {
+        if let Some(extent) = &self.extent {
+            return (extent.bytes(), extent.first_ns(), self.newest_ns.or(extent.last_ns()));
+        }
+        let bytes = self.memory.iter().map(|batch| batch.size() as u64).sum();
+        let oldest = self.memory.front().and(self.times.front()).map(|(_, time_ns)| *time_ns);
+        (bytes, oldest, self.newest_ns)
     }
 
     /// The first record in memory that may have come at a time or later.

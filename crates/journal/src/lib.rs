@@ -71,6 +71,7 @@ pub use reader::{BatchView, From, Gap, GapCause, Read, Reader, Source};
 pub use recovery::Recovery;
 pub use replay::{Chunk, ReadOrder, Replay, ReplayThread, ReplayWorker, read_chunk};
 pub use retention::{Removed, Retention};
+pub use segments::Extent;
 pub use spare_thread::SpareThread;
 pub use thread::{Answer, Journal, JournalThread, Limits, StreamIndex, Worker};
 pub use trouble::{AppendError, Frozen};

@@ -27,7 +27,7 @@ use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
 use crate::retention::Removals;
 use crate::scan::Expected;
-use crate::segments::{Previous, Segment, Shared};
+use crate::segments::{Extent, Previous, Segment, Shared};
 use crate::trouble::{AppendError, Frozen, Trouble};
 use crate::{tail, watch};
 
@@ -183,6 +183,12 @@ impl<D: Disk> Log<D> {
         self.created_ns
     }
 
+    /// How much the stream has on disk, for other threads to look at.
+    #[must_use]
+    pub fn extent(&self) -> Arc<Extent> {
+        Arc::clone(self.shared.extent())
+    }
+
     /// How durable writes are made.
     #[must_use]
     pub fn write_method(&self) -> WriteMethod {
@@ -324,6 +330,7 @@ impl<D: Disk> Log<D> {
         let newest_ns = batches.last().map_or(0, Batch::time_ns);
         active.segment.mark(first, offset);
         active.segment.grow(active.offset, next - 1, newest_ns);
+        self.shared.wrote(active.offset - offset, newest_ns);
         self.active = Some(active);
         self.shared.tell(next - 1);
         Ok(())
@@ -385,6 +392,7 @@ impl<D: Disk> Log<D> {
         segment.grow(offset, self.next - 1, now_ns);
         let segment = Arc::new(segment);
         self.shared.list().push(Arc::clone(&segment));
+        self.shared.measure();
         self.active = Some(Active { file, segment, offset });
         Ok(())
     }

@@ -55,6 +55,7 @@ impl<D: Disk> Log<D> {
                 self.refused(&what, &error)
             })?;
             self.shared().list().remove(0);
+            self.shared().measure();
             self.removals.needs_sync = true;
             self.removals.unreported.segments += 1;
             self.removals.unreported.bytes += size;

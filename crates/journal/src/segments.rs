@@ -119,9 +119,35 @@ impl Segment {
     }
 }
 
+/// How much a stream has on disk and between which times, for other threads. The journal's thread keeps it up to date.
+#[derive(Debug, Default)]
+pub struct Extent {
+    bytes: AtomicU64,
+    first_ns: AtomicU64,
+    last_ns: AtomicU64,
+}
+
+impl Extent {
+    /// Bytes that are written, without preallocated space.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// When the oldest segment began, Unix time in nanoseconds; `None` if there is nothing or it is not known.
+    pub fn first_ns(&self) -> Option<u64> {
+        Some(self.first_ns.load(Ordering::Relaxed)).filter(|time_ns| *time_ns > 0)
+    }
+
+    /// When the newest record came, Unix time in nanoseconds; `None` if there is none or it is not known.
+    pub fn last_ns(&self) -> Option<u64> {
+        Some(self.last_ns.load(Ordering::Relaxed)).filter(|time_ns| *time_ns > 0)
+    }
+}
+
 /// What a stream's writer and its readers share.
 #[derive(Debug)]
 pub(crate) struct Shared {
+    extent: Arc<Extent>,
     durable: AtomicU64,
     /// The last sequence that a write cut off by a crash may have had when the stream was opened; at most the last durable
     /// one of that time if there was none.
@@ -131,7 +157,31 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(segments: Vec<Arc<Segment>>, durable: u64, torn_until: u64) -> Shared {
-        Shared { durable: AtomicU64::new(durable), torn_until, list: Mutex::new(segments) }
+        let list = Mutex::new(segments);
+        let shared = Shared { extent: Arc::default(), durable: AtomicU64::new(durable), torn_until, list };
+        shared.measure();
+        shared
+    }
+
+    /// How much there is on disk.
+    pub(crate) fn extent(&self) -> &Arc<Extent> {
+        &self.extent
+    }
+
+    /// Counts anew, since the list of segments has changed.
+    pub(crate) fn measure(&self) {
+        let list = self.list();
+        let first_ns = list.first().map_or(0, |segment| segment.created_ns);
+        let last_ns = list.last().map_or(0, |segment| segment.newest_ns());
+        self.extent.bytes.store(list.iter().map(|segment| segment.written()).sum(), Ordering::Relaxed);
+        self.extent.first_ns.store(first_ns, Ordering::Relaxed);
+        self.extent.last_ns.store(last_ns, Ordering::Relaxed);
+    }
+
+    /// Counts what was written at the end.
+    pub(crate) fn wrote(&self, bytes: u64, newest_ns: u64) {
+        self.extent.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.extent.last_ns.store(newest_ns, Ordering::Relaxed);
     }
 
     /// The last sequence behind the durable ones that is gone for good, as long as no segment follows that says so.

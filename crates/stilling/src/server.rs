@@ -210,6 +210,7 @@ impl Server {
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
             doors: Vec::new(),
+            addresses: Vec::new(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
             answers_held_max: config.answers_held_max,
@@ -239,6 +240,7 @@ impl Server {
                             door(listener, &config, demo)
                         })
                         .collect(),
+                    addresses: listeners.iter().map(|listener| listener.address).collect(),
                     ..http.clone()
                 },
                 listeners,

@@ -6,25 +6,24 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
-use stilling_journal::{Batch, Chunk, From, Kind, ReadOrder, Record};
+use stilling_journal::{Chunk, From, Kind, ReadOrder, Record};
 use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
 
-use self::questions::{ConsumerConfig, MessageGet, Next, Wrong, bad_request, field, fields, object};
-use super::roster::{Pull, Unwelcome, Wanted};
-use super::{Hub, Message, Now, Outlets, Stalled, SteadyNanos, UnixNanos, describe};
+use self::questions::{MessageGet, Wrong, bad_request, fields, object, unknown_field};
+use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos, describe};
 use crate::deliveries::Refusal;
 use crate::intake::{Client, Publication};
-use crate::limits::{
-    API_SIZE_PER_TURN, CHUNKS_PER_TURN, CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX,
-};
+use crate::limits::{API_SIZE_PER_TURN, CHUNKS_PER_TURN};
 use crate::storage::Storage;
-use crate::stream::{Durability, Stream};
-use crate::subscriptions::{checked, overlap};
+use crate::stream::Durability;
+use crate::subscriptions::checked;
 
 mod answers;
+mod create;
 mod questions;
+mod requests;
+mod streams;
 
 /// What everything of JetStream begins with.
 pub(super) const PREFIX: &[u8] = b"$JS.";
@@ -37,12 +36,6 @@ const SINGLE: u64 = 1 << 63;
 
 /// What nats-server tells as the time of a message that there is not. Clients do not read a state without one.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
-
-/// Bytes of a consumer's name.
-const NAME_SIZE_MAX: usize = 64;
-
-/// How long a consumer stays that nobody listens to, unless told otherwise.
-const INACTIVE_NS: u64 = 5_000_000_000;
 
 /// Somebody waits for a record.
 #[derive(Debug)]
@@ -81,8 +74,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             return Ok(());
         }
-        // Anything else is an acknowledgement of a message: there is nothing to be acknowledged.
-        let Some(question) = text.strip_prefix("$JS.API.") else { return Ok(()) };
+        // Anything else is an acknowledgement, of which there are none, or a question to another domain.
+        let Some(question) = text.strip_prefix("$JS.API.") else {
+            self.send_status(reply, b"", NO_RESPONDERS);
+            return Ok(());
+        };
         if self.api_size >= API_SIZE_PER_TURN {
             self.has_put_off = true;
             return Err(Stalled);
@@ -100,18 +96,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let (kind, answer) = match words.as_slice() {
             ["INFO"] => ("account_info", Ok(self.account())),
-            ["STREAM", "NAMES"] => ("stream_names", Ok(self.stream_names(payload))),
-            ["STREAM", "LIST"] => ("stream_list", Ok(self.stream_list(now.unix_ns))),
-            ["STREAM", "INFO", name] => ("stream_info", self.stream_info(name, now.unix_ns)),
+            ["STREAM", "NAMES"] => ("stream_names", self.stream_names(payload)),
+            ["STREAM", "LIST"] => ("stream_list", self.stream_list(payload, now.unix_ns)),
+            ["STREAM", "INFO", name] => ("stream_info", self.stream_info(name, payload, now.unix_ns)),
             ["STREAM", "CREATE", name] => ("stream_create", self.stream_create(name, payload, now.unix_ns)),
-            ["STREAM", "UPDATE" | "DELETE" | "PURGE", ..] => (
-                "stream_update",
-                Err(Wrong(
-                    403,
-                    10052,
-                    "streams are made and changed in the configuration of this server".to_owned(),
-                )),
-            ),
+            ["STREAM", "UPDATE", name] => ("stream_update", self.stream_update(name, payload, now.unix_ns)),
+            ["STREAM", "DELETE", name] => ("stream_delete", Err(self.unchangeable(name))),
+            ["STREAM", "PURGE", name] => ("stream_purge", Err(self.unchangeable(name))),
+            ["STREAM", "MSG", "DELETE", name] => ("stream_msg_delete", Err(self.unchangeable(name))),
             ["STREAM", "MSG", "GET", name] => match self.read_one(name, reply, payload, None, false) {
                 Ok(()) => return,
                 Err(wrong) => ("stream_msg_get", Err(wrong)),
@@ -207,115 +199,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok((stream, number))
     }
 
-    fn account(&self) -> Value {
-        json!({
-            "memory": 0, "storage": 0,
-            "streams": self.streams.len(), "consumers": self.consumers.len(),
-            "limits": {
-                "max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1,
-                "max_ack_pending": -1, "memory_max_stream_bytes": -1, "storage_max_stream_bytes": -1,
-                "max_bytes_required": false,
-            },
-            "api": { "total": 0, "errors": 0 },
-        })
-    }
-
-    fn stream_names(&self, payload: &[u8]) -> Value {
-        let wanted: Option<String> =
-            object(payload).ok().and_then(|question| Some(question.get("subject")?.as_str()?.to_owned()));
-        let takes = |subjects: &[String]| {
-            let Some(wanted) = &wanted else { return true };
-            checked(wanted.as_bytes()).is_some()
-                && subjects.iter().any(|one| overlap(one.as_bytes(), wanted.as_bytes()))
-        };
-        let names: Vec<&str> = self
-            .streams
-            .iter()
-            .filter(|stream| takes(&stream.config.subjects))
-            .map(|stream| stream.config.name.as_str())
-            .collect();
-        json!({ "total": names.len(), "offset": 0, "limit": 1024, "streams": names })
-    }
-
-    fn stream_list(&self, now_ns: UnixNanos) -> Value {
-        let is_open = |number: &usize| self.streams[*number].closed.is_none();
-        let (open, closed): (Vec<usize>, Vec<usize>) = (0..self.streams.len()).partition(is_open);
-        let all: Vec<Value> = open.into_iter().map(|number| self.describe_stream(number, now_ns)).collect();
-        let mut page = json!({ "total": self.streams.len(), "offset": 0, "limit": 256, "streams": all });
-        if !closed.is_empty() {
-            // As nats-server names streams of which nothing is known now.
-            let names = closed.into_iter().map(|number| self.streams[number].config.name.as_str());
-            page["missing"] = names.collect();
-        }
-        page
-    }
-
-    fn stream_info(&self, name: &str, now_ns: UnixNanos) -> Result<Value, Wrong> {
-        self.open_stream(name).map(|number| self.describe_stream(number, now_ns))
-    }
-
-    /// A stream that is there with the same subjects has been made, as far as the client is concerned.
-    fn stream_create(&self, name: &str, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
-        let wanted = object(payload)?;
-        let wanted = wanted.get("subjects").and_then(Value::as_array).cloned().unwrap_or_default();
-        let number = self.stream_named(name);
-        match number {
-            Some(number)
-                if wanted.iter().all(|subject| {
-                    self.streams[number]
-                        .config
-                        .subjects
-                        .iter()
-                        .any(|is| Some(is.as_str()) == subject.as_str())
-                }) =>
-            {
-                self.stream_info(name, now_ns)
-            }
-            Some(_) => {
-                Err(Wrong(400, 10058, "stream name already in use with a different configuration".to_owned()))
-            }
-            None => Err(Wrong(
-                403,
-                10052,
-                "streams are made and changed in the configuration of this server".to_owned(),
-            )),
-        }
-    }
-
-    fn describe_stream(&self, number: usize, now_ns: UnixNanos) -> Value {
-        let stream = &self.streams[number];
-        let retention = stream.config.retention;
-        let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
-        let storage = if stream.config.durability == Durability::Disk { "file" } else { "memory" };
-        let size_max = i32::try_from(stream.config.message_size_max).unwrap_or(-1);
-        let first = if stream.config.durability == Durability::None { stream.next } else { stream.first };
-        let messages = (stream.visible + 1).saturating_sub(first);
-        // Of a stream on disk it is not known. Clients do not read a state without it.
-        let bytes: usize = stream.memory.iter().map(Batch::size).sum();
-        let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), time);
-        // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server.
-        let created = time(stream.created_ns);
-        json!({
-            "config": {
-                "name": stream.config.name, "subjects": stream.config.subjects,
-                "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
-                "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
-                "max_msgs_per_subject": -1, "max_msg_size": size_max,
-                "duplicate_window": stream.config.dedup_time_ns, "discard": "old", "storage": storage,
-                "num_replicas": 1, "allow_direct": true, "sealed": false,
-                "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
-            },
-            "created": created,
-            "ts": time(now_ns),
-            "state": {
-                "messages": messages, "bytes": bytes,
-                "first_seq": first, "first_ts": known(stream.oldest_in_memory_ns()),
-                "last_seq": stream.visible, "last_ts": known(stream.newest_ns),
-                "consumer_count": self.consumers.count_of_stream(number),
-            },
-        })
-    }
-
     fn read_one(
         &mut self,
         name: &str,
@@ -328,7 +211,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let get: MessageGet = if payload.is_empty() {
             MessageGet::default()
         } else {
-            object(payload).and_then(fields).map_err(|_| bad_request("expected a sequence in JSON"))?
+            let question = object(payload).map_err(|_| bad_request("expected a sequence in JSON"))?;
+            if let Some(setting) = unknown_field(&question, &MessageGet::KNOWN) {
+                return Err(unsupported(setting));
+            }
+            fields(question).map_err(|_| bad_request("expected a sequence in JSON"))?
         };
         if get.last_by_subj.is_some() || last_of.is_some() {
             return Err(Wrong(
@@ -454,157 +341,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let kind = "io.nats.jetstream.api.v1.stream_msg_get_response";
         self.send_json(&read.reply, &json!({ "type": kind, "error": wrong.json() }));
     }
-
-    fn consumer_create(
-        &mut self,
-        client: Client,
-        (stream, rest): (&str, &[&str]),
-        payload: &[u8],
-        now: Now,
-    ) -> Result<Value, Wrong> {
-        let name = rest.first().copied();
-        let number = self.open_stream(stream)?;
-        if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
-            let size = payload.len();
-            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
-        }
-        let question = object(payload)?;
-        let raw = field(&question, "config")?;
-        let config: ConsumerConfig = fields(raw.clone())?;
-        let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
-        if !question.get("stream_name").is_none_or(names_stream) {
-            return Err(bad_request("the stream's name differs from that in the subject"));
-        }
-        if config.durable_name.is_some() {
-            return Err(durable());
-        }
-        if config.ack_policy != "none" {
-            return Err(Wrong(
-                400,
-                10012,
-                "this server has consumers with ack_policy none alone: use an ordered consumer".to_owned(),
-            ));
-        }
-        if config.deliver_group.is_some() {
-            return Err(bad_request("this server has no consumers with a deliver_group"));
-        }
-        let Stream { visible, first, .. } = self.streams[number];
-        let from = match config.deliver_policy.as_str() {
-            "" | "all" => From::Sequence(first),
-            "new" => From::Sequence(visible + 1),
-            "last" => From::Sequence(visible.max(first)),
-            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
-            "by_start_time" => {
-                let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
-                From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
-            }
-            other => return Err(bad_request(&format!("this server has no deliver_policy {other}"))),
-        };
-        let filters: Vec<String> = config
-            .filter_subject
-            .into_iter()
-            .chain(config.filter_subjects)
-            .filter(|f| !f.is_empty())
-            .collect();
-        // What a user may follow is told by the subject that they may ask on.
-        if let [_, asked @ ..] = rest
-            && !asked.is_empty()
-            && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
-        {
-            return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
-        }
-        if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
-            return Err(bad_request(&format!("`{wrong}` is no filter")));
-        }
-        if filters.len() > FILTERS_PER_CONSUMER_MAX {
-            let count = filters.len();
-            return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
-        }
-        let own_name = || {
-            let wide = self.key.wide(format!("{stream} {} {}", now.unix_ns, self.reads_asked).as_bytes());
-            format!("{:016x}", wide as u64)
-        };
-        let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
-        // Both stand in lines that others get.
-        if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
-            return Err(bad_request("the name is no token of at most 64 bytes"));
-        }
-        let deliver = config.deliver_subject.filter(|to| !to.is_empty());
-        if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
-            return Err(bad_request("deliver_subject is no subject"));
-        }
-        self.reads_asked += 1;
-        if self.consumers.find(number, &name).is_some() {
-            return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
-        }
-        let mut told = raw.clone();
-        told.insert("name".to_owned(), name.clone().into());
-        let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
-        let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
-        if inactive.is_some() {
-            told.insert("inactive_threshold".to_owned(), inactive_ns.into());
-        }
-        let told = to_raw_value(&told).map_err(|error| bad_request(&error.to_string()))?;
-        let wanted = Wanted {
-            name,
-            stream: number,
-            deliver: deliver.map(String::into_bytes),
-            filters: filters.into_iter().map(|filter| filter.into_bytes().into()).collect(),
-            from,
-            heartbeat_ns: Some(config.idle_heartbeat).filter(|every| *every > 0),
-            has_flow_control: config.flow_control,
-            headers_only: config.headers_only,
-            inactive_ns,
-            config: told,
-        };
-        self.api_size += answers::PLACE_COST * self.make_room_for(&wanted);
-        let added = self.consumers.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
-            Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
-            Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
-        })?;
-        let info = self.consumer_info(number, added);
-        self.advance(added, now.steady_ns);
-        Ok(info)
-    }
-
-    fn consumer_next(
-        &mut self,
-        client: Client,
-        (stream, name): (&str, &str),
-        reply: &[u8],
-        payload: &[u8],
-        now_ns: SteadyNanos,
-    ) -> Result<(), Wrong> {
-        let (_, number) = self.open_consumer(stream, name)?;
-        if reply.is_empty() {
-            // Nobody could be told, not even that.
-            return Err(bad_request("Bad Request"));
-        }
-        // An empty question, a number, or an object.
-        let next = match payload {
-            b"" => Next::default(),
-            digits if digits.iter().all(u8::is_ascii_digit) => {
-                let batch = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
-                Next { batch, ..Next::default() }
-            }
-            _ => object(payload).and_then(fields).map_err(|_| bad_request("Bad Request"))?,
-        };
-        let pull = Pull {
-            client,
-            reply: reply.to_vec(),
-            left: next.batch.unwrap_or(1).max(1),
-            bytes_left: Some(next.max_bytes).filter(|bytes| *bytes > 0),
-            no_wait: next.no_wait && next.expires == 0,
-            expires_ns: Some(next.expires).filter(|span| *span > 0).map(|span| now_ns.saturating_add(span)),
-            heartbeat_ns: Some(next.idle_heartbeat).filter(|every| *every > 0),
-            spoke_ns: now_ns,
-        };
-        if self.pull(number, pull, now_ns) {
-            Ok(())
-        } else {
-            Err(Wrong(409, 10000, "Exceeded MaxWaiting".to_owned()))
-        }
-    }
 }
 
 /// Whether a text from JSON may stand where a subject stands.
@@ -622,6 +358,11 @@ fn no_consumer() -> Wrong {
 
 fn durable() -> Wrong {
     Wrong(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
+}
+
+/// A setting that this server does not have, by its name.
+fn unsupported(setting: &str) -> Wrong {
+    bad_request(&format!("this server does not have {setting}"))
 }
 
 fn too_many_reads() -> Wrong {

@@ -11,7 +11,6 @@
 //! so a consumer that reads slowly costs a chunk, however far it is behind. One that has caught up gets each record as it
 //! becomes visible.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_journal::{Chunk, From, Gap, GapCause, Kind, ReadOrder, Record};
@@ -19,13 +18,17 @@ use stilling_wire::nats::{
     AckSubject, FLOW_CONTROL, GAP_CAUSE, GAP_FIRST, GAP_LAST, IDLE_HEARTBEAT, strip_status,
 };
 
-use super::roster::{Pull, State, Ticket, Wanted};
-use super::unsent::{Ended, Visible};
+use super::pulls::PullEnd;
+use super::roster::{State, Ticket, Wanted};
+use super::unsent::Visible;
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
 use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT, FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN};
 use crate::storage::Storage;
 use crate::stream::Durability;
+
+/// The header that tells the payload's size where a consumer gets headers alone.
+const MESSAGE_SIZE: &str = "Nats-Msg-Size";
 
 /// Records of one read.
 const RECORDS_PER_READ: u32 = 4096;
@@ -40,6 +43,28 @@ enum Sent {
     To(Client),
     /// Nobody listens where it was to go. It is still the next one.
     Unheard,
+}
+
+/// How many messages of a consumer come behind one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Behind {
+    /// So many, the next one included.
+    Counted(u64),
+    /// At most those up to this sequence.
+    Sequences(u64),
+}
+
+impl Behind {
+    /// What comes behind the next message, which has this sequence.
+    fn pending(&mut self, sequence: u64) -> u64 {
+        match self {
+            Behind::Counted(count) => {
+                *count = count.saturating_sub(1);
+                *count
+            }
+            Behind::Sequences(last) => last.saturating_sub(sequence),
+        }
+    }
 }
 
 /// How often it is looked which consumers' time has come, in nanoseconds.
@@ -199,6 +224,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut last_client = self.consumers.take_sent(number);
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
+        let mut behind = self.count_behind(number, &chunk, from, visible);
         for at in from..chunk.len() {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
             let has_room = self.has_room();
@@ -215,7 +241,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     self.sleep(number, sequence);
                     return self.mark(number, last_client);
                 }
-                match self.send_record(number, sequence, time_ns, &record, now_ns) {
+                let pending = behind.pending(sequence);
+                match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
                     Sent::To(client) => last_client = Some(client),
                     // Nobody listens any more: what is left of the chunk is for who listens next.
                     Sent::Unheard => {
@@ -258,6 +285,23 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return;
         }
         self.consumers.call(number, true);
+    }
+
+    /// How many messages come behind each of a chunk. With a filter it is counted where that costs little; else, and beyond
+    /// the chunk, every record counts, so it may be too many.
+    fn count_behind(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> Behind {
+        let Some(consumer) = self.consumers.get(number) else { return Behind::Sequences(visible) };
+        let now_visible = self.streams[consumer.wanted.stream].visible;
+        let cost = consumer.wanted.filters.len() * (chunk.len() - from);
+        let budget = FILTERS_COMPARED_PER_TURN.saturating_sub(self.compared) / 2;
+        if consumer.wanted.filters.is_empty() || cost > budget {
+            return Behind::Sequences(now_visible);
+        }
+        self.compared += cost;
+        let records = (from..chunk.len()).filter_map(|at| chunk.get(at));
+        let wanted = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
+        let end = if chunk.is_end { visible.max(chunk.next - 1) } else { chunk.next - 1 };
+        Behind::Counted(wanted + now_visible.saturating_sub(end))
     }
 
     /// Has whoever got the last message say when it has left.
@@ -321,6 +365,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Offers a record to consumers that want it. Without room the rest of them waits.
     pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
         let Visible { stream, sequence, time_ns, now_ns } = visible;
+        let pending = self.streams[stream].visible.saturating_sub(sequence);
         for (at, &number) in to.iter().enumerate() {
             if self.has_begun() {
                 return self.keep_record(visible, record, &to[at..]);
@@ -331,7 +376,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.consumers.unlist(number);
             } else if consumer.next.is_none_or(|next| next <= sequence)
                 && (self.has_no_target(number)
-                    || self.send_record(number, sequence, time_ns, record, now_ns) == Sent::Unheard)
+                    || self.send_record(number, sequence, time_ns, record, (pending, now_ns))
+                        == Sent::Unheard)
             {
                 self.sleep(number, sequence);
             }
@@ -389,49 +435,55 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Sends a record to where the consumer's messages go, and moves the consumer on behind it if somebody listens there.
+    /// `pending` is what the message says of how many come behind it.
     fn send_record(
         &mut self,
         number: u32,
         sequence: u64,
         time_ns: UnixNanos,
         record: &Record<'_>,
-        now_ns: SteadyNanos,
+        (pending, now_ns): (u64, SteadyNanos),
     ) -> Sent {
         let Some(consumer) = self.consumers.get(number) else { return Sent::Unheard };
-        let Some(target) = consumer.target().map(<[u8]>::to_vec) else { return Sent::Unheard };
+        let mut reply = Vec::with_capacity(128);
+        let ack = AckSubject {
+            stream: &self.streams[consumer.wanted.stream].config.name,
+            consumer: &consumer.wanted.name,
+            delivered: 1,
+            stream_sequence: sequence,
+            consumer_sequence: consumer.delivered + 1,
+            time_ns,
+            pending,
+        };
+        ack.encode(&mut reply);
+        // Journals of former versions have records with a status.
+        let mut stripped = std::mem::take(&mut self.stripped);
+        let (mut headers, mut payload) = (strip_status(record.headers, &mut stripped), record.payload);
+        let sized;
+        if consumer.wanted.headers_only {
+            sized = with_size(headers, payload.len());
+            (headers, payload) = (&sized, b"");
+        }
+        let size = headers.len() + payload.len();
+        let extra = record.subject.len() + reply.len();
+        self.end_pulls_too_small_for(number, size + extra);
+        let target = self.consumers.get(number).and_then(|consumer| consumer.target().map(<[u8]>::to_vec));
         let mut found = std::mem::take(&mut self.found_again);
         found.clear();
-        self.interest.find(&target, &mut found);
+        if let Some(target) = &target {
+            self.interest.find(target, &mut found);
+        }
         let heard = found.iter().find_map(|&id| self.subscriptions.get(id)).map(|to| to.client);
         if heard.is_some() {
-            let stream = &self.streams[consumer.wanted.stream];
-            let mut reply = Vec::with_capacity(128);
-            let ack = AckSubject {
-                stream: &stream.config.name,
-                consumer: &consumer.wanted.name,
-                delivered: 1,
-                stream_sequence: sequence,
-                consumer_sequence: consumer.delivered + 1,
-                time_ns,
-                // With a filter it is at most so many: nobody has looked at what comes behind it.
-                pending: stream.visible.saturating_sub(sequence),
-            };
-            ack.encode(&mut reply);
-            let payload = if consumer.wanted.headers_only { b"" } else { record.payload };
-            let size = record.headers.len() + payload.len();
-            // Journals of former versions have records with a status.
-            let mut stripped = std::mem::take(&mut self.stripped);
-            let headers = strip_status(record.headers, &mut stripped);
             self.send(&found, None, &Message { subject: record.subject, reply: &reply, headers, payload });
-            self.stripped = stripped;
-            self.was_sent(number, sequence, (size, reply.len()), now_ns);
+            self.was_sent(number, sequence, size + extra, now_ns);
         }
-        self.found_again = found;
+        (self.stripped, self.found_again) = (stripped, found);
         heard.map_or(Sent::Unheard, Sent::To)
     }
 
-    /// Counts a record that a consumer's listeners got: its payload and headers, and what came on top.
-    fn was_sent(&mut self, number: u32, sequence: u64, (size, extra): (usize, usize), now_ns: SteadyNanos) {
+    /// Counts a record that a consumer's listeners got, and its bytes: subject, reply subject, headers and payload.
+    fn was_sent(&mut self, number: u32, sequence: u64, size: usize, now_ns: SteadyNanos) {
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         consumer.next = Some(sequence + 1);
         consumer.delivered += 1;
@@ -451,7 +503,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.consumers.take_pull(number);
         }
         let Some(consumer) = self.consumers.get_mut(number) else { return };
-        consumer.flow += size + extra;
+        consumer.flow += size;
         if consumer.wanted.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
             (consumer.flow, consumer.stalled) = (0, true);
             let Wanted { stream, name, deliver, .. } = &consumer.wanted;
@@ -468,65 +520,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (consumer.stalled, consumer.active_ns) = (false, now_ns);
             self.advance(number, now_ns);
         }
-    }
-
-    /// Somebody asks for messages. Returns whether there is room to ask.
-    pub(super) fn pull(&mut self, number: u32, pull: Pull, now_ns: SteadyNanos) -> bool {
-        let Some(consumer) = self.consumers.get_mut(number) else { return false };
-        consumer.active_ns = now_ns;
-        let has_room = self.consumers.add_pull(number, pull);
-        if has_room {
-            self.advance(number, now_ns);
-        }
-        has_room
-    }
-
-    /// Removes a consumer, and tells those who have asked for its messages.
-    pub(super) fn delete_consumer(&mut self, number: u32) {
-        let Some(consumer) = self.consumers.remove(number) else { return };
-        let pulls = consumer.into_pulls().into_iter();
-        self.tell_ended(pulls.map(|pull| (pull.reply, CONSUMER_DELETED)).collect());
-    }
-
-    /// Ends the pulls that do not wait, when there is nothing more for them.
-    fn end_pulls(&mut self, number: u32, now_ns: SteadyNanos) {
-        self.end_pulls_if(number, |pull| {
-            let is_late = pull.expires_ns.is_some_and(|at| at <= now_ns);
-            match (is_late, pull.no_wait) {
-                (true, _) => Some(REQUEST_TIMEOUT),
-                (false, true) => Some(NO_MESSAGES),
-                (false, false) => None,
-            }
-        });
-    }
-
-    fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<&'static [u8]>) {
-        if !self
-            .consumers
-            .get(number)
-            .is_some_and(|consumer| consumer.pulls().iter().any(|p| why(p).is_some()))
-        {
-            return;
-        }
-        let ended = self.consumers.take_pulls(number, why);
-        self.tell_ended(ended.into_iter().map(|(pull, status)| (pull.reply, status)).collect());
-    }
-
-    /// Tells those who had asked for messages why none come, one after the other: each may go to many.
-    pub(super) fn tell_ended(&mut self, mut ended: VecDeque<Ended>) {
-        while !self.has_begun()
-            && let Some((reply, status)) = ended.pop_front()
-        {
-            self.send_status(&reply, b"", status);
-        }
-        if !ended.is_empty() {
-            self.keep_ended(ended);
-        }
-    }
-
-    /// Sends a message without payload that says something about the consumer itself.
-    pub(super) fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.send_by_subject(&Message { subject: to, reply, headers, payload: b"" });
     }
 
     /// Sends a message of the hub's own to whoever listens to its subject; to nobody, if it has none.
@@ -570,7 +563,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn keep_time(&mut self, number: u32, now_ns: SteadyNanos) {
         self.end_pulls_if(number, |pull| {
-            pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(REQUEST_TIMEOUT)
+            pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(PullEnd::Timeout)
         });
         let Some(consumer) = self.consumers.get_mut(number) else { return };
         let is_idle = consumer.is_idle();
@@ -659,10 +652,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
-const NO_MESSAGES: &[u8] = b"NATS/1.0 404 No Messages\r\n\r\n";
-const CONSUMER_DELETED: &[u8] = b"NATS/1.0 409 Consumer Deleted\r\n\r\n";
-const REQUEST_TIMEOUT: &[u8] = b"NATS/1.0 408 Request Timeout\r\n\r\n";
-
 /// The status that tells of sequences which a consumer does not get. It is a heartbeat to clients that do not know the headers,
 /// with what they check in one.
 fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u64) -> Vec<u8> {
@@ -676,6 +665,14 @@ fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u6
          {GAP_FIRST}: {first}\r\n{GAP_LAST}: {last}\r\n{GAP_CAUSE}: {cause}\r\n\r\n"
     )
     .into_bytes()
+}
+
+/// Headers that tell the size of a payload that is left out.
+fn with_size(headers: &[u8], size: usize) -> Vec<u8> {
+    let mut sized =
+        headers.strip_suffix(b"\r\n").filter(|lines| !lines.is_empty()).unwrap_or(b"NATS/1.0\r\n").to_vec();
+    sized.extend_from_slice(format!("{MESSAGE_SIZE}: {size}\r\n\r\n").as_bytes());
+    sized
 }
 
 /// Where a flow control request is answered to.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use stilling_journal::{BatchView, Gap};
+use stilling_journal::{BatchView, Extent, Gap};
 
 use super::{Hub, Outlets, UnixNanos};
 use crate::key::HashKey;
@@ -36,6 +36,11 @@ impl Recovered {
     #[must_use]
     pub fn new(config: &StreamConfig, key: HashKey, resumed: Resumed) -> Recovered {
         Recovered(Box::new(Stream::new(config.clone(), key, resumed)))
+    }
+
+    /// Notes where the journal counts what the stream has on disk.
+    pub fn set_extent(&mut self, extent: Arc<Extent>) {
+        self.0.extent = Some(extent);
     }
 
     /// As [`Hub::remember`].
@@ -81,7 +86,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// it by this hub; what was stored all the same keeps its numbers.
     pub fn open(&mut self, number: usize, recovered: Recovered) {
         let stream = &mut self.streams[number];
-        let Stream { dedup, next, first, visible, newest_ns, created_ns, health, .. } = *recovered.0;
+        let Stream { dedup, next, first, visible, newest_ns, created_ns, health, extent, .. } = *recovered.0;
+        stream.extent = extent;
         stream.closed = None;
         stream.health.open(health);
         if stream.next == 1 && stream.open.is_none() && stream.under_way.is_empty() {

@@ -18,7 +18,6 @@ use crate::key::HashKey;
 use crate::limits::{
     CONSUMER_CONFIGS_SIZE_MAX, CONSUMER_FILTER_TOKENS_MAX, CONSUMER_FILTER_TOKENS_PER_CLIENT_MAX,
     CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, INACTIVE_LEFT_NS_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
-    PULLS_PER_CONSUMER_MAX,
 };
 use crate::subscriptions::{overlap, tokens};
 
@@ -35,6 +34,7 @@ pub(super) struct Wanted {
     pub(super) heartbeat_ns: Option<u64>,
     pub(super) has_flow_control: bool,
     pub(super) headers_only: bool,
+    pub(super) pulls_max: usize,
     /// It goes when nobody has listened or asked for so long.
     pub(super) inactive_ns: u64,
     /// Its configuration in JSON, to be told when asked.
@@ -55,8 +55,7 @@ pub(super) struct Consumer {
     pub(super) delivered: u64,
     pub(super) last: u64,
     pulls: VecDeque<Pull>,
-    /// Gaps before the record that it looks at next, which its subscribers have not been told. At most two, since nothing is read
-    /// before they are told: what retention removed before a chunk, and the gap that ends the chunk.
+    /// Gaps before its next record, not yet reported: at most what retention removed before a chunk, and the chunk's own.
     pub(super) gaps: VecDeque<Gap>,
     /// Who got the last message of a chunk that waits for room.
     sent_to: Option<Client>,
@@ -510,13 +509,13 @@ impl Consumers {
         self.places.len()
     }
 
-    /// Adds a pull, if there is room.
-    pub(super) fn add_pull(&mut self, number: u32, pull: Pull) -> bool {
+    /// Adds a pull, or hands it back without room.
+    pub(super) fn add_pull(&mut self, number: u32, pull: Pull) -> Result<(), Pull> {
         let of_client = self.clients.get(&pull.client).map_or(0, |of| of.pulls);
         let is_full = self.pulls >= PULLS_MAX || of_client >= PULLS_PER_CLIENT_MAX;
-        let Some(consumer) = self.get_mut(number) else { return false };
-        if is_full || consumer.pulls.len() >= PULLS_PER_CONSUMER_MAX {
-            return false;
+        let Some(consumer) = self.get_mut(number) else { return Err(pull) };
+        if is_full || consumer.pulls.len() >= consumer.wanted.pulls_max {
+            return Err(pull);
         }
         let client = pull.client;
         consumer.pulls.push_back(pull);
@@ -525,7 +524,7 @@ impl Consumers {
             of.pulls += 1;
             of.concern(number);
         });
-        true
+        Ok(())
     }
 
     /// Takes the pulls that `ends` says something of, in their order; it is asked once for each.
@@ -559,8 +558,8 @@ impl Consumers {
     /// Whether nothing is kept for anybody.
     #[cfg(test)]
     fn holds_nothing(&self) -> bool {
-        let counts = (self.pulls, self.configs_size, self.tokens, self.left.len());
-        self.is_empty() && self.clients.is_empty() && counts == (0, 0, 0, 0)
+        let counts = [self.pulls, self.configs_size, self.tokens, self.left.len(), self.clients.len()];
+        self.is_empty() && counts == [0; 5]
     }
 }
 
@@ -588,7 +587,7 @@ impl Consumer {
         }
     }
 
-    /// Whether it does nothing, and nobody has asked for anything.
+    /// Whether it does nothing, and nothing is asked for.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Asleep | State::Following) && self.pulls.is_empty()
     }
@@ -620,6 +619,7 @@ impl Consumer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::PULLS_PER_CONSUMER_MAX;
 
     const NOW: Now = Now { unix_ns: 0, steady_ns: 0 };
     const ALICE: Client = Client { shard: 0, token: 1 };
@@ -635,6 +635,7 @@ mod tests {
             heartbeat_ns: None,
             has_flow_control: false,
             headers_only: false,
+            pulls_max: PULLS_PER_CONSUMER_MAX,
             inactive_ns: 1,
             config: RawValue::from_string("{}".to_owned()).expect("an object"),
         }
@@ -662,14 +663,14 @@ mod tests {
         assert_eq!(all.add(ALICE, wanted(0, 9999), NOW), Err(Unwelcome::TooMany));
         let of_bob = all.add(BOB, wanted(0, 9999), NOW).expect("another client's share");
         let (mut number, mut asked) = (0, 0);
-        while all.add_pull(number, pull(ALICE)) {
+        while all.add_pull(number, pull(ALICE)).is_ok() {
             asked += 1;
             number = (asked / PULLS_PER_CONSUMER_MAX) as u32;
         }
         assert_eq!(asked, PULLS_PER_CLIENT_MAX);
-        assert!(all.add_pull(of_bob, pull(BOB)));
+        assert!(all.add_pull(of_bob, pull(BOB)).is_ok());
         assert!(all.take_pull(0).is_some());
-        assert!(all.add_pull(of_bob, pull(ALICE)), "one that was satisfied makes room");
+        assert!(all.add_pull(of_bob, pull(ALICE)).is_ok(), "one that was satisfied makes room");
         assert_eq!(all.take_pulls(of_bob, |pull| (pull.client == BOB).then_some(())).len(), 1);
         for number in all.of_stream(0) {
             assert!(all.remove(number).is_some());

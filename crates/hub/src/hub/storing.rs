@@ -201,6 +201,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 }
 
+/// Whether a header that begins with `Nats-` and goes on like this asks for something that streams do not have here: it is
+/// refused, since a message that is stored without it would not be what was asked for.
+fn is_unknown_condition(rest: &[u8]) -> bool {
+    let is_one_of = |all: [&[u8]; 3]| all.contains(&rest);
+    [&b"Expected-"[..], b"Batch-", b"Schedule"].iter().any(|start| rest.starts_with(start))
+        || is_one_of([b"Rollup", b"TTL", b"Incr"])
+}
+
 /// What the headers of a message demand: the name of its id, and what does not hold.
 fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Option<Refusal>) {
     let Ok(headers) = Headers::parse(headers) else { return (None, None) };
@@ -220,7 +228,7 @@ fn conditions(stream: &Stream, number: u32, headers: &[u8]) -> (Option<u128>, Op
             if value != stream.config.name.as_bytes() {
                 refusal = Some(Refusal::WrongStream { stream: number });
             }
-        } else if rest.starts_with(b"Expected-") || rest == b"Rollup" || rest == b"TTL" {
+        } else if is_unknown_condition(rest) {
             refusal = Some(Refusal::UnknownCondition { stream: number });
         }
     }

@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 
 use stilling_journal::{Kind, Record};
 
+use super::pulls::Ended;
 use super::roster::Ticket;
 use super::{Hub, Message, Outlets, SteadyNanos, UnixNanos};
 use crate::intake::Client;
@@ -30,9 +31,6 @@ pub(super) enum Unsent {
     /// A mark behind what waits.
     Mark { client: Client, ticket: Ticket },
 }
-
-/// A question that is over: where its answer goes, and the status.
-pub(super) type Ended = (Vec<u8>, &'static [u8]);
 
 /// Which record has become visible, when it came, and what time it was.
 #[derive(Clone, Copy, Debug)]

@@ -116,6 +116,7 @@ impl Setting {
                 Door { serves: Serves::Everything, demo: true, publishes: true },
                 Door { serves: Serves::Nats, demo: false, publishes: false },
             ],
+            addresses: Vec::new(),
             routes: Arc::new(own::routes()),
             answers_held_max: 1 << 30,
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },

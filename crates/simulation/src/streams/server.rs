@@ -292,6 +292,7 @@ impl Plan {
                 Door { serves: Serves::Everything, demo: false, publishes: true },
                 Door { serves: Serves::Nats, demo: false, publishes: false },
             ],
+            addresses: Vec::new(),
             routes: Arc::new(Routes::new()),
             answers_held_max: 1 << 30,
             requests_held_max: 1 << 20,

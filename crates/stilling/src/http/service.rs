@@ -1,7 +1,7 @@
 //! What the HTTP sessions of one shard share: limits, the lane to the workers, the date, counters.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -79,6 +79,8 @@ pub struct HttpConfig {
     pub queue_age_max: Duration,
     /// What is answered at each listener.
     pub doors: Vec<Door>,
+    /// The address of each listener, as INFO names it to clients of NATS; it may be shorter than `doors`.
+    pub addresses: Vec<SocketAddr>,
     /// What is answered beside the server's own pages.
     pub routes: Arc<Routes>,
     /// How long a client that a worker serves may take none of its bytes.
@@ -535,6 +537,11 @@ impl HttpService {
         Some((token, Mail::App(AppNews(mail))))
     }
 
+    /// The address of a listener, if it is known.
+    pub(crate) fn listener_address(&self, listener: u16) -> Option<SocketAddr> {
+        self.config.addresses.get(usize::from(listener)).copied()
+    }
+
     fn next_of_hub(&mut self) -> Option<(Token, Mail)> {
         let (token, mail) = self.hub.as_mut()?.next_mail()?;
         Some((token, Mail::Hub(HubNews(mail))))
@@ -560,7 +567,7 @@ impl Service for HttpService {
     fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
         let door = self.config.doors[listener as usize];
         match door.serves {
-            Serves::Nats => return ShardSession::Nats(NatsConnection(NatsSession::new())),
+            Serves::Nats => return ShardSession::Nats(NatsConnection(NatsSession::new(listener, peer()))),
             Serves::Syslog(_) => {
                 return ShardSession::Syslog(SyslogConnection(SyslogSession::new(peer())));
             }

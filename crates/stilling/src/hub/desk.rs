@@ -98,6 +98,8 @@ pub struct DeskCounters {
     pub slow_consumers: Counter,
     /// Clients that were not let in.
     pub shut_out: Counter,
+    /// Publications over NATS that were dropped because they had no valid subject or reply subject.
+    pub publications_invalid: Counter,
     /// Publications by HTTP that found no room on the way to the hub for too long.
     pub publications_shed: Counter,
     /// Publications by HTTP whose verdicts did not come in time.

@@ -41,12 +41,16 @@ pub(crate) use stepped::start_stepped;
 /// The version of nats-server whose features clients may expect.
 const NATS_VERSION: &str = "2.10.0";
 
+/// INFO's `go`, which clients expect to be there.
+const NO_GO: &str = "none";
+
 /// What the NATS listeners say of themselves.
 pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<'static> {
     Info {
         server_id: format!("STILLING{id:016X}").into(),
         server_name: "stilling".into(),
         version: NATS_VERSION.into(),
+        go: NO_GO.into(),
         proto: 1,
         headers: true,
         max_payload: i64::from(payload_size_max),

@@ -384,6 +384,7 @@ impl OpeningJob {
         let (first, created_ns) = (recovery.first.max(1), log.created_ns());
         let resumed = Resumed { first, next: recovery.next, created_ns };
         let mut recovered = Recovered::new(stream, self.key, resumed);
+        recovered.set_extent(log.extent());
         // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
         let from = if stream.dedup_time_ns == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
         let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));

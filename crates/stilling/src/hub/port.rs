@@ -41,6 +41,7 @@ pub(crate) struct Port {
 #[derive(Clone, Copy, Debug)]
 enum Errand {
     Reached(u64),
+    EndPulls,
     Farewell,
     Leave,
 }
@@ -132,6 +133,11 @@ impl Port {
     /// Tells the hub that a connection is gone, at the end of the turn or in the next intake that comes back.
     pub(crate) fn leave(&mut self, token: Token) {
         self.errands.push_back((token, Errand::Leave));
+    }
+
+    /// Has the hub end the connection's requests for messages of consumers, since the server drains.
+    pub(crate) fn end_pulls(&mut self, token: Token) {
+        self.errands.push_back((token, Errand::EndPulls));
     }
 
     /// Has the connection closed behind everything that is promised to it.
@@ -245,6 +251,7 @@ fn tell(intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
     {
         let request = match errand {
             Errand::Reached(mark) => Request::Reached { mark },
+            Errand::EndPulls => Request::EndPulls,
             Errand::Farewell => Request::Farewell,
             Errand::Leave => Request::Leave,
         };

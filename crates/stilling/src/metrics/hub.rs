@@ -120,6 +120,9 @@ fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
     let shut_out = sum(|desk| desk.shut_out.get());
     counter(to, "hub_shut_out", "Clients that were not let in", shut_out)?;
+    let invalid = sum(|desk| desk.publications_invalid.get());
+    let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
+    counter(to, "hub_publications_invalid", help, invalid)?;
     let shed = sum(|desk| desk.publications_shed.get());
     counter(to, "hub_publications_shed", "Publications by HTTP that found no room in time", shed)?;
     let unanswered = sum(|desk| desk.publications_unanswered.get());

@@ -7,11 +7,15 @@
 //!
 //! What a client may do is judged here; everything else is the hub's.
 
+use std::borrow::Cow;
+use std::fmt::{Display, Write as _};
+use std::net::IpAddr;
+
 use stilling_engine::{CloseReason, Io, Token};
 use stilling_hub::{Delivery, Door, Publication, Request, Traits};
 use stilling_ring::Time;
 use stilling_wire::nats::{
-    ClientDecoder, ClientEvent, Connect, DecodeError, Info, Limits, OK, PING, PONG, PublishHead, encode_err,
+    ClientDecoder, ClientEvent, Connect, DecodeError, Fault, Limits, OK, PING, PONG, PublishHead, encode_err,
 };
 
 use super::limits::{
@@ -31,6 +35,12 @@ pub(crate) struct NatsSession {
     traits: Traits,
     access: Access,
     verbose: bool,
+    /// It wants to be told of publications to invalid subjects.
+    pedantic: bool,
+    /// The number of the listener it came by.
+    listener: u16,
+    /// The address it came from, if the driver knows it.
+    peer: Option<IpAddr>,
     /// It waits for room in the port, since it was heard last.
     waits: bool,
     course: Course,
@@ -40,13 +50,17 @@ pub(crate) struct NatsSession {
     heard: Time,
     /// A long message whose end has not come.
     assembly: Option<Box<Assembly>>,
-    /// Marks to be told when the output has gone.
-    marks: Vec<u64>,
+    /// Marks to be told when the output has gone. Few connections ever have some, so these are kept apart.
+    marks: Option<Box<Marks>>,
     /// It has asked nothing of the hub yet.
     is_new: bool,
     is_counted: bool,
     token: Token,
 }
+
+/// Marks in the order in which they came.
+#[derive(Debug, Default)]
+struct Marks(Vec<u64>);
 
 /// Where a connection is in its life.
 ///
@@ -100,18 +114,21 @@ const SLOW_CONSUMER: &[u8] = b"-ERR 'Slow Consumer'\r\n";
 type HouseIo<'a> = Io<'a, HttpService>;
 
 impl NatsSession {
-    pub(crate) fn new() -> NatsSession {
+    pub(crate) fn new(listener: u32, peer: Option<IpAddr>) -> NatsSession {
         NatsSession {
             decoder: ClientDecoder::default(),
             traits: Traits::default(),
             access: Access::Unknown,
             verbose: false,
+            pedantic: true,
+            listener: u16::try_from(listener).unwrap_or(u16::MAX),
+            peer,
             waits: false,
             course: Course::Serving,
             pings: 0,
             heard: Time::ZERO,
             assembly: None,
-            marks: Vec::new(),
+            marks: None,
             is_new: true,
             is_counted: false,
             token: Token::new(0, 0),
@@ -131,15 +148,7 @@ impl NatsSession {
         self.is_counted = true;
         hub.streaming += 1;
         self.access = hub.users.at_first();
-        hub.scratch.clear();
-        hub.info.client_id = Some(token.bits());
-        hub.info.encode(&mut hub.scratch);
-        let info = std::mem::take(&mut hub.scratch);
-        // There is room at the beginning.
-        let _ = io.send(&info);
-        if let Some(hub) = io.service.hub.as_deref_mut() {
-            hub.scratch = info;
-        }
+        self.send_info(false, io);
         let wait = if self.access == Access::Unknown { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
         io.set_deadline(Some(now.after(wait)));
         if io.service.is_draining() {
@@ -222,7 +231,7 @@ impl NatsSession {
             ClientEvent::Pong => self.pings = 0,
             ClientEvent::Piece(piece) => self.piece(piece, io),
             ClientEvent::PublishEnd => self.end_assembly(io),
-            ClientEvent::Refused(error) => self.say_error(error.text(), io),
+            ClientEvent::Refused(error) => self.refuse(&error, io),
             _ if self.access == Access::Unknown => return self.shut_out(io),
             ClientEvent::Publish(message) => {
                 let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
@@ -288,7 +297,7 @@ impl NatsSession {
         if self.access == Access::Unknown {
             return self.shut_out(io);
         }
-        self.verbose = connect.verbose;
+        (self.verbose, self.pedantic) = (connect.verbose, connect.pedantic);
         self.traits =
             Traits { headers: connect.headers, no_responders: connect.no_responders, no_echo: !connect.echo };
         self.look_at(io.now().after(PING_EVERY), io);
@@ -441,7 +450,7 @@ impl NatsSession {
     }
 
     pub(crate) fn flushed(&mut self, io: &mut HouseIo<'_>) {
-        for mark in std::mem::take(&mut self.marks) {
+        for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
             self.reach(mark, io);
         }
     }
@@ -498,7 +507,9 @@ impl NatsSession {
                     out.extend_from_slice(second);
                 });
             }
-            Delivery::Mark(mark) if io.is_held_up() => self.marks.push(mark),
+            Delivery::Mark(mark) if io.is_held_up() => {
+                self.marks.get_or_insert_with(Default::default).0.push(mark);
+            }
             Delivery::Mark(mark) => self.reach(mark, io),
             Delivery::Close => self.farewell_came(io),
             Delivery::Verdict { .. } => {}
@@ -509,7 +520,7 @@ impl NatsSession {
     /// what it has missed.
     pub(crate) fn slow_consumer(&mut self, service: &mut HttpService) -> &'static [u8] {
         self.course = Course::Disconnected;
-        self.marks = Vec::new();
+        self.marks = None;
         if let Some(hub) = service.hub.as_deref_mut() {
             hub.counters.slow_consumers.add(1);
         }
@@ -560,17 +571,17 @@ impl NatsSession {
 
     /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
     pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
-        let token = io.token();
         if !matches!(self.course, Course::Serving) {
             return;
         }
         if io.service.hub_is_abandoned() {
             return self.finish(CloseReason::Drained, io);
         }
-        let Some(hub) = io.service.hub.as_deref_mut() else { return };
-        let mut text = Vec::new();
-        Info { ldm: true, client_id: Some(token.bits()), ..hub.info.clone() }.encode(&mut text);
-        self.say(&text, io);
+        self.send_info(true, io);
+        let token = io.token();
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.port.end_pulls(token);
+        }
         self.course = Course::Parting(io.now().after(DRAIN_READ_MAX));
         self.heard = io.now();
         self.look_at(io.now().after(DRAIN_QUIET), io);
@@ -586,6 +597,30 @@ impl NatsSession {
             forget(&assembly, self.token, service);
         }
         self.leave_hub(service);
+    }
+
+    /// Describes the server to the client; `ldm`: it is about to stop.
+    fn send_info(&mut self, ldm: bool, io: &mut HouseIo<'_>) {
+        let address = io.service.listener_address(self.listener);
+        let Some(hub) = io.service.hub.as_deref_mut() else { return };
+        let mut text = std::mem::take(&mut hub.scratch);
+        text.clear();
+        // The texts of the connection before are written over: a connection costs no allocation.
+        let info = &mut hub.info;
+        (info.ldm, info.client_id) = (ldm, Some(self.token.bits()));
+        match self.peer {
+            Some(peer) => write_over(info.client_ip.get_or_insert_default(), peer),
+            None => info.client_ip = None,
+        }
+        if let Some(address) = address {
+            write_over(&mut info.host, address.ip());
+            info.port = address.port();
+        }
+        info.encode(&mut text);
+        self.say(&text, io);
+        if let Some(hub) = io.service.hub.as_deref_mut() {
+            hub.scratch = text;
+        }
     }
 
     fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
@@ -608,6 +643,20 @@ impl NatsSession {
     fn say_violation(&mut self, what: &str, subject: &[u8], io: &mut HouseIo<'_>) {
         let subject = String::from_utf8_lossy(subject);
         self.say_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
+    }
+
+    /// Answers an operation that was refused. As in nats-server, a publication to an invalid subject is dropped without a
+    /// word unless the client is pedantic: clients close for good at such an error.
+    fn refuse(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
+        let is_publication = matches!(error.fault(), Fault::PublishSubject | Fault::ReplySubject);
+        if is_publication && let Some(hub) = io.service.hub.as_deref() {
+            hub.counters.publications_invalid.add(1);
+        }
+        if !is_publication || self.pedantic {
+            self.say_error(error.text(), io);
+        } else if self.verbose {
+            self.say(OK, io);
+        }
     }
 
     fn fail(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
@@ -636,6 +685,14 @@ fn is_greeting(bytes: &[u8]) -> bool {
         let size = operation.len().min(bytes.len());
         size > 1 && bytes[..size].eq_ignore_ascii_case(&operation[..size])
     })
+}
+
+/// Replaces a text, in the same memory if there is enough of it.
+fn write_over(text: &mut Cow<'static, str>, by: impl Display) {
+    let text = text.to_mut();
+    text.clear();
+    // A string takes everything.
+    let _ = write!(text, "{by}");
 }
 
 /// The memory of an assembly is free again.

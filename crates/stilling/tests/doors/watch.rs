@@ -50,6 +50,7 @@ fn the_metrics_count_what_the_hub_does(driver: DriverChoice) {
         ("stream_frozen{stream=\"events\"}", 0),
         ("slow_consumers_total", 0),
         ("shut_out_total", 0),
+        ("publications_invalid_total", 0),
         ("publications_shed_total", 0),
         ("publications_unanswered_total", 0),
     ] {

@@ -14,7 +14,7 @@ pub struct Connect<'a> {
     /// Every operation is to be answered with `+OK`.
     #[serde(deserialize_with = "or_true")]
     pub verbose: bool,
-    /// Subjects are to be judged strictly. Ours always are.
+    /// A publication to an invalid subject is to be answered with `-ERR`; without it the publication is dropped silently.
     #[serde(deserialize_with = "or_true")]
     pub pedantic: bool,
     /// The connection's own messages are delivered to its own subscriptions.
@@ -99,6 +99,9 @@ pub struct Info<'a> {
     /// 1: an `INFO` may come later too.
     #[serde(deserialize_with = "or_zero")]
     pub proto: i64,
+    /// The version of Go that it was built with; a server in another language says so.
+    #[serde(deserialize_with = "or_default")]
+    pub go: Cow<'a, str>,
     /// The address it listens at.
     #[serde(deserialize_with = "or_default")]
     pub host: Cow<'a, str>,

@@ -1,11 +1,15 @@
 //! Every malformed line, with the answer that it gets.
 
+use stilling_probe::Peer;
+
 use super::{Client, Hub};
 use crate::support::Driver;
 
 on_both_drivers! {
     a_line_that_cannot_be_understood_is_answered,
     a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on,
+    a_publication_to_an_invalid_subject_is_dropped_and_counted,
+    info_names_the_addresses_of_server_and_client,
     lines_of_all_allowed_shapes_are_taken,
     a_verbose_client_hears_of_each_operation,
 }
@@ -157,6 +161,7 @@ fn a_line_that_cannot_be_understood_is_answered(driver: Driver) {
 fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: Driver) {
     let hub = Hub::start(driver, "");
     let mut client = hub.client();
+    client.say("CONNECT {\"verbose\":false,\"pedantic\":true,\"headers\":true}\r\n");
     let long = format!("PUB {} 1\r\nx\r\n", "a".repeat(1025));
     let deep = format!("SUB {}b 1\r\n", "a.".repeat(64));
     let more = [("Invalid Publish Subject", long), ("Invalid Subject", deep)];
@@ -169,6 +174,45 @@ fn a_line_that_is_not_wanted_is_answered_and_the_connection_goes_on(driver: Driv
     assert_eq!(client.flush(), ["MSG a 1 1", "x"]);
     drop(client);
     hub.server.finish();
+}
+
+/// As nats-server has it: the usual clients are not pedantic, and close for good when they are told.
+fn a_publication_to_an_invalid_subject_is_dropped_and_counted(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut client = hub.client();
+    client.say("SUB > 1\r\n");
+    let (_, lines) = UNWANTED[0];
+    let long = format!("PUB {} 1\r\nx\r\n", "a".repeat(1025));
+    let deep = format!("PUB {}b 1\r\nx\r\n", "a.".repeat(64));
+    for line in lines.iter().copied().chain([long.as_str(), deep.as_str()]) {
+        client.say(line);
+        assert_eq!(client.flush(), [""; 0], "{line:?}");
+    }
+    let invalid = lines.len() as u64 + 3;
+    client.say("CONNECT {\"verbose\":true,\"pedantic\":false}\r\nPUB a..b 1\r\nx\r\n");
+    assert_eq!(client.lines(2), ["+OK"; 2]);
+    drop(client);
+    assert_eq!(hub.server.finish().value("hub_publications_invalid_total"), invalid);
+}
+
+/// Also in the description that announces a drain.
+fn info_names_the_addresses_of_server_and_client(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let mut peer = Peer::connect(hub.nats());
+    let first = peer.line();
+    hub.server.signal(rustix::process::Signal::TERM);
+    let last = peer.line();
+    let expected = (hub.nats().ip().to_string(), u64::from(hub.nats().port()));
+    for (line, ldm) in [(first, false), (last, true)] {
+        let json = line.strip_prefix("INFO ").expect("a description");
+        let info: serde_json::Value = serde_json::from_str(json).expect("JSON");
+        let text = |field: &str| info[field].as_str().unwrap_or_default().to_owned();
+        assert_eq!((text("host"), info["port"].as_u64().unwrap_or_default()), expected, "{line}");
+        assert_eq!((text("client_ip").as_str(), text("go").is_empty()), ("127.0.0.1", false), "{line}");
+        assert_eq!(info["ldm"].as_bool().unwrap_or_default(), ldm, "{line}");
+    }
+    drop(peer);
+    hub.server.ends_well();
 }
 
 /// As nats-server takes them.

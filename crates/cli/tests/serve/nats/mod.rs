@@ -4,6 +4,7 @@ mod disks;
 mod faults;
 mod foreign;
 mod generator;
+mod jetstream;
 mod lines;
 mod links;
 mod pages;

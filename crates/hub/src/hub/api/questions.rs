@@ -37,6 +37,28 @@ pub(super) fn fields<T: DeserializeOwned>(object: Map<String, Value>) -> Result<
     serde_json::from_value(Value::Object(object)).map_err(|error| bad_request(&error.to_string()))
 }
 
+/// Whether a value asks for nothing: clients send the settings that they do not use as these.
+pub(super) fn is_unset(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Bool(true) => false,
+        // -1 is "no bound".
+        Value::Number(number) => number.as_f64().is_some_and(|number| number == 0.0 || number == -1.0),
+        Value::String(text) => text.is_empty() || text == NO_POINT_IN_TIME,
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.values().all(is_unset),
+    }
+}
+
+/// What clients in Go send as a time that is not set.
+const NO_POINT_IN_TIME: &str = "0001-01-01T00:00:00Z";
+
+/// The first field of an object that is set and not among `known`.
+pub(super) fn unknown_field<'a>(object: &'a Map<String, Value>, known: &[&str]) -> Option<&'a str> {
+    let unknown = object.iter().find(|(name, value)| !known.contains(&name.as_str()) && !is_unset(value));
+    unknown.map(|(name, _)| name.as_str())
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct MessageGet {
@@ -45,11 +67,18 @@ pub(super) struct MessageGet {
     pub(super) next_by_subj: Option<String>,
 }
 
-/// Which page of a list is wanted.
+impl MessageGet {
+    /// The fields that are honoured, or refused with words of their own.
+    pub(super) const KNOWN: [&str; 3] = ["seq", "last_by_subj", "next_by_subj"];
+}
+
+/// Which page of a list is wanted, and of which streams.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct Page {
     pub(super) offset: usize,
+    /// Only the streams with a subject that this filter may take.
+    pub(super) subject: Option<String>,
 }
 
 #[derive(Deserialize, Default)]
@@ -62,21 +91,59 @@ pub(super) struct Next {
     pub(super) idle_heartbeat: u64,
 }
 
+impl Next {
+    pub(super) const KNOWN: [&str; 5] = ["batch", "expires", "no_wait", "max_bytes", "idle_heartbeat"];
+}
+
 #[derive(Deserialize, Default)]
 #[serde(default)]
 pub(super) struct ConsumerConfig {
     pub(super) name: Option<String>,
     pub(super) durable_name: Option<String>,
     pub(super) deliver_subject: Option<String>,
-    pub(super) deliver_group: Option<String>,
-    pub(super) deliver_policy: String,
+    pub(super) deliver_policy: Option<String>,
     pub(super) opt_start_seq: u64,
     pub(super) opt_start_time: Option<Timestamp>,
-    pub(super) ack_policy: String,
+    pub(super) ack_policy: Option<String>,
+    pub(super) replay_policy: Option<String>,
     pub(super) filter_subject: Option<String>,
-    pub(super) filter_subjects: Vec<String>,
+    pub(super) filter_subjects: Option<Vec<String>>,
     pub(super) idle_heartbeat: u64,
     pub(super) flow_control: bool,
     pub(super) headers_only: bool,
     pub(super) inactive_threshold: u64,
+    pub(super) max_waiting: i64,
+    pub(super) num_replicas: u64,
+    pub(super) priority_policy: Option<String>,
+}
+
+impl ConsumerConfig {
+    /// The fields that are honoured, refused with words of their own, or without a meaning for a consumer in memory that
+    /// nothing is acknowledged to.
+    pub(super) const KNOWN: [&str; 24] = [
+        "name",
+        "durable_name",
+        "description",
+        "metadata",
+        "deliver_subject",
+        "deliver_policy",
+        "opt_start_seq",
+        "opt_start_time",
+        "ack_policy",
+        "ack_wait",
+        "max_ack_pending",
+        "max_deliver",
+        "replay_policy",
+        "filter_subject",
+        "filter_subjects",
+        "idle_heartbeat",
+        "flow_control",
+        "headers_only",
+        "inactive_threshold",
+        "max_waiting",
+        "num_replicas",
+        "mem_storage",
+        "priority_policy",
+        "direct",
+    ];
 }

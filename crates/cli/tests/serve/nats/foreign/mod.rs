@@ -2,6 +2,7 @@
 //! again in the middle. One that is missing is a failure, never a skip.
 
 mod async_nats;
+mod conformance;
 mod programs;
 mod restart;
 

@@ -40,14 +40,32 @@ pub(super) fn python(task: &str, address: SocketAddr) -> Program {
     Program::start(command, task, address)
 }
 
+/// nats-py, case by case.
+pub(super) fn python_conformance(address: SocketAddr) -> Program {
+    let mut command = Command::new(installed("nats-py/bin/python"));
+    command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/nats/foreign/conformance/client.py"));
+    Program::spawn(command, address, &[])
+}
+
+/// The clients for Node, case by case. The program is read from beside its packages, where Node looks for them.
+pub(super) fn node(address: SocketAddr) -> Program {
+    let mut command = Command::new("node");
+    command.arg(installed("nats-node/conformance.mjs"));
+    Program::spawn(command, address, &[])
+}
+
 /// nats.go.
 pub(super) fn go(task: &str, address: SocketAddr) -> Program {
     Program::start(Command::new(installed("nats-go/client")), task, address)
 }
 
 impl Program {
-    fn start(mut command: Command, task: &str, address: SocketAddr) -> Program {
-        command.args([&format!("nats://{address}"), task]).stdin(Stdio::null()).stdout(Stdio::piped());
+    fn start(command: Command, task: &str, address: SocketAddr) -> Program {
+        Program::spawn(command, address, &[task])
+    }
+
+    fn spawn(mut command: Command, address: SocketAddr, arguments: &[&str]) -> Program {
+        command.arg(format!("nats://{address}")).args(arguments).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = Running(command.spawn().expect("the program runs"));
         let out = BufReader::new(child.0.stdout.take().expect("it is piped"));
         let (told, lines) = channel();
@@ -71,6 +89,11 @@ impl Program {
         assert_eq!(said.last().map(String::as_str), Some(ALL_OF_IT), "{said:?}");
         let status = self.child.0.wait().expect("it is ours");
         assert!(status.success(), "{status}: {said:?}");
+    }
+
+    /// All lines that it tells.
+    pub(super) fn lines(self) -> Vec<String> {
+        std::iter::from_fn(self.tells()).collect()
     }
 
     /// The next line that it tells; `None` when it tells nothing more.

@@ -195,6 +195,10 @@ func main() {
 		restart(os.Args[1])
 		return
 	}
+	if os.Args[2] == "conformance" {
+		conformance(os.Args[1])
+		return
+	}
 	client := must(nats.Connect(os.Args[1], nats.Timeout(patience), nats.NoReconnect(),
 		nats.ClosedHandler(func(client *nats.Conn) { tell("closed", client.LastError()) })))
 	for _, step := range []func(*nats.Conn){plain, requests, streams, replay} {

@@ -1,0 +1,168 @@
+//! Making consumers: what a client may ask for, and what is refused by name. Nothing that is asked for is left out silently.
+
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value};
+use stilling_journal::From;
+
+use super::questions::{ConsumerConfig, Wrong, bad_request, field, fields, object, unknown_field};
+use super::{answers, durable, is_subject, unsupported};
+use crate::hub::roster::{Consumer, Unwelcome, Wanted};
+use crate::hub::{Hub, Now, Outlets};
+use crate::intake::Client;
+use crate::limits::{
+    CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
+};
+use crate::storage::Storage;
+use crate::stream::Stream;
+use crate::subscriptions::checked;
+
+/// Bytes of a consumer's name.
+const NAME_SIZE_MAX: usize = 64;
+
+/// How long a consumer stays that nobody listens to, unless told otherwise.
+const INACTIVE_NS: u64 = 5_000_000_000;
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    pub(super) fn consumer_create(
+        &mut self,
+        client: Client,
+        (stream, rest): (&str, &[&str]),
+        payload: &[u8],
+        now: Now,
+    ) -> Result<Value, Wrong> {
+        let name = rest.first().copied();
+        let number = self.open_stream(stream)?;
+        if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
+            let size = payload.len();
+            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
+        }
+        let question = object(payload)?;
+        let raw = field(&question, "config")?;
+        let config: ConsumerConfig = fields(raw.clone())?;
+        let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
+        if !question.get("stream_name").is_none_or(names_stream) {
+            return Err(bad_request("the stream's name differs from that in the subject"));
+        }
+        judge(raw, &config)?;
+        let Stream { visible, first, .. } = self.streams[number];
+        let from = match config.deliver_policy.as_deref().unwrap_or("") {
+            "" | "all" => From::Sequence(first),
+            "new" => From::Sequence(visible + 1),
+            "last" => From::Sequence(visible.max(first)),
+            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
+            "by_start_time" => {
+                let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
+                From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
+            }
+            other => return Err(unsupported(&format!("deliver_policy {other}"))),
+        };
+        let filters: Vec<String> = config
+            .filter_subject
+            .into_iter()
+            .chain(config.filter_subjects.unwrap_or_default())
+            .filter(|f| !f.is_empty())
+            .collect();
+        // What a user may follow is told by the subject that they may ask on.
+        if let [_, asked @ ..] = rest
+            && !asked.is_empty()
+            && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
+        {
+            return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
+        }
+        if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
+            return Err(bad_request(&format!("`{wrong}` is no filter")));
+        }
+        if filters.len() > FILTERS_PER_CONSUMER_MAX {
+            let count = filters.len();
+            return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
+        }
+        if config.deliver_policy.as_deref() == Some("last") && !filters.is_empty() {
+            // The last message of the stream may be another subject's.
+            return Err(unsupported("deliver_policy last with a filter"));
+        }
+        let own_name = || {
+            let wide = self.key.wide(format!("{stream} {} {}", now.unix_ns, self.reads_asked).as_bytes());
+            format!("{:016x}", wide as u64)
+        };
+        let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
+        // Both stand in lines that others get.
+        if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
+            return Err(bad_request("the name is no token of at most 64 bytes"));
+        }
+        let deliver = config.deliver_subject.filter(|to| !to.is_empty());
+        if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
+            return Err(bad_request("deliver_subject is no subject"));
+        }
+        self.reads_asked += 1;
+        let mut told = raw.clone();
+        told.insert("name".to_owned(), name.clone().into());
+        let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
+        let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
+        if inactive.is_some() {
+            told.insert("inactive_threshold".to_owned(), inactive_ns.into());
+        }
+        let told = to_raw_value(&told).map_err(|error| bad_request(&error.to_string()))?;
+        if let Some(there) = self.consumers.find(number, &name) {
+            let is_same = |consumer: &Consumer| consumer.wanted.config.get() == told.get();
+            if self.consumers.get(there).is_some_and(is_same) {
+                return Ok(self.consumer_info(number, there));
+            }
+            return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
+        }
+        if question.get("action").and_then(Value::as_str) == Some("update") {
+            return Err(Wrong(400, 10149, "consumer does not exist".to_owned()));
+        }
+        let wanted = Wanted {
+            name,
+            stream: number,
+            deliver: deliver.map(String::into_bytes),
+            filters: filters.into_iter().map(|filter| filter.into_bytes().into()).collect(),
+            from,
+            heartbeat_ns: Some(config.idle_heartbeat).filter(|every| *every > 0),
+            has_flow_control: config.flow_control,
+            headers_only: config.headers_only,
+            pulls_max: usize::try_from(config.max_waiting)
+                .ok()
+                .filter(|most| *most > 0)
+                .map_or(PULLS_PER_CONSUMER_MAX, |most| most.min(PULLS_PER_CONSUMER_MAX)),
+            inactive_ns,
+            config: told,
+        };
+        self.api_size += answers::PLACE_COST * self.make_room_for(&wanted);
+        let added = self.consumers.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
+            Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
+            Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
+        })?;
+        let info = self.consumer_info(number, added);
+        self.advance(added, now.steady_ns);
+        Ok(info)
+    }
+}
+
+/// Refuses what a consumer cannot do here, by name.
+fn judge(raw: &Map<String, Value>, config: &ConsumerConfig) -> Result<(), Wrong> {
+    if config.durable_name.as_ref().is_some_and(|name| !name.is_empty()) {
+        return Err(durable());
+    }
+    if let Some(policy) = config.ack_policy.as_deref().filter(|policy| !matches!(*policy, "" | "none")) {
+        let words = format!(
+            "this server has consumers with ack_policy none alone, not {policy}: use an ordered consumer"
+        );
+        return Err(Wrong(400, 10012, words));
+    }
+    for (setting, value, only) in [
+        ("replay_policy", &config.replay_policy, "instant"),
+        ("priority_policy", &config.priority_policy, "none"),
+    ] {
+        if let Some(value) = value.as_deref().filter(|value| !value.is_empty() && *value != only) {
+            return Err(unsupported(&format!("{setting} {value}")));
+        }
+    }
+    if config.num_replicas > 1 {
+        return Err(unsupported("num_replicas above 1"));
+    }
+    if raw.get("direct").is_some_and(|direct| *direct == Value::Bool(true)) {
+        return Err(unsupported("direct"));
+    }
+    unknown_field(raw, &ConsumerConfig::KNOWN).map_or(Ok(()), |setting| Err(unsupported(setting)))
+}

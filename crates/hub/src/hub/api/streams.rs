@@ -1,0 +1,191 @@
+//! What is told of streams, and what is answered to attempts to make or change one: streams are configured in the server.
+
+use serde_json::{Map, Value, json};
+
+use super::questions::{Page, Wrong, fields, is_unset, object, unknown_field};
+use super::{NO_TIME, no_stream, time, unsupported};
+use crate::hub::{Hub, Outlets, UnixNanos};
+use crate::storage::Storage;
+use crate::stream::Durability;
+use crate::subscriptions::{checked, overlap};
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    pub(super) fn account(&self) -> Value {
+        let used = |is_on_disk: bool| -> u64 {
+            let all = self.streams.iter();
+            let of = all.filter(|stream| (stream.config.durability == Durability::Disk) == is_on_disk);
+            of.map(|stream| stream.kept().0).sum()
+        };
+        json!({
+            "memory": used(false), "storage": used(true), "reserved_memory": 0, "reserved_storage": 0,
+            "streams": self.streams.len(), "consumers": self.consumers.len(),
+            "limits": {
+                "max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1,
+                "max_ack_pending": -1, "memory_max_stream_bytes": -1, "storage_max_stream_bytes": -1,
+                "max_bytes_required": false,
+            },
+            "api": { "total": 0, "errors": 0 },
+        })
+    }
+
+    /// The numbers of the streams that a page is about.
+    fn streams_of(&self, page: &Page) -> Vec<usize> {
+        let takes = |subjects: &[String]| {
+            let Some(wanted) = page.subject.as_ref().filter(|wanted| !wanted.is_empty()) else { return true };
+            checked(wanted.as_bytes()).is_some()
+                && subjects.iter().any(|one| overlap(one.as_bytes(), wanted.as_bytes()))
+        };
+        (0..self.streams.len()).filter(|&number| takes(&self.streams[number].config.subjects)).collect()
+    }
+
+    pub(super) fn stream_names(&self, payload: &[u8]) -> Result<Value, Wrong> {
+        let page = page(payload)?;
+        let all = self.streams_of(&page);
+        let names = all.iter().skip(page.offset).map(|&number| self.streams[number].config.name.as_str());
+        let names: Vec<&str> = names.collect();
+        Ok(json!({ "total": all.len(), "offset": page.offset, "limit": 1024, "streams": names }))
+    }
+
+    pub(super) fn stream_list(&self, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+        let page = page(payload)?;
+        let all = self.streams_of(&page);
+        let total = all.len();
+        let is_open = |number: &usize| self.streams[*number].closed.is_none();
+        let (open, closed): (Vec<usize>, Vec<usize>) = all.into_iter().skip(page.offset).partition(is_open);
+        let all: Vec<Value> = open.into_iter().map(|number| self.describe_stream(number, now_ns)).collect();
+        let mut list = json!({ "total": total, "offset": page.offset, "limit": 256, "streams": all });
+        if !closed.is_empty() {
+            // As nats-server names streams of which nothing is known now.
+            let names = closed.into_iter().map(|number| self.streams[number].config.name.as_str());
+            list["missing"] = names.collect();
+        }
+        Ok(list)
+    }
+
+    pub(super) fn stream_info(&self, name: &str, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+        let number = self.open_stream(name)?;
+        if !is_empty(payload) {
+            // No record is deleted in the middle of a stream, so there are no details of that.
+            if let Some(setting) = unknown_field(&object(payload)?, &["deleted_details", "offset"]) {
+                return Err(unsupported(setting));
+            }
+        }
+        Ok(self.describe_stream(number, now_ns))
+    }
+
+    /// A stream that is there, and that does what is asked for, has been made as far as the client is concerned.
+    pub(super) fn stream_create(
+        &self,
+        name: &str,
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<Value, Wrong> {
+        let Some(number) = self.stream_named(name) else { return Err(configured()) };
+        self.stream_as_configured(number, payload, now_ns)
+    }
+
+    /// The same of one that has to be there.
+    pub(super) fn stream_update(
+        &self,
+        name: &str,
+        payload: &[u8],
+        now_ns: UnixNanos,
+    ) -> Result<Value, Wrong> {
+        let number = self.stream_named(name).ok_or_else(no_stream)?;
+        self.stream_as_configured(number, payload, now_ns)
+    }
+
+    /// Why a stream, or what is in it, is not deleted.
+    pub(super) fn unchangeable(&self, name: &str) -> Wrong {
+        if self.stream_named(name).is_none() { no_stream() } else { configured() }
+    }
+
+    fn stream_as_configured(&self, number: usize, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
+        let wanted = object(payload)?;
+        let config = self.stream_config(number);
+        if let Some(setting) = differing(&wanted, &config) {
+            let name = &self.streams[number].config.name;
+            let words = format!("the stream {name} does not have this {setting}: {CONFIGURED}");
+            return Err(Wrong(400, 10052, words));
+        }
+        self.stream_info(&self.streams[number].config.name, b"", now_ns)
+    }
+
+    fn describe_stream(&self, number: usize, now_ns: UnixNanos) -> Value {
+        let stream = &self.streams[number];
+        let first = if stream.config.durability == Durability::None { stream.next } else { stream.first };
+        let messages = (stream.visible + 1).saturating_sub(first);
+        let (bytes, first_ns, last_ns) = stream.kept();
+        let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), time);
+        // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server.
+        let created = time(stream.created_ns);
+        json!({
+            "config": self.stream_config(number),
+            "created": created,
+            "ts": time(now_ns),
+            "state": {
+                "messages": messages, "bytes": bytes,
+                "first_seq": first, "first_ts": known(first_ns),
+                "last_seq": stream.visible, "last_ts": known(last_ns),
+                "consumer_count": self.consumers.count_of_stream(number),
+            },
+        })
+    }
+
+    /// A stream's configuration in the words of nats-server.
+    fn stream_config(&self, number: usize) -> Value {
+        let config = &self.streams[number].config;
+        let retention = config.retention;
+        let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
+        let storage = if config.durability == Durability::Disk { "file" } else { "memory" };
+        json!({
+            "name": config.name, "subjects": config.subjects,
+            "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
+            "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
+            "max_msgs_per_subject": -1, "max_msg_size": i32::try_from(config.message_size_max).unwrap_or(-1),
+            "duplicate_window": config.dedup_time_ns, "discard": "old", "storage": storage,
+            "num_replicas": 1, "allow_direct": true, "sealed": false, "compression": "none",
+            "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
+        })
+    }
+}
+
+const CONFIGURED: &str = "streams are made and changed in the configuration of this server";
+
+fn configured() -> Wrong {
+    Wrong(403, 10052, CONFIGURED.to_owned())
+}
+
+/// Whether a question asks for nothing special; some clients send `null` for that.
+fn is_empty(payload: &[u8]) -> bool {
+    matches!(payload, b"" | b"null")
+}
+
+fn page(payload: &[u8]) -> Result<Page, Wrong> {
+    if is_empty(payload) { Ok(Page::default()) } else { object(payload).and_then(fields) }
+}
+
+/// The first setting that is asked for and is another one in the stream's configuration. Settings that are not set ask for
+/// nothing; subjects are compared without their order.
+fn differing(wanted: &Map<String, Value>, config: &Value) -> Option<String> {
+    let texts = |value: &Value| {
+        let mut texts: Vec<String> =
+            value.as_array()?.iter().filter_map(|text| Some(text.as_str()?.to_owned())).collect();
+        texts.sort();
+        Some(texts)
+    };
+    let is_same = |name: &str, value: &Value| {
+        let is = &config[name];
+        match name {
+            "subjects" => texts(is) == texts(value),
+            // Notes of client libraries.
+            "metadata" => {
+                value.as_object().is_some_and(|notes| notes.keys().all(|name| name.starts_with("_nats.")))
+            }
+            "first_seq" => value.as_u64() == Some(1),
+            _ => is == value,
+        }
+    };
+    let differs = wanted.iter().find(|(name, value)| !is_unset(value) && !is_same(name, value));
+    differs.map(|(name, value)| format!("{name} {value}"))
+}

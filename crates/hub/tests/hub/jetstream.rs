@@ -1,0 +1,259 @@
+//! What clients of JetStream rely on: the statuses of their requests, what a consumer's figures say, and that nothing is taken and
+//! then not done.
+
+use stilling_hub::Request;
+
+use crate::asking::publish_for;
+use crate::consumers::{READER, create, fill, question, rig, take};
+use crate::rig::{Rig, publish_with};
+
+/// Asks for messages of the consumer `p` of the stream `disk`. Returns what came.
+fn pull(rig: &mut Rig, request: &str) -> String {
+    let subject = "$JS.API.CONSUMER.MSG.NEXT.disk.p";
+    rig.ask_all(READER, &[publish_for(subject, request, "pulled.1")]);
+    rig.settle();
+    rig.heard(READER)
+}
+
+/// A status with what was asked for and not delivered, without which clients wait for what does not come.
+fn status(words: &str, messages: u32, bytes: usize) -> String {
+    format!("NATS/1.0 {words}\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n")
+}
+
+fn pulled(config: &str) -> Rig {
+    let mut rig = rig();
+    rig.subscribe(READER, "pulled.*", "2");
+    create(&mut rig, "disk", &format!(r#""name":"p"{config}"#));
+    rig
+}
+
+#[test]
+fn a_request_that_ends_says_what_is_open_of_it() {
+    let mut rig = pulled("");
+    assert!(pull(&mut rig, r#"{"batch":3,"no_wait":true}"#).contains(&status("404 No Messages", 3, 0)));
+    fill(&mut rig, "disk", 1..3);
+    let heard = pull(&mut rig, r#"{"batch":5,"max_bytes":1000,"expires":1000000000}"#);
+    assert_eq!(heard.matches("MSG disk.n").count(), 2, "{heard}");
+    rig.ask_all(READER, &[Request::Reached { mark: 0 }]);
+    take(&mut rig);
+    rig.pass(2_000_000_000);
+    rig.settle();
+    let heard = rig.heard(READER);
+    assert!(heard.contains("NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: 3\r\n"), "{heard}");
+    assert!(!heard.contains("Nats-Pending-Bytes: 1000\r\n"), "{heard}");
+}
+
+#[test]
+fn a_request_that_there_is_no_room_for_says_what_it_asked_for() {
+    let mut rig = pulled(r#","max_waiting":1"#);
+    assert_eq!(pull(&mut rig, r#"{"batch":3,"expires":9000000000}"#), "");
+    let heard = pull(&mut rig, r#"{"batch":4,"max_bytes":77,"expires":9000000000}"#);
+    assert!(heard.contains(&status("409 Exceeded MaxWaiting", 4, 77)), "{heard}");
+}
+
+#[test]
+fn a_draining_server_ends_the_requests_of_its_clients() {
+    let mut rig = pulled("");
+    assert_eq!(pull(&mut rig, r#"{"batch":3,"expires":9000000000}"#), "");
+    rig.ask_all(READER, &[Request::EndPulls]);
+    let heard = rig.heard(READER);
+    assert!(heard.contains(&status("409 Server Shutdown", 3, 0)), "{heard}");
+}
+
+#[test]
+fn a_message_with_more_bytes_than_were_asked_for_is_not_delivered() {
+    let mut rig = pulled("");
+    fill(&mut rig, "disk", 1..2);
+    let heard = pull(&mut rig, r#"{"batch":3,"max_bytes":20,"expires":9000000000}"#);
+    assert!(heard.contains(&status("409 Message Size Exceeds MaxBytes", 3, 20)), "{heard}");
+    assert!(!heard.contains("MSG disk.n"), "{heard}");
+    // It comes with the next request.
+    assert!(pull(&mut rig, r#"{"batch":1,"max_bytes":2000,"expires":9000000000}"#).contains("MSG disk.n"));
+}
+
+#[test]
+fn headers_alone_tell_the_size_of_the_payload() {
+    let mut rig = rig();
+    let headers = "NATS/1.0\r\nA: 1\r\n\r\n";
+    rig.ask_all(READER, &[publish_with("disk.n", "12345", "", headers), publish_for("disk.n", "123", "")]);
+    rig.settle();
+    rig.subscribe(READER, "push", "3");
+    let config = r#"{"config":{"deliver_subject":"push","headers_only":true}}"#;
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    for expected in
+        ["NATS/1.0\r\nA: 1\r\nNats-Msg-Size: 5\r\n\r\n\r\n", "NATS/1.0\r\nNats-Msg-Size: 3\r\n\r\n\r\n"]
+    {
+        assert!(heard.contains(expected), "{heard}");
+    }
+}
+
+/// With a filter, also where most of a stream is for others.
+#[test]
+fn the_number_of_pending_messages_respects_the_filter() {
+    let mut rig = rig();
+    rig.subscribe(READER, "push", "3");
+    for number in 0..30 {
+        let subject = if number % 10 == 0 { "disk.wanted" } else { "disk.n" };
+        rig.ask_all(READER, &[publish_for(subject, "x", "")]);
+    }
+    rig.settle();
+    let config = r#"{"config":{"name":"p","deliver_subject":"push","filter_subject":"disk.wanted"}}"#;
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
+    rig.settle();
+    let heard = rig.heard(READER);
+    let acks = heard.split(' ').filter(|word| word.starts_with("$JS.ACK."));
+    let pending: Vec<_> = acks.filter_map(|ack| ack.rsplit('.').next()).collect();
+    assert_eq!(pending, ["2", "1", "0"], "{heard}");
+    rig.ask_all(READER, &[Request::Reached { mark: 0 }]);
+    take(&mut rig);
+    assert!(question(&mut rig, "CONSUMER.INFO.disk.p", "").contains(r#""num_pending":0"#));
+}
+
+/// What a consumer cannot do is refused by name, not left out.
+#[test]
+fn settings_of_consumers_that_are_not_there_are_refused_by_name() {
+    let mut rig = rig();
+    for (setting, name) in [
+        (r#""ack_policy":"explicit""#, "ack_policy"),
+        (r#""replay_policy":"original""#, "replay_policy"),
+        (r#""pause_until":"2099-01-01T00:00:00Z""#, "pause_until"),
+        (r#""priority_groups":["a"]"#, "priority_groups"),
+        (r#""priority_policy":"overflow""#, "priority_policy"),
+        (r#""deliver_group":"g""#, "deliver_group"),
+        (r#""deliver_policy":"last_per_subject""#, "last_per_subject"),
+        (r#""deliver_policy":"last","filter_subject":"disk.a""#, "deliver_policy last"),
+        (r#""rate_limit_bps":1"#, "rate_limit_bps"),
+        (r#""sample_freq":"50""#, "sample_freq"),
+        (r#""max_batch":1"#, "max_batch"),
+        (r#""max_expires":1"#, "max_expires"),
+        (r#""max_bytes":1"#, "max_bytes"),
+        (r#""backoff":[1]"#, "backoff"),
+        (r#""num_replicas":3"#, "num_replicas"),
+        (r#""unheard_of":{"a":1}"#, "unheard_of"),
+    ] {
+        let payload = format!(r#"{{"stream_name":"disk","config":{{{setting}}}}}"#);
+        let answer = question(&mut rig, "CONSUMER.CREATE.disk", &payload);
+        assert!(answer.contains(r#""error":"#) && answer.contains(name), "{setting}: {answer}");
+    }
+    assert_eq!(rig.hub.counters().consumers.get(), 0);
+    // What asks for nothing is no setting; without an ack_policy there are no acknowledgements.
+    let unset =
+        r#"{"config":{"name":"c","pause_until":null,"backoff":[],"max_batch":0,"replay_policy":"instant"}}"#;
+    assert!(!question(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
+    // The same once more is there already; another one under its name is refused.
+    assert!(!question(&mut rig, "CONSUMER.CREATE.disk", unset).contains("error"));
+    let other = r#"{"config":{"name":"c","filter_subject":"disk.a"}}"#;
+    assert!(question(&mut rig, "CONSUMER.CREATE.disk", other).contains(r#""err_code":10148"#));
+    let update = r#"{"config":{"name":"new"},"action":"update"}"#;
+    assert!(question(&mut rig, "CONSUMER.CREATE.disk", update).contains(r#""err_code":10149"#));
+}
+
+/// Streams are configured in the server: asking for what there is succeeds, everything else is refused by name.
+#[test]
+fn a_stream_is_made_or_changed_only_as_it_is() {
+    let mut rig = rig();
+    let info: serde_json::Value =
+        serde_json::from_str(&question(&mut rig, "STREAM.INFO.disk", "")).expect("JSON");
+    let same = info["config"].to_string();
+    for (question_, kind) in [("STREAM.CREATE.disk", "create"), ("STREAM.UPDATE.disk", "update")] {
+        let answer = question(&mut rig, question_, &same);
+        assert!(answer.contains(r#""config":"#), "{answer}");
+        assert!(answer.contains(&format!("api.v1.stream_{kind}_response")), "{answer}");
+        for (name, value) in [
+            ("max_msgs", "5"),
+            ("max_bytes", "5"),
+            ("max_age", "5"),
+            ("max_msgs_per_subject", "1"),
+            ("storage", r#""memory""#),
+            ("retention", r#""workqueue""#),
+            ("discard", r#""new""#),
+            ("num_replicas", "3"),
+            ("subjects", r#"["disk.>","x"]"#),
+            ("allow_rollup_hdrs", "true"),
+            ("mirror", r#"{"name":"x"}"#),
+            ("compression", r#""s2""#),
+            ("allow_msg_ttl", "true"),
+        ] {
+            let answer = question(&mut rig, question_, &format!(r#"{{"name":"disk","{name}":{value}}}"#));
+            assert!(answer.contains(r#""error":"#) && answer.contains(name), "{name}: {answer}");
+        }
+    }
+    for (question_, kind, code) in [
+        ("STREAM.DELETE.disk", "stream_delete", 403),
+        ("STREAM.PURGE.disk", "stream_purge", 403),
+        ("STREAM.MSG.DELETE.disk", "stream_msg_delete", 403),
+        ("STREAM.DELETE.missing", "stream_delete", 404),
+        ("STREAM.PURGE.missing", "stream_purge", 404),
+        ("STREAM.UPDATE.missing", "stream_update", 404),
+        ("STREAM.MSG.DELETE.missing", "stream_msg_delete", 404),
+    ] {
+        let answer = question(&mut rig, question_, "{}");
+        assert!(answer.contains(&format!(r#""code":{code}"#)), "{answer}");
+        assert!(answer.contains(&format!("api.v1.{kind}_response")), "{answer}");
+    }
+}
+
+#[test]
+fn lists_of_streams_respect_offset_and_subject() {
+    let mut rig = rig();
+    for (payload, names, total) in [
+        (r#"{"offset":1}"#, r#"["memory","none"]"#, 3),
+        (r#"{"offset":9}"#, "[]", 3),
+        (r#"{"subject":"memory.>"}"#, r#"["memory"]"#, 1),
+    ] {
+        let answer = question(&mut rig, "STREAM.NAMES", payload);
+        assert!(answer.contains(names) && answer.contains(&format!(r#""total":{total}"#)), "{answer}");
+        let list = question(&mut rig, "STREAM.LIST", payload);
+        let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+        let listed: Vec<_> =
+            list["streams"].as_array().expect("a list").iter().map(|one| &one["config"]["name"]).collect();
+        assert_eq!(serde_json::json!(listed).to_string(), names);
+        assert_eq!(list["total"], total);
+    }
+    let refused = question(&mut rig, "STREAM.INFO.disk", r#"{"subjects_filter":">"}"#);
+    assert!(refused.contains("subjects_filter") && refused.contains(r#""code":400"#), "{refused}");
+    // As async-nats asks.
+    assert!(question(&mut rig, "STREAM.INFO.disk", "null").contains(r#""config":"#));
+    fill(&mut rig, "memory", 0..3);
+    let account = question(&mut rig, "INFO", "");
+    let used: serde_json::Value = serde_json::from_str(&account).expect("JSON");
+    assert!(used["memory"].as_u64() > Some(0), "{account}");
+    assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
+}
+
+/// A question to a domain that is not there, and an acknowledgement that somebody waits for, are answered.
+#[test]
+fn what_nothing_answers_below_js_is_answered_as_without_responders() {
+    let mut rig = rig();
+    for subject in ["$JS.hub.API.INFO", "$JS.ACK.disk.c.1.1.1.1.0", "$JS.odd"] {
+        rig.ask_all(READER, &[publish_for(subject, "", "answers.1")]);
+        let heard = rig.heard(READER);
+        assert!(heard.contains("NATS/1.0 503"), "{subject}: {heard}");
+    }
+}
+
+#[test]
+fn conditions_and_questions_that_are_not_known_are_refused() {
+    let mut rig = rig();
+    for header in
+        ["Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Schedule", "Nats-Schedule-Target", "Nats-TTL"]
+    {
+        let headers = format!("NATS/1.0\r\n{header}: 1\r\n\r\n");
+        rig.ask_all(READER, &[publish_with("disk.n", "x", "answers.1", &headers)]);
+        rig.settle();
+        let heard = rig.heard(READER);
+        assert!(heard.contains(r#""err_code":10052"#), "{header}: {heard}");
+    }
+    for (request, name) in [
+        (r#"{"multi_last":["disk.>"]}"#, "multi_last"),
+        (r#"{"seq":1,"batch":5}"#, "batch"),
+        (r#"{"seq":1,"start_time":"2024-01-01T00:00:00Z"}"#, "start_time"),
+    ] {
+        rig.ask_all(READER, &[publish_for("$JS.API.DIRECT.GET.disk", request, "answers.1")]);
+        let heard = rig.heard(READER);
+        assert!(heard.contains("NATS/1.0 400") && heard.contains(name), "{heard}");
+        assert!(question(&mut rig, "STREAM.MSG.GET.disk", request).contains(name));
+    }
+}

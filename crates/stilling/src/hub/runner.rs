@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stilling_hub::limits::{DELIVERIES, INTAKES};
 use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, SteadyNanos, Storage};
-use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
+use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
 use super::port::Port;
@@ -39,16 +39,6 @@ struct Inlet {
     returned: Sender<Intake>,
     /// The intake that is being dealt with, and how far.
     current: Option<(Intake, usize)>,
-}
-
-impl Inlet {
-    /// Drops what has waited longest.
-    fn drop_one(&mut self) {
-        if let Some(mut intake) = self.intakes.pop() {
-            intake.clear();
-            let _ = self.returned.push(intake);
-        }
-    }
 }
 
 /// The hub and its mailboxes.
@@ -136,9 +126,6 @@ impl<S: Storage> Runner<S> {
             }
             gate.lifecycle.hub_begins();
             self.gate = None;
-            if planted!("dropped wait") {
-                self.inlets.iter_mut().for_each(Inlet::drop_one);
-            }
         }
         self.hub.absorb(now);
         let count = self.inlets.len();

@@ -32,6 +32,8 @@ enum Event {
     Begin,
     /// A successor, the one of that number, hears something.
     Heard(u64, PredecessorEvent),
+    /// The predecessor hears `ready`.
+    Ready(u64),
     /// The predecessor hears `taken`.
     Taken(u64),
     Kill(Side),
@@ -301,6 +303,11 @@ impl World {
                     self.hear(event)?;
                 }
             }
+            Event::Ready(number) => {
+                if self.old.is_some() && self.new.as_ref().is_some_and(|new| new.number == number) {
+                    self.send(PredecessorEvent::Yours);
+                }
+            }
             Event::Taken(number) => self.retire(number),
             Event::Kill(side) => self.kill(side, now)?,
             Event::Restart => self.restart()?,
@@ -334,8 +341,7 @@ impl World {
         self.new = Some(New { server, succession, number, is_taken: false, is_released: false });
         self.heard_at = self.network.now();
         let ready = self.span(1, 40);
-        self.heard_at = self.heard_at.after(ready);
-        self.send(PredecessorEvent::Yours);
+        self.schedule(ready, Event::Ready(number));
         self.reach(Step::Ready);
         Ok(())
     }

@@ -16,7 +16,8 @@ pub(crate) struct Arguments {
     /// Run this one world
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Which world: `http`, `streams` (disk streams through crashes) or `restarts` (disk streams through hot restarts)
+    /// Which world: `http`, `streams` (disk streams through crashes), `restarts` (hot restarts, two servers at a time) or
+    /// `sequential` (restarts of one server after the other)
     #[arg(long, value_name = "NAME", default_value = "http")]
     world: String,
     /// Print what happens, event by event

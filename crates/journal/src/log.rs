@@ -189,6 +189,12 @@ impl<D: Disk> Log<D> {
         Arc::clone(self.shared.extent())
     }
 
+    /// Where the directory is, for messages.
+    #[must_use]
+    pub fn place(&self) -> String {
+        self.disk.place()
+    }
+
     /// How durable writes are made.
     #[must_use]
     pub fn write_method(&self) -> WriteMethod {

@@ -28,6 +28,9 @@
 //! | `unsynced duplicate` | hub | a duplicate is acknowledged although its original is not durable |
 //! | `previous tenant` | a shard | mail for a connection that is gone reaches the next one in its slot |
 //! | `early sight` | hub | a subscriber sees a message before it is durable, and its publisher hears nothing |
+//! | `early opening` | server | a successor opens the streams before its predecessor has released them; there are no locks |
+//! | `early release` | server | a predecessor goes on acknowledging when it has released the streams; there are no locks |
+//! | `dropped wait` | server | what a shard gathered while the streams were being opened is dropped |
 //! | `missing sync` | simulated disk | a durable write comes back before it is durable |
 
 /// Whether this build contains the planted bugs at all.

@@ -1,10 +1,12 @@
 //! Runs worlds by their seeds: `stilling-sim --seed 42 --verbose`, `stilling-sim --seeds 100000 --from 5000`.
 #![allow(clippy::print_stdout, reason = "a program for people")]
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, ValueEnum};
+use stilling_simulation::streams::succession::{self, Case};
 use stilling_simulation::{Failure, http, streams};
 
 /// Which world is run.
@@ -14,8 +16,10 @@ enum World {
     Http,
     /// Disk streams through crashes, restarts and disk trouble.
     Streams,
-    /// Disk streams through restarts under load alone.
+    /// Hot restarts: predecessor and successor at the same time, over every case of a matrix.
     Restarts,
+    /// Disk streams through restarts of one server after the other.
+    Sequential,
 }
 
 /// Runs a deterministic world.
@@ -47,6 +51,8 @@ struct Run {
     /// What was checked in it.
     checks: u64,
     details: String,
+    /// The case of a matrix that it was.
+    case: Option<Case>,
 }
 
 impl World {
@@ -55,14 +61,20 @@ impl World {
             World::Http => {
                 let report = http::run(seed, &http::Options { verbose })?;
                 let details = format!("{report:#?}");
-                return Ok(Run { checks: report.answers, details, text: report.text });
+                return Ok(Run { checks: report.answers, details, text: report.text, case: None });
             }
             World::Streams => streams::Bias::Mixed,
-            World::Restarts => streams::Bias::Restarts,
+            World::Sequential => streams::Bias::Restarts,
+            World::Restarts => {
+                let report = succession::run(seed, verbose)?;
+                let details = format!("{}\n{:#?}\n{:#?}", report.case, report.events, report.totals);
+                let (checks, case) = (report.totals.acknowledged, Some(report.case));
+                return Ok(Run { checks, details, text: report.text, case });
+            }
         };
         let report = streams::run(seed, &streams::Options { bias, verbose })?;
         let details = format!("{:#?}\n{:#?}\n{:?}", report.events, report.totals, report.report);
-        Ok(Run { checks: report.totals.acknowledged, details, text: report.text })
+        Ok(Run { checks: report.totals.acknowledged, details, text: report.text, case: None })
     }
 
     fn name(self) -> String {
@@ -76,14 +88,18 @@ fn main() -> ExitCode {
     stilling_ring::planted::choose(planted.map(|name| &*name.leak()));
     let (from, seeds) = seed.map_or((from, seeds), |seed| (seed, 1));
     // Worlds contain jobs that panic on purpose, and their failures are reported below.
-    std::panic::set_hook(Box::new(|_| ()));
+    if seeds > 1 {
+        std::panic::set_hook(Box::new(|_| ()));
+    }
     let start = Instant::now();
     let mut checks = 0;
+    let mut cases: BTreeMap<Case, u64> = BTreeMap::new();
     for seed in from..from.saturating_add(seeds) {
         match world.run(seed, verbose) {
             Ok(run) => {
                 run.text.iter().for_each(|line| println!("{line}"));
                 checks += run.checks;
+                run.case.into_iter().for_each(|case| *cases.entry(case).or_default() += 1);
                 if seeds == 1 {
                     println!("{}", run.details);
                 }
@@ -99,6 +115,7 @@ fn main() -> ExitCode {
             }
         }
     }
+    cases.iter().for_each(|(case, count)| println!("{count} worlds: {case}"));
     println!("{seeds} worlds, {checks} checked answers, all well, in {:.1?}", start.elapsed());
     ExitCode::SUCCESS
 }

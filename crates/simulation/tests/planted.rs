@@ -5,6 +5,7 @@
 use std::panic;
 
 use stilling_ring::planted;
+use stilling_simulation::streams::succession;
 use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, streams, unread};
 
 /// Seeds within which a bug has to be found.
@@ -42,6 +43,9 @@ const ON_DISK: [&str; 15] = [
     "untold segment",
 ];
 
+/// Bugs that show where one server takes over from another, beside that of the message ids.
+const IN_HAND_OVERS: [&str; 4] = ["early opening", "early release", "dropped wait", "forgotten window"];
+
 type World = fn(u64) -> Option<Failure>;
 
 fn echo_world(seed: u64) -> Option<Failure> {
@@ -64,6 +68,10 @@ fn streams_world(seed: u64) -> Option<Failure> {
     streams::run(seed, &streams::Options::default()).err()
 }
 
+fn succession_world(seed: u64) -> Option<Failure> {
+    succession::run(seed, false).err()
+}
+
 fn first_failure(bug: Option<&'static str>, world: World) -> Option<Failure> {
     planted::choose(bug);
     (0..SEEDS).find_map(world)
@@ -80,7 +88,8 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
     let seen_unread = found(UNREAD, unread_world);
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
-    let without = [http_world, echo_world, moving_world, unread_world, streams_world]
+    let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
+    let without = [http_world, echo_world, moving_world, unread_world, streams_world, succession_world]
         .map(|world: World| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
@@ -88,5 +97,6 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
     assert!(seen_unread, "{UNREAD}");
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
-    assert_eq!(without, [None, None, None, None, None]);
+    assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
+    assert_eq!(without, [None, None, None, None, None, None]);
 }

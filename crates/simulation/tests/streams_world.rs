@@ -6,7 +6,7 @@ use stilling_simulation::streams::{Bias, Events, Options, StreamsReport, Totals,
 const SEEDS: u64 = 150;
 
 fn report(seed: u64, bias: Bias) -> StreamsReport {
-    let world = if bias == Bias::Mixed { "streams" } else { "restarts" };
+    let world = if bias == Bias::Mixed { "streams" } else { "sequential" };
     let replay = format!("replay: cargo xtask sim --world {world} --seed {seed} --verbose");
     let options = Options { bias, verbose: false };
     run(seed, &options).unwrap_or_else(|failure| panic!("{failure}\n{replay}"))

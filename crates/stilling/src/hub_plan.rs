@@ -5,18 +5,16 @@ use std::thread::{self, Thread};
 use std::time::Instant;
 
 use stilling_engine::cores;
-use stilling_hub::{Now, Threads, UnixNanos};
-use stilling_journal::disk::Disk;
-use stilling_journal::disk::file::FileDisk;
+use stilling_hub::{Now, UnixNanos};
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Config as LogConfig, Limits, LockError, Log as StreamLog, OpenError};
+use stilling_journal::{Config as LogConfig, Limits, LockError, OpenError};
 use stilling_ring::{Time, Wake};
 
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
 use crate::hub::{
-    self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, StartGate, SteppedJournal, StreamFolder,
-    Streams, Surroundings,
+    self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, SharedDisks, SimulatedStore, StartGate,
+    SteppedHub, SteppedJournal, SteppedThreads, StreamFolder, StreamStore, Streams, Surroundings,
 };
 use crate::lifecycle::{Calendar, EndUnless, Lifecycle, ReleaseOnDrop};
 use crate::log::Log;
@@ -26,8 +24,8 @@ use crate::settings::{self, StreamConfig};
 use crate::syslog::Rules;
 
 /// The hub, its streams opened, or checked if another server has them still.
-pub(crate) struct HubPlan<D: Disk = FileDisk> {
-    opened: Streams<D>,
+pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
+    opened: Streams<S>,
     /// The thread that opens the streams when the predecessor has released them.
     opening_thread: OpeningThread,
     report: fn(&str),
@@ -62,8 +60,8 @@ pub fn hub_in_memory(
 const NOT_RELEASED: &str = "the server before this one has not released it yet";
 
 /// The server before this one, as far as its streams are concerned.
-#[derive(Clone, Copy)]
-pub(crate) enum Predecessor {
+#[derive(Clone, Copy, Debug)]
+pub enum Predecessor {
     /// There is none: streams that another process has are an error.
     None,
     /// It serves, and hands over. What happens to the streams is reported by this function.
@@ -96,19 +94,78 @@ pub fn hub_on_simulated_disks(
     overview: &Overview,
     lifecycle: &Arc<Lifecycle>,
 ) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
+    let threads = SteppedThreads::default();
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
-    let log = LogConfig { created_ns: lifecycle.unix_nanos(Time::ZERO), ..storage.log };
-    let open =
-        |hub, _| Streams::simulated(hub, storage.disks, (log, storage.limits)).map_err(ServeError::Streams);
+    let created_ns = lifecycle.unix_nanos(Time::ZERO);
+    let store = SimulatedStore {
+        disks: SharedDisks::new(storage.disks.to_vec()),
+        log: LogConfig { created_ns, ..storage.log },
+        limits: storage.limits,
+        threads: threads.clone(),
+    };
+    let open = |hub, _| Streams::open(hub, store, created_ns).map_err(ServeError::Streams);
     let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
-    let mut stepped = None;
-    let (desks, _) = plan.start_with(shards, overview, lifecycle, None, |logs, limits, wake| {
-        let (threads, journal) = hub::start_stepped(logs, limits, (wake, storage.now))?;
-        stepped = Some(journal);
-        Ok(threads)
-    })?;
-    let journal = stepped.ok_or_else(|| ServeError::Threads(std::io::ErrorKind::NotFound.into()))?;
-    Ok((desks, journal))
+    let assembled = plan.assemble(shards, (overview, lifecycle), None, storage.now, None)?;
+    let journal = threads.take_journals().pop();
+    let journal = journal.ok_or_else(|| ServeError::Threads(std::io::ErrorKind::NotFound.into()))?;
+    Ok((assembled.desks, journal))
+}
+
+/// How a simulated server of several, of which each takes over from the one before it, gets its hub.
+#[derive(Clone, Debug)]
+pub struct SimulatedSuccession {
+    /// A disk for each stream on disk, in their order; shared by all servers.
+    pub disks: SharedDisks,
+    /// How each of them is kept.
+    pub log: LogConfig,
+    /// The memory between hub and journal.
+    pub limits: Limits,
+    /// What the journal's clock says at the beginning.
+    pub now: Instant,
+    /// The server before this one.
+    pub predecessor: Predecessor,
+    /// Wakes the hub, if that is not in the first shard.
+    pub hub_wake: Option<Arc<Wake>>,
+}
+
+/// The hub of a simulated server that takes over from another one, and is succeeded.
+pub struct SimulatedHub {
+    /// One for each shard.
+    pub desks: Vec<HubDesk>,
+    /// The hub, if it is not in the first shard.
+    pub hub: Option<SteppedHub>,
+    /// What else the server does beside its shards.
+    pub threads: SteppedThreads,
+}
+
+/// A hub whose streams are released to a successor, on simulated disks. The caller runs everything in steps.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn hub_in_succession(
+    streams: &[StreamConfig],
+    succession: SimulatedSuccession,
+    shards: &[Arc<Wake>],
+    overview: &Overview,
+    lifecycle: &Arc<Lifecycle>,
+) -> Result<SimulatedHub, ServeError> {
+    let threads = SteppedThreads::default();
+    let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
+    let created_ns = lifecycle.unix_nanos(Time::ZERO);
+    let (log, limits, predecessor) = (succession.log, succession.limits, succession.predecessor);
+    let store = SimulatedStore { disks: succession.disks, log, limits, threads: threads.clone() };
+    let open = |hub, _| open_streams(predecessor, hub, store, created_ns).map_err(ServeError::Streams);
+    let plan = HubPlan { secret: [1, 2, 3], ..HubPlan::with(&hub, HubThread::Shard, open)? };
+    let closers = Closers::Stepped { lifecycle: Arc::clone(lifecycle), threads: threads.clone() };
+    let assembled = plan.assemble(
+        shards,
+        (overview, lifecycle),
+        Some(&closers),
+        succession.now,
+        succession.hub_wake.as_ref(),
+    )?;
+    let hub = assembled.runner.map(|runner| SteppedHub::new(runner, Arc::clone(lifecycle)));
+    Ok(SimulatedHub { desks: assembled.desks, hub, threads })
 }
 
 impl HubPlan {
@@ -140,15 +197,8 @@ impl HubPlan {
             if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
                 return Err(ServeError::Data(shortage));
             }
-            let folder = StreamFolder { path: config.data.clone(), write_method: config.write_method };
-            let opened = match predecessor {
-                Predecessor::None => Streams::open(hub, folder, size_max, now_ns),
-                Predecessor::Runs(_) => Streams::held(hub, folder, size_max),
-                Predecessor::Ends(_) => match Streams::open(hub.clone(), folder.clone(), size_max, now_ns) {
-                    Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, folder, size_max),
-                    outcome => outcome,
-                },
-            };
+            let folder = StreamFolder::new(config.data.clone(), config.write_method, size_max);
+            let opened = open_streams(predecessor, hub, folder, now_ns);
             opened.map_err(ServeError::Streams)
         })?;
         Ok(HubPlan { report, ..plan })
@@ -162,17 +212,46 @@ impl HubPlan {
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
     ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
-        self.start_with(shards, overview, lifecycle, closers, hub::start_threads)
+        let sleeper = Arc::new(OnceLock::<Thread>::new());
+        let wake = wake_of(&sleeper);
+        let own = self.has_thread.then_some(&wake);
+        let Assembled { desks, runner } =
+            self.assemble(shards, (overview, lifecycle), closers, Instant::now(), own)?;
+        let Some(mut runner) = runner else { return Ok((desks, None)) };
+        let lifecycle = Arc::clone(lifecycle);
+        let run = move || {
+            // Dropped last: the streams' locks go before.
+            let _release = ReleaseOnDrop(Arc::clone(&lifecycle));
+            // Without the hub all who publish would wait: the server ends, also when it panics.
+            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
+            let began = Instant::now();
+            runner.run(&wake, || Now {
+                unix_ns: lifecycle.unix_nanos(Time::ZERO),
+                steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            });
+            guard.served = true;
+            drop(runner);
+        };
+        let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let _ = sleeper.set(thread.thread().clone());
+        Ok((desks, Some(thread)))
     }
 }
 
-impl<D: Disk> HubPlan<D> {
+/// A hub that is put together.
+struct Assembled {
+    desks: Vec<HubDesk>,
+    /// The hub, if it is not at the desk of the first shard.
+    runner: Option<Runner<LazyJournal>>,
+}
+
+impl<S: StreamStore> HubPlan<S> {
     /// A plan for streams that `open` opens; its second argument is the longest message.
     fn with(
         config: &settings::HubConfig,
         hub_thread: HubThread,
-        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Streams<D>, ServeError>,
-    ) -> Result<HubPlan<D>, ServeError> {
+        open: impl FnOnce(stilling_hub::HubConfig, usize) -> Result<Streams<S>, ServeError>,
+    ) -> Result<HubPlan<S>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
         let streams: Vec<_> = config.streams.iter().map(hub::stream_config).collect();
@@ -220,31 +299,21 @@ impl<D: Disk> HubPlan<D> {
         wake_of(&self.opening_thread)
     }
 
-    /// As [`start`](HubPlan::start), with the journal started by `start_journal`.
-    fn start_with(
+    /// Puts the hub together: for a thread that is woken by `own`, or at the desk of the first shard. `now` is the journal's
+    /// time.
+    fn assemble(
         self,
         shards: &[Arc<Wake>],
-        overview: &Overview,
-        lifecycle: &Arc<Lifecycle>,
+        (overview, lifecycle): (&Overview, &Arc<Lifecycle>),
         closers: Option<&Closers>,
-        start_journal: impl FnOnce(Vec<StreamLog<D>>, Limits, &Arc<Wake>) -> std::io::Result<Threads>,
-    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
-        let HubPlan {
-            opened,
-            opening_thread,
-            report,
-            users,
-            syslog,
-            payload_size_max,
-            has_thread,
-            secret,
-            log,
-            ..
-        } = self;
+        now: Instant,
+        own: Option<&Arc<Wake>>,
+    ) -> Result<Assembled, ServeError> {
+        let HubPlan { opened, opening_thread, report, users, syslog, payload_size_max, secret, log, .. } =
+            self;
         let [key, other_key, id] = secret;
-        let sleeper = Arc::new(OnceLock::<Thread>::new());
-        let wake = if has_thread { wake_of(&sleeper) } else { Arc::clone(&shards[0]) };
-        let (ports, mailboxes, inlets) = hub::connect(shards, &wake);
+        let wake = own.unwrap_or(&shards[0]);
+        let (ports, mailboxes, inlets) = hub::connect(shards, wake);
         let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
         let waits = opened.are_held();
@@ -252,8 +321,8 @@ impl<D: Disk> HubPlan<D> {
             lifecycle.hub_waits();
         }
         lifecycle.hold_streams();
-        let around = Surroundings { wake: &wake, lifecycle, opening_thread: &opening_thread, report };
-        let hub = opened.start(mailboxes, shards.len(), (key, started_ns), &around, start_journal)?;
+        let around = Surroundings { wake, lifecycle, opening_thread: &opening_thread, report };
+        let hub = opened.start(mailboxes, shards.len(), (key, started_ns, now), &around)?;
         // Nobody else sets it.
         let _ = overview.hub.set(hub.counters());
         let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
@@ -270,7 +339,7 @@ impl<D: Disk> HubPlan<D> {
         let info = hub::info(id, users.are_any(), payload_size_max);
         let mut desks = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {
-            let runner = if has_thread { None } else { runner.take() };
+            let runner = if own.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.desks[number]);
             let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
             let desk = desk.with_syslog(&syslog);
@@ -279,24 +348,24 @@ impl<D: Disk> HubPlan<D> {
                 None => desk,
             });
         }
-        let Some(mut runner) = runner else { return Ok((desks, None)) };
-        let lifecycle = Arc::clone(lifecycle);
-        let run = move || {
-            // Dropped last: the streams' locks go before.
-            let _release = ReleaseOnDrop(Arc::clone(&lifecycle));
-            // Without the hub all who publish would wait: the server ends, also when it panics.
-            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
-            let began = Instant::now();
-            runner.run(&wake, || Now {
-                unix_ns: lifecycle.unix_nanos(Time::ZERO),
-                steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            });
-            guard.served = true;
-            drop(runner);
-        };
-        let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
-        let _ = sleeper.set(thread.thread().clone());
-        Ok((desks, Some(thread)))
+        Ok(Assembled { desks, runner })
+    }
+}
+
+/// The streams of a server with such a predecessor.
+fn open_streams<S: StreamStore>(
+    predecessor: Predecessor,
+    hub: stilling_hub::HubConfig,
+    store: S,
+    created_ns: UnixNanos,
+) -> Result<Streams<S>, OpenError> {
+    match predecessor {
+        Predecessor::None => Streams::open(hub, store, created_ns),
+        Predecessor::Runs(_) => Streams::held(hub, store),
+        Predecessor::Ends(_) => match Streams::open(hub.clone(), store.clone(), created_ns) {
+            Err(OpenError::Lock(LockError::Held { .. })) => Streams::held(hub, store),
+            outcome => outcome,
+        },
     }
 }
 

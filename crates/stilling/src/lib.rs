@@ -64,9 +64,15 @@ pub use stilling_workers::{Growth, QueueTarget};
 /// What a server is put together from, for those who put it together otherwise, as the simulator does. A program that
 /// serves HTTP needs none of it but [`HttpCounters`](parts::HttpCounters), to read an [`Overview`].
 pub mod parts {
+    pub use crate::hand_over::succession::{PredecessorEvent, Retirement, Succession, SuccessionAction};
     pub use crate::http::parts::*;
-    pub use crate::hub::{HubDesk, SteppedJournal};
-    pub use crate::hub_plan::{SimulatedStorage, hub_in_memory, hub_on_simulated_disks};
+    pub use crate::hub::{
+        HubDesk, SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads,
+    };
+    pub use crate::hub_plan::{
+        Predecessor, SimulatedHub, SimulatedStorage, SimulatedSuccession, hub_in_memory, hub_in_succession,
+        hub_on_simulated_disks,
+    };
     pub use crate::lifecycle::{Calendar, Lifecycle, Phase};
 }
 

@@ -144,7 +144,7 @@ impl Lifecycle {
     }
 
     /// A shard accepts from now on.
-    pub(crate) fn shard_began(&self) {
+    pub fn shard_began(&self) {
         self.began.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
     }

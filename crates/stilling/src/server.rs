@@ -29,6 +29,7 @@ use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
 use crate::exposure::{self, Endpoint, Exposure, is_loopback};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
+use crate::hand_over::succession::Succession;
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Held, Porter, Process};
 use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
 use crate::hub::{Closers, DeskCounters, HubDesk};
@@ -170,7 +171,7 @@ impl Server {
         told.extend(plan.as_ref().map(HubPlan::wake));
         let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
         if arrival.as_ref().is_some_and(Arrival::has_old) {
-            lifecycle.begin_succession(if app.is_some() { Stage::Before } else { Stage::Beside });
+            Succession::begin(&lifecycle, app.is_some());
         }
         let porter = match arrival {
             Some(arrival) => {
@@ -347,7 +348,7 @@ impl Server {
         staff.pool.start().map_err(ServeError::Threads)?;
         if let Some(plan) = plan {
             let (threads, closing) = mpsc::channel();
-            let closers = Closers { lifecycle: Arc::clone(&staff.lifecycle), threads };
+            let closers = Closers::Threads { lifecycle: Arc::clone(&staff.lifecycle), threads };
             staff.closing = Some(closing);
             let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
             seats.iter_mut().zip(desks).for_each(|(seat, desk)| seat.hub = Some(desk));

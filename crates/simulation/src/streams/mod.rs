@@ -19,6 +19,7 @@ mod ledger;
 mod message;
 mod server;
 mod setting;
+pub mod succession;
 mod wire;
 mod world;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use stilling::Overview;
 use stilling::http::{Routes, Timeouts};
 use stilling::parts::{
-    Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves, SimulatedStorage,
-    SteppedJournal, hub_on_simulated_disks,
+    Calendar, Door, HttpConfig, HttpCounters, HttpService, HubDesk, JobOutcome, Lifecycle, Serves,
+    SimulatedStorage, SteppedJournal, hub_on_simulated_disks,
 };
 use stilling::settings::StreamConfig;
 use stilling_engine::counters::Counters;
@@ -17,7 +17,7 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Config as LogConfig, Limits as JournalLimits};
 use stilling_ring::{Time, Wake};
 use stilling_wire::http1::Limits;
-use stilling_workers::Pool;
+use stilling_workers::{Lane, Pool};
 
 use crate::driver::SimDriver;
 use crate::network::{Network, SimSocket};
@@ -64,7 +64,7 @@ pub(super) struct Server {
     pub(super) hangs_until: Time,
 }
 
-struct Node {
+pub(super) struct Node {
     shard: SimShard,
     /// What it waits for, if it sleeps.
     asleep: Option<Wait>,
@@ -77,14 +77,18 @@ pub(super) fn listen(network: &Network, shards: usize) -> Sockets {
     (0..shards).map(pair).collect()
 }
 
-impl Server {
-    /// Opens the streams and starts. If they cannot be opened, the sockets stay with the caller.
-    pub(super) fn start(
-        plan: &Plan,
-        network: &Network,
-        disks: &[SimulatedDisk],
-        sockets: Sockets,
-    ) -> Result<Server, (Sockets, String)> {
+/// What a server is put together from, but for its hub.
+pub(super) struct Frame {
+    drivers: Vec<SimDriver>,
+    lanes: Vec<Lane<JobOutcome>>,
+    engine: Config,
+    pub(super) wakes: Vec<Arc<Wake>>,
+    pub(super) overview: Arc<Overview>,
+    pub(super) lifecycle: Arc<Lifecycle>,
+}
+
+impl Frame {
+    pub(super) fn new(plan: &Plan, network: &Network) -> Frame {
         let drivers: Vec<SimDriver> =
             (0..plan.shards).map(|_| SimDriver::with_buffers(network, plan.buffers)).collect();
         let wake = |driver: &SimDriver| {
@@ -116,27 +120,49 @@ impl Server {
             rates: Default::default(),
             volumes: Arc::default(),
         });
+        Frame { drivers, lanes, engine, wakes, overview, lifecycle }
+    }
+
+    /// The shards, with these desks. They do not listen yet.
+    pub(super) fn nodes(self, plan: &Plan, network: &Network, desks: Vec<HubDesk>) -> Vec<Node> {
+        let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(desks).enumerate();
+        let node = |(number, (((driver, lane), wake), desk)): (usize, (((SimDriver, _), _), _))| {
+            let counters = Arc::clone(&self.overview.http[number]);
+            let (see, life) = (Arc::clone(&self.overview), Arc::clone(&self.lifecycle));
+            let service =
+                HttpService::new(plan.http(&self.engine), lane, counters, see, life).with_hub(Some(desk));
+            let counters = Arc::clone(&self.overview.engines[number]);
+            let shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, counters);
+            Node { shard, asleep: None }
+        };
+        parts.map(node).collect()
+    }
+}
+
+impl Server {
+    /// Opens the streams and starts. If they cannot be opened, the sockets stay with the caller.
+    pub(super) fn start(
+        plan: &Plan,
+        network: &Network,
+        disks: &[SimulatedDisk],
+        sockets: Sockets,
+    ) -> Result<Server, (Sockets, String)> {
+        let frame = Frame::new(plan, network);
         let log = LogConfig { segment_size: plan.segment_size, ..LogConfig::default() };
         let now = instant(plan.origin, network.now());
         let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
-        let hub = hub_on_simulated_disks(&plan.streams, storage, &wakes, &overview, &lifecycle);
+        let hub =
+            hub_on_simulated_disks(&plan.streams, storage, &frame.wakes, &frame.overview, &frame.lifecycle);
         let (desks, journal) = match hub {
             Ok(opened) => opened,
             Err(error) => return Err((sockets, error.to_string())),
         };
-        let parts = drivers.into_iter().zip(lanes).zip(wakes).zip(desks).zip(sockets).enumerate();
-        let mut nodes = Vec::new();
-        for (number, ((((driver, lane), wake), desk), (http, nats))) in parts {
-            let counters = Arc::clone(&overview.http[number]);
-            let (see, life) = (Arc::clone(&overview), Arc::clone(&lifecycle));
-            let service =
-                HttpService::new(plan.http(&engine), lane, counters, see, life).with_hub(Some(desk));
-            let counters = Arc::clone(&overview.engines[number]);
-            let mut shard = Shard::new(driver, service, engine.clone(), network.clock(), wake, counters);
+        let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
+        let mut nodes = frame.nodes(plan, network, desks);
+        for (node, (http, nats)) in nodes.iter_mut().zip(sockets) {
             for socket in [http, nats] {
-                shard.listen(socket, false).map_err(|error| (Vec::new(), error.to_string()))?;
+                node.listen(socket).map_err(|error| (Vec::new(), error))?;
             }
-            nodes.push(Node { shard, asleep: None });
         }
         let (disk_latency, origin) = (plan.disk_latency, plan.origin);
         let (writes_at, reads_at, hangs_until) = (None, None, Time::ZERO);
@@ -168,7 +194,7 @@ impl Server {
     pub(super) fn run(&mut self, now: Time, random: &mut SplitMix64) -> Result<bool, String> {
         let mut any = false;
         for (number, node) in self.nodes.iter_mut().enumerate() {
-            any |= node.run(now, number)?;
+            any |= node.run(now, number > 0)?;
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);
@@ -187,32 +213,19 @@ impl Server {
 
     /// When something is to be done next, as far as it is known here.
     pub(super) fn wakes_at(&self) -> Option<Time> {
-        let limit = |node: &Node| match node.asleep {
-            Some(Wait::Until(at)) => Some(at),
-            _ => None,
-        };
         let span = self.journal.writer.due_at().saturating_duration_since(self.origin);
         let writes_at = self.writes_at.unwrap_or(Time::ZERO.after(span));
-        self.nodes.iter().filter_map(limit).chain([writes_at]).chain(self.reads_at).min()
+        self.nodes.iter().filter_map(Node::wakes_at).chain([writes_at]).chain(self.reads_at).min()
     }
 
     /// Whether every shard has stopped with nothing left.
     pub(super) fn has_stopped(&mut self) -> bool {
-        self.nodes.iter_mut().all(|node| node.shard.is_stopped() && node.shard.driver().tokens_in_use() == 0)
+        self.nodes.iter_mut().all(Node::has_stopped)
     }
 
     /// Every connection has ended with one reason, and nothing of it is left.
     pub(super) fn check_end(&mut self) -> Result<(), String> {
-        for node in &mut self.nodes {
-            node.shard.audit()?;
-            node.shard.driver().assert_drained();
-            let counters = node.shard.counters();
-            let (accepted, closed) = (counters.accepted.get(), counters.closed_total());
-            if accepted != closed + counters.refused_full.get() {
-                return Err(format!("{accepted} connections accepted, {closed} closed with a reason"));
-            }
-        }
-        Ok(())
+        self.nodes.iter_mut().try_for_each(Node::check_end)
     }
 
     /// The shards and the hub are gone at once, with all their memory; what the hub had handed over is still with the journal.
@@ -228,7 +241,7 @@ pub(super) fn instant(origin: Instant, now: Time) -> Instant {
 }
 
 /// Does a step of one of the journal's workers when its time has come, and sets the time of the next one.
-fn step(
+pub(super) fn step(
     due: &mut Option<Time>,
     now: Time,
     (not_before, latency): (Time, Duration),
@@ -247,8 +260,37 @@ fn step(
 }
 
 impl Node {
+    /// Accepts from a socket.
+    pub(super) fn listen(&mut self, socket: SimSocket) -> Result<(), String> {
+        self.shard.listen(socket, false).map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Until when it sleeps, if it does and that is known.
+    pub(super) fn wakes_at(&self) -> Option<Time> {
+        match self.asleep {
+            Some(Wait::Until(at)) => Some(at),
+            _ => None,
+        }
+    }
+
+    pub(super) fn has_stopped(&mut self) -> bool {
+        self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0
+    }
+
+    /// Every connection has ended with one reason, and nothing of it is left.
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        self.shard.audit()?;
+        self.shard.driver().assert_drained();
+        let counters = self.shard.counters();
+        let (accepted, closed) = (counters.accepted.get(), counters.closed_total());
+        if accepted != closed + counters.refused_full.get() {
+            return Err(format!("{accepted} connections accepted, {closed} closed with a reason"));
+        }
+        Ok(())
+    }
+
     /// Has the shard turn if it has a reason to: it is awake, its time has come, or its driver has news.
-    fn run(&mut self, now: Time, number: usize) -> Result<bool, String> {
+    pub(super) fn run(&mut self, now: Time, leaves_hub: bool) -> Result<bool, String> {
         if self.shard.is_stopped() && self.shard.driver().tokens_in_use() == 0 {
             self.asleep = Some(Wait::Forever);
             return Ok(false);
@@ -265,7 +307,7 @@ impl Node {
         self.asleep = None;
         self.shard.turn(false).map_err(|error| error.to_string())?;
         self.shard.audit()?;
-        if self.shard.is_stopped() && number > 0 {
+        if self.shard.is_stopped() && leaves_hub {
             self.shard.service().leave_hub();
         }
         Ok(true)

@@ -152,12 +152,12 @@ fn draw_bounds(segment_size: u64, random: &mut SplitMix64) -> Bounds {
 }
 
 /// Faults of the network that are seldom enough for work to get done.
-fn mild(random: &mut SplitMix64) -> Faults {
+pub(super) fn mild(random: &mut SplitMix64) -> Faults {
     let drawn = Faults::draw(random);
     Fault::ALL.into_iter().fold(drawn, |faults, fault| faults.with(fault, drawn.rate(fault) / 2))
 }
 
-fn streams(bounds: &[Bounds]) -> Vec<StreamConfig> {
+pub(super) fn streams(bounds: &[Bounds]) -> Vec<StreamConfig> {
     let stream = |(number, name): (usize, &&str)| {
         let stream = StreamConfig::new(*name, [format!("{name}.>")]);
         let Bounds { bytes, records } = bounds.get(number).copied().unwrap_or_default();

@@ -28,6 +28,7 @@
 //! | `door.rs` | the path: who may own it, how it changes hands |
 //! | `lock.rs` | who may begin where nobody is: one at a time |
 //! | `successor.rs` | asking for the listeners, at the start |
+//! | `succession.rs` | the steps as they change the life of both servers, no I/O |
 //! | `porter.rs` | the thread that finishes a take-over and waits for the next successor |
 //! | `activation.rs` | listeners from the parent process (sd_listen_fds(3)) |
 //!
@@ -42,6 +43,7 @@ pub mod limits;
 mod lock;
 pub mod message;
 mod porter;
+pub(crate) mod succession;
 mod successor;
 #[cfg(test)]
 mod tests;

@@ -28,8 +28,9 @@ use super::limits::{
 };
 use super::lock::StartLock;
 use super::message::{Message, SUCCEEDED, VERSION};
+use super::succession::{PredecessorEvent, Retirement, Succession};
 use super::{TakeOver, Waiting};
-use crate::lifecycle::{Lifecycle, Phase, Stage};
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::socket_file::SocketName;
 
 /// Ends the porter's wait: when the server's life changes, and when it is over.
@@ -122,6 +123,7 @@ pub(crate) struct Porter {
     door: Door,
     bell: Arc<Bell>,
     lifecycle: Arc<Lifecycle>,
+    succession: Succession,
     held: Held,
     /// How many shards are to begin before the server counts as ready.
     shards: usize,
@@ -145,7 +147,8 @@ impl Porter {
         let Waiting { config, old, lock, door, bell } = waiting;
         let look_again = Instant::now();
         lifecycle.accompany(old.is_some());
-        Porter { config, door, bell, lifecycle, held, shards, crew, lock, old, look_again }
+        let succession = Succession::new(Arc::clone(&lifecycle));
+        Porter { config, door, bell, lifecycle, succession, held, shards, crew, lock, old, look_again }
     }
 
     /// What ends it.
@@ -214,7 +217,7 @@ impl Porter {
                 self.wait_for_bell_until(Some(deadline.min(now + APP_READY_LOOK)));
             }
         }
-        self.lifecycle.reach(Stage::Beside);
+        self.succession.serve_beside();
         Ok(())
     }
 
@@ -256,18 +259,19 @@ impl Porter {
         // An old server that cannot be spoken to has gone: the next look tells.
         let _ = old.send(&Message::Ready, &[], deadline);
         match self.await_message(&old, YOURS, deadline, CONFIRM_TIMEOUT)? {
-            Incoming::Message(Message::Yours, _) => {}
+            Incoming::Message(Message::Yours, _) => self.succession.receive(PredecessorEvent::Yours),
             Incoming::Message(other, _) => return Err(unexpected(YOURS, &other)),
             Incoming::Ended | Incoming::Nothing => {
+                self.succession.receive(PredecessorEvent::Ended);
                 self.move_in()?;
                 self.take_socket_paths();
-                self.release_from_predecessor(false);
+                self.release_from_predecessor(PredecessorEvent::Ended, false);
                 self.lifecycle.accompany(false);
                 self.lifecycle.look_again();
                 self.tell(&format!("{process} ended while it handed over: went on without it"));
                 return Ok(());
             }
-        }
+        };
         self.check_life()?;
         self.move_in()?;
         let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
@@ -292,7 +296,7 @@ impl Porter {
             let at = || net::local_addr(listener).map_or("a new address".to_owned(), |at| at.to_string());
             listens.map_err(|error| HandOverError::system(format!("listen on {}", at()))(error))?;
         }
-        self.lifecycle.reach(Stage::Alone);
+        self.succession.taken();
         Ok(())
     }
 
@@ -307,8 +311,8 @@ impl Porter {
     }
 
     /// The server before this one has released streams and datagram sockets, or has ended.
-    fn release_from_predecessor(&mut self, has_successor: bool) {
-        self.lifecycle.reach(Stage::Released);
+    fn release_from_predecessor(&mut self, event: PredecessorEvent, has_successor: bool) {
+        self.succession.receive(event);
         if !has_successor {
             self.forget_predecessor();
         }
@@ -316,7 +320,7 @@ impl Porter {
 
     /// Removes what is left of the predecessor's files. A successor under way replaces them itself, at any moment.
     fn forget_predecessor(&mut self) {
-        if self.lifecycle.has_reached(Stage::Released) {
+        if self.succession.is_over() {
             self.held.sockets.iter_mut().for_each(SocketName::forget_predecessor);
         }
     }
@@ -441,12 +445,10 @@ impl Porter {
     /// open.
     fn retire(mut self, successor: Channel) {
         self.held.listeners.clear();
-        self.lifecycle.hand_over();
+        let mut retirement = Retirement::begin(Arc::clone(&self.lifecycle));
         self.send_on();
-        let mut has_released = false;
         while !self.bell.is_over() {
-            if !has_released && !self.lifecycle.holds_streams() {
-                has_released = true;
+            if retirement.releases() {
                 // A successor that has gone need not hear it.
                 let _ = successor.send(&Message::Released, &[], Instant::now() + MOVE_TIMEOUT);
             }
@@ -579,7 +581,7 @@ impl Porter {
         match old.receive_now("nothing") {
             Ok(Incoming::Nothing) => Ok(()),
             Ok(Incoming::Message(Message::Released, _)) => {
-                self.release_from_predecessor(has_successor);
+                self.release_from_predecessor(PredecessorEvent::Released, has_successor);
                 Ok(())
             }
             // It had not heard `taken` in time and goes on.
@@ -587,7 +589,7 @@ impl Porter {
             // Whatever else it says, it has nothing more to say.
             Ok(Incoming::Ended | Incoming::Message(..)) | Err(_) => {
                 self.old = None;
-                self.release_from_predecessor(has_successor);
+                self.release_from_predecessor(PredecessorEvent::Ended, has_successor);
                 self.lifecycle.accompany(has_successor);
                 self.lifecycle.look_again();
                 Ok(())

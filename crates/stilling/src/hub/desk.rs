@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::{RecvFlags, Shutdown, recv, recvfrom};
 use stilling_engine::Token;
@@ -14,11 +13,11 @@ use stilling_hub::{Now, UnixNanos};
 use stilling_ring::Time;
 use stilling_wire::nats::{Info, Limits};
 
+use super::closing::Closers;
 use super::lazy_journal::LazyJournal;
-use super::limits::{CLOSE_LOOK, UDP_LEFT_MAX};
+use super::limits::UDP_LEFT_MAX;
 use super::port::{HubMail, Port};
 use super::runner::Runner;
-use crate::lifecycle::{Lifecycle, Phase, ReleaseOnDrop};
 use crate::nats::Users;
 use crate::syslog::{Rules, SETTLED_PER_TURN, SyslogDesk};
 
@@ -56,39 +55,6 @@ pub struct HubDesk {
     closers: Option<Closers>,
     /// What waits of syslog has had its part of this turn's room.
     has_settled: bool,
-}
-
-/// Where threads are reported that bring a hub to its end.
-#[derive(Clone)]
-pub(crate) struct Closers {
-    pub(crate) lifecycle: Arc<Lifecycle>,
-    pub(crate) threads: mpsc::Sender<JoinHandle<()>>,
-}
-
-impl Closers {
-    fn close(&self, mut runner: Runner<LazyJournal>, began: Now) {
-        let release = ReleaseOnDrop(Arc::clone(&self.lifecycle));
-        let lifecycle = Arc::clone(&self.lifecycle);
-        let work = move || {
-            // Dropped last: the streams' locks go before.
-            let _release = release;
-            let from = Instant::now();
-            while !runner.is_done() && lifecycle.phase() != Phase::Stopping {
-                let elapsed_ns = u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let unix_ns = lifecycle.unix_nanos(Time::ZERO);
-                runner.turn(Now { unix_ns, steady_ns: began.steady_ns.saturating_add(elapsed_ns) });
-                if runner.is_quiet() {
-                    std::thread::park_timeout(CLOSE_LOOK);
-                }
-            }
-            drop(runner);
-        };
-        // Without a thread the hub ends here, with what it has written; nothing else was acknowledged.
-        if let Ok(thread) = std::thread::Builder::new().name("hub-close".to_owned()).spawn(work) {
-            // The server waits for it at its end.
-            let _ = self.threads.send(thread);
-        }
-    }
 }
 
 /// What one shard's sessions have seen.

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use stilling_hub::{Opening, Recovered, Resumed, Storage, Threads, UnixNanos};
+use stilling_hub::{Opening, Storage, Threads, UnixNanos};
 use stilling_journal::{Answer, Batch, Chunk, ReadOrder, Retention, StreamIndex};
 use stilling_ring::Receiver;
 
-use super::opened::{OpenedStream, OpeningEvent, OpeningJob, begin_opening};
+use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
 
 /// The journal's threads, which know only the streams on disk; the hub numbers all. Streams that are opened together have
 /// their threads together: one group, unless some can be opened only later.
@@ -40,7 +40,7 @@ pub(super) enum JournalState {
     /// All streams are open.
     Open,
     /// The directory is made with the first record.
-    Absent(Box<OpeningJob>),
+    Absent(DeferredOpening),
     Opening(Receiver<OpeningEvent>),
     /// The opening thread has panicked, or could not be started.
     Dead,
@@ -109,10 +109,10 @@ impl LazyJournal {
         if !matches!(self.state, JournalState::Absent(_)) {
             return;
         }
-        let JournalState::Absent(job) = std::mem::replace(&mut self.state, JournalState::Dead) else {
+        let JournalState::Absent(begin) = std::mem::replace(&mut self.state, JournalState::Dead) else {
             return;
         };
-        match begin_opening(*job, None) {
+        match begin() {
             Ok(events) => self.state = JournalState::Opening(events),
             Err(error) => self.fail(&format!("cannot start a thread: {error}").into()),
         }
@@ -138,13 +138,11 @@ impl LazyJournal {
                     self.state = JournalState::Open;
                 }
             }
-            Some(OpeningEvent::Absent(job)) => {
-                for (stream, &number) in job.streams.iter().zip(&self.of_hub) {
-                    let resumed = Resumed { created_ns: job.created_ns, ..Resumed::default() };
-                    let empty = Recovered::new(stream, job.key, resumed);
+            Some(OpeningEvent::Absent(empty, begin)) => {
+                for (&number, empty) in self.of_hub.iter().zip(empty) {
                     self.openings.push_back((number as StreamIndex, Opening::Opened(empty)));
                 }
-                self.state = JournalState::Absent(job);
+                self.state = JournalState::Absent(begin);
             }
             None if is_over => {
                 self.state = JournalState::Dead;

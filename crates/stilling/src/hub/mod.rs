@@ -18,25 +18,26 @@ use stilling_wire::nats::Info;
 
 use crate::settings;
 
+mod closing;
 mod desk;
 mod lazy_journal;
 pub(crate) mod limits;
 mod opened;
+mod opening;
 pub(crate) mod parting;
 mod port;
 mod runner;
 mod stepped;
 
+pub(crate) use closing::{Closers, ClosingHub};
+pub(crate) use desk::DeskCounters;
 pub use desk::HubDesk;
-pub(crate) use desk::{Closers, DeskCounters};
 pub(crate) use lazy_journal::LazyJournal;
-pub(crate) use opened::{
-    OpeningThread, RECORD_EXTRA_MAX, StreamFolder, Streams, Surroundings, start_threads,
-};
+pub(crate) use opened::{OpeningThread, RECORD_EXTRA_MAX, StreamFolder, StreamStore, Streams, Surroundings};
 pub(crate) use port::{HubMail, Port};
 pub(crate) use runner::{Runner, StartGate, connect};
-pub use stepped::SteppedJournal;
-pub(crate) use stepped::start_stepped;
+pub(crate) use stepped::SimulatedStore;
+pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads};
 
 /// The version of nats-server whose features clients may expect.
 const NATS_VERSION: &str = "2.10.0";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use stilling_engine::Token;
 use stilling_hub::{Deliveries, Intake, Request, Traits};
-use stilling_ring::{Receiver, Sender, Wake, mailbox};
+use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 /// What a connection hears from the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +110,9 @@ impl Port {
 
     /// Whether the hub has not begun yet, so that nothing comes back for now.
     pub(crate) fn set_gathering(&mut self, is_gathering: bool) {
+        if planted!("dropped wait") && self.is_gathering && !is_gathering {
+            self.intake.iter_mut().for_each(Intake::clear);
+        }
         self.is_gathering = is_gathering;
     }
 

@@ -1,33 +1,205 @@
-//! The journal of a simulated server: no threads, on simulated disks.
+//! What a simulated server runs in steps instead of on threads: the journal on simulated disks, the opening of streams, and a
+//! hub beside the shards.
 
+use std::fmt;
 use std::io;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
-use stilling_hub::Threads;
+use stilling_hub::{Now, StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::simulated::SimulatedDisk;
-use stilling_journal::{Journal, Limits, Log, Replay, ReplayWorker, Worker};
-use stilling_ring::Wake;
+use stilling_journal::{
+    Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Recovery, Replay, ReplayWorker, Worker,
+};
+use stilling_ring::{Time, Wake};
 
 use super::limits::READ_ORDERS_MAX;
+use super::opened::StreamStore;
+use super::opening::Opening;
+use super::{ClosingHub, LazyJournal, Runner};
+use crate::lifecycle::{Lifecycle, ReleaseOnDrop};
 
 /// The journal's two threads as steps, for a simulation.
 #[derive(Debug)]
 pub struct SteppedJournal {
+    /// Which streams it has, numbered as on disk.
+    pub streams: Vec<usize>,
     /// Writes batches.
     pub writer: Worker<SimulatedDisk>,
     /// Reads records.
     pub reader: ReplayWorker<SimulatedDisk>,
 }
 
-/// As [`start_threads`](super::opened::start_threads), without threads.
-pub(crate) fn start_stepped(
-    logs: Vec<Log<SimulatedDisk>>,
-    limits: Limits,
-    (wake, now): (&Arc<Wake>, Instant),
-) -> io::Result<(Threads, SteppedJournal)> {
-    let sources = logs.iter().map(Log::source).collect();
-    let (journal, writer) = Journal::stepped(logs, limits, wake, now)?;
-    let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
-    Ok((Threads::new(journal, replay), SteppedJournal { writer, reader }))
+/// What else a simulated server would have on threads of its own. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct SteppedThreads(Arc<Mutex<Begun>>);
+
+/// Threads that the server has begun since they were taken last.
+#[derive(Default)]
+struct Begun {
+    journals: Vec<SteppedJournal>,
+    opening: Option<SteppedOpening>,
+    closing: Option<SteppedHub>,
+}
+
+impl fmt::Debug for Begun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Begun").field("journals", &self.journals).finish_non_exhaustive()
+    }
+}
+
+impl SteppedThreads {
+    fn begun<R>(&self, act: impl FnOnce(&mut Begun) -> R) -> R {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Journals that were started since the last call.
+    #[must_use]
+    pub fn take_journals(&self) -> Vec<SteppedJournal> {
+        self.begun(|begun| std::mem::take(&mut begun.journals))
+    }
+
+    /// The opening that began since the last call.
+    #[must_use]
+    pub fn take_opening(&self) -> Option<SteppedOpening> {
+        self.begun(|begun| begun.opening.take())
+    }
+
+    /// The hub that a shard has left for it to come to its end.
+    #[must_use]
+    pub fn take_closing(&self) -> Option<SteppedHub> {
+        self.begun(|begun| begun.closing.take())
+    }
+
+    pub(super) fn close(&self, hub: ClosingHub) {
+        self.begun(|begun| begun.closing = Some(SteppedHub(hub)));
+    }
+}
+
+/// The thread that opens streams, as steps.
+pub struct SteppedOpening(Opening<SimulatedStore>);
+
+impl SteppedOpening {
+    /// Does what there is to do at `now`. Returns how long nothing is to be done; none at the end.
+    pub fn step(&mut self, now: Instant) -> Option<Duration> {
+        self.0.step(now)
+    }
+}
+
+/// A hub beside the shards, as steps.
+pub struct SteppedHub(ClosingHub);
+
+impl SteppedHub {
+    pub(crate) fn new(runner: Runner<LazyJournal>, lifecycle: Arc<Lifecycle>) -> SteppedHub {
+        SteppedHub(ClosingHub::new(runner, lifecycle))
+    }
+
+    /// Does what there is to do at `now`. Returns whether the hub goes on.
+    pub fn turn(&mut self, lifecycle: &Lifecycle, now: Time) -> bool {
+        self.0.turn(Now { unix_ns: lifecycle.unix_nanos(now), steady_ns: now.as_nanos() })
+    }
+
+    /// Whether there is nothing to do until the hub is woken.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.0.runner.is_quiet()
+    }
+
+    /// How long it may sleep although nothing wakes it.
+    #[must_use]
+    pub fn looks_again_in(&self) -> Option<Duration> {
+        self.0.runner.looks_again_in()
+    }
+
+    /// Ends the hub. When the journals are closed, what is returned is to be dropped: that releases the streams.
+    #[must_use]
+    pub fn end(self) -> SteppedRelease {
+        SteppedRelease { _release: self.0.into_release() }
+    }
+}
+
+/// Releases the streams when it is dropped.
+pub struct SteppedRelease {
+    _release: ReleaseOnDrop,
+}
+
+/// Streams on simulated disks, one for each.
+#[derive(Clone, Debug)]
+pub(crate) struct SimulatedStore {
+    pub(crate) disks: SharedDisks,
+    pub(crate) log: LogConfig,
+    pub(crate) limits: Limits,
+    pub(crate) threads: SteppedThreads,
+}
+
+/// The disks of all servers of a simulated machine; a crash replaces a disk. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct SharedDisks(Arc<Mutex<Vec<SimulatedDisk>>>);
+
+impl SharedDisks {
+    /// A disk for each stream on disk, in their order.
+    #[must_use]
+    pub fn new(disks: Vec<SimulatedDisk>) -> SharedDisks {
+        SharedDisks(Arc::new(Mutex::new(disks)))
+    }
+
+    /// The disks of now.
+    #[must_use]
+    pub fn all(&self) -> Vec<SimulatedDisk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces all of them.
+    pub fn replace(&self, disks: Vec<SimulatedDisk>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = disks;
+    }
+
+    fn one(&self, number: usize) -> Result<SimulatedDisk, OpenError> {
+        self.all().get(number).cloned().ok_or_else(|| OpenError::Disk {
+            place: format!("simulated disk {number}"),
+            source: io::ErrorKind::NotFound.into(),
+        })
+    }
+}
+
+impl StreamStore for SimulatedStore {
+    type Disk = SimulatedDisk;
+
+    fn exists(&self) -> bool {
+        true
+    }
+
+    fn check(&self, number: usize, stream: &StreamConfig) -> Result<(), OpenError> {
+        Preview::of(self.disks.one(number)?, &stream.name).map(|_| ())
+    }
+
+    fn open(
+        &self,
+        number: usize,
+        stream: &StreamConfig,
+        created_ns: UnixNanos,
+    ) -> Result<(Log<SimulatedDisk>, Recovery), OpenError> {
+        Log::open(self.disks.one(number)?, &stream.name, LogConfig { created_ns, ..self.log })
+    }
+
+    fn start(
+        &self,
+        logs: Vec<(usize, Log<SimulatedDisk>)>,
+        wake: &Arc<Wake>,
+        now: Instant,
+    ) -> io::Result<Threads> {
+        let (streams, logs): (Vec<usize>, Vec<Log<SimulatedDisk>>) = logs.into_iter().unzip();
+        let sources = logs.iter().map(Log::source).collect();
+        let (journal, writer) = Journal::stepped(logs, self.limits, wake, now)?;
+        let (replay, reader) = Replay::stepped(sources, READ_ORDERS_MAX, Arc::clone(wake));
+        self.threads.begun(|begun| begun.journals.push(SteppedJournal { streams, writer, reader }));
+        Ok(Threads::new(journal, replay))
+    }
+
+    fn run(opening: Opening<SimulatedStore>) -> io::Result<Option<Thread>> {
+        let threads = opening.store().threads.clone();
+        threads.begun(|begun| begun.opening = Some(SteppedOpening(opening)));
+        Ok(None)
+    }
 }

@@ -2,7 +2,10 @@
 
 use stilling_hub::{Door, Intake, Loss, Publication, Request, Traits};
 use stilling_journal::{Batch, Record};
+use stilling_ring::mailbox;
 
+use super::super::limits::OPEN_LOOK;
+use super::super::opening::{EventSender, OpeningEvent};
 use super::super::runner::connect;
 use super::*;
 use crate::lifecycle::Calendar;
@@ -10,11 +13,11 @@ use crate::lifecycle::Calendar;
 const KEY: HashKey = HashKey(1, 2);
 
 fn folder_at(data: &Path) -> StreamFolder {
-    StreamFolder { path: data.to_owned(), write_method: WriteMethodChoice::Auto }
+    StreamFolder::new(data.to_owned(), WriteMethodChoice::Auto, 1024)
 }
 
 fn open(data: &Path) -> Streams {
-    Streams::open(HubConfig::default(), folder_at(data), 1024, 0).expect("it opens")
+    Streams::open(HubConfig::default(), folder_at(data), 0).expect("it opens")
 }
 
 /// A hub whose thread is this one.
@@ -41,7 +44,7 @@ impl TestHub {
             opening_thread: &opening_thread,
             report: |_| (),
         };
-        let hub = streams.start(outlets, 1, (KEY, 0), &around, start_threads)?;
+        let hub = streams.start(outlets, 1, (KEY, 0, Instant::now()), &around)?;
         Ok(TestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
     }
 
@@ -137,7 +140,7 @@ fn held_streams_are_opened_when_they_are_released() {
     let folder = tempfile::tempdir().expect("a directory");
     keep(folder.path(), 3);
     let predecessor = open(folder.path());
-    let held = Streams::held(HubConfig::default(), folder_at(folder.path()), 1024).expect("it is readable");
+    let held = Streams::held(HubConfig::default(), folder_at(folder.path())).expect("it is readable");
     let mut stage = TestHub::of(held).expect("it starts");
     assert!(!stage.hub.storage_mut().is_open());
     stage.hub.storage_mut().refuse_until_open("it is not released");
@@ -163,7 +166,7 @@ fn held_streams_that_cannot_be_written_are_refused() {
     let folder = tempfile::tempdir().expect("a directory");
     let file = folder.path().join("file");
     fs::write(&file, "in the way").expect("our folder");
-    let error = Streams::held(HubConfig::default(), folder_at(&file), 1024).err().expect("it is refused");
+    let error = Streams::held(HubConfig::default(), folder_at(&file)).err().expect("it is refused");
     assert!(error.to_string().contains("Not a directory"), "{error}");
 }
 
@@ -183,29 +186,27 @@ fn a_deduplication_window_that_cannot_be_read_is_told_at_the_start() {
     assert!(error.to_string().contains("cannot read") && error.to_string().contains("events"), "{error}");
 }
 
-/// An event is never dropped: the opening thread waits until the hub has taken those before it.
+/// An event is never dropped: it waits until the hub has taken those before it.
 #[test]
 fn an_event_waits_for_room() {
     const EVENTS: usize = 3;
-    let wake = Arc::new(Wake::new(|| ()));
-    let (mut events, mut opened) = mailbox(1);
-    let opening = thread::spawn(move || {
-        for stream in 0..EVENTS {
-            let failed = vec![(stream, "a reason".into())];
-            send(&mut events, OpeningEvent::Round { threads: None, opened: Vec::new(), failed }, &wake);
-        }
-    });
+    let (events, mut opened) = mailbox(1);
+    let mut events = EventSender::new(events, Arc::new(Wake::new(|| ())));
+    let mut sent = 0;
     let mut streams = Vec::new();
     while streams.len() < EVENTS {
-        assert!(!opened.is_closed() || !opened.is_empty(), "dropped behind {streams:?}");
+        while sent < EVENTS && events.flush() {
+            let failed = vec![(sent, "a reason".into())];
+            events.send(OpeningEvent::Round { threads: None, opened: Vec::new(), failed });
+            sent += 1;
+        }
         match opened.pop() {
             Some(OpeningEvent::Round { failed, .. }) => {
                 streams.extend(failed.iter().map(|&(stream, _)| stream));
             }
-            Some(OpeningEvent::Absent(_)) => panic!("nothing is absent"),
-            None => thread::park_timeout(OPEN_LOOK),
+            Some(OpeningEvent::Absent(..)) => panic!("nothing is absent"),
+            None => assert!(events.flush(), "there is room"),
         }
     }
     assert_eq!(streams, [0, 1, 2]);
-    opening.join().expect("it ends");
 }

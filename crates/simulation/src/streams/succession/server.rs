@@ -1,0 +1,294 @@
+//! One of the servers of a hand-over: shards, hub, opening and journals, run step by step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use stilling::Overview;
+use stilling::parts::{
+    Lifecycle, Predecessor, SharedDisks, SimulatedHub, SimulatedSuccession, SteppedHub, SteppedJournal,
+    SteppedOpening, SteppedRelease, SteppedThreads, hub_in_succession,
+};
+use stilling_journal::Config as LogConfig;
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_ring::{Time, Wake};
+
+use super::HubPlace;
+use crate::network::Network;
+use crate::random::SplitMix64;
+use crate::streams::disks::{self, Cut};
+use crate::streams::server::{Frame, Node, Plan, instant, step};
+
+/// Between two turns of a hub that comes to its end beside the shards.
+const CLOSE_LOOK: Duration = Duration::from_millis(2);
+
+/// A server that runs.
+pub(super) struct Server {
+    nodes: Vec<Node>,
+    pub(super) lifecycle: Arc<Lifecycle>,
+    overview: Arc<Overview>,
+    threads: SteppedThreads,
+    has_own_hub: bool,
+    hub: Option<RunningHub>,
+    opening: Option<(Time, SteppedOpening)>,
+    journals: Vec<RunningJournal>,
+    /// The hub has ended: from then on the journals are closed, and then the streams released.
+    sealing: Option<(Time, Option<SteppedRelease>)>,
+    is_sealed_by_shard: bool,
+    origin: Instant,
+    disk_latency: Duration,
+}
+
+/// A hub beside the shards.
+struct RunningHub {
+    hub: SteppedHub,
+    due: Option<Time>,
+    /// How it is woken: one that has been left by its shard looks from time to time.
+    bell: Option<Bell>,
+}
+
+#[derive(Clone)]
+struct Bell {
+    wake: Arc<Wake>,
+    has_rung: Arc<AtomicBool>,
+}
+
+struct RunningJournal {
+    journal: SteppedJournal,
+    writes_at: Option<Time>,
+    reads_at: Option<Time>,
+}
+
+impl Server {
+    pub(super) fn start(
+        plan: &Plan,
+        network: &Network,
+        disks: &SharedDisks,
+        (place, predecessor): (HubPlace, Predecessor),
+    ) -> Result<Server, String> {
+        let frame = Frame::new(plan, network);
+        let bell = (place == HubPlace::Own).then(|| {
+            let has_rung = Arc::new(AtomicBool::new(false));
+            let rings = Arc::clone(&has_rung);
+            Bell { wake: Arc::new(Wake::new(move || rings.store(true, Ordering::Release))), has_rung }
+        });
+        let succession = SimulatedSuccession {
+            disks: disks.clone(),
+            log: LogConfig { segment_size: plan.segment_size, ..LogConfig::default() },
+            limits: plan.journal,
+            now: instant(plan.origin, network.now()),
+            predecessor,
+            hub_wake: bell.as_ref().map(|bell| Arc::clone(&bell.wake)),
+        };
+        let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
+        let opened = hub_in_succession(&plan.streams, succession, &frame.wakes, &overview, &lifecycle);
+        let SimulatedHub { desks, hub, threads } = opened.map_err(|error| error.to_string())?;
+        frame.wakes.iter().for_each(|_| lifecycle.shard_began());
+        let due = Some(network.now());
+        Ok(Server {
+            nodes: frame.nodes(plan, network, desks),
+            lifecycle,
+            overview,
+            threads,
+            has_own_hub: hub.is_some(),
+            hub: hub.map(|hub| RunningHub { hub, due, bell }),
+            opening: None,
+            journals: Vec::new(),
+            sealing: None,
+            is_sealed_by_shard: false,
+            origin: plan.origin,
+            disk_latency: plan.disk_latency,
+        })
+    }
+
+    /// Every shard accepts at an address.
+    pub(super) fn listen(
+        &mut self,
+        network: &Network,
+        address: &crate::network::Address,
+    ) -> Result<(), String> {
+        self.nodes.iter_mut().try_for_each(|node| node.listen(network.listen(address.clone(), 64, None)))
+    }
+
+    /// Runs whatever has something to do now. Nothing of a disk is done before `hangs_until`. Returns whether anything was done.
+    pub(super) fn run(
+        &mut self,
+        now: Time,
+        hangs_until: Time,
+        random: &mut SplitMix64,
+    ) -> Result<bool, String> {
+        let mut any = false;
+        for node in &mut self.nodes {
+            any |= node.run(now, true)?;
+        }
+        self.begin_threads(now);
+        any |= self.run_hub(now, random);
+        let is_left = self.hub.is_none() && self.sealing.is_none() && !self.journals.is_empty();
+        if is_left && !self.is_sealed_by_shard && !self.has_own_hub && self.has_stopped() {
+            // The hub went with its shard; the end of the process releases the streams.
+            self.is_sealed_by_shard = true;
+            self.seal_soon(now, None, random);
+            any = true;
+        }
+        let at = instant(self.origin, now);
+        if let Some((due, opening)) = &mut self.opening
+            && now >= hangs_until.max(*due)
+        {
+            any = true;
+            match opening.step(at) {
+                Some(span) => *due = now.after(span),
+                None => self.opening = None,
+            }
+        }
+        self.begin_threads(now);
+        for RunningJournal { journal, writes_at, reads_at } in &mut self.journals {
+            any |= step(writes_at, now, (hangs_until, self.disk_latency), random, |act| {
+                if act {
+                    journal.writer.turn(at);
+                    return true;
+                }
+                journal.writer.has_work() || journal.writer.due_at() <= at
+            });
+            any |= step(reads_at, now, (Time::ZERO, self.disk_latency), random, |act| {
+                if act { journal.reader.turn() } else { journal.reader.has_work() }
+            });
+        }
+        if let Some((due, _)) = &self.sealing
+            && now >= hangs_until.max(*due)
+        {
+            any = true;
+            let release = self.sealing.take();
+            for RunningJournal { mut journal, .. } in self.journals.drain(..) {
+                while journal.writer.turn(at) {}
+                drop(journal.reader);
+                // A frozen stream is not sealed; its server has reported it.
+                drop(journal.writer.close());
+            }
+            drop(release);
+        }
+        Ok(any)
+    }
+
+    /// What the server has begun beside its shards.
+    fn begin_threads(&mut self, now: Time) {
+        let running = |journal| RunningJournal { journal, writes_at: None, reads_at: None };
+        self.journals.extend(self.threads.take_journals().into_iter().map(running));
+        if let Some(opening) = self.threads.take_opening() {
+            self.opening = Some((now, opening));
+        }
+        if let Some(hub) = self.threads.take_closing() {
+            self.hub = Some(RunningHub { hub, due: Some(now), bell: None });
+        }
+    }
+
+    fn seal_soon(&mut self, now: Time, release: Option<SteppedRelease>, random: &mut SplitMix64) {
+        let span = random.between(10, self.disk_latency.as_micros() as u64);
+        self.sealing = Some((now.after(Duration::from_micros(span)), release));
+    }
+
+    fn run_hub(&mut self, now: Time, random: &mut SplitMix64) -> bool {
+        let Some(RunningHub { hub, due, bell }) = &mut self.hub else { return false };
+        let is_woken = bell.as_ref().is_some_and(|bell| bell.has_rung.swap(false, Ordering::AcqRel));
+        if !is_woken && due.is_none_or(|at| at > now) {
+            return false;
+        }
+        if let Some(bell) = bell {
+            bell.wake.unpark();
+        }
+        if !hub.turn(&self.lifecycle, now) {
+            if let Some(RunningHub { hub, .. }) = self.hub.take() {
+                self.seal_soon(now, Some(hub.end()), random);
+            }
+            return true;
+        }
+        *due = match bell {
+            _ if !hub.is_quiet() => Some(now),
+            None => Some(now.after(CLOSE_LOOK)),
+            Some(bell) => {
+                bell.wake.park();
+                if hub.is_quiet() { hub.looks_again_in().map(|span| now.after(span)) } else { Some(now) }
+            }
+        };
+        true
+    }
+
+    /// When something is to be done next, as far as it is known here.
+    pub(super) fn wakes_at(&self, hangs_until: Time) -> Option<Time> {
+        let nodes = self.nodes.iter().filter_map(Node::wakes_at);
+        let hub = self.hub.as_ref().and_then(|hub| hub.due);
+        let opening = self.opening.as_ref().map(|(due, _)| hangs_until.max(*due));
+        let sealing = self.sealing.as_ref().map(|(due, _)| hangs_until.max(*due));
+        let journals = self.journals.iter().flat_map(|running| {
+            let span = running.journal.writer.due_at().saturating_duration_since(self.origin);
+            [Some(running.writes_at.unwrap_or(Time::ZERO.after(span))), running.reads_at]
+        });
+        nodes.chain(hub).chain(opening).chain(sealing).chain(journals.flatten()).min()
+    }
+
+    /// Streams that are frozen.
+    pub(super) fn frozen(&self) -> u64 {
+        let hub = self.overview.hub.get();
+        hub.map_or(0, |hub| hub.streams.iter().map(|stream| stream.frozen.get()).sum())
+    }
+
+    /// How far it has come, for a failure.
+    pub(super) fn describe(&mut self) -> String {
+        format!(
+            "stopped {}, hub {:?}, journals {}, sealing {}, opening {}, wakes at {:?}",
+            self.has_stopped(),
+            self.hub.as_ref().map(|hub| hub.due),
+            self.journals.len(),
+            self.is_sealing(),
+            self.is_opening(),
+            self.wakes_at(Time::ZERO),
+        )
+    }
+
+    /// Whether the streams are being closed.
+    pub(super) fn is_sealing(&self) -> bool {
+        self.sealing.is_some()
+    }
+
+    /// Whether it has streams open.
+    pub(super) fn has_streams(&self) -> bool {
+        !self.journals.is_empty()
+    }
+
+    /// Whether an opening is under way.
+    pub(super) fn is_opening(&self) -> bool {
+        self.opening.is_some()
+    }
+
+    /// Whether every shard has stopped with nothing left.
+    pub(super) fn has_stopped(&mut self) -> bool {
+        self.nodes.iter_mut().all(Node::has_stopped)
+    }
+
+    /// Whether nothing is left of the hub and the streams.
+    pub(super) fn has_released(&self) -> bool {
+        self.hub.is_none() && self.sealing.is_none() && self.journals.is_empty()
+    }
+
+    pub(super) fn check_end(&mut self) -> Result<(), String> {
+        self.nodes.iter_mut().try_for_each(Node::check_end)
+    }
+
+    /// Everything of the server is gone at once; its journals somewhere within their next steps.
+    pub(super) fn kill(mut self, disks: &SharedDisks, now: Time, random: &mut SplitMix64) {
+        self.begin_threads(now);
+        let Server { nodes, hub, opening, journals, sealing, origin, .. } = self;
+        drop((nodes, hub, opening));
+        let at = instant(origin, now);
+        let mut all = disks.all();
+        for RunningJournal { journal, .. } in journals {
+            let streams = journal.streams.clone();
+            let held: Vec<SimulatedDisk> = streams.iter().map(|&stream| all[stream].clone()).collect();
+            let cut = match &sealing {
+                Some(_) => disks::seal(journal, &held, (Some(Cut::Kill), at), random),
+                None => disks::cut(journal, &held, (Cut::Kill, at), random),
+            };
+            streams.into_iter().zip(cut).for_each(|(stream, disk)| all[stream] = disk);
+        }
+        disks.replace(all);
+    }
+}

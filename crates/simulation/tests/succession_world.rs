@@ -1,0 +1,59 @@
+//! Hot restarts over every case of a matrix: nothing acknowledged is lost, and no publisher is left without an answer.
+
+use std::collections::BTreeMap;
+
+use stilling_simulation::streams::succession::{Case, SuccessionReport, run};
+
+fn report(seed: u64) -> SuccessionReport {
+    run(seed, false).unwrap_or_else(|failure| {
+        panic!("{failure}\nreplay: cargo xtask sim --world restarts --seed {seed} --verbose")
+    })
+}
+
+/// Row 4.37: with predecessor and successor at the same time, whichever is killed at whichever step and whatever the disks do,
+/// everything that was acknowledged is stored once, and every publication comes to its end.
+#[test]
+fn hot_restarts_lose_nothing_whichever_side_dies_and_whatever_the_disks_do() {
+    let mut killed: BTreeMap<_, u64> = BTreeMap::new();
+    let (mut taken, mut alone, mut released, mut restarts, mut frozen, mut unopened) = (0, 0, 0, 0, 0, 0);
+    let (mut duplicates, mut refused, mut records) = (0, 0, 0);
+    for seed in 0..Case::COUNT {
+        let SuccessionReport { case, totals, events, .. } = report(seed);
+        taken += events.taken;
+        alone += events.alone;
+        released += events.released;
+        restarts += events.restarts;
+        frozen += events.frozen;
+        unopened += events.unopened;
+        duplicates += totals.duplicates;
+        refused += totals.refused;
+        records += events.records;
+        if let Some(kill) = case.kill {
+            *killed.entry(kill).or_default() += events.killed;
+        }
+    }
+    assert_eq!(killed.len(), 10);
+    for (kill, count) in killed {
+        assert!(count > 0, "{kill:?} never occurred");
+    }
+    for (name, count) in [
+        ("taken over", taken),
+        ("gone on alone", alone),
+        ("released", released),
+        ("restarts", restarts),
+        ("frozen streams", frozen),
+        ("restarts with a full disk", unopened),
+        ("duplicates", duplicates),
+        ("refusals", refused),
+        ("records", records),
+    ] {
+        assert!(count > 0, "{name}: never in {} worlds", Case::COUNT);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_world() {
+    for seed in 1000..1010 {
+        assert_eq!(report(seed).report, report(seed).report);
+    }
+}

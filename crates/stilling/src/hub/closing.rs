@@ -1,0 +1,84 @@
+//! A hub that a shard has left to its successor: it comes to its end beside the shards, and then releases the streams.
+
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use stilling_hub::Now;
+use stilling_ring::Time;
+
+use super::lazy_journal::LazyJournal;
+use super::limits::CLOSE_LOOK;
+use super::runner::Runner;
+use super::stepped::SteppedThreads;
+use crate::lifecycle::{Lifecycle, Phase, ReleaseOnDrop};
+
+/// How hubs come to their end that a shard leaves.
+#[derive(Clone)]
+pub(crate) enum Closers {
+    /// On threads that are reported here.
+    Threads { lifecycle: Arc<Lifecycle>, threads: mpsc::Sender<JoinHandle<()>> },
+    /// In a simulation's steps.
+    Stepped { lifecycle: Arc<Lifecycle>, threads: SteppedThreads },
+}
+
+impl Closers {
+    pub(super) fn close(&self, runner: Runner<LazyJournal>, began: Now) {
+        match self {
+            Closers::Threads { lifecycle, threads } => {
+                let mut hub = ClosingHub::new(runner, Arc::clone(lifecycle));
+                let lifecycle = Arc::clone(lifecycle);
+                let work = move || {
+                    let from = Instant::now();
+                    let now = || {
+                        let elapsed_ns = u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                        let unix_ns = lifecycle.unix_nanos(Time::ZERO);
+                        Now { unix_ns, steady_ns: began.steady_ns.saturating_add(elapsed_ns) }
+                    };
+                    while hub.turn(now()) {
+                        if hub.runner.is_quiet() {
+                            std::thread::park_timeout(CLOSE_LOOK);
+                        }
+                    }
+                };
+                // Without a thread the hub ends here, with what it has written; nothing else was acknowledged.
+                if let Ok(thread) = std::thread::Builder::new().name("hub-close".to_owned()).spawn(work) {
+                    // The server waits for it at its end.
+                    let _ = threads.send(thread);
+                }
+            }
+            Closers::Stepped { lifecycle, threads } => {
+                threads.close(ClosingHub::new(runner, Arc::clone(lifecycle)));
+            }
+        }
+    }
+}
+
+/// A hub beside the shards, and the release of the streams behind its end.
+pub(crate) struct ClosingHub {
+    pub(super) runner: Runner<LazyJournal>,
+    lifecycle: Arc<Lifecycle>,
+    /// Dropped last: the streams' locks go before.
+    release: ReleaseOnDrop,
+}
+
+impl ClosingHub {
+    pub(super) fn new(runner: Runner<LazyJournal>, lifecycle: Arc<Lifecycle>) -> ClosingHub {
+        let release = ReleaseOnDrop(Arc::clone(&lifecycle));
+        ClosingHub { runner, lifecycle, release }
+    }
+
+    /// Does what there is to do now. Returns whether there may be more.
+    pub(super) fn turn(&mut self, now: Now) -> bool {
+        let goes_on = |hub: &ClosingHub| !hub.runner.is_done() && hub.lifecycle.phase() != Phase::Stopping;
+        if goes_on(self) {
+            self.runner.turn(now);
+        }
+        goes_on(self)
+    }
+
+    /// Ends the hub, and leaves the release.
+    pub(super) fn into_release(self) -> ReleaseOnDrop {
+        self.release
+    }
+}

@@ -1,5 +1,6 @@
 //! The NATS client protocol in the house: one session per connection, between the codec and the hub.
 
+mod assembly;
 pub(crate) mod limits;
 mod session;
 mod users;

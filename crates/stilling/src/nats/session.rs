@@ -18,9 +18,10 @@ use stilling_wire::nats::{
     ClientDecoder, ClientEvent, Connect, DecodeError, Fault, Limits, OK, PING, PONG, PublishHead, encode_err,
 };
 
+use super::assembly::Assembly;
 use super::limits::{
-    ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT,
-    AUTHENTICATION_TIMEOUT, HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
+    ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
+    HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
 use super::users::Access;
 use crate::http::HttpService;
@@ -81,31 +82,6 @@ enum Course {
     Mute(Time),
     /// A slow consumer: it gets nothing more but the end.
     Disconnected,
-}
-
-/// A message that comes in pieces.
-#[derive(Debug)]
-struct Assembly {
-    subject: Vec<u8>,
-    reply: Vec<u8>,
-    headers_size: usize,
-    size: usize,
-    body: Vec<u8>,
-    /// It is not wanted; what comes of it is forgotten.
-    is_refused: bool,
-    /// It has to be complete by then.
-    until: Time,
-}
-
-impl Assembly {
-    /// What its memory has to grow by before more of it comes.
-    fn growth(&self) -> usize {
-        let (capacity, wanted) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
-        if self.is_refused || wanted <= capacity {
-            return 0;
-        }
-        wanted.max(2 * capacity).min(self.size) - capacity
-    }
 }
 
 /// The last that a slow consumer is sent, as nats-server has it.
@@ -319,29 +295,14 @@ impl NatsSession {
     }
 
     fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut HouseIo<'_>) {
-        let subject = head.subject.as_bytes().to_vec();
-        let is_refused = !self.may_publish(&subject, io);
-        self.assembly = Some(Box::new(Assembly {
-            subject,
-            reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
-            headers_size: head.headers_size as usize,
-            size: head.size as usize,
-            body: Vec::new(),
-            is_refused,
-            until: io.now().after(ASSEMBLY_TIMEOUT),
-        }));
+        let is_refused = !self.may_publish(head.subject.as_bytes(), io);
+        self.assembly = Some(Box::new(Assembly::new(head, is_refused, io.now())));
         self.look_at(io.now().after(ASSEMBLY_TIMEOUT), io);
     }
 
     fn piece(&mut self, piece: &[u8], io: &mut HouseIo<'_>) {
-        let Some(assembly) = self.assembly.as_deref_mut().filter(|assembly| !assembly.is_refused) else {
-            return;
-        };
-        let before = assembly.body.capacity();
-        assembly.body.reserve_exact(before + assembly.growth() - assembly.body.len());
-        assembly.body.extend_from_slice(piece);
-        if let Some(hub) = io.service.hub.as_deref_mut() {
-            hub.assembled += assembly.body.capacity() - before;
+        if let Some(assembly) = self.assembly.as_deref_mut() {
+            assembly.add(piece, io.service);
         }
     }
 
@@ -349,18 +310,10 @@ impl NatsSession {
         let Some(assembly) = self.assembly.take() else { return };
         self.look_at(io.now().after(PING_EVERY), io);
         if !assembly.is_refused {
-            let (headers, payload) = assembly.body.split_at(assembly.headers_size.min(assembly.body.len()));
-            let publication = Publication {
-                door: Door::Nats,
-                subject: &assembly.subject,
-                reply: &assembly.reply,
-                headers,
-                payload,
-                ticket: None,
-            };
+            let publication = assembly.publication();
             self.ask(&Request::Publish(publication), io);
         }
-        forget(&assembly, self.token, io.service);
+        assembly.forget(self.token, io.service);
     }
 
     /// It says no more; what it has published is answered still.
@@ -594,7 +547,7 @@ impl NatsSession {
             hub.counters.slow_consumers.add(1);
         }
         if let Some(assembly) = self.assembly.take() {
-            forget(&assembly, self.token, service);
+            assembly.forget(self.token, service);
         }
         self.leave_hub(service);
     }
@@ -693,12 +646,4 @@ fn write_over(text: &mut Cow<'static, str>, by: impl Display) {
     text.clear();
     // A string takes everything.
     let _ = write!(text, "{by}");
-}
-
-/// The memory of an assembly is free again.
-fn forget(assembly: &Assembly, token: Token, service: &mut HttpService) {
-    if let Some(hub) = service.hub.as_deref_mut() {
-        hub.assembled -= assembly.body.capacity();
-        hub.beyond = hub.beyond.filter(|beyond| *beyond != token);
-    }
 }

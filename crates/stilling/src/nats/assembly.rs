@@ -1,0 +1,80 @@
+//! A message that comes in pieces: its memory grows with what has come, within what the shard allows.
+
+use stilling_engine::Token;
+use stilling_hub::{Door, Publication};
+use stilling_ring::Time;
+use stilling_wire::nats::PublishHead;
+
+use super::limits::{ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
+use crate::http::HttpService;
+
+/// A message that comes in pieces.
+#[derive(Debug)]
+pub(super) struct Assembly {
+    subject: Vec<u8>,
+    reply: Vec<u8>,
+    headers_size: usize,
+    size: usize,
+    body: Vec<u8>,
+    /// The client may not publish it; its pieces are dropped.
+    pub(super) is_refused: bool,
+    /// It has to be complete by then.
+    pub(super) until: Time,
+}
+
+impl Assembly {
+    pub(super) fn new(head: &PublishHead<'_>, is_refused: bool, now: Time) -> Assembly {
+        Assembly {
+            subject: head.subject.as_bytes().to_vec(),
+            reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
+            headers_size: head.headers_size as usize,
+            size: head.size as usize,
+            body: Vec::new(),
+            is_refused,
+            until: now.after(ASSEMBLY_TIMEOUT),
+        }
+    }
+
+    /// Bytes that its memory has to grow by before more of it is read.
+    pub(super) fn growth(&self) -> usize {
+        let (capacity, wanted) = (self.body.capacity(), (self.body.len() + ASSEMBLY_STEP).min(self.size));
+        if self.is_refused || wanted <= capacity {
+            return 0;
+        }
+        wanted.max(2 * capacity).min(self.size) - capacity
+    }
+
+    /// Adds a piece, and its memory to what the shard counts.
+    pub(super) fn add(&mut self, piece: &[u8], service: &mut HttpService) {
+        if self.is_refused {
+            return;
+        }
+        let before = self.body.capacity();
+        self.body.reserve_exact(before + self.growth() - self.body.len());
+        self.body.extend_from_slice(piece);
+        if let Some(hub) = service.hub.as_deref_mut() {
+            hub.assembled += self.body.capacity() - before;
+        }
+    }
+
+    /// The message, when all of it has come.
+    pub(super) fn publication(&self) -> Publication<'_> {
+        let (headers, payload) = self.body.split_at(self.headers_size.min(self.body.len()));
+        Publication {
+            door: Door::Nats,
+            subject: &self.subject,
+            reply: &self.reply,
+            headers,
+            payload,
+            ticket: None,
+        }
+    }
+
+    /// Takes its memory out of what the shard counts.
+    pub(super) fn forget(&self, token: Token, service: &mut HttpService) {
+        if let Some(hub) = service.hub.as_deref_mut() {
+            hub.assembled -= self.body.capacity();
+            hub.beyond = hub.beyond.filter(|beyond| *beyond != token);
+        }
+    }
+}

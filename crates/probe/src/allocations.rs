@@ -77,3 +77,26 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
+
+/// Rounds without an allocation, one behind the other, after which a program has shown that it allocates nothing.
+const CLEAN_ROUNDS: usize = 3;
+
+/// Repeats a round until three in a row have allocated nothing: what is allocated for each message is seen in all of them,
+/// what grows for good only in the rounds before.
+///
+/// # Errors
+/// The allocations of each round, if that has not happened within `rounds_max` rounds.
+pub fn settle_at_zero(rounds_max: usize, mut round: impl FnMut()) -> Result<(), Vec<u64>> {
+    let (mut counts, mut clean) = (Vec::with_capacity(rounds_max), 0);
+    while clean < CLEAN_ROUNDS {
+        if counts.len() == rounds_max {
+            return Err(counts);
+        }
+        let before = of_all_threads();
+        round();
+        let count = of_all_threads() - before;
+        clean = if count == 0 { clean + 1 } else { 0 };
+        counts.push(count);
+    }
+    Ok(())
+}

@@ -13,7 +13,7 @@ use std::time::Duration;
 use stilling::http::Routes;
 use stilling::settings::{Durability, HubConfig, Retention, StreamConfig};
 use stilling::{DriverChoice, HubThread, ServeConfig, Server};
-use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads};
+use stilling_probe::allocations::{Counting, leave_this_thread_out, of_all_threads, settle_at_zero};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -27,7 +27,6 @@ const WINDOWS: usize = 10;
 /// Rounds until everything that grows for good has grown.
 const WARM_UP: usize = 4;
 /// One of the pieces that go round may still have to grow to a size that only others had, and a segment may become full.
-/// What is allocated for each message is seen in every attempt.
 const ATTEMPTS: usize = 40;
 
 struct Client {
@@ -130,35 +129,23 @@ fn a_message_allocates_nothing_on(driver: DriverChoice, hub_thread: HubThread) {
             for _ in 0..WARM_UP {
                 round(&mut publisher, &mut subscriber, window.as_bytes());
             }
-            let mut allocated = || {
-                let before = of_all_threads();
-                round(&mut publisher, &mut subscriber, window.as_bytes());
-                of_all_threads() - before
-            };
-            let attempts: Vec<u64> =
-                (0..ATTEMPTS).map(|_| allocated()).take_while(|count| *count > 0).collect();
-            assert!(
-                attempts.len() < ATTEMPTS,
-                "{driver:?}, {hub_thread:?}, {stream}, {size} bytes: {attempts:?} for {} messages each",
-                WINDOW * WINDOWS
-            );
+            let settled =
+                settle_at_zero(ATTEMPTS, || round(&mut publisher, &mut subscriber, window.as_bytes()));
+            if let Err(counts) = settled {
+                let messages = WINDOW * WINDOWS;
+                panic!(
+                    "{driver:?}, {hub_thread:?}, {stream}, {size} bytes: {counts:?} for {messages} messages each"
+                );
+            }
         }
         let mut heard = Client::connect(address, "_INBOX.a.*");
         for stream in ["disk", "memory"] {
             for _ in 0..WARM_UP {
                 visits(address, stream, &mut heard);
             }
-            let mut allocated = || {
-                let before = of_all_threads();
-                visits(address, stream, &mut heard);
-                of_all_threads() - before
-            };
-            let attempts: Vec<u64> =
-                (0..ATTEMPTS).map(|_| allocated()).take_while(|count| *count > 0).collect();
-            assert!(
-                attempts.len() < ATTEMPTS,
-                "{driver:?}, {hub_thread:?}, {stream}: {attempts:?} for {WINDOW} connections each"
-            );
+            if let Err(counts) = settle_at_zero(ATTEMPTS, || visits(address, stream, &mut heard)) {
+                panic!("{driver:?}, {hub_thread:?}, {stream}: {counts:?} for {WINDOW} connections each");
+            }
         }
     });
     client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

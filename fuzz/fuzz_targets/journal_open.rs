@@ -6,10 +6,10 @@
 use libfuzzer_sys::fuzz_target;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::inspect::Inspection;
-use stilling_journal::{Batch, Config, From, Log, OpenError, Read, Record};
+use stilling_journal::{Batch, Config, From, Gap, Log, OpenError, Read, Record};
 
 const BLOCK: usize = 4096;
-const CONFIG: Config = Config { segment_size: 5 * BLOCK as u64 };
+const CONFIG: Config = Config { segment_size: 5 * BLOCK as u64, created_ns: 1 };
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&is_repaired, edits)) = bytes.split_first() else { return };
@@ -61,7 +61,7 @@ fn read_all(disk: &SimulatedDisk) -> bool {
     loop {
         match reader.read().expect("every file can be opened") {
             Read::End => break,
-            Read::Gap { first, last, .. } => {
+            Read::Gap(Gap { first, last, .. }) => {
                 assert!(first == next && last >= first);
                 next = last + 1;
             }

@@ -178,6 +178,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = chunk.get(0).map(|(sequence, ..)| sequence);
         let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
         stream.passed_over.removed += begin.saturating_sub(next);
+        // A round of retention reports its end only: a reader may meet before what it has removed so far.
+        stream.first = if begin > next { stream.first.max(begin) } else { stream.first };
         let has_begun = consumer.wanted.from != From::Sequence(next);
         (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
     }
@@ -269,7 +271,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let stream = &mut self.streams[consumer.wanted.stream];
             let count = gap.count();
             match gap.cause {
-                GapCause::Removed => stream.passed_over.removed += count,
+                GapCause::Removed => {
+                    stream.passed_over.removed += count;
+                    stream.first = stream.first.max(gap.last + 1);
+                }
                 GapCause::Damaged => stream.passed_over.damaged += count,
                 // A crash cut off a write that had not been acknowledged.
                 GapCause::Torn => {}

@@ -19,9 +19,13 @@ const REPLAY_ATTEMPTS: u32 = 5;
 /// How long a server may take to say where a stream begins whose oldest records it has removed.
 const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The part of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
+/// The parts of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
 /// write that the kill cut off.
 const ALLOWANCE: u64 = 4;
+
+/// Bytes of a batch, which may make a segment longer than its part of the bound: the longest message, 1 MiB, and what is
+/// stored beside it.
+const BATCH_SIZE_MAX: u64 = 1024 * 1024 + 128 * 1024;
 
 /// What was found in earlier lives.
 #[derive(Default)]
@@ -120,7 +124,7 @@ impl Judge {
         let Some(folder) = &plan.folder else { return Ok(()) };
         let bytes = victim::written(folder)
             .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
-        let least = bound.saturating_sub(bound / ALLOWANCE);
+        let least = bound.saturating_sub((bound / ALLOWANCE).max(BATCH_SIZE_MAX));
         if bytes < least {
             report.note("lost", || {
                 format!(

@@ -89,7 +89,7 @@ fn main() -> ExitCode {
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(EXIT_USAGE) };
         }
         Err(Stop::Settings(complaints)) => {
-            let _ = writeln!(std::io::stderr(), "stilling: {complaints}");
+            let _ = writeln!(std::io::stderr(), "stilling: {complaints}{}", complaints.hint());
             return complaints.status();
         }
     };
@@ -114,7 +114,8 @@ fn main() -> ExitCode {
             ExitCode::from(stop.map_or(1, journal::Stop::status))
         }
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "stilling: {error}");
+            let hint = error.downcast_ref().map_or("", settings::Complaints::hint);
+            let _ = writeln!(std::io::stderr(), "stilling: {error}{hint}");
             if error.is::<publish::Waiting>() {
                 ExitCode::from(EXIT_WAITING)
             } else if error.is::<InvalidArgument>() {

@@ -7,6 +7,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
@@ -14,8 +15,9 @@ use rustix::io::Errno;
 /// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
 const BESIDE: &str = ".next";
 
-/// Device and inode of a file.
-type Identity = (u64, u64);
+/// Device, inode and time of creation of a file. The number of an inode is given to another file as soon as the socket has
+/// been closed and its name removed.
+type Identity = (u64, u64, Option<SystemTime>);
 
 /// Which file a socket has, under whichever name.
 #[derive(Clone, Debug)]
@@ -129,5 +131,5 @@ impl Drop for SocketFile {
 
 fn file_identity(path: &Path) -> io::Result<Identity> {
     let metadata = fs::symlink_metadata(path)?;
-    Ok((metadata.dev(), metadata.ino()))
+    Ok((metadata.dev(), metadata.ino(), metadata.created().ok()))
 }

@@ -93,10 +93,19 @@ impl Complaints {
         Complaints(all)
     }
 
+    /// Whether something is wrong on the command line.
+    fn is_usage(&self) -> bool {
+        self.0.iter().any(|wrong| matches!(wrong.origin, Origin::Flag(_) | Origin::Default))
+    }
+
     /// The exit status: a usage error if the command line takes part in it, else a failure.
     pub(crate) fn status(&self) -> ExitCode {
-        let is_typed = |wrong: &Complaint| matches!(wrong.origin, Origin::Flag(_) | Origin::Default);
-        if self.0.iter().any(is_typed) { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+        if self.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
+    }
+
+    /// A last line for those who typed something wrong.
+    pub(crate) fn hint(&self) -> &'static str {
+        if self.is_usage() { "\nstilling: --help lists all options" } else { "" }
     }
 }
 

@@ -360,9 +360,14 @@ fn durable() -> Wrong {
     Wrong(400, 10000, "this server has no durable consumers: use an ordered consumer".to_owned())
 }
 
-/// A setting that this server does not have, by its name.
+/// Characters of a name that a client has sent, in the answer to it. The rest is left out.
+const NAME_SHOWN_MAX: usize = 100;
+
+/// A setting that this server does not have, by its name. The answer may be a header block, so nothing of the name may end
+/// its line.
 fn unsupported(setting: &str) -> Wrong {
-    bad_request(&format!("this server does not have {setting}"))
+    let shown: String = setting.chars().filter(|letter| !letter.is_control()).take(NAME_SHOWN_MAX).collect();
+    bad_request(&format!("this server does not have {shown}"))
 }
 
 fn too_many_reads() -> Wrong {

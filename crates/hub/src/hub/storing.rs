@@ -29,7 +29,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 Refusal::NoRoom { stream }
             } else {
                 self.patience.begin(now.steady_ns);
-                if !self.patience.is_hung() {
+                // The streams of other threads may be answered meanwhile, which ends the patience of all.
+                if !(self.patience.is_hung() || self.streams[number].stall.is_hung()) {
                     return Err(stalled);
                 }
                 Refusal::Hung { stream }

@@ -257,3 +257,16 @@ fn conditions_and_questions_that_are_not_known_are_refused() {
         assert!(question(&mut rig, "STREAM.MSG.GET.disk", request).contains(name));
     }
 }
+
+/// A name that a client has sent adds no line to the header block of the answer.
+#[test]
+fn the_name_of_an_unknown_field_stays_on_its_line() {
+    let mut rig = pulled("");
+    for heard in [
+        pull(&mut rig, r#"{"x\r\nForged: 1\r\n\r\n":1}"#),
+        pull(&mut rig, &format!(r#"{{"{}":1}}"#, "y".repeat(10_000))),
+    ] {
+        assert!(heard.contains("NATS/1.0 400 "), "{heard}");
+        assert!(!heard.contains("\r\nForged") && heard.len() < 300, "{heard}");
+    }
+}

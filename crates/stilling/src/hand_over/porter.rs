@@ -30,7 +30,7 @@ use super::lock::StartLock;
 use super::message::{Message, SUCCEEDED, VERSION};
 use super::succession::{PredecessorEvent, Retirement, Succession};
 use super::{TakeOver, Waiting};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, Phase, Stage};
 use crate::socket_file::SocketName;
 
 /// Ends the porter's wait: when the server's life changes, and when it is over.
@@ -186,7 +186,23 @@ impl Porter {
                 self.retire(successor);
                 Ok(())
             }
-            Ok(None) => Ok(()),
+            Ok(None) => {
+                self.end_without_successor();
+                Ok(())
+            }
+        }
+    }
+
+    /// A server that ends while the one before it has not released the streams stores what waits for them, so it hears of
+    /// the release until its own end.
+    fn end_without_successor(&mut self) {
+        if self.old.is_none() {
+            return;
+        }
+        self.held.listeners.clear();
+        self.door.close();
+        while self.old.is_some() && !self.bell.is_over() && !self.lifecycle.has_reached(Stage::Released) {
+            self.wait_for_bell_or_old(false);
         }
     }
 
@@ -452,13 +468,13 @@ impl Porter {
                 // A successor that has gone need not hear it.
                 let _ = successor.send(&Message::Released, &[], Instant::now() + MOVE_TIMEOUT);
             }
-            self.wait_for_bell_or_old();
+            self.wait_for_bell_or_old(true);
         }
         drop(successor);
     }
 
     /// While this server waits for its end, the one before it may still have the streams that this one is to release.
-    fn wait_for_bell_or_old(&mut self) {
+    fn wait_for_bell_or_old(&mut self, has_successor: bool) {
         let bell = PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN);
         let old = self.old.as_ref().map(|old| PollFd::from_borrowed_fd(old.as_fd(), PollFlags::IN));
         let mut asked: Vec<PollFd<'_>> = [Some(bell), old].into_iter().flatten().collect();
@@ -467,7 +483,7 @@ impl Porter {
         let is_old = asked.get(1).is_some_and(|old| !old.revents().is_empty());
         drop(asked);
         self.bell.hush();
-        if is_old && self.hear_old(true).is_err() {
+        if is_old && self.hear_old(has_successor).is_err() {
             // It goes on after all; this one has been succeeded and ends in any case.
             self.old = None;
         }
@@ -582,6 +598,8 @@ impl Porter {
             Ok(Incoming::Nothing) => Ok(()),
             Ok(Incoming::Message(Message::Released, _)) => {
                 self.release_from_predecessor(PredecessorEvent::Released, has_successor);
+                // It has closed its listeners: nothing else reads their queues.
+                self.lifecycle.accompany(has_successor);
                 Ok(())
             }
             // It had not heard `taken` in time and goes on.

@@ -207,8 +207,8 @@ impl NatsSession {
             ClientEvent::Pong => self.pings = 0,
             ClientEvent::Piece(piece) => self.piece(piece, io),
             ClientEvent::PublishEnd => self.end_assembly(io),
-            ClientEvent::Refused(error) => self.refuse(&error, io),
             _ if self.access == Access::Unknown => return self.shut_out(io),
+            ClientEvent::Refused(error) => self.refuse(&error, io),
             ClientEvent::Publish(message) => {
                 let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
                 let publication = Publication {
@@ -340,6 +340,9 @@ impl NatsSession {
 
     /// Ends this connection's part in the hub. Safe to repeat.
     fn leave_hub(&mut self, service: &mut HttpService) {
+        if let Some(assembly) = self.assembly.take() {
+            assembly.forget(self.token, service);
+        }
         if let Some(hub) = service.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
         {
@@ -491,22 +494,22 @@ impl NatsSession {
         if let Course::Parting(until) | Course::Mute(until) = self.course {
             return self.part(until, io);
         }
-        if io.is_held_up() {
-            // The write timeout judges a peer that does not read.
-            return io.set_deadline(Some(now.after(HELD_UP_LOOK)));
-        }
         if self.access == Access::Unknown {
             self.count_shut_out(io);
             self.say_error("Authentication Timeout", io);
             return self.finish_lingering(CloseReason::FirstByteTimeout, io);
         }
-        if let Some(assembly) = &self.assembly {
+        // A peer that is not read because it does not read is judged by the write timeout.
+        if let Some(assembly) = self.assembly.as_deref().filter(|_| !io.is_held_back()) {
             if now >= assembly.until {
                 self.say_error("Message Timeout", io);
                 return self.finish_lingering(CloseReason::BodyTimeout, io);
             }
             io.set_deadline(Some(assembly.until));
             return self.resume(io);
+        }
+        if io.is_held_up() {
+            return io.set_deadline(Some(now.after(HELD_UP_LOOK)));
         }
         let due = self.heard.after(PING_EVERY);
         if now < due {
@@ -545,9 +548,6 @@ impl NatsSession {
             && reason == CloseReason::WriteTimeout
         {
             hub.counters.slow_consumers.add(1);
-        }
-        if let Some(assembly) = self.assembly.take() {
-            assembly.forget(self.token, service);
         }
         self.leave_hub(service);
     }

@@ -13,8 +13,9 @@ use super::client::Client;
 use super::victim;
 use super::{CrashPlan, CrashReport};
 
-/// Attempts to replay a stream whose oldest records go meanwhile.
-const REPLAY_ATTEMPTS: u32 = 5;
+/// How long a stream whose oldest records go meanwhile is replayed again and again: a round of retention removes one segment
+/// after the other.
+const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long a server may take to say where a stream begins whose oldest records it has removed.
 const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
@@ -77,7 +78,8 @@ impl Judge {
         report: &mut CrashReport,
     ) -> Result<u64, CollectError> {
         let mut found = 0;
-        for attempt in 1.. {
+        let begun = Instant::now();
+        loop {
             self.first = api.stream_state(&plan.stream)?.first.max(1);
             let from = self.first.max(self.last + 1);
             let outcome = api.replay(&plan.stream, from, |stored| {
@@ -87,15 +89,15 @@ impl Judge {
             });
             match outcome {
                 Ok(_) => break,
-                Err(error) if attempt == REPLAY_ATTEMPTS => return Err(error),
+                Err(error) if begun.elapsed() > REPLAY_WITHIN => return Err(error),
                 Err(error) => {
                     // What the failed replay is still sent must not reach the next one.
                     *api = Api::connect(api.server(), plan.timeout)?;
                     // Retention may have removed what was to be read, which the server then says; everything else is an
                     // error.
-                    let begun = Instant::now();
+                    let failed = Instant::now();
                     while api.stream_state(&plan.stream)?.first <= from {
-                        if begun.elapsed() > FIRST_KNOWN_WITHIN {
+                        if failed.elapsed() > FIRST_KNOWN_WITHIN {
                             return Err(error);
                         }
                         thread::sleep(LOOK_INTERVAL);

@@ -81,7 +81,9 @@ impl Relay {
             old.say("taken");
         }
         if step >= Reached::Released {
-            old.expect("released");
+            // A server without connections may end before it says so, which means the same.
+            let (line, _) = old.hear();
+            assert!(line == "released\n" || line.is_empty(), "{line}");
             successor.say("released");
         }
     }
@@ -188,7 +190,8 @@ fn predecessors_that_are_killed_at_each_step_lose_nothing_that_was_acknowledged(
             });
             server = next;
             goes_on(&server);
-            eventually("the server can be succeeded", || place.is_tidy().then_some(()));
+            // A lock file of the killed one may be left, which the next start removes.
+            eventually("the server can be succeeded", || Control::is_offered(&place.path).then_some(()));
         }
         done.store(true, Ordering::Release);
         (server, senders.map(|(name, thread)| (name, thread.join().expect("it does not fail"))))

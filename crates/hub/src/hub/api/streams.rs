@@ -48,11 +48,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     pub(super) fn stream_list(&self, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
         let page = page(payload)?;
-        let all = self.streams_of(&page);
-        let total = all.len();
         let is_open = |number: &usize| self.streams[*number].closed.is_none();
-        let (open, closed): (Vec<usize>, Vec<usize>) = all.into_iter().skip(page.offset).partition(is_open);
-        let all: Vec<Value> = open.into_iter().map(|number| self.describe_stream(number, now_ns)).collect();
+        let (open, closed): (Vec<usize>, Vec<usize>) = self.streams_of(&page).into_iter().partition(is_open);
+        // Clients ask for further pages until they have had so many descriptions.
+        let total = open.len();
+        let described = open.into_iter().skip(page.offset).map(|number| self.describe_stream(number, now_ns));
+        let all: Vec<Value> = described.collect();
         let mut list = json!({ "total": total, "offset": page.offset, "limit": 256, "streams": all });
         if !closed.is_empty() {
             // As nats-server names streams of which nothing is known now.

@@ -12,8 +12,15 @@ use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, strea
 const SEEDS: u64 = 1000;
 
 /// Every planted bug that a world without a disk and a hub can show.
-const BUGS: [&str; 6] =
-    ["stale generation", "double-freed buffer", "lost completion", "lost wake", "double answer", "lost job"];
+const BUGS: [&str; 7] = [
+    "stale generation",
+    "double-freed buffer",
+    "lost completion",
+    "lost wake",
+    "double answer",
+    "lost job",
+    "previous tenant",
+];
 
 /// Bugs of the driver, which the echo world sees as well: it has no server that might cover them up.
 const IN_THE_DRIVER: [&str; 3] = ["stale generation", "double-freed buffer", "lost completion"];
@@ -25,7 +32,7 @@ const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost
 const UNREAD: &str = "fullness closes the asking connection";
 
 /// Bugs that show where streams are on disk.
-const ON_DISK: [&str; 15] = [
+const ON_DISK: [&str; 14] = [
     "early watermark",
     "unsynced directory",
     "missing sync",
@@ -36,7 +43,6 @@ const ON_DISK: [&str; 15] = [
     "unsynced duplicate",
     "double acknowledgement",
     "early sight",
-    "previous tenant",
     "unread block",
     "unlisted folder",
     "untold damage",

@@ -222,7 +222,7 @@ impl HubPlan {
         let run = move || {
             // Dropped last: the streams' locks go before.
             let _release = ReleaseOnDrop(Arc::clone(&lifecycle));
-            // Without the hub all who publish would wait: the server ends, also when it panics.
+            // Without the hub every publication would wait: the server ends, also when it panics.
             let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
             let began = Instant::now();
             runner.run(&wake, || Now {

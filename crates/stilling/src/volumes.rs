@@ -1,4 +1,4 @@
-//! What streams occupy on disk and what their volumes have free, for those who look: measured by a thread of its own, because a
+//! What streams occupy on disk and what their volumes have free, for `/status` and `/metrics`: measured by a thread of its own, because a
 //! file system may hang, and a shard must not wait for it.
 //!
 //! It measures when a page asks and while streams change, at most once a second; a server in which nothing happens and which

@@ -103,7 +103,7 @@ impl Complaints {
         if self.is_usage() { ExitCode::from(EXIT_USAGE) } else { ExitCode::FAILURE }
     }
 
-    /// A last line for those who typed something wrong.
+    /// The last line of a usage error.
     pub(crate) fn hint(&self) -> &'static str {
         if self.is_usage() { "\nstilling: --help lists all options" } else { "" }
     }

@@ -72,7 +72,7 @@ fn a_full_queue_sheds_at_once(driver: Driver) {
     server.finish();
 }
 
-/// Rows 4.26, 5.4: without an option, who has waited long in a queue that stands hears 503, and the others are served.
+/// Rows 4.26, 5.4: by default, a job that has waited long in a standing queue is answered 503, and the others are done.
 fn a_queue_that_stands_is_cut(driver: Driver) {
     const CLIENTS: u64 = 60;
     let server = Server::start(driver, "-w 1 -D 100");

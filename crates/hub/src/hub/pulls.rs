@@ -75,7 +75,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Removes a consumer, and tells those who have asked for its messages.
+    /// Removes a consumer, and ends the open requests for its messages.
     pub(super) fn delete_consumer(&mut self, number: u32) {
         let Some(consumer) = self.consumers.remove(number) else { return };
         let pulls = consumer.into_pulls().into_iter();
@@ -124,7 +124,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Tells those who had asked for messages why none come, one after the other: each may go to many.
+    /// Answers open requests with the reason why no message comes, one at a time: each may have many subscribers.
     pub(super) fn tell_ended(&mut self, mut ended: VecDeque<Ended>) {
         while !self.has_begun()
             && let Some(one) = ended.pop_front()

@@ -223,7 +223,7 @@ fn lists_of_streams_respect_offset_and_subject() {
     assert!(account.contains("reserved_memory") && account.contains("reserved_storage"), "{account}");
 }
 
-/// A question to a domain that is not there, and an acknowledgement that somebody waits for, are answered.
+/// A question to a domain that is not there, and an acknowledgement with a reply subject, are answered.
 #[test]
 fn what_nothing_answers_below_js_is_answered_as_without_responders() {
     let mut rig = rig();

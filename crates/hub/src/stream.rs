@@ -5,15 +5,17 @@
 //!   ────────────────────┬──────────────┬──────────────┬──────────────────┐
 //!   1 … visible         │ batch        │ batch        │ open             │ next
 //!   ────────────────────┴──────────────┴──────────────┴──────────────────┘
-//!                         promises       promises       promises           who is told when the batch is durable
+//!                         promises       promises       promises           answered when the batch is durable
 //! ```
 
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
+use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
-    Batch, BatchView, Chunk, Extent, From, Frozen, ReadOrder, Record, Refused, Retention,
+    Batch, BatchView, Chunk, Config as SegmentConfig, Extent, From, Frozen, ReadOrder, Record, Refused,
+    Retention,
 };
 use stilling_wire::nats::{Headers, MESSAGE_ID};
 
@@ -145,6 +147,9 @@ pub(crate) struct Stream {
     pub(crate) newest_ns: Option<u64>,
     /// The batch that is being filled.
     pub(crate) open: Option<Batch>,
+    /// Bytes up to which a batch is filled: it fits into a segment, so that retention never has to remove more than that at
+    /// once. A longer record is a batch of its own.
+    batch_limit: usize,
     /// What is promised for the open batch, or, without one, to be added to the last under way.
     pub(crate) promises: Promises,
     /// What is promised for the batches with the journal, in order.
@@ -202,7 +207,10 @@ pub(crate) struct LostBefore {
 impl Stream {
     pub(crate) fn new(config: StreamConfig, key: HashKey, resumed: Resumed) -> Stream {
         let Resumed { first, next, created_ns } = resumed;
+        let segment_size = SegmentConfig::for_retention(config.retention.bytes_max).segment_size;
         Stream {
+            // A segment is at most 64 MiB long, and its header takes one block.
+            batch_limit: segment_size as usize - BLOCK_SIZE,
             dedup: DedupWindow::new(key, config.dedup_time_ns),
             config,
             next,
@@ -230,6 +238,12 @@ impl Stream {
             lost: None,
             marked_ns: None,
         }
+    }
+
+    /// Begins `batch` with the record that comes next.
+    pub(crate) fn begin(&mut self, mut batch: Batch, now_ns: UnixNanos) {
+        batch.begin_within(self.next, now_ns, self.batch_limit);
+        self.open = Some(batch);
     }
 
     /// Notes a batch that was kept before the start, one after the other.

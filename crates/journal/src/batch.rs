@@ -39,6 +39,8 @@ impl std::error::Error for Refused {}
 pub struct Batch {
     memory: Aligned,
     used: usize,
+    /// Bytes up to which records are added to the first one.
+    limit: usize,
     first: u64,
     count: u32,
     time_ns: u64,
@@ -55,6 +57,7 @@ impl Batch {
         Batch {
             memory: Aligned::new(size),
             used: BATCH_HEADER_SIZE,
+            limit: size,
             first: 1,
             count: 0,
             time_ns: 0,
@@ -65,7 +68,14 @@ impl Batch {
     /// Forgets what is in it and begins with the record that will be `first`, at `time_ns` (Unix time in
     /// nanoseconds), which is the time of all records in the batch.
     pub fn begin(&mut self, first: u64, time_ns: u64) {
+        self.begin_within(first, time_ns, usize::MAX);
+    }
+
+    /// The same with a limit of `limit` bytes, header included: a record that would pass it is [`Refused::Full`], unless the
+    /// batch is empty.
+    pub fn begin_within(&mut self, first: u64, time_ns: u64, limit: usize) {
         self.used = BATCH_HEADER_SIZE;
+        self.limit = limit;
         self.first = first;
         self.count = 0;
         self.time_ns = time_ns;
@@ -78,8 +88,9 @@ impl Batch {
     /// [`Refused::Full`] if it does not fit any more, [`Refused::TooLarge`] if it never would.
     pub fn push(&mut self, record: &Record<'_>) -> Result<u64, Refused> {
         let size = record.size().ok_or(Refused::TooLarge)?;
+        let is_within = self.count == 0 || self.used + size <= self.limit;
         let bytes = self.memory.bytes_mut();
-        let Some(place) = bytes.get_mut(self.used..self.used + size) else {
+        let Some(place) = bytes.get_mut(self.used..self.used + size).filter(|_| is_within) else {
             let fits_alone = size <= bytes.len() - BATCH_HEADER_SIZE;
             return Err(if fits_alone { Refused::Full } else { Refused::TooLarge });
         };
@@ -244,5 +255,24 @@ mod tests {
         let subject = vec![b'a'; crate::limits::SUBJECT_SIZE_MAX + 1];
         assert_eq!(batch.push(&Record::new(&subject, b"")), Err(Refused::TooLarge));
         assert_eq!(batch.count(), 1);
+    }
+
+    #[test]
+    fn a_limit_refuses_what_would_pass_it_and_never_the_first_record() {
+        let mut batch = Batch::new(4 * BLOCK_SIZE);
+        let size = Record::new(b"", &[1; 1000]).size().expect("it is short");
+        batch.begin_within(1, 0, BATCH_HEADER_SIZE + 2 * size);
+        for sequence in [1, 2] {
+            assert_eq!(batch.push(&Record::new(b"", &[1; 1000])), Ok(sequence));
+        }
+        assert_eq!(batch.push(&Record::new(b"", b"")), Err(Refused::Full));
+        batch.begin_within(3, 0, 1);
+        assert_eq!(batch.push(&Record::new(b"", &[1; 9000])), Ok(3));
+        assert_eq!(batch.push(&Record::new(b"", b"")), Err(Refused::Full));
+        // The limit goes with the next beginning.
+        batch.begin(4, 0);
+        for sequence in 4..14 {
+            assert_eq!(batch.push(&Record::new(b"", &[1; 1000])), Ok(sequence));
+        }
     }
 }

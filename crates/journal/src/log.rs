@@ -423,7 +423,7 @@ impl<D: Disk> Log<D> {
         let Some(before) = self.shared.list().last().cloned() else {
             return Before { said: None, cut: None };
         };
-        let said = Previous { first: before.first, last: self.shared.durable() };
+        let said = Previous { first: before.first, last: self.shared.durable(), end: before.end() };
         let known = self.cut.as_ref().filter(|(name, _)| *name == before.name).map(|(_, end)| *end);
         let end = self.active.as_ref().map(|active| active.offset).or(known);
         let cut = end.filter(|end| *end < before.size()).map(|end| (before, end));
@@ -445,6 +445,7 @@ impl<D: Disk> Log<D> {
             created_ns: now_ns,
             previous_first: said.map_or(0, |said| said.first),
             previous_last: said.map_or(0, |said| said.last),
+            previous_end: said.map_or(0, |said| said.end),
             deduplicate_from: self.deduplicate_from,
             size,
             chain: self.chain,

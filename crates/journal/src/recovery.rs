@@ -175,11 +175,13 @@ impl Survey {
                 self.report(&found.entry.name, &judged, true);
                 (expected, judged)
             }
-            // The header of the next one says everything; `end` is bounded by the file.
+            // The header of the next one says everything. The file is cut to what counts when the next one is made, but a
+            // crash may undo that: blank space and what a failed write has left are then behind the end.
             (Some(next), Some(header), Some(own)) => {
+                let size = found.entry.size;
                 let judged = Judged {
                     last: header.previous_last.max(found.first - 1),
-                    end: sealed_end(disk, found, own, self.stream_id)?,
+                    end: if header.previous_end == 0 { size } else { header.previous_end.min(size) },
                     newest_ns: next.header.as_ref().map_or(0, |next| next.created_ns),
                     epoch: own.epoch,
                     ..Judged::default()
@@ -215,8 +217,11 @@ impl Survey {
         let mut segment = Segment::new(name, expected, size, judged.last, judged.end);
         if let Some(header) = &found.header {
             segment.created_ns = header.created_ns;
-            segment.previous = (header.previous_first > 0)
-                .then_some(Previous { first: header.previous_first, last: header.previous_last });
+            segment.previous = (header.previous_first > 0).then_some(Previous {
+                first: header.previous_first,
+                last: header.previous_last,
+                end: header.previous_end,
+            });
         }
         segment.grow(judged.end, judged.last, judged.newest_ns.max(segment.created_ns));
         self.segments.push(Arc::new(segment));
@@ -329,32 +334,6 @@ fn scan_found<D: Disk>(
     let stretches = scan(&file, found.entry.size, &mut expected)
         .map_err(|error| error.at_opening(&disk.place(), name))?;
     Ok((expected, stretches))
-}
-
-/// The end of what was written to a segment that another one follows. It was cut there when that one was made, unless a crash
-/// has undone the cut; then the file has its first size, and what is blank at its end must not count for retention.
-fn sealed_end<D: Disk>(
-    disk: &D,
-    found: &Found,
-    own: &SegmentHeader,
-    stream_id: Option<u64>,
-) -> Result<u64, OpenError> {
-    let (name, size) = (&found.entry.name, found.entry.size);
-    if size < own.size {
-        return Ok(size);
-    }
-    let mut block = [0; BLOCK_SIZE];
-    let offset = size.saturating_sub(BLOCK_SIZE as u64);
-    let place = format!("{}/{name}", disk.place());
-    let file = disk.open(name).map_err(|source| OpenError::Disk { place, source })?;
-    let length = file
-        .read_at(offset, &mut block)
-        .map_err(|source| ReadError { offset, source }.at_opening(&disk.place(), name))?;
-    if block[..length].iter().any(|byte| *byte != 0) {
-        return Ok(size);
-    }
-    let (_, stretches) = scan_found(disk, found, stream_id)?;
-    Ok(blank_behind(&stretches).unwrap_or(size))
 }
 
 /// Where the blank space at the end of a file begins, if there is any.

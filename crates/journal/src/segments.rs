@@ -35,6 +35,8 @@ pub(crate) struct Segment {
 pub(crate) struct Previous {
     pub(crate) first: u64,
     pub(crate) last: u64,
+    /// Where what counts of it ends, in bytes; 0 if that is not known.
+    pub(crate) end: u64,
 }
 
 impl Segment {

@@ -29,9 +29,18 @@ pub(super) const TITLE: &str = "Fairness between clients";
 /// How many times the undisturbed p99 is allowed.
 const RATIO_MAX: f64 = 2.0;
 
-/// Options of every server: so little room for output that is not read that clients which never read fill it within a second.
-const OPTIONS: [&str; 6] =
-    ["--max-output-held", "1MiB", "--send-buffer", "16384", "--stream", "fair=fair.>:disk"];
+/// Options of every server: so little room for output that is not read that clients which never read fill it within a second,
+/// and no shedding, which would refuse the slow requests that are to be reset in the queue.
+const OPTIONS: [&str; 8] = [
+    "--max-output-held",
+    "1MiB",
+    "--send-buffer",
+    "16384",
+    "--queue-target",
+    "off",
+    "--stream",
+    "fair=fair.>:disk",
+];
 
 #[derive(Args)]
 pub(super) struct Arguments {

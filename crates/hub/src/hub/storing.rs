@@ -159,9 +159,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 if stream.batches() >= *batches_max {
                     return Err(Stalled);
                 }
-                let mut batch = storage.batch(number as u32).ok_or(Stalled)?;
-                batch.begin(stream.next, now_ns);
-                stream.open = Some(batch);
+                let batch = storage.batch(number as u32).ok_or(Stalled)?;
+                stream.begin(batch, now_ns);
             }
             let outcome = stream.open.as_mut().map_or(Err(Refused::TooLarge), |batch| batch.push(record));
             match outcome {

@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PENDING_MAX, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Condition, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
-use stilling_journal::{Answer, Frozen};
+use stilling_journal::limits::BLOCK_SIZE;
+use stilling_journal::{Answer, Batch, Config, Frozen};
 
 use crate::asking::{publication, publish, publish_for};
 use crate::rig::{ABLE, BATCH_SIZE, Rig, SteppedStorage, Told, publish_with};
@@ -554,4 +555,26 @@ impl SteppedStorage {
         }
         self.waiting.clear();
     }
+}
+
+/// Invariant 6: a burst is stored in batches that fit into the segments of its stream, so that retention, which removes whole
+/// segments, leaves at least the bound less one of them.
+#[test]
+fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
+    let segments = Config::for_retention(Some(1024 * 1024)).segment_size as usize;
+    let mut rig = Rig::with(|streams| streams[0].retention.bytes_max = Some(1024 * 1024));
+    rig.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
+    let (short, long) = ("x".repeat(1000), "x".repeat(400_000));
+    let mut requests = vec![publish("disk.a", &short); 600];
+    // What is longer than a segment is a batch of its own.
+    requests.insert(300, publish("disk.a", &long));
+    rig.ask_all(ALICE, &requests);
+    rig.turn();
+    let waiting = &rig.hub.storage_mut().waiting;
+    let sizes: Vec<_> = waiting.iter().map(|(_, batch, _)| (batch.count(), batch.size())).collect();
+    assert!(sizes.iter().all(|(count, size)| *count == 1 || size + BLOCK_SIZE <= segments), "{sizes:?}");
+    assert!(sizes.iter().any(|(count, size)| *count == 1 && *size > 400_000), "{sizes:?}");
+    assert!(sizes.len() >= 4, "{sizes:?}");
+    rig.settle();
+    assert_eq!(rig.hub.storage_mut().told[0], 601);
 }

@@ -26,7 +26,7 @@ pub(crate) const BATCH_SIZE: usize = 8192;
 pub(crate) struct SteppedStorage {
     pub(crate) logs: Vec<Log<SimulatedDisk>>,
     sources: Vec<Source<SimulatedDisk>>,
-    idle: Vec<Batch>,
+    pub(crate) idle: Vec<Batch>,
     pub(crate) waiting: VecDeque<(StreamIndex, Batch, u64)>,
     pub(crate) answers: VecDeque<(Answer, Option<Batch>)>,
     orders: VecDeque<ReadOrder>,

@@ -8,6 +8,7 @@ use crate::limits::{
 const MAGIC: [u8; 8] = *b"STILLSEG";
 const NAME_AT: usize = 88;
 const STREAM_CREATED_AT: usize = 344;
+const PREVIOUS_END_AT: usize = 352;
 const SUFFIX: &str = ".segment";
 const DIGITS: usize = 20;
 
@@ -20,6 +21,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) created_ns: u64,
     pub(crate) previous_first: u64,
     pub(crate) previous_last: u64,
+    /// Where what counts of the previous segment ends, in bytes; 0 in headers from before this was recorded.
+    pub(crate) previous_end: u64,
     pub(crate) deduplicate_from: u64,
     pub(crate) size: u64,
     pub(crate) chain: u32,
@@ -56,6 +59,7 @@ impl SegmentHeader {
             (64, self.deduplicate_from),
             (72, self.size),
             (STREAM_CREATED_AT, self.stream_created_ns),
+            (PREVIOUS_END_AT, self.previous_end),
         ] {
             put(block, offset, &value.to_le_bytes());
         }
@@ -91,6 +95,7 @@ pub(crate) fn read(block: &[u8]) -> FirstBlock {
         created_ns: u64_at(block, 40),
         previous_first: u64_at(block, 48),
         previous_last: u64_at(block, 56),
+        previous_end: u64_at(block, PREVIOUS_END_AT),
         deduplicate_from: u64_at(block, 64),
         size: u64_at(block, 72),
         chain: u32_at(block, 80),
@@ -135,6 +140,7 @@ mod tests {
             created_ns: 1_700_000_000_000_000_000,
             previous_first: 1,
             previous_last: 98,
+            previous_end: 40_960,
             deduplicate_from: 12,
             size: 65536,
             chain: 0xdead_beef,

@@ -167,6 +167,28 @@ fn a_restart_removes_nothing_of_a_stream_within_its_bound() {
     assert_eq!(content(&log.source()).records.len(), 201);
 }
 
+/// What lies behind the end of a sealed segment does not count: preallocated space, and what a failed write has left there,
+/// that came back because a crash undid the cut.
+#[test]
+fn what_a_crash_brings_back_behind_a_sealed_segment_does_not_count() {
+    let (disk, log) = ten_segments();
+    drop(log);
+    let written: u64 = disk.files().iter().map(|(_, bytes)| bytes.len() as u64).sum();
+    let retention = Retention { bytes_max: Some(written), ..Retention::default() };
+    for (name, _) in &disk.files()[..9] {
+        disk.change(name, |bytes| {
+            bytes.resize(bytes.len() + 3 * 4096, 0);
+            bytes.extend([7; 4096]);
+        });
+    }
+    let (mut log, recovery) = open(&disk, SEGMENT_SIZE);
+    assert!(recovery.findings.is_empty(), "{}", recovery.findings);
+    assert_eq!(log.retain(&retention, 0, u64::MAX).expect("nothing fails"), Removed::default());
+    assert_eq!(content(&log.source()).records.len(), 60);
+    let tighter = Retention { bytes_max: Some(written - 1), ..Retention::default() };
+    assert_eq!(log.retain(&tighter, 0, u64::MAX).expect("nothing fails").segments, 1);
+}
+
 /// A segment that cannot be removed is reported with its name, the stream goes on, and the next round tries again; one that is
 /// gone counts as removed.
 #[test]

@@ -5,8 +5,7 @@ use crate::support::{Content, batch, content, open};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::inspect::Inspection;
 use stilling_journal::{
-    Config, Disk, Finding, From, Gap, GapCause, Log, OpenError, Read, ReadOrder, Removed, Retention, Source,
-    read_chunk,
+    Config, Disk, Finding, From, Gap, GapCause, Log, OpenError, Read, ReadOrder, Source, read_chunk,
 };
 
 const SEGMENT_SIZE: u64 = 65_536;
@@ -66,37 +65,6 @@ fn an_opening_that_cannot_read_fails_and_cuts_nothing_off() {
         assert_eq!(content(&log.source()).records[..before.records.len()], before.records[..]);
     }
     assert!(failed >= 6, "{failed} openings failed");
-}
-
-/// A crash has undone that segments were cut. If the end of one cannot be read, the stream does not open: else its blank space
-/// would count, and retention would remove what is within its bound.
-#[test]
-fn an_unreadable_end_of_a_sealed_segment_is_no_content() {
-    let (disk, _) = written();
-    let files = disk.files();
-    let end = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let written: u64 = files.iter().map(|(_, bytes)| end(bytes).next_multiple_of(4096) as u64).sum();
-    for (name, _) in &files[..files.len() - 1] {
-        disk.change(name, |bytes| bytes.resize(SEGMENT_SIZE as usize, 0));
-    }
-    let (mut opened, mut failed) = (0, 0);
-    for (after, times) in (0..READS_MAX).flat_map(|after| [(after, 1), (after, 2)]) {
-        let disk = copy(&disk);
-        disk.fail(Faults { reads: Some((after, times, INPUT_OUTPUT)), ..Faults::default() });
-        match Log::open(disk.clone(), "events", Config::default()) {
-            Ok((mut log, _)) => {
-                opened += 1;
-                let retention = Retention { bytes_max: Some(written), ..Retention::default() };
-                let removed = log.retain(&retention, 0, u64::MAX).expect("it reads nothing");
-                assert_eq!(removed, Removed::default(), "{times} failed after {after} reads");
-            }
-            Err(error) => {
-                failed += 1;
-                assert!(matches!(error, OpenError::Disk { .. }), "{error}");
-            }
-        }
-    }
-    assert!(opened > 0 && failed > files.len(), "{opened} opened, {failed} failed");
 }
 
 /// Everything there is, and how often a read failed on the way.

@@ -60,7 +60,8 @@ pub(super) enum Disturbance {
     IdleConsumers,
     Leavers,
     Resets,
-    All,
+    AllFew,
+    AllMany,
 }
 
 /// What a thread has shown, or why it has not.
@@ -88,13 +89,14 @@ impl Drop for Running {
 }
 
 impl Disturbance {
-    pub(super) const ALL: [Disturbance; 6] = [
+    pub(super) const ALL: [Disturbance; 7] = [
         Disturbance::UnreadFew,
         Disturbance::UnreadMany,
         Disturbance::IdleConsumers,
         Disturbance::Leavers,
         Disturbance::Resets,
-        Disturbance::All,
+        Disturbance::AllFew,
+        Disturbance::AllMany,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -104,7 +106,8 @@ impl Disturbance {
             Disturbance::IdleConsumers => "10,000 idle consumers",
             Disturbance::Leavers => "10 clients of 10,000 subscriptions that leave",
             Disturbance::Resets => "50 resets of slow requests, again and again",
-            Disturbance::All => "all together",
+            Disturbance::AllFew => "all together, 2 that never read",
+            Disturbance::AllMany => "all together, 20 that never read",
         }
     }
 
@@ -117,12 +120,8 @@ impl Disturbance {
             Disturbance::IdleConsumers => running.consumers(stage)?,
             Disturbance::Leavers => running.leavers(stage, span)?,
             Disturbance::Resets => running.resets(stage),
-            Disturbance::All => {
-                running.consumers(stage)?;
-                running.leavers(stage, span)?;
-                running.resets(stage);
-                running.unread(stage, 20)?;
-            }
+            Disturbance::AllFew => running.all(stage, span, 2)?,
+            Disturbance::AllMany => running.all(stage, span, 20)?,
         }
         Ok(running)
     }
@@ -144,6 +143,14 @@ impl Running {
             evidence.push(thread.join().map_err(|_| "a disturbance panicked")??);
         }
         Ok(evidence.join("; "))
+    }
+
+    /// All of them, with so many clients that never read.
+    fn all(&mut self, stage: Stage, span: Duration, unread: usize) -> Outcome {
+        self.consumers(stage)?;
+        self.leavers(stage, span)?;
+        self.resets(stage);
+        self.unread(stage, unread)
     }
 
     /// Subscribers that never read, and a publisher for them. Those that are disconnected are followed by others.

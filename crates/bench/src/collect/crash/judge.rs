@@ -20,13 +20,11 @@ const REPLAY_WITHIN: Duration = Duration::from_secs(60);
 /// How long a server may take to say where a stream begins whose oldest records it has removed.
 const FIRST_KNOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The parts of a bound that retention may remove beyond it: a segment, which is an eighth, and as much again for a last
-/// write that the kill cut off.
-const ALLOWANCE: u64 = 4;
-
-/// Bytes of a batch, which may make a segment longer than its part of the bound: the longest message, 1 MiB, and what is
-/// stored beside it.
-const BATCH_SIZE_MAX: u64 = 1024 * 1024 + 128 * 1024;
+/// Bytes of a segment: an eighth of the bound within these limits, and its header's block. Retention, which removes whole
+/// segments while more than the bound is written, may leave so much less than the bound.
+const SEGMENT_SIZE_MIN: u64 = 256 * 1024;
+const SEGMENT_SIZE_MAX: u64 = 64 * 1024 * 1024;
+const BLOCK_SIZE: u64 = 4096;
 
 /// What was found in earlier lives.
 #[derive(Default)]
@@ -126,7 +124,8 @@ impl Judge {
         let Some(folder) = &plan.folder else { return Ok(()) };
         let bytes = victim::written(folder)
             .map_err(|error| CollectError::Local(format!("{}: {error}", folder.display())))?;
-        let least = bound.saturating_sub((bound / ALLOWANCE).max(BATCH_SIZE_MAX));
+        let segment_size = (bound / 8).clamp(SEGMENT_SIZE_MIN, SEGMENT_SIZE_MAX) + BLOCK_SIZE;
+        let least = bound.saturating_sub(segment_size);
         if bytes < least {
             report.note("lost", || {
                 format!(

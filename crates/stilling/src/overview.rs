@@ -8,7 +8,7 @@ use stilling_ring::Time;
 use stilling_workers::Pool;
 
 use crate::app::App;
-use crate::http::{HttpCounters, JobOutcome, Status};
+use crate::http::{HttpCounters, JobOutcome};
 use crate::hub::DeskCounters;
 use crate::rates::{Rates, Recent, Totals};
 use crate::volumes::Volumes;
@@ -61,10 +61,28 @@ impl Overview {
 }
 
 impl Overview {
-    /// Connections and requests that were refused, and messages that were refused, shed or lost.
+    /// Connections, requests and messages that were refused, by reason; each counts once.
+    pub(crate) fn refusals(&self) -> [(&'static str, u64); 9] {
+        let work = self.work();
+        [
+            ("connections: no descriptors", self.engine(|c| &c.refused_descriptors)),
+            ("connections: no room", self.engine(|c| &c.refused_full)),
+            ("requests: queue full", work.refused),
+            ("requests: waited too long", work.expired),
+            ("requests: worked on too long", self.http(|c| &c.jobs_overdue)),
+            ("requests: no memory for them", self.http(|c| &c.requests_shed)),
+            ("requests: no memory for answers", self.http(|c| &c.answers_shed)),
+            (
+                "publications: no room in time",
+                self.desks.iter().map(|desk| desk.publications_shed.get()).sum(),
+            ),
+            ("messages: refused, shed or lost", self.lost()),
+        ]
+    }
+
+    /// All of [`refusals`](Overview::refusals).
     pub(crate) fn refused(&self) -> u64 {
-        let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
-        connections + self.http(|c| c.answers(Status::ServiceUnavailable)) + self.lost()
+        self.refusals().iter().map(|(_, count)| count).sum()
     }
 
     /// Messages that were refused, shed or lost.

@@ -123,20 +123,8 @@ fn refusals(page: &mut String, see: &Overview) {
     if see.refused() == 0 {
         return;
     }
-    let work = see.work();
-    let rows = [
-        ("all", see.refused()),
-        ("connections: no descriptors", see.engine(|c| &c.refused_descriptors)),
-        ("connections: no room", see.engine(|c| &c.refused_full)),
-        ("requests: queue full", work.refused),
-        ("requests: waited too long", work.expired),
-        ("requests: worked on too long", see.http(|c| &c.jobs_overdue)),
-        ("requests: no memory for them", see.http(|c| &c.requests_shed)),
-        ("requests: no memory for answers", see.http(|c| &c.answers_shed)),
-        ("publications: no room in time", see.desks.iter().map(|desk| desk.publications_shed.get()).sum()),
-        ("messages: refused, shed or lost", see.lost()),
-    ];
-    table(page, "Refused", rows, |_| true);
+    let all = std::iter::once(("all", see.refused()));
+    table(page, "Refused", all.chain(see.refusals()), |_| true);
 }
 
 fn work(page: &mut String, see: &Overview) {

@@ -126,6 +126,9 @@ fn a_full_disk_makes_its_streams_wait_and_nothing_else(driver: Driver) {
     let refusal = eventually("the disk is full", || Some(ready()).filter(|answer| answer.status == 503));
     assert!(refusal.text().contains("the stream events is waiting for room"), "{refusal:?}");
     assert!(refusal.text().contains("No space left"), "{refusal:?}");
+    // What waits is not refused, and neither is the question whether the server is ready.
+    let status = server.connect().ask("GET /status HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!status.text().contains("<h2>Refused</h2>"), "{status:?}");
     // Streams in memory, plain subjects and readers go on.
     let mut client = Client::connect(to);
     client.say("SUB inbox.* 1\r\nSUB other 2\r\n");

@@ -76,33 +76,10 @@ impl Judge {
         report: &mut CrashReport,
     ) -> Result<u64, CollectError> {
         let mut found = 0;
-        let begun = Instant::now();
-        loop {
-            self.first = api.stream_state(&plan.stream)?.first.max(1);
-            let from = self.first.max(self.last + 1);
-            let outcome = api.replay(&plan.stream, from, |stored| {
-                self.last = stored.sequence;
-                found += u64::from(note_found(stored, run, clients, report));
-                Ok(())
-            });
-            match outcome {
-                Ok(_) => break,
-                Err(error) if begun.elapsed() > REPLAY_WITHIN => return Err(error),
-                Err(error) => {
-                    // What the failed replay is still sent must not reach the next one.
-                    *api = Api::connect(api.server(), plan.timeout)?;
-                    // Retention may have removed what was to be read, which the server then says; everything else is an
-                    // error.
-                    let failed = Instant::now();
-                    while api.stream_state(&plan.stream)?.first <= from {
-                        if failed.elapsed() > FIRST_KNOWN_WITHIN {
-                            return Err(error);
-                        }
-                        thread::sleep(LOOK_INTERVAL);
-                    }
-                }
-            }
-        }
+        let (first, last) = replay_behind(api, plan, self.last, |stored| {
+            found += u64::from(note_found(stored, run, clients, report));
+        })?;
+        (self.first, self.last) = (first, last);
         Ok(found)
     }
 
@@ -169,11 +146,8 @@ impl Judge {
         run: &Run,
         report: &mut CrashReport,
     ) -> Result<(), CollectError> {
-        let first = api.stream_state(&plan.stream)?.first.max(1);
-        self.first = first;
-        self.judge_retention(plan, report)?;
         let mut missing = std::mem::take(&mut self.known);
-        api.replay(&plan.stream, first, |stored| {
+        let (first, _) = replay_behind(api, plan, 0, |stored| {
             let acknowledged = missing.remove(&stored.sequence);
             if let Some(acknowledged) =
                 acknowledged.filter(|mark| run.pattern.check(stored.payload) != Some(*mark))
@@ -183,12 +157,46 @@ impl Judge {
                     format!("{acknowledged:?} at {sequence}, where there is something else now")
                 });
             }
-            Ok(())
         })?;
-        for (sequence, mark) in missing {
+        (self.first, self.known) = (first, missing);
+        self.judge_retention(plan, report)?;
+        for (sequence, mark) in std::mem::take(&mut self.known) {
             report.note("lost", || format!("{mark:?} at {sequence}, which was there after an earlier kill"));
         }
         Ok(())
+    }
+}
+
+/// Replays what is stored behind `last`. Retention may remove what comes next; the replay then starts again where the stream
+/// begins. Returns the first sequence of the stream and the last that was replayed.
+fn replay_behind(
+    api: &mut Api,
+    plan: &CrashPlan,
+    mut last: u64,
+    mut each: impl FnMut(&Stored<'_>),
+) -> Result<(u64, u64), CollectError> {
+    let begun = Instant::now();
+    loop {
+        let first = api.stream_state(&plan.stream)?.first.max(1);
+        let outcome = api.replay(&plan.stream, first.max(last + 1), |stored| {
+            last = stored.sequence;
+            each(stored);
+            Ok(())
+        });
+        let Err(error) = outcome else { return Ok((first, last)) };
+        if begun.elapsed() > REPLAY_WITHIN {
+            return Err(error);
+        }
+        // What the failed replay is still sent must not reach the next one.
+        *api = Api::connect(api.server(), plan.timeout)?;
+        // If records were removed, the server says where the stream begins now; everything else is an error.
+        let (expected, failed) = (first.max(last + 1), Instant::now());
+        while api.stream_state(&plan.stream)?.first <= expected {
+            if failed.elapsed() > FIRST_KNOWN_WITHIN {
+                return Err(error);
+            }
+            thread::sleep(LOOK_INTERVAL);
+        }
     }
 }
 

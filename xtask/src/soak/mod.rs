@@ -2,9 +2,11 @@
 //!
 //! `http.rs`, `parallel.rs` and `collect.rs` put load on the server; here is how it is watched and judged.
 
+mod burst;
 mod collect;
 mod foes;
 mod honest;
+mod hostile;
 mod http;
 pub(crate) mod page;
 mod parallel;
@@ -45,6 +47,10 @@ enum What {
     Parallel(parallel::Parallel),
     /// Streams, with publishers faster than the server
     Collect(collect::Collect),
+    /// Ten times the usual load within a second, and back
+    Burst(burst::Burst),
+    /// Harmful clients of every kind beside a valid load
+    Hostile(hostile::Hostile),
 }
 
 /// The options of every long soak.
@@ -117,6 +123,8 @@ impl Arguments {
             What::Http(soak) => soak.soak(),
             What::Parallel(soak) => soak.soak(),
             What::Collect(soak) => soak.soak(),
+            What::Burst(soak) => soak.soak(),
+            What::Hostile(soak) => soak.soak(),
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 /// Connections that never read.
 const UNREAD: usize = 20;
 
-/// Silent connections at once, many more than the server has descriptors.
-const SILENT: usize = 1000;
+/// Silent connections at once, more than the server has descriptors.
+const SILENT: usize = 700;
 
 /// Time between two rounds of each.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -6,6 +6,7 @@ mod text_format;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::UNIX_EPOCH;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -62,6 +63,7 @@ impl Collector for Everything {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (see, to) = (&*self.0, &mut encoder);
         self.encode_driver(to)?;
+        self.encode_start(to)?;
         gauge(to, "connections", "Connections open now", see.engine(|c| &c.open))?;
         gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
         self.encode_accepted(to)?;
@@ -147,6 +149,14 @@ impl Everything {
             one.metric_type(),
         )?;
         one.encode(family.encode_family(&labels)?)
+    }
+
+    /// As Prometheus does for processes: the runtime is the difference to now.
+    fn encode_start(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let started = self.0.started.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let gauge = ConstGauge::new(started.as_secs_f64());
+        let help = "Unix time of the server's start";
+        gauge.encode(to.encode_descriptor("start_time", help, Some(&Unit::Seconds), gauge.metric_type())?)
     }
 
     /// By shard, so that it can be seen whether the system spreads connections evenly.

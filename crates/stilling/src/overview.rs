@@ -1,6 +1,7 @@
 //! What the status page and the metrics look at: every shard's counters, the pool, the driver.
 
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use stilling_engine::counters::{Counter, Counters};
 use stilling_hub::{Door, Loss};
@@ -15,6 +16,8 @@ use crate::volumes::Volumes;
 
 /// Everything that can be seen of a running server; shared by all threads.
 pub struct Overview {
+    /// When the server started.
+    pub started: SystemTime,
     /// The driver that runs: `uring`, `poll` or `sim`.
     pub driver: String,
     /// Why it is not the first choice.

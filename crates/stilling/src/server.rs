@@ -188,6 +188,7 @@ impl Server {
         let hub_counters: Vec<Arc<DeskCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
         let volumes = Arc::new(plan.as_ref().map_or_else(Volumes::default, |_| Volumes::of(&config.hub)));
         let overview = Arc::new(Overview {
+            started: std::time::SystemTime::now(),
             driver: driver.kind.to_string(),
             driver_fallback: driver.fallback,
             listeners: urls,

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::Outcome;
 
 /// Set in the process that runs inside.
-pub(super) const MARK: &str = "STILLING_OWN_NETWORK";
+pub(crate) const MARK: &str = "STILLING_OWN_NETWORK";
 
 /// What is measured with: the system's default may be BBR, which paces every connection with timers of its own.
 const CONGESTION: &str = "reno";

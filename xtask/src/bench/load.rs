@@ -93,7 +93,7 @@ impl Load {
     }
 
     /// The command as a reader would type it.
-    pub(super) fn shown(&self, path: &str) -> String {
+    pub(crate) fn shown(&self, path: &str) -> String {
         match self {
             Load::Ab { requests, connections, keep } => {
                 format!("ab -q{} -n {requests} -c {connections} URL{path}", if *keep { " -k" } else { "" })

@@ -20,7 +20,7 @@ pub(super) fn describe(hyper: &str) -> Vec<String> {
 }
 
 /// The machine and the day.
-pub(super) fn where_and_when() -> Vec<String> {
+pub(crate) fn where_and_when() -> Vec<String> {
     let cpu = read("/proc/cpuinfo");
     let model = cpu
         .lines()

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// If it does not answer, or does not tell this figure.
-pub(super) fn figure(address: SocketAddr, name: &str) -> Outcome<u64> {
+pub(crate) fn figure(address: SocketAddr, name: &str) -> Outcome<u64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;

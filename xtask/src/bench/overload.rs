@@ -222,7 +222,7 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
 }
 
 /// The median time until all was normal in a step; none if it did not become so in half of the runs or more.
-pub(super) fn recovery(runs: &[Report], at: usize) -> Option<f64> {
+pub(crate) fn recovery(runs: &[Report], at: usize) -> Option<f64> {
     let seconds = runs.iter().map(|report| {
         let before: f64 = report.steps[..at].iter().map(|step| step.span_s).sum();
         let first = report.steps[0].span_s;

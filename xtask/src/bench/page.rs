@@ -2,18 +2,19 @@
 //! commands wrote, and each of those replaces its own section and nothing else.
 
 use super::{app, collect, fairness, journal};
+use crate::soak;
 
 /// The page.
-pub(super) const PAGE: &str = "docs/benchmarks.md";
+pub(crate) const PAGE: &str = "docs/benchmarks.md";
 
 /// Whether a section is written by a command of its own.
 fn has_its_own_command(title: &str) -> bool {
-    [app::TITLE, collect::TITLE, fairness::TITLE, journal::TITLE].contains(&title)
+    [app::TITLE, collect::TITLE, fairness::TITLE, journal::TITLE, soak::page::TITLE].contains(&title)
         || title.ends_with(" sockets")
 }
 
 /// The page with a section's `text` in the place of the one with its title, or at the end.
-pub(super) fn with_section(page: &str, title: &str, text: &str) -> String {
+pub(crate) fn with_section(page: &str, title: &str, text: &str) -> String {
     let mut page = page.to_owned();
     if let Some(old) = section_of(&page, title).map(str::to_owned) {
         page = page.replace(&old, "");
@@ -32,7 +33,7 @@ pub(super) fn kept_sections(page: &str) -> String {
 }
 
 /// A section with all of its parts, from its heading to the next one of the same rank.
-fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
+pub(crate) fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
     let heading = format!("## {title}\n");
     let start = if page.starts_with(&heading) { 0 } else { page.find(&format!("\n{heading}"))? + 1 };
     let rest = &page[start + heading.len()..];
@@ -58,11 +59,12 @@ mod tests {
     #[test]
     fn a_page_written_anew_keeps_the_sections_of_other_commands() {
         let app = format!("## {}\n\nthird\n\n### A part\n\nfourth\n", app::TITLE);
+        let soaks = format!("## {}\n\n### A soak\n\nfifth\n", soak::page::TITLE);
         let page = format!(
-            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{app}"
+            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}"
         );
         let kept = kept_sections(&page);
-        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{app}"));
+        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}"));
         assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
     }
 }

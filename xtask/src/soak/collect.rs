@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The flood ends last, so that its end can be seen: from its last write on, within the same few seconds, nothing may be
-//! pending any more and the nominal load has to begin.
+//! pending any more and the nominal load has to have the rate of before.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -20,9 +20,7 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::watch::Look;
-use super::{
-    Choice, Verdict, conclude, everybody_gone, joined, level, look_on, looks_table, schedule, verdict_table,
-};
+use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, schedule, verdict_table};
 use crate::Outcome;
 use crate::bench::figures::{self, median};
 use crate::bench::server::Server;
@@ -34,7 +32,13 @@ use crate::tree;
 const SEGMENT_S: u32 = 10;
 
 /// Messages that are sent before and after the flood, to see what the server takes when it is not flooded.
-const NOMINAL: [&str; 4] = ["--clients=4", "--size=1024", "--window=64", "--seconds=8"];
+const NOMINAL: [&str; 3] = ["--clients=4", "--size=1024", "--window=64"];
+
+/// Seconds of the nominal load before the flood and, for its rate over a while, after it.
+const NOMINAL_SECONDS: &str = "--seconds=8";
+
+/// Seconds of each nominal run right after the flood, repeated until one has the rate of before.
+const NOMINAL_PROBE_SECONDS: &str = "--seconds=1";
 
 const FLOOD: [&str; 5] = ["--clients=8", "--size=1024", "--window=256", "--threads=1", "--unconfirmed"];
 
@@ -58,12 +62,8 @@ const WAIT_PART: f64 = 1.5;
 
 #[derive(Args)]
 pub(super) struct Collect {
-    /// How long the flood lasts
-    #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    minutes: u32,
-    /// How the server talks to the kernel
-    #[arg(long, value_enum, default_value_t = Choice::Uring)]
-    driver: Choice,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// One run of a generator.
@@ -104,7 +104,7 @@ struct Seen {
     flood: Vec<Segment>,
     waiting: Vec<Segment>,
     nominal: [Report; 2],
-    /// How long after the last write of the flood nothing was pending any more, and the nominal load began, in seconds.
+    /// How long after the last write of the flood nothing was pending any more and the rate was nominal, in seconds.
     calm: Calm,
     ended_well: bool,
 }
@@ -113,8 +113,8 @@ struct Seen {
 struct Calm {
     /// Nothing is pending; `None`: not in the time for it.
     settled_s: Option<f64>,
-    /// The nominal load begins.
-    nominal_s: f64,
+    /// A run of the nominal load ends that had the rate of before; `None`: not in the time for it.
+    nominal_s: Option<f64>,
 }
 
 /// Where everything is.
@@ -130,17 +130,25 @@ impl Collect {
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
         let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
         let (server, stage) = self.start(&binary, &folder.path().join("data"))?;
-        let total_s = f64::from(self.minutes) * 60.0;
+        let total_s = self.options.total_s();
         println!(
             "`{}` for {} min; TCP congestion control {}",
             server.command,
-            self.minutes,
+            self.options.minutes,
             isolation::congestion()
         );
+        let command = server.command.clone();
         let seen = watched(server, &stage, total_s)?;
         let verdicts = verdicts(&seen, total_s);
         print!("{}", tables(&seen, &verdicts, total_s));
-        conclude(&verdicts)
+        let words = format!(
+            "Rows 0.17 and 0.33. Publishers that wait for nothing (`{}`) and confirmed ones with a connection per message \
+             (`{}`) on `{command}`; before and after, confirmed publishers alone (`{}`).",
+            FLOOD.join(" "),
+            WAITING.join(" "),
+            NOMINAL.join(" ")
+        );
+        self.options.conclude("collect", "Publishers faster than the server", words, &verdicts)
     }
 
     fn start(&self, binary: &Path, data: &Path) -> Outcome<(Server, Stage)> {
@@ -149,11 +157,11 @@ impl Collect {
         let streams = ["flood", "waiting", "nominal"]
             .map(|name| format!("--stream={name}={name}.>:disk:retention-bytes=1GiB"));
         let mut command = Command::new(binary);
-        command.args(["serve", "--driver", self.driver.driver().option(), "--listen", "127.0.0.1:0"]);
+        command.args(["serve", "--driver", self.options.driver().option(), "--listen", "127.0.0.1:0"]);
         command.args(["--nats", &nats.to_string(), "--data", &data.display().to_string()]).args(streams);
         let words = format!(
             "stilling serve --driver {} --nats … --data … --stream …:disk:retention-bytes=1GiB",
-            self.driver.driver().option()
+            self.options.driver().option()
         );
         let server = Server::announced("stilling", words, command)?;
         let metrics = server.url("/metrics");
@@ -191,8 +199,13 @@ impl Stage {
         Ok(segments)
     }
 
-    /// Waits until nothing is pending any more; the last write was so long ago.
-    fn calm(&self, since_s: f64) -> Outcome<Calm> {
+    /// The nominal load alone.
+    fn nominal(&self, seconds: &str) -> Outcome<Report> {
+        self.run("nominal", &[&NOMINAL[..], &[seconds]].concat())
+    }
+
+    /// Waits until nothing is pending any more and then until the rate is nominal; the last write was so long ago.
+    fn calm(&self, since_s: f64, nominal_rate: f64) -> Outcome<Calm> {
         let begun = Instant::now();
         let now_s = || since_s + begun.elapsed().as_secs_f64();
         let settled_s = loop {
@@ -204,7 +217,16 @@ impl Stage {
             }
             std::thread::sleep(PENDING_EVERY);
         };
-        Ok(Calm { settled_s, nominal_s: now_s() })
+        let nominal_s = loop {
+            let rate = self.nominal(NOMINAL_PROBE_SECONDS)?.rate_per_s;
+            if rate >= nominal_rate * RATE_PART {
+                break Some(now_s());
+            }
+            if now_s() >= CALM_AWAITED_S {
+                break None;
+            }
+        };
+        Ok(Calm { settled_s, nominal_s })
     }
 
     /// Messages that the server has and that are not durable yet.
@@ -225,7 +247,7 @@ fn pending(metrics: &str) -> Option<u64> {
 fn watched(server: Server, stage: &Stage, total_s: f64) -> Outcome<Seen> {
     let process = server.first_process();
     let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
-    let nominal_before = stage.run("nominal", &NOMINAL)?;
+    let nominal_before = stage.nominal(NOMINAL_SECONDS)?;
     let (waited, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let start = Instant::now();
     let (looks, flood, waiting) = std::thread::scope(|threads| {
@@ -239,8 +261,8 @@ fn watched(server: Server, stage: &Stage, total_s: f64) -> Outcome<Seen> {
     });
     let (flood, waiting) = (flood?, waiting?);
     let last = flood.last().ok_or("the flood was shorter than one run of it")?;
-    let calm = stage.calm(last.report.settled_s)?;
-    let nominal_after = stage.run("nominal", &NOMINAL)?;
+    let calm = stage.calm(last.report.settled_s, nominal_before.rate_per_s)?;
+    let nominal_after = stage.nominal(NOMINAL_SECONDS)?;
     let after = everybody_gone(process, start, &before);
     let ended_well = server.end();
     let nominal = [nominal_before, nominal_after];
@@ -255,7 +277,9 @@ fn waited_ms(segments: &[Segment], stretch: schedule::Stretch) -> f64 {
 
 fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    let mut judge = |what: String, holds: bool, found: String| verdicts.push(Verdict { what, holds, found });
+    let mut judge = |what: String, limit: String, holds: bool, found: String| {
+        verdicts.push(Verdict { what, limit, holds, found });
+    };
     for (name, segments) in [("flood", &seen.flood), ("waiting", &seen.waiting)] {
         let sum = |of: fn(&Report) -> u64| segments.iter().map(|segment| of(&segment.report)).sum::<u64>();
         let (sends, failures) = (sum(|report| report.accounting.sends), sum(|report| report.failures_total));
@@ -263,6 +287,7 @@ fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
             [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
         judge(
             format!("nothing fails or is lost: {name}"),
+            "0".to_owned(),
             sends > 0 && failures + unexplained + invented == 0,
             format!("{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"),
         );
@@ -270,43 +295,49 @@ fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
     let (warm, end) =
         (waited_ms(&seen.waiting, schedule::warm(total_s)), waited_ms(&seen.waiting, schedule::end(total_s)));
     judge(
-        format!("clients wait no longer at the end (at most × {WAIT_PART})"),
+        "row 0.33, latency is flat: clients wait no longer at the end, mean".to_owned(),
+        format!("≤ × {WAIT_PART} of after the warm-up"),
         end <= warm * WAIT_PART,
         format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
     );
     // Each run of the flood ends, and the others go on: that is how often it is looked at.
     let settled = seen.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
     judge(
-        format!("all of each run is there within {CALM_WITHIN_S} s of its last write"),
+        "all of each run is there soon after its last write".to_owned(),
+        format!("< {CALM_WITHIN_S} s"),
         settled < CALM_WITHIN_S,
         format!("{settled:.2} s at the most"),
     );
     let Calm { settled_s, nominal_s } = seen.calm;
-    judge(
-        format!(
-            "nothing is pending within {CALM_WITHIN_S} s of the flood's last write, and what is nominal begins"
-        ),
-        settled_s.is_some_and(|settled_s| settled_s < CALM_WITHIN_S) && nominal_s < CALM_WITHIN_S,
-        settled_s.map_or_else(
-            || format!("something is after {CALM_AWAITED_S} s"),
-            |settled_s| format!("{settled_s:.2} s, {nominal_s:.2} s"),
-        ),
-    );
+    let ends = [
+        ("row 0.17: nothing is pending after the flood's last write", settled_s),
+        ("row 0.17: the rate is nominal again after the flood's last write", nominal_s),
+    ];
+    for (what, end_s) in ends {
+        judge(
+            what.to_owned(),
+            format!("< {CALM_WITHIN_S} s"),
+            end_s.is_some_and(|end_s| end_s < CALM_WITHIN_S),
+            end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
+        );
+    }
     let [rate_before, rate_after] = seen.nominal.each_ref().map(|report| report.rate_per_s);
     judge(
-        format!("the rate after the flood (at least × {RATE_PART} of before)"),
+        "row 0.17: the rate after the flood".to_owned(),
+        format!("≥ × {RATE_PART} of before"),
         rate_after >= rate_before * RATE_PART,
         format!("{} of {} messages/s", figures::thousands(rate_after), figures::thousands(rate_before)),
     );
     let (before, after) = (seen.before.descriptors, seen.after);
     judge(
         "all descriptors are given back, but those of three streams' segments".to_owned(),
+        format!("≤ {}", before + 3.0 * DESCRIPTORS_PER_STREAM),
         after.is_some_and(|after| after.descriptors <= before + 3.0 * DESCRIPTORS_PER_STREAM),
         after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
     );
     let found = if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned();
-    judge("the server ends when asked to".to_owned(), seen.ended_well, found);
-    verdicts.extend(level("", &seen.looks, total_s));
+    judge("the server ends when asked to".to_owned(), "status 0".to_owned(), seen.ended_well, found);
+    verdicts.extend(level(", row 0.33", &seen.looks, total_s));
     verdicts
 }
 
@@ -364,14 +395,14 @@ mod tests {
             flood: segments(),
             waiting: segments(),
             nominal: [report(100.0, 1.0), report(90.0, 1.0)],
-            calm: Calm { settled_s: Some(0.2), nominal_s: 0.3 },
+            calm: Calm { settled_s: Some(0.2), nominal_s: Some(0.3) },
             ended_well: true,
         }
     }
 
     fn broken(seen: &Seen) -> Vec<String> {
         let broken = verdicts(seen, 100.0).into_iter().filter(|verdict| !verdict.holds);
-        broken.map(|verdict| verdict.what.split(['(', ':']).next().unwrap_or("").trim().to_owned()).collect()
+        broken.map(|verdict| verdict.what).collect()
     }
 
     #[test]
@@ -387,23 +418,22 @@ mod tests {
         assert_eq!(
             broken(&slower),
             [
-                "nothing fails or is lost",
-                "clients wait no longer at the end",
-                "all of each run is there within 5 s of its last write",
-                "nothing is pending within 5 s of the flood's last write, and what is nominal begins",
-                "the rate after the flood"
+                "nothing fails or is lost: flood",
+                "row 0.33, latency is flat: clients wait no longer at the end, mean",
+                "all of each run is there soon after its last write",
+                "row 0.17: nothing is pending after the flood's last write",
+                "row 0.17: the rate after the flood"
             ]
         );
     }
 
     #[test]
-    fn what_is_nominal_has_to_begin_as_soon_as_the_flood_has_ended() {
+    fn the_rate_has_to_be_nominal_soon_after_the_flood() {
         let mut late = seen();
-        late.calm.nominal_s = 5.5;
-        assert_eq!(
-            broken(&late),
-            ["nothing is pending within 5 s of the flood's last write, and what is nominal begins"]
-        );
+        late.calm.nominal_s = Some(5.5);
+        assert_eq!(broken(&late), ["row 0.17: the rate is nominal again after the flood's last write"]);
+        late.calm.nominal_s = None;
+        assert_eq!(broken(&late).len(), 1);
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Met {
     }
 }
 
-/// Row 4.27: slow requests over 100 connections, a connection each.
+/// Slow requests over 100 connections, a connection each: the load of row 4.27.
 pub(super) fn slow(server: &Server, place: &Place, over: &AtomicBool) -> Met {
     let mut met = Met::new("slow, c=100 (stilling bench)");
     let load = Load::Own { seconds: SEGMENT_S, connections: 100, close: true, pipeline: 1 };
@@ -79,7 +79,7 @@ pub(super) fn slow(server: &Server, place: &Place, over: &AtomicBool) -> Met {
     met
 }
 
-/// Row 4.28: fast requests over 100 connections, a connection each and kept, in turn.
+/// Fast requests over 100 connections, a connection each and kept, in turn: the load of row 4.28 and its kept form.
 pub(super) fn fast(server: &Server, place: &Place, over: &AtomicBool) -> [Met; 2] {
     let mut met = [Met::new("fast, c=100 (ab)"), Met::new("fast, kept, c=100 (wrk)")];
     let loads = [

@@ -176,6 +176,7 @@ impl Succession {
         let mut verdicts = vec![
             Verdict {
                 what: "servers succeed each other".to_owned(),
+                limit: format!("≥ {} hand-overs, all ended well", HAND_OVERS_MIN - 2.0),
                 holds: hand_overs as f64 >= HAND_OVERS_MIN - 2.0 && self.broken.is_none() && self.ended_well,
                 found: format!(
                     "{hand_overs} hand-overs; all ended {}{broken}",
@@ -184,6 +185,7 @@ impl Succession {
             },
             Verdict {
                 what: "the pool grows and shrinks".to_owned(),
+                limit: format!("≥ {GROWN_MIN} threads"),
                 holds: self.grown >= GROWN_MIN,
                 found: format!("{} threads came and went in one server", self.grown),
             },
@@ -196,6 +198,7 @@ impl Succession {
                 (least(&self.lives[..half], measure.of), least(&self.lives[half..], measure.of));
             verdicts.push(Verdict {
                 what: format!("level over all servers: {}", measure.name),
+                limit: format!("≤ {} with the last ones", measure.shown(measure.bound(early))),
                 holds: measure.is_level(early, late),
                 found: format!(
                     "{} with the first ones, {} with the last ones",

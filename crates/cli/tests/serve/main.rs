@@ -38,9 +38,11 @@ macro_rules! on_every_driver {
 
 mod answers;
 mod app;
+mod burst;
 mod calls;
 mod capacity;
 mod clients;
+mod counters;
 mod deadlines;
 mod direct;
 mod elastic;

@@ -165,6 +165,7 @@ impl Setting {
         let calendar = Calendar::From(CALENDAR_START);
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
         let overview = Arc::new(Overview {
+            started: std::time::SystemTime::UNIX_EPOCH,
             driver: "sim".to_owned(),
             driver_fallback: None,
             listeners: Vec::new(),

@@ -106,6 +106,7 @@ impl Frame {
             ..Config::default()
         };
         let overview = Arc::new(Overview {
+            started: std::time::SystemTime::UNIX_EPOCH,
             driver: "sim".to_owned(),
             driver_fallback: None,
             listeners: Vec::new(),

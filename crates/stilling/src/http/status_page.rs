@@ -178,8 +178,11 @@ fn connections(page: &mut String, see: &Overview) {
 fn messages(page: &mut String, see: &Overview) {
     let Some(hub) = see.hub.get() else { return };
     let lost = |loss| Door::ALL.into_iter().map(|door| hub.losses(door, loss)).sum();
+    let pending_max = hub.streams.iter().map(|stream| stream.pending_max.get()).max().unwrap_or(0);
     let mut rows = vec![
         ("messages".to_owned(), hub.messages.get()),
+        ("bytes received".to_owned(), hub.bytes.get()),
+        ("most that ever waited for the disk".to_owned(), pending_max),
         ("delivered".to_owned(), hub.delivered.get()),
         ("duplicates".to_owned(), hub.duplicates.get()),
         ("subscriptions now".to_owned(), hub.subscriptions.get()),

@@ -1,0 +1,258 @@
+//! `cargo xtask soak burst`: ten times the usual load within a second, for ten seconds, and back (row 5.4).
+//!
+//! ```text
+//!  asked   ▁▁▁▁▁▂▄▆██████████▁▁▁▁▁▁▁▁▁▁     a connection per request, opened when the request is due
+//! ```
+//!
+//! At ten times the load there is more work than the workers do, so the queue grows; its limit is not reached, so nothing
+//! may be refused.
+
+use std::time::Instant;
+
+use clap::Args;
+
+use super::watch::Look;
+use super::{Verdict, conclude, everybody_gone, joined, look_on, page, verdict_table};
+use crate::Outcome;
+use crate::bench::own::{Manner, Plan, Report, Step};
+use crate::bench::server::{Driver, Server};
+use crate::bench::{figures, isolation, monitor, overload, taken};
+use crate::tree;
+
+/// The server's options: 4 workers with 5 ms of work per job, at most 800 jobs per second.
+const OPTIONS: [&str; 6] = ["-w", "4", "-D", "5", "--queue-target", "off"];
+
+/// Requests per second before and after the burst.
+const NOMINAL: f64 = 100.0;
+
+/// The load of the burst, in multiples of the nominal one.
+const TIMES: u32 = 10;
+
+/// Seconds of the nominal load before the burst, of the burst, and of the nominal load after it.
+const BEFORE_S: f64 = 5.0;
+const BURST_S: f64 = 10.0;
+const AFTER_S: f64 = 10.0;
+
+/// Steps of the rise to the full load within a second.
+const RISE_STEPS: u32 = 10;
+
+/// The queue's limit, the default.
+const QUEUE_MAX: u64 = 4096;
+
+/// Jobs that have to wait at once, or the burst was none.
+const QUEUED_MIN: u64 = 500;
+
+/// Answers per second at the full load: nine tenths of what the workers can do.
+const GOODPUT_MIN: f64 = 720.0;
+
+/// Seconds from the fall of the load until latency is as before.
+const RECOVERY_S: f64 = 5.0;
+
+/// Resident memory after the burst: a part more than before it and a number of bytes, which the tables of connections
+/// that were open for the first time keep.
+const MEMORY_PART: f64 = 1.05;
+const MEMORY_EXTRA: f64 = 2.0 * 1024.0 * 1024.0;
+
+/// Gauges that have to be back at zero.
+const GAUGES: [&str; 5] = [
+    "jobs_queued",
+    "jobs_running",
+    "http_requests_held_bytes",
+    "http_answers_held_bytes",
+    "output_held_bytes",
+];
+
+#[derive(Args)]
+pub(super) struct Burst {
+    /// Write the judgements into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// All that was seen on one driver.
+struct Seen {
+    driver: Driver,
+    report: Report,
+    queued_max: u64,
+    gauges: Vec<u64>,
+    /// Resident memory before the burst, at most, and after it.
+    memory: [f64; 3],
+    ended_well: bool,
+}
+
+impl Burst {
+    pub(super) fn soak(&self) -> Outcome {
+        let folder = tempfile::tempdir()?;
+        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        println!("TCP congestion control {}", isolation::congestion());
+        let mut verdicts = Vec::new();
+        for driver in [Driver::Uring, Driver::Poll] {
+            let server = Server::stilling(&binary, driver, &OPTIONS)?;
+            println!("`{}`", server.command);
+            verdicts.extend(watched(server, &binary, driver)?.verdicts());
+        }
+        print!("{}", verdict_table(&verdicts));
+        if self.write {
+            let words = format!(
+                "Row 5.4. `{}` on `stilling serve {}`, whose workers do at most 800 jobs per second: the queue takes the rest.",
+                plan().shown("/test/slow"),
+                OPTIONS.join(" ")
+            );
+            let title = "A burst of ten times the load".to_owned();
+            page::Part { title, command: "cargo xtask soak burst --write".to_owned(), words }
+                .write(&verdicts)?;
+        }
+        conclude(&verdicts)
+    }
+}
+
+fn plan() -> Plan {
+    let step = |times: u32, seconds: f64| Step { rate: NOMINAL * f64::from(times), seconds };
+    let mut steps = vec![step(1, BEFORE_S)];
+    let rise = 1.0 / f64::from(RISE_STEPS);
+    steps.extend((1..=RISE_STEPS).map(|at| step(at * TIMES / RISE_STEPS, rise)));
+    steps.extend([step(TIMES, BURST_S), step(1, AFTER_S)]);
+    Plan { connections: 10_000, patience_s: 30.0, manner: Manner::Clients(steps) }
+}
+
+fn watched(server: Server, binary: &std::path::Path, driver: Driver) -> Outcome<Seen> {
+    let (process, url, start) = (server.first_process(), server.url("/test/slow"), Instant::now());
+    let idle = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+    let total_s = BEFORE_S + 1.0 + BURST_S + AFTER_S;
+    let (looks, report) = std::thread::scope(|threads| {
+        let generator = threads.spawn(|| plan().run(binary, &url).map_err(|error| error.to_string()));
+        (look_on(process, start, total_s, false), joined(generator))
+    });
+    let report = report?;
+    let after = everybody_gone(process, start, &idle).ok_or("the server has gone")?;
+    let before = looks.iter().filter(|look| look.at_s < BEFORE_S).map(|look| look.resident);
+    let memory = [
+        before.fold(idle.resident, f64::max),
+        looks.iter().map(|look| look.resident).fold(0.0, f64::max),
+        after.resident,
+    ];
+    let figure = |name: &str| monitor::figure(server.address, name);
+    let queued_max = figure("jobs_queued_max")?;
+    let gauges = GAUGES.iter().map(|name| figure(name)).collect::<Outcome<_>>()?;
+    Ok(Seen { driver, report, queued_max, gauges, memory, ended_well: server.end() })
+}
+
+impl Seen {
+    fn verdicts(&self) -> Vec<Verdict> {
+        let name = self.driver.option();
+        let mut verdicts = Vec::new();
+        let mut judge = |what: &str, limit: String, holds: bool, found: String| {
+            verdicts.push(Verdict { what: format!("{name}: {what}"), limit, holds, found });
+        };
+        let Report { ok, shed, failures_total, steps, .. } = &self.report;
+        let due: u64 = steps.iter().map(|step| step.due).sum();
+        judge(
+            "refused or failed",
+            "0".to_owned(),
+            due > 0 && *ok == due && shed + failures_total == 0,
+            format!("{shed} refused, {failures_total} failed, {ok} of {due} answered"),
+        );
+        judge(
+            "most jobs in the queue",
+            format!("{QUEUED_MIN} … {QUEUE_MAX}"),
+            (QUEUED_MIN..=QUEUE_MAX).contains(&self.queued_max),
+            self.queued_max.to_string(),
+        );
+        let last = steps.len().saturating_sub(1);
+        let goodput = last.checked_sub(1).map_or(0.0, |full| steps[full].goodput_per_s);
+        judge(
+            "no collapse: answers per second at the full load",
+            format!("≥ {GOODPUT_MIN}"),
+            goodput >= GOODPUT_MIN,
+            figures::thousands(goodput),
+        );
+        let recovery = overload::recovery(std::slice::from_ref(&self.report), last);
+        judge(
+            "latency is as before again",
+            format!("< {RECOVERY_S} s"),
+            recovery.is_some_and(|seconds| seconds < RECOVERY_S),
+            recovery.map_or_else(|| "not".to_owned(), |seconds| format!("{seconds:.1} s")),
+        );
+        let [before, most, after] = self.memory;
+        let (limit, mib) = (before * MEMORY_PART + MEMORY_EXTRA, |bytes: f64| bytes / (1024.0 * 1024.0));
+        judge(
+            "resident memory after the burst",
+            format!("≤ {:.1} MiB", mib(limit)),
+            after <= limit,
+            format!("{:.1} MiB; {:.1} before, {:.1} at most", mib(after), mib(before), mib(most)),
+        );
+        judge(
+            "queues and held bytes after the burst",
+            "0".to_owned(),
+            self.gauges.iter().all(|&value| value == 0) && self.gauges.len() == GAUGES.len(),
+            format!("{:?}", self.gauges),
+        );
+        let found = if self.ended_well { "status 0" } else { "it did not" };
+        judge("the server ends when asked to", "status 0".to_owned(), self.ended_well, found.to_owned());
+        verdicts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::own::{StepFigures, WindowFigures};
+
+    fn seen() -> Seen {
+        let window = |at: u32| WindowFigures { at_s: f64::from(at) / 10.0, due: 2, ok: 2, mean_us: 100.0 };
+        let span = |step: &Step| StepFigures {
+            span_s: step.seconds,
+            due: 5,
+            goodput_per_s: 790.0,
+            ..StepFigures::default()
+        };
+        let Manner::Clients(steps) = plan().manner else { panic!("clients") };
+        let report = Report {
+            ok: 5 * steps.len() as u64,
+            steps: steps.iter().map(span).collect(),
+            windows: (0..260).map(window).collect(),
+            ..Report::default()
+        };
+        Seen {
+            driver: Driver::Poll,
+            report,
+            queued_max: 2000,
+            gauges: vec![0; GAUGES.len()],
+            memory: [5e6, 9e6, 5e6],
+            ended_well: true,
+        }
+    }
+
+    /// Row 5.4: each promise is judged alone.
+    #[test]
+    fn every_promise_of_a_burst_is_judged() {
+        let missed = |change: fn(&mut Seen)| -> Vec<String> {
+            let mut seen = seen();
+            change(&mut seen);
+            let missed = seen.verdicts().into_iter().filter(|verdict| !verdict.holds);
+            missed.map(|verdict| verdict.what).collect()
+        };
+        assert!(missed(|_| ()).is_empty());
+        assert_eq!(missed(|seen| seen.report.shed = 1), ["poll: refused or failed"]);
+        assert_eq!(missed(|seen| seen.report.ok -= 1), ["poll: refused or failed"]);
+        assert_eq!(missed(|seen| seen.queued_max = 9), ["poll: most jobs in the queue"]);
+        assert_eq!(missed(|seen| seen.memory[2] = 9e6), ["poll: resident memory after the burst"]);
+        assert_eq!(missed(|seen| seen.gauges[1] = 1), ["poll: queues and held bytes after the burst"]);
+        let slow = |seen: &mut Seen| {
+            for window in seen.report.windows.iter_mut().skip(60) {
+                window.mean_us = 90_000.0;
+            }
+        };
+        assert_eq!(missed(slow), ["poll: latency is as before again"]);
+    }
+
+    #[test]
+    fn the_load_rises_to_ten_times_within_a_second() {
+        let Manner::Clients(steps) = plan().manner else { panic!("clients") };
+        let rise = &steps[1..steps.len() - 2];
+        assert!((rise.iter().map(|step| step.seconds).sum::<f64>() - 1.0).abs() < 1e-9);
+        assert!(rise.windows(2).all(|two| two[0].rate < two[1].rate));
+        let full = steps[steps.len() - 2];
+        assert!((full.rate - 10.0 * steps[0].rate).abs() < 1e-9 && (full.seconds - 10.0).abs() < 1e-9);
+    }
+}

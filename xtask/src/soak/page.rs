@@ -1,0 +1,95 @@
+//! The section of docs/benchmarks.md that `cargo xtask soak … --write` writes: one part per soak, each replaced alone.
+
+use super::{Verdict, verdict_table};
+use crate::Outcome;
+use crate::bench::machine;
+use crate::bench::page::{PAGE, section_of, with_section};
+use crate::tree;
+
+/// The section's title.
+pub(crate) const TITLE: &str = "Soaks";
+
+const WORDS: &str = "Long loads after which the server has to be as it was. Servers and generators share the machine's \
+                     cores. Each part comes from the command it names and has every judgement of that run with its \
+                     limit; a run with a missed judgement is written too.";
+
+/// The result of one soak, as a part of the section.
+pub(super) struct Part {
+    pub(super) title: String,
+    /// The command that repeats it.
+    pub(super) command: String,
+    /// What the load was and how the server was started.
+    pub(super) words: String,
+}
+
+impl Part {
+    fn text(&self, verdicts: &[Verdict]) -> String {
+        let missed = verdicts.iter().filter(|verdict| !verdict.holds).count();
+        let lines: String = machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect();
+        format!(
+            "### {}\n\n{}\n\n- Command: `{}`\n{lines}\n{} judgements, {missed} missed.\n{}",
+            self.title,
+            self.words,
+            self.command,
+            verdicts.len(),
+            verdict_table(verdicts)
+        )
+    }
+
+    /// Writes the part in the place of the one with its title.
+    ///
+    /// # Errors
+    /// If the page cannot be read or written.
+    pub(super) fn write(&self, verdicts: &[Verdict]) -> Outcome {
+        let page = std::fs::read_to_string(tree::root().join(PAGE))?;
+        tree::write(PAGE, &with_part(&page, &self.title, &self.text(verdicts)))
+    }
+}
+
+/// The page with a part's `text` in the place of the one with its title, or at the end of the section.
+fn with_part(page: &str, title: &str, text: &str) -> String {
+    let section = section_of(page, TITLE).map_or_else(|| format!("## {TITLE}\n\n{WORDS}\n"), str::to_owned);
+    let heading = format!("\n### {title}\n");
+    let mut section = section;
+    if let Some(start) = section.find(&heading).map(|at| at + 1) {
+        let rest = &section[start..];
+        let end = rest.find("\n### ").map_or(section.len(), |at| start + at + 1);
+        section.replace_range(start..end, "");
+    }
+    with_section(page, TITLE, &format!("{}\n\n{text}", section.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_replaces_its_predecessor_and_no_other() {
+        let page = "# Page\n\n## Other\n\nkept\n";
+        let page = with_part(page, "One", "### One\n\nold\n");
+        let page = with_part(&page, "Two", "### Two\n\nsecond\n");
+        let page = with_part(&page, "One", "### One\n\nnew\n");
+        assert!(page.starts_with("# Page\n\n## Other\n\nkept\n\n## Soaks\n"), "{page}");
+        assert!(page.ends_with("### Two\n\nsecond\n\n### One\n\nnew\n"), "{page}");
+        assert!(!page.contains("old"), "{page}");
+        assert_eq!((page.matches("## Soaks").count(), page.matches(WORDS).count()), (1, 1));
+    }
+
+    #[test]
+    fn a_part_has_every_judgement_with_its_limit() {
+        let verdict = |holds| Verdict {
+            what: "rate".to_owned(),
+            limit: "≥ 5/s".to_owned(),
+            holds,
+            found: "4/s".to_owned(),
+        };
+        let part = Part { title: "One".to_owned(), command: "run".to_owned(), words: "load".to_owned() };
+        let text = part.text(&[verdict(true), verdict(false)]);
+        assert!(text.contains("2 judgements, 1 missed."), "{text}");
+        assert!(
+            text.contains("| rate | ≥ 5/s | 4/s | met |\n| rate | ≥ 5/s | 4/s | **missed** |\n"),
+            "{text}"
+        );
+        assert!(text.contains("- Command: `run`") && text.contains("- Machine: "), "{text}");
+    }
+}

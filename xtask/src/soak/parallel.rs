@@ -1,0 +1,161 @@
+//! `cargo xtask soak parallel`: server-demo's own hour, slow and fast requests in parallel and nothing else (rows 4.27 and
+//! 4.28).
+//!
+//! Each generator runs once over the whole time, so that its percentiles are those of all requests.
+
+use std::time::Instant;
+
+use clap::Args;
+
+use super::watch::Look;
+use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, verdict_table};
+use crate::Outcome;
+use crate::bench::figures;
+use crate::bench::load::{Load, Place, Sample};
+use crate::bench::server::Server;
+use crate::bench::{isolation, taken};
+use crate::tree;
+
+/// The server's options in rows 4.27 and 4.28.
+const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
+
+/// One row of the requirements: a path and the figures that server-demo reached on its author's machine.
+struct Row {
+    number: &'static str,
+    path: &'static str,
+    rate_min: f64,
+    max_ms: f64,
+    p99_ms: Option<f64>,
+}
+
+/// A slow request takes 30 ms, the default.
+const ROWS: [Row; 2] = [
+    Row { number: "4.27", path: "/test/slow", rate_min: 3_313.0, max_ms: 49.0, p99_ms: None },
+    Row { number: "4.28", path: "/test/fast", rate_min: 40_184.0, max_ms: 22.0, p99_ms: Some(3.0) },
+];
+
+#[derive(Args)]
+pub(super) struct Parallel {
+    #[command(flatten)]
+    options: Options,
+}
+
+impl Parallel {
+    pub(super) fn soak(&self) -> Outcome {
+        let folder = tempfile::tempdir()?;
+        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let server = Server::stilling(&binary, self.options.driver(), &OPTIONS)?;
+        let (command, total_s) = (server.command.clone(), self.options.total_s());
+        let place = Place { folder: folder.path().to_owned(), binary, counts_instructions: false };
+        println!(
+            "`{command}` for {} min; TCP congestion control {}",
+            self.options.minutes,
+            isolation::congestion()
+        );
+        let load =
+            Load::Own { seconds: self.options.minutes * 60, connections: 100, close: true, pipeline: 1 };
+        let process = server.first_process();
+        let before = Look::at(process, 0.0).ok_or("the server has gone before it began")?;
+        let start = Instant::now();
+        let (looks, samples) = std::thread::scope(|threads| {
+            let generators = ROWS.map(|row| {
+                let (load, place, url) = (&load, &place, server.url(row.path));
+                threads.spawn(move || load.run(&url, place).map_err(|error| error.to_string()))
+            });
+            let looks = look_on(process, start, total_s, true);
+            (looks, generators.map(joined))
+        });
+        let [slow, fast] = samples;
+        let samples = [slow?, fast?];
+        let after = everybody_gone(process, start, &before);
+        let ended_well = server.end();
+        let mut verdicts: Vec<Verdict> =
+            ROWS.iter().zip(&samples).flat_map(|(row, sample)| row.verdicts(sample)).collect();
+        verdicts.extend(level("", &looks, total_s));
+        verdicts.push(Verdict {
+            what: "the server ends when asked to".to_owned(),
+            limit: "status 0".to_owned(),
+            holds: ended_well,
+            found: if ended_well { "status 0" } else { "it did not" }.to_owned(),
+        });
+        print!("{}{}", looks_table(&before, &looks, after.as_ref(), total_s), verdict_table(&verdicts));
+        let words = format!(
+            "Rows 4.27 and 4.28: server-demo's own test, whose figures are the limits. 100 clients ask for a slow request \
+             (30 ms) and 100 others for a fast one, each request over a connection of its own \
+             (`{}`, and the same for {}), on `{command}`. The server and both generators share this machine's cores.",
+            load.shown(ROWS[0].path),
+            ROWS[1].path
+        );
+        self.options.conclude("parallel", "Slow and fast requests in parallel", words, &verdicts)
+    }
+}
+
+impl Row {
+    fn verdicts(&self, sample: &Sample) -> Vec<Verdict> {
+        let name = format!("row {}, {}", self.number, self.path);
+        let judged = |what: &str, limit: String, holds: bool, found: String| Verdict {
+            what: format!("{name}: {what}"),
+            limit,
+            holds,
+            found,
+        };
+        let at_most = |what: &str, limit_ms: f64, found: Option<f64>| {
+            let holds = found.is_some_and(|ms| ms <= limit_ms);
+            let found = found.map_or_else(figures::unknown, |ms| format!("{} ms", figures::two_places(ms)));
+            judged(what, format!("≤ {limit_ms} ms"), holds, found)
+        };
+        let bad = sample.failures + sample.refused;
+        let mut verdicts = vec![
+            judged(
+                "failed or refused",
+                "0".to_owned(),
+                bad == 0 && sample.requests > 0,
+                format!("{bad} of {}", figures::thousands(sample.requests as f64)),
+            ),
+            judged(
+                "rate",
+                format!("≥ {}/s", figures::thousands(self.rate_min)),
+                sample.rate >= self.rate_min,
+                format!("{}/s", figures::thousands(sample.rate)),
+            ),
+            at_most("longest", self.max_ms, sample.max_ms),
+        ];
+        verdicts.extend(self.p99_ms.map(|limit_ms| at_most("p99", limit_ms, sample.p99_ms)));
+        verdicts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows 4.27 and 4.28: each figure of the row is judged alone, and a silent generator has met nothing.
+    #[test]
+    fn every_figure_of_a_row_is_judged() {
+        let good = Sample {
+            requests: 9,
+            rate: 40_184.0,
+            p99_ms: Some(3.0),
+            max_ms: Some(22.0),
+            ..Sample::default()
+        };
+        let missed = |row: &Row, change: fn(&mut Sample)| -> Vec<String> {
+            let mut sample = good.clone();
+            change(&mut sample);
+            let missed = row.verdicts(&sample).into_iter().filter(|verdict| !verdict.holds);
+            missed.map(|verdict| verdict.what.rsplit(": ").next().unwrap_or_default().to_owned()).collect()
+        };
+        let [slow, fast] = &ROWS;
+        for row in &ROWS {
+            assert!(missed(row, |_| ()).is_empty());
+            assert_eq!(missed(row, |sample| sample.failures = 1), ["failed or refused"]);
+            assert_eq!(missed(row, |sample| sample.refused = 1), ["failed or refused"]);
+        }
+        assert_eq!(missed(slow, |sample| sample.rate = 3_312.9), ["rate"]);
+        assert_eq!(missed(slow, |sample| sample.max_ms = Some(49.1)), ["longest"]);
+        assert_eq!(missed(fast, |sample| sample.rate = 40_183.0), ["rate"]);
+        assert_eq!(missed(fast, |sample| sample.max_ms = Some(22.1)), ["longest"]);
+        assert_eq!(missed(fast, |sample| sample.p99_ms = Some(3.1)), ["p99"]);
+        assert_eq!(missed(fast, |sample| *sample = Sample::default()).len(), 4);
+    }
+}

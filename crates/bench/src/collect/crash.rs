@@ -309,7 +309,8 @@ fn inspect_process(
     for resident in &mut resident {
         load_and_rest(plan, to, clients, each)?;
         if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
-            report.note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
+            report
+                .note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
         }
         *resident = resident_bytes(process);
     }
@@ -318,7 +319,8 @@ fn inspect_process(
         report.memory_growth_kib = report.memory_growth_kib.max(growth / 1024);
         let messages = each * u64::from(plan.clients);
         if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
-            let words = || format!("{first} bytes resident after {messages} messages, {second} after as many more");
+            let words =
+                || format!("{first} bytes resident after {messages} messages, {second} after as many more");
             report.note("memory_leaks", words);
         }
     }

@@ -4,7 +4,7 @@ use super::figures::{self, Section};
 use super::load::Load;
 use super::peers::Peer;
 use super::scenarios::{self, ACKNOWLEDGED, BACKLOG_RATE_MIN, BACKLOGS, ONTO_BACKLOG};
-use super::{Bench, Sample, Target, slowest_send_ms};
+use super::{Bench, Sample, Target};
 use crate::Outcome;
 
 /// Row 0.18: sending without waiting is faster than that.
@@ -150,6 +150,7 @@ impl Bench {
 
 #[cfg(test)]
 mod tests {
+    use super::super::slowest_send_ms;
     use super::*;
 
     #[test]

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use super::Bench;
 use super::figures::{self, Section};
-use super::server::PATIENCE;
+use super::server::{Driver, PATIENCE, Server};
 use super::targets::Target;
+use super::{Bench, machine};
 use crate::Outcome;
 
 /// Wrong requests per server and round.
@@ -16,7 +16,7 @@ const REQUESTS: u64 = 2000;
 /// Row 4.14: milliseconds from the last byte of a wrong request to the end of its connection.
 const CLOSE_MS_MAX: f64 = 1.0;
 
-/// Requests that every server rejects and after which each closes.
+/// Requests that Stilling and nginx reject and after which both close.
 const WRONG: [&str; 3] = [
     "hello\r\n\r\n",
     "GET /test/fast HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -41,7 +41,7 @@ impl CloseTimes {
 /// Sends a request on a new connection; milliseconds from its last byte to the end of the stream.
 ///
 /// # Errors
-/// If the connection does not end, or the request is served. Some servers close without an answer.
+/// If there is no answer, or it is not one of status 400.
 fn close_time(address: SocketAddr, request: &str) -> Outcome<f64> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -53,7 +53,7 @@ fn close_time(address: SocketAddr, request: &str) -> Outcome<f64> {
     stream.write_all(last)?;
     stream.read_to_end(&mut answer)?;
     let took_ms = begun.elapsed().as_secs_f64() * 1e3;
-    if answer.starts_with(b"HTTP/1.1 2") {
+    if !answer.starts_with(b"HTTP/1.1 400 ") {
         let said = String::from_utf8_lossy(&answer);
         return Err(format!("{address} answers {request:?} with {said:?}").into());
     }
@@ -63,7 +63,11 @@ fn close_time(address: SocketAddr, request: &str) -> Outcome<f64> {
 impl Bench {
     /// Row 4.14: a wrong request is answered and its connection closed at once.
     pub(super) fn refusals(&self) -> Outcome<Vec<Section>> {
-        let servers = self.contenders()?;
+        let servers = [
+            self.stilling(Driver::Uring, &[])?,
+            self.stilling(Driver::Poll, &[])?,
+            Server::nginx(self.folder(), machine::cores(), None, None)?,
+        ];
         let mut times: Vec<Vec<CloseTimes>> = servers.iter().map(|_| Vec::new()).collect();
         for round in 0..self.rounds {
             for (server, times) in servers.iter().zip(&mut times) {
@@ -95,7 +99,7 @@ impl Bench {
         let words = format!(
             "Row 4.14: {} requests with three faults (no request line, two Host fields, a negative Content-Length), one \
              after another, each on a connection of its own. Times run from the write of the last byte to the end of \
-             the stream at the client. Between them lies the answer of status 400; hyper gives none to the first fault.",
+             the stream at the client. Between them lies the answer of status 400.",
             figures::thousands(self.many(REQUESTS) as f64)
         );
         Ok(vec![Section { title: "Wrong requests".to_owned(), words, table }])

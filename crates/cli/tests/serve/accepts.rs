@@ -33,7 +33,7 @@ fn an_accept_and_its_first_message_share_system_calls(driver: Driver) {
                 assert_eq!(count(&["recvfrom", "recvmsg", "read", "readv"]), connections, "{shown}");
                 assert_eq!(count(&["sendto", "sendmsg", "write", "writev"]), connections, "{shown}");
                 assert_eq!(count(&["close"]), connections, "{shown}");
-                assert_eq!(count(&["setsockopt", "fcntl", "shutdown"]), 0, "{shown}");
+                assert_eq!(count(&["setsockopt", "shutdown"]), 0, "{shown}");
                 // The listener alone is told of, and once per full turn.
                 assert!(count(&["epoll_ctl"]) <= connections / 32, "{shown}");
                 // A turn that accepts also checks the listener, and whether more wait, at powers of two.
@@ -75,6 +75,10 @@ fn calls_of(driver: Driver, connections: usize) -> BTreeMap<String, usize> {
     for line in burst.filter(|line| !line.contains(" resumed>") && !line.contains("restart_syscall(")) {
         let Some((before, _)) = line.split_once('(') else { continue };
         let Some((thread, call)) = before.rsplit_once(' ') else { continue };
+        // With debug assertions std asks for a descriptor's flags before it closes it.
+        if call == "fcntl" {
+            continue;
+        }
         if thread.contains("<shard-") || thread.contains("<stilling>") {
             *calls.entry(call.to_owned()).or_insert(0) += 1;
         }

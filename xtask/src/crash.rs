@@ -14,7 +14,7 @@ const RETAINED_MAX: u64 = 50_000;
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// How often each driver's server is killed, shared out over the combinations of retention and write method
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     kills: u32,
     /// Decides the moments
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -144,8 +144,8 @@ fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
     let method = if demands.is_buffered { ", buffered" } else { "" };
     println!(
         "{}{keeps}{method}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} stored twice, {} refused; \
-         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {} in the wrong \
-         method, longest start {} ms",
+         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {} memory leaks (most growth \
+         {} KiB), {} in the wrong method, longest start {} ms",
         peer.name(),
         found.kills,
         found.acknowledged,
@@ -158,6 +158,8 @@ fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
         found.removed,
         found.failed_starts,
         found.descriptor_leaks,
+        found.memory_leaks,
+        found.memory_growth_kib,
         found.wrong_method,
         found.longest_start_ms
     );

@@ -24,9 +24,27 @@ const CLIENT_KILLS: usize = 6;
 /// Messages that a client is given before each kill.
 const LINES: usize = 3000;
 
-/// The shipped server on a port of the system's choice.
+/// Times that a client is killed on each driver while the server's descriptors and memory are watched.
+const WATCHED_CLIENT_KILLS: u64 = 250;
+
+/// Kills before the first look: then everything that is opened or allocated once is there.
+const WARM_UP_KILLS: u64 = 50;
+
+/// Times that a server is killed under one client whose descriptors and memory are watched.
+const WATCHED_SERVER_KILLS: u64 = 20;
+
+/// Bytes by which resident memory may grow between the looks: less than what would remain of each kill if one buffer of
+/// 64 KiB did (200 × 64 KiB = 12.5 MiB; 18 kills of a server, each with 1,000 messages of 1 KiB: 18 MiB).
+const GROWTH_MAX: u64 = 8 << 20;
+
+/// Bytes that a server may remember of each message of 1 KB: its id, for de-duplication.
+const ID_SIZE_MAX: u64 = 128;
+
+/// The shipped server.
 struct Mortal {
     driver: &'static str,
+    /// Where it listens for NATS clients; port 0: the system's choice.
+    listen: SocketAddr,
     data: PathBuf,
     options: &'static [&'static str],
     child: Option<Child>,
@@ -40,7 +58,8 @@ impl Victim for Mortal {
     fn start(&mut self) -> Result<SocketAddr, CollectError> {
         let local = |error: std::io::Error| CollectError::Local(format!("the server: {error}"));
         let mut command = Command::new(env!("CARGO_BIN_EXE_stilling"));
-        command.args(["serve", "--verbose", "--nats", "127.0.0.1:0", "--driver", self.driver, "--data"]);
+        let listen = self.listen.to_string();
+        command.args(["serve", "--verbose", "--nats", &listen, "--driver", self.driver, "--data"]);
         command.arg(&self.data).args(self.options).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(local)?;
         let out = child.stdout.take().ok_or_else(|| CollectError::Local("no output".to_owned()))?;
@@ -89,7 +108,8 @@ impl Drop for Mortal {
 
 impl Mortal {
     fn new(driver: &'static str, data: &Path, options: &'static [&'static str]) -> Mortal {
-        Mortal { driver, data: data.to_owned(), options, child: None, out: None, last_words: Vec::new() }
+        let (listen, data) = (SocketAddr::from(([127, 0, 0, 1], 0)), data.to_owned());
+        Mortal { driver, listen, data, options, child: None, out: None, last_words: Vec::new() }
     }
 }
 
@@ -257,6 +277,149 @@ fn what_killed_clients_had_kept_is_stored_once_on_uring() {
 #[test]
 fn what_killed_clients_had_kept_is_stored_once_on_poll() {
     check_clients("poll");
+}
+
+/// A process's descriptors and resident memory.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    descriptors: usize,
+    resident: u64,
+}
+
+impl Held {
+    fn by(process: u32) -> Held {
+        let descriptors = crash::descriptors(process).expect("it runs");
+        Held { descriptors, resident: crash::resident_bytes(process).expect("it runs") }
+    }
+
+    /// Waits until a process holds no more descriptors than before, and returns what it holds then.
+    #[track_caller]
+    fn as_before(self, process: u32) -> Held {
+        let what = format!("no more than {} descriptors are open", self.descriptors);
+        stilling_probe::eventually(&what, || {
+            Some(Held::by(process)).filter(|now| now.descriptors <= self.descriptors)
+        })
+    }
+
+    /// Compares with what the process holds after so many messages with an id.
+    #[track_caller]
+    fn assert_no_growth(self, after: Held, messages: u64) {
+        let growth = after.resident.saturating_sub(self.resident);
+        let words = format!("{self:?}, after {messages} messages {after:?}");
+        println!("{words}");
+        assert!(
+            growth <= GROWTH_MAX + messages * ID_SIZE_MAX,
+            "resident memory grew by {growth} bytes: {words}"
+        );
+    }
+}
+
+/// Kills clients of a running server, each in the middle of a message.
+fn check_leaks_of_killed_clients(driver: &'static str) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut server = Mortal::new(driver, &folder.path().join("data"), &[]);
+    let address = server.start().expect("the server starts");
+    let process = server.process().expect("it runs");
+    let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+    let mut last = || api.stream_state("events").map_or(0, |state| state.last);
+    let (mut rested, mut before) = (None, None);
+    for kill in 0..WATCHED_CLIENT_KILLS {
+        if kill == 1 {
+            rested = Some(Held::by(process));
+        }
+        if kill == WARM_UP_KILLS {
+            before = rested.map(|rested: Held| (rested.as_before(process), last()));
+        }
+        // Its input goes on for ever, so the kill meets it in the middle of what it writes.
+        let yes = Command::new("yes").arg("x".repeat(1000)).stdout(Stdio::piped()).spawn();
+        let mut yes = yes.expect("`yes` starts");
+        let mut client = Command::new(env!("CARGO_BIN_EXE_stilling"));
+        client.args(["pub", "--server", &format!("nats://{address}"), "--lines", "events.lines"]);
+        let input = yes.stdout.take().expect("it is piped");
+        let mut client = client.stdin(input).stdout(Stdio::null()).spawn().expect("the client starts");
+        let start = last();
+        stilling_probe::eventually("messages of this client are stored", || (last() > start).then_some(()));
+        client.kill().and_then(|()| client.wait()).expect("it is killed");
+        yes.kill().and_then(|()| yes.wait()).expect("it is killed");
+    }
+    let (before, messages) = before.expect("the warm-up is over");
+    before.assert_no_growth(before.as_before(process), last() - messages);
+    server.kill().expect("it ran to the end");
+}
+
+/// Row 0.4: a killed client leaves neither a descriptor nor memory behind at the server.
+#[test]
+fn killed_clients_leave_nothing_open_at_the_server_on_uring() {
+    check_leaks_of_killed_clients("uring");
+}
+
+#[test]
+fn killed_clients_leave_nothing_open_at_the_server_on_poll() {
+    check_leaks_of_killed_clients("poll");
+}
+
+/// Kills the server under one client that goes on through all its lives.
+fn check_leaks_of_killed_servers(driver: &'static str) {
+    const EACH: u64 = 1000;
+    let folder = tempfile::tempdir().expect("a folder");
+    // An address of its own, so that no other test takes the port while the server is away.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let network = if driver == "uring" { 252 } else { 253 };
+    let listen = SocketAddr::from(([127, network, high, low], 4222));
+    let mut server = Mortal::new(driver, &folder.path().join("data"), &[]);
+    server.listen = listen;
+    let address = server.start().expect("the server starts");
+    let spool = folder.path().join("spool");
+    let mut client = publisher(address, &spool)
+        .args(["--lines", "events.lines"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("the client starts");
+    let mut input = client.stdin.take().expect("it is piped");
+    let process = client.id();
+    let mut before = None;
+    for kill in 0..WATCHED_SERVER_KILLS {
+        if kill == 2 {
+            before = Some(Held::by(process));
+        }
+        let lines: String = (0..EACH).map(|line| format!("{:01000}\n", kill * EACH + line)).collect();
+        let feeder = std::thread::spawn(move || {
+            std::io::Write::write_all(&mut input, lines.as_bytes()).expect("the client lives");
+            input
+        });
+        let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+        // In the middle of what it is given.
+        let some = kill * EACH + EACH / 2;
+        stilling_probe::eventually("half of it is stored", || {
+            (api.stream_state("events").ok()?.last >= some).then_some(())
+        });
+        server.kill().expect("it ran until now");
+        assert_eq!(server.start().expect("it starts again: no lock is left"), address);
+        input = feeder.join().expect("it does not panic");
+        let mut api = Api::connect(address, Duration::from_secs(60)).expect("the server listens");
+        stilling_probe::eventually("all of it is stored", || {
+            (api.stream_state("events").ok()?.last >= (kill + 1) * EACH).then_some(())
+        });
+    }
+    let before = before.expect("there were kills before");
+    before.assert_no_growth(before.as_before(process), 0);
+    drop(input);
+    assert!(client.wait().expect("it is a child").success(), "{driver}");
+    let numbers: Vec<u64> =
+        stored(address).iter().map(|payload| payload.parse().expect("a number")).collect();
+    assert!(numbers.into_iter().eq(0..WATCHED_SERVER_KILLS * EACH), "{driver}: each line once, in order");
+    server.kill().expect("it ran to the end");
+}
+
+/// Row 0.4: a client whose server is killed goes on, leaks neither descriptors nor memory, and meets no stale lock.
+#[test]
+fn a_client_outlives_killed_servers_and_holds_no_more_than_before_on_uring() {
+    check_leaks_of_killed_servers("uring");
+}
+
+#[test]
+fn a_client_outlives_killed_servers_and_holds_no_more_than_before_on_poll() {
+    check_leaks_of_killed_servers("poll");
 }
 
 /// Row 2.6: the active segment is written past the page cache where the volume allows it, and through it where the

@@ -1,4 +1,7 @@
 //! A TCP or Unix connection that does not block, for the publisher's thread.
+//!
+//! Connecting and sending are two calls (row 0.10): in NATS the server speaks first, and CONNECT depends on its INFO, so a
+//! SYN has no message to carry (TCP Fast Open).
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};

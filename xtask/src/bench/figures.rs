@@ -53,25 +53,27 @@ pub(super) fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
 pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
     let counts = series.iter().flat_map(|series| &series.samples).any(|sample| sample.instructions.is_some());
     let counted = counts.then_some("server instructions per request");
-    let head = ["server", "requests/s", "server CPU s per million"].into_iter().chain(counted);
+    let head = ["server", "requests/s", "server CPU s per million", "context switches per thousand"];
+    let head = head.into_iter().chain(counted);
     let head = head.chain(["p50 ms", "p99 ms", "p99.9 ms", "failures"]);
     let mut table = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     for Series { server, samples } in series {
         let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
-        let latency = |of: fn(&Sample) -> Option<f64>| spread_of_known(samples.iter().map(of));
+        let known = |of: fn(&Sample) -> Option<f64>| spread_of_known(samples.iter().map(of));
         let mut row = vec![
             (*server).to_owned(),
             spread(&all(|sample| sample.rate), thousands),
             spread(&all(|sample| sample.cpu_s), two_places),
+            known(|sample| sample.switches),
         ];
         if counts {
             let all: Option<Vec<_>> = samples.iter().map(|sample| sample.instructions).collect();
             row.push(all.map_or_else(unknown, |all| spread(&all, thousands)));
         }
         row.extend([
-            latency(|sample| sample.p50_ms),
-            latency(|sample| sample.p99_ms),
-            latency(|sample| sample.p999_ms),
+            known(|sample| sample.p50_ms),
+            known(|sample| sample.p99_ms),
+            known(|sample| sample.p999_ms),
             samples.iter().map(|sample| sample.failures + sample.refused).sum::<u64>().to_string(),
         ]);
         table.push(row);
@@ -96,6 +98,7 @@ pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
             format!("{above} ÷ {below}"),
             shown(|sample: &Sample| Some(sample.rate)),
             shown(|sample| Some(sample.cpu_s)),
+            shown(|sample| sample.switches),
         ];
         if counts {
             row.push(shown(|sample| sample.instructions));
@@ -191,8 +194,8 @@ mod tests {
             compared(&[series("stilling uring", [10.0, 20.0, 60.0]), series("nginx", [5.0, 40.0, 30.0])]);
         assert_eq!(table.len(), 4);
         assert_eq!(table[3][..4], ["stilling uring ÷ nginx", "×2.00", "×1.00", "–"]);
-        assert_eq!(table[1][3..6], ["–", "–", "–"]);
-        assert_eq!(table[0].len(), 7);
+        assert_eq!(table[1][3..7], ["–", "–", "–", "–"]);
+        assert_eq!(table[0].len(), 8);
     }
 
     #[test]
@@ -203,12 +206,12 @@ mod tests {
         };
         let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", Some(18_000.0))]);
         assert_eq!(
-            [0, 1, 3].map(|row| table[row][3].as_str()),
+            [0, 1, 3].map(|row| table[row][4].as_str()),
             ["server instructions per request", "9,000", "×0.50"]
         );
         assert!(table.iter().all(|row| row.len() == table[0].len()));
         let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", None)]);
-        assert_eq!((table[2][3].as_str(), table[3][3].as_str()), ("–", "–"));
+        assert_eq!((table[2][4].as_str(), table[3][4].as_str()), ("–", "–"));
     }
 
     #[test]

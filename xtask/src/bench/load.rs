@@ -37,8 +37,11 @@ pub(crate) struct Sample {
     pub(crate) p99_ms: Option<f64>,
     pub(crate) p999_ms: Option<f64>,
     pub(crate) max_ms: Option<f64>,
+    pub(crate) mean_ms: Option<f64>,
     /// Requests without an answer, or with a broken one.
     pub(crate) failures: u64,
+    /// Messages that the server's ledger names as lost.
+    pub(crate) lost: u64,
     /// Requests with a whole answer that is not 2xx.
     pub(crate) refused: u64,
     /// Seconds of CPU that the server used per million requests.
@@ -123,13 +126,16 @@ impl Load {
         let folder = &place.folder;
         let counting =
             place.counts_instructions.then(|| Instructions::of(&server.processes(), folder)).transpose()?;
-        let before = server.cpu_s();
+        let (before, switches_before) = (server.cpu_s(), server.context_switches());
         let sample = self.run(&server.url(path), place)?;
         let used = server.cpu_s() - before;
+        // A thread that has ended takes its count along.
+        let switches = server.context_switches().saturating_sub(switches_before) as f64;
         let instructions = counting.and_then(Instructions::stop);
         let requests = sample.requests.max(1) as f64;
         let instructions = instructions.map(|instructions| instructions / requests);
-        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, ..sample })
+        let switches = Some(switches * 1e3 / requests);
+        Ok(Sample { cpu_s: used * 1e6 / requests, instructions, switches, ..sample })
     }
 
     /// Puts the load on whatever is at the address, and measures the clients alone.
@@ -231,10 +237,7 @@ fn read_ab(printed: &str, table: &str, asked: u64) -> Option<Sample> {
         max_ms: number(printed, "100%").or(only),
         failures,
         refused,
-        cpu_s: 0.0,
-        instructions: None,
-        switches: None,
-        system_calls: None,
+        ..Sample::default()
     })
 }
 
@@ -273,10 +276,7 @@ fn read_wrk(printed: &str, pipelined: bool) -> Option<Sample> {
         max_ms: taken(max_ms),
         failures,
         refused: number(printed, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64,
-        cpu_s: 0.0,
-        instructions: None,
-        switches: None,
-        system_calls: None,
+        ..Sample::default()
     })
 }
 
@@ -294,10 +294,7 @@ fn read_own(printed: &str) -> Option<Sample> {
         max_ms: ms(report.latency.max_us),
         failures: report.failures_total,
         refused: report.shed,
-        cpu_s: 0.0,
-        instructions: None,
-        switches: None,
-        system_calls: None,
+        ..Sample::default()
     })
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod monitor;
 pub(crate) mod overload;
 pub(crate) mod own;
 pub(crate) mod page;
+mod refusals;
 pub(crate) mod server;
 mod slow;
 mod sockets;
@@ -52,6 +53,9 @@ const POLL_FACTOR_MAX: f64 = 1.3;
 
 /// How much more than the demonstration's a request to an ordinary inline route may cost.
 const INLINE_FACTOR_MAX: f64 = 1.1;
+
+/// Row 0.12: how many times the context switches of the peer that is built like server-demo a request may cost.
+const SWITCHES_FACTOR_MAX: f64 = 1.0;
 
 /// The packages of the peer whose versions matter.
 const PEER_LIBRARIES: [&str; 3] = ["hyper", "hyper-util", "tokio"];
@@ -103,6 +107,8 @@ enum Part {
     Memory,
     /// The figures of server-demo
     Known,
+    /// From a wrong request to the end of its connection
+    Refusals,
     /// Slow requests beside fast ones
     Slow,
     /// Up to ten times the capacity and back
@@ -121,10 +127,11 @@ pub(crate) fn taken(program: &Path, folder: &Path) -> Outcome<PathBuf> {
 
 type Measure = fn(&Bench) -> Outcome<Vec<Section>>;
 
-const PARTS: [(Part, Measure); 6] = [
+const PARTS: [(Part, Measure); 7] = [
     (Part::Throughput, Bench::throughput),
     (Part::Memory, Bench::memory),
     (Part::Known, Bench::known_figures),
+    (Part::Refusals, Bench::refusals),
     (Part::Slow, Bench::slow_beside_fast),
     (Part::Overload, Bench::overload),
     (Part::Flood, Bench::flood),
@@ -307,7 +314,9 @@ impl Bench {
         }
         let commands: Vec<_> = servers.iter().map(|(server, _)| format!("`{}`", server.command)).collect();
         sections[0].words += &format!(
-            "\n\nThe servers: {}. The inline route is `{}` of the example, the others' path is `/test/fast`.",
+            "\n\nThe servers: {}. The inline route is `{}` of the example, the others' path is `/test/fast`. Context switches \
+             (row 0.12) are those of all threads of a server, voluntary or not. server-demo itself is not at hand, only its \
+             report; the peer on hyper is built like it: an event loop per core, and threads for slow work.",
             commands.join(", "),
             server::CONSTANT
         );
@@ -324,6 +333,11 @@ impl Bench {
         if let Some(bound) = cpu_factor_max {
             let ratio = figures::ratio(series, "stilling uring", "nginx", cpu);
             self.aim(Target::at_most(format!("server CPU, uring ÷ nginx: {title}"), bound, ratio, "×"));
+            for name in [Driver::Uring, Driver::Poll].map(Driver::name) {
+                let ratio = figures::ratio(series, name, "hyper", |sample| sample.switches);
+                let what = format!("context switches per request, {name} ÷ hyper: {title}");
+                self.aim(Target::at_most(what, SWITCHES_FACTOR_MAX, ratio, "×"));
+            }
             let ratio = figures::ratio(series, "stilling uring, inline route", "stilling uring", cpu);
             let what = format!("server CPU, inline route ÷ /test/fast: {title}");
             self.aim(Target::at_most(what, INLINE_FACTOR_MAX, ratio, "×"));

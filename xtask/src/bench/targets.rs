@@ -16,6 +16,7 @@ pub(super) struct Target {
 enum Bound {
     AtMost(f64),
     AtLeast(f64),
+    Above(f64),
 }
 
 impl Target {
@@ -39,10 +40,21 @@ impl Target {
         Target { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
     }
 
+    /// Good are values greater than `bound`.
+    pub(super) fn above(
+        what: impl Into<String>,
+        bound: f64,
+        measured: Option<f64>,
+        unit: &'static str,
+    ) -> Target {
+        Target { what: what.into(), bound: Bound::Above(bound), measured, unit }
+    }
+
     fn verdict(&self) -> &'static str {
         let holds = |measured| match self.bound {
             Bound::AtMost(bound) => measured <= bound,
             Bound::AtLeast(bound) => measured >= bound,
+            Bound::Above(bound) => measured > bound,
         };
         match self.measured.map(holds) {
             Some(true) => "met",
@@ -64,6 +76,7 @@ impl Target {
         let bound = match self.bound {
             Bound::AtMost(bound) => format!("≤ {}", shown(bound)),
             Bound::AtLeast(bound) => format!("≥ {}", shown(bound)),
+            Bound::Above(bound) => format!("> {}", shown(bound)),
         };
         let measured = self.measured.map_or_else(figures::unknown, shown);
         vec![self.what.clone(), bound, measured, self.verdict().to_owned()]
@@ -93,6 +106,8 @@ mod tests {
         assert_eq!(row(Target::at_most("a", 256.0, Some(300.0), "B")), "≤ 256 B | 300 B | **missed**");
         assert_eq!(row(Target::at_least("a", 90.0, Some(89.99), "%")), "≥ 90.00 % | 89.99 % | **missed**");
         assert_eq!(row(Target::at_least("a", 90.0, None, "%")), "≥ 90.00 % | – | not measured");
+        assert_eq!(row(Target::above("a", 1.0, Some(1.0), "×")), "> ×1.00 | ×1.00 | **missed**");
+        assert_eq!(row(Target::above("a", 1.0, Some(1.1), "×")), "> ×1.00 | ×1.10 | met");
         let section =
             section(&[Target::at_most("a", 1.0, Some(2.0), ""), Target::at_most("b", 1.0, None, "")]);
         assert!(section.words.starts_with("2 targets, 1 missed."), "{}", section.words);

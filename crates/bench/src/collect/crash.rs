@@ -35,8 +35,7 @@ use super::plan::{Plan, Storage};
 use super::run::{Run, connect};
 use client::{Client, Load};
 use judge::Judge;
-use victim::descriptors;
-pub use victim::{Process, Victim, can_write_directly, writes_directly};
+pub use victim::{Process, Victim, can_write_directly, descriptors, resident_bytes, writes_directly};
 
 /// Most acknowledgements before a kill in a short life; most lives are short.
 const ACKS_SHORT_MAX: u64 = 2000;
@@ -52,6 +51,13 @@ const WARM_UP: u64 = 8;
 
 /// Equal counts in a row, [`LOOK_INTERVAL`] apart, that show a server at rest.
 const STEADY_COUNTS: u32 = 3;
+
+/// Bytes by which resident memory may grow from the rest after a load to the rest after an equal one: buffers and blocks
+/// of a pool that the first load did not touch.
+const MEMORY_GROWTH_MAX: u64 = 16 << 20;
+
+/// Bytes that a server may remember of each message: its id, for de-duplication.
+const MEMORY_PER_MESSAGE_MAX: u64 = 128;
 
 /// Everything that can be chosen.
 #[derive(Clone, Debug)]
@@ -78,7 +84,7 @@ pub struct CrashPlan {
     pub folder: Option<PathBuf>,
     /// Whether segments have to be written past the page cache, or must not be. Default: either.
     pub direct: Option<bool>,
-    /// Descriptors are counted in one life of so many; 0: in none. Default: 10.
+    /// Descriptors and resident memory are compared in one life of so many; 0: in none. Default: 10.
     pub descriptors_every: u32,
     /// Makes the stream at the first start. Default: no.
     pub make_stream: Option<Storage>,
@@ -132,6 +138,10 @@ pub struct CrashReport {
     pub failed_starts: u64,
     /// Lives in which descriptors stayed open after a load.
     pub descriptor_leaks: u64,
+    /// Lives in which resident memory grew from one load to the next.
+    pub memory_leaks: u64,
+    /// The most by which it grew, in KiB.
+    pub memory_growth_kib: u64,
     /// Lives in which segments were not written in the way that was asked for.
     pub wrong_method: u64,
     /// From a start until the stream could be asked, at most, in milliseconds.
@@ -151,9 +161,10 @@ impl CrashReport {
             self.refused,
             self.failed_starts,
             self.descriptor_leaks,
+            self.memory_leaks,
             self.wrong_method,
         ];
-        wrong == [0; 8] && self.acknowledged > 0
+        wrong == [0; 9] && self.acknowledged > 0
     }
 
     /// Messages that are there, or were, and that were never acknowledged.
@@ -169,6 +180,7 @@ impl CrashReport {
             "refused" => &mut self.refused,
             "failed_starts" => &mut self.failed_starts,
             "descriptor_leaks" => &mut self.descriptor_leaks,
+            "memory_leaks" => &mut self.memory_leaks,
             "wrong_method" => &mut self.wrong_method,
             _ => &mut self.reordered,
         };
@@ -273,8 +285,8 @@ fn started(
     Err(how_it_ended.unwrap_or_else(|| CollectError::server("it does not start")))
 }
 
-/// Puts a load on the server and lets it end: then as many descriptors are open as before, and segments are written as
-/// planned.
+/// Puts equal loads on the server and lets them end: then as many descriptors are open as before, resident memory has
+/// not grown from the first to the second, and segments are written as planned.
 fn inspect_process(
     victim: &mut dyn Victim,
     plan: &CrashPlan,
@@ -292,9 +304,27 @@ fn inspect_process(
         report.note("wrong_method", || format!("O_DIRECT is {is_direct} where it should be {wanted}"));
     }
     let Some(before) = at_rest(process, plan, |_| true) else { return Ok(()) };
-    load_and_rest(plan, to, clients, acks / u64::from(plan.clients.max(1)) + 1)?;
-    if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
-        report.note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
+    let each = acks / u64::from(plan.clients.max(1)) + 1;
+    let mut resident = [None; 2];
+    // A stream with a bound gets one load: its memory is that of segments that come and go.
+    let loads = if plan.retention_bytes.is_some() { 1 } else { resident.len() };
+    for resident in &mut resident[..loads] {
+        load_and_rest(plan, to, clients, each)?;
+        if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
+            report
+                .note("descriptor_leaks", || format!("{before} descriptors before a load, {after} after it"));
+        }
+        *resident = resident_bytes(process);
+    }
+    if let [Some(first), Some(second)] = resident {
+        let growth = second.saturating_sub(first);
+        report.memory_growth_kib = report.memory_growth_kib.max(growth / 1024);
+        let messages = each * u64::from(plan.clients);
+        if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
+            let words =
+                || format!("{first} bytes resident after {messages} messages, {second} after as many more");
+            report.note("memory_leaks", words);
+        }
     }
     Ok(())
 }

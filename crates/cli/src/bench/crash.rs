@@ -50,7 +50,7 @@ pub(super) struct Crash {
     /// How segments have to be written; direct counts where the volume of --data allows it [default: either way]
     #[arg(long, value_enum, value_name = "METHOD")]
     write_method: Option<Method>,
-    /// Count the server's descriptors before and after a load in one life of so many; 0: in none
+    /// Compare the server's descriptors and memory before and after a load in one life of so many; 0: in none
     #[arg(long, value_name = "N", default_value_t = 10)]
     descriptors_every: u32,
     /// Make the stream at the first start
@@ -141,6 +141,8 @@ fn table(report: &CrashReport) -> String {
         ("refused", report.refused),
         ("failed starts", report.failed_starts),
         ("descriptor leaks", report.descriptor_leaks),
+        ("memory leaks", report.memory_leaks),
+        ("memory growth (KiB)", report.memory_growth_kib),
         ("wrong method", report.wrong_method),
         ("longest start (ms)", report.longest_start_ms),
     ];

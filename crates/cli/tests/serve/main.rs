@@ -36,6 +36,7 @@ macro_rules! on_every_driver {
     };
 }
 
+mod accepts;
 mod answers;
 mod app;
 mod burst;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
 
 use serde::Deserialize;
@@ -17,6 +18,9 @@ use crate::steps::shown;
 /// Seconds that a client waits for an answer.
 const PATIENCE_S: u32 = 20;
 
+/// Bytes of each message that lies in a stream before a load begins.
+const BACKLOG_SIZE: u32 = 128;
+
 /// A subject that no server has a stream for, whatever its defaults are.
 const ALONE: &str = "alone";
 
@@ -31,6 +35,8 @@ pub(crate) struct Load {
     pub(crate) per_message: bool,
     pub(crate) subscribers: u32,
     pub(crate) keeps: Keeps,
+    /// Messages that lie in the stream before the load begins.
+    pub(crate) backlog: u64,
 }
 
 #[derive(Deserialize)]
@@ -48,6 +54,7 @@ struct Report {
 #[derive(Deserialize)]
 struct Accounting {
     sends: u64,
+    in_ledger: u64,
     unexplained: u64,
     invented: u64,
 }
@@ -58,6 +65,7 @@ struct Spread {
     p99_us: f64,
     p999_us: f64,
     max_us: f64,
+    mean_us: f64,
 }
 
 impl Load {
@@ -102,8 +110,11 @@ impl Load {
         sample
     }
 
-    fn on(&self, peer: Peer, place: &Place, folder: &std::path::Path) -> Outcome<Sample> {
+    fn on(&self, peer: Peer, place: &Place, folder: &Path) -> Outcome<Sample> {
         let Running { server, monitor } = peer.start(place, folder, self.keeps)?;
+        if self.backlog > 0 {
+            self.fill(&server, place)?;
+        }
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.keeps)).arg("--json");
@@ -129,7 +140,10 @@ impl Load {
             p50_ms: ms(times.p50_us),
             p99_ms: ms(times.p99_us),
             p999_ms: ms(times.p999_us),
-            max_ms: ms(times.max_us),
+            // Of the caller, in every manner of sending: until the acknowledgement, or until the system took the message.
+            max_ms: (sends > 0).then_some(report.send_time.max_us / 1e3),
+            mean_ms: (sends > 0).then_some(report.send_time.mean_us / 1e3),
+            lost: report.accounting.in_ledger,
             failures: report.failures_total
                 + report.connection_fails
                 + report.accounting.unexplained
@@ -140,6 +154,22 @@ impl Load {
             switches: Some(per_thousand(used.switches)),
             system_calls: used.system_calls.map(per_thousand),
         })
+    }
+}
+
+impl Load {
+    /// Leaves `backlog` messages in the stream, which nothing reads.
+    fn fill(&self, server: &Server, place: &Place) -> Outcome {
+        let mut command = Command::new(&place.stilling);
+        command.args(["bench", "collect", &server.address.to_string(), "--json", "--threads=1"]);
+        command.arg(format!("--messages={}", self.backlog)).arg(format!("--size={BACKLOG_SIZE}"));
+        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let report = read(&String::from_utf8_lossy(&output.stdout));
+        if report.is_none_or(|report| report.accounting.sends != self.backlog) {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("`{}` did not leave its messages: {said}", shown(&command)).into());
+        }
+        Ok(())
     }
 }
 
@@ -189,6 +219,7 @@ mod tests {
             per_message: true,
             subscribers: 0,
             keeps: Keeps::Disk,
+            backlog: 0,
         };
         assert_eq!(
             load.shown(),

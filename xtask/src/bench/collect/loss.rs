@@ -32,6 +32,8 @@ pub(crate) struct Found {
     pub(crate) refused: u64,
     pub(crate) failed_starts: u64,
     pub(crate) descriptor_leaks: u64,
+    pub(crate) memory_leaks: u64,
+    pub(crate) memory_growth_kib: u64,
     pub(crate) wrong_method: u64,
     pub(crate) longest_start_ms: u64,
     pub(crate) evidence: std::collections::BTreeMap<String, String>,
@@ -47,9 +49,10 @@ impl Found {
             self.refused,
             self.failed_starts,
             self.descriptor_leaks,
+            self.memory_leaks,
             self.wrong_method,
         ];
-        wrong == [0; 8] && self.acknowledged > 0
+        wrong == [0; 9] && self.acknowledged > 0
     }
 
     /// Messages without an acknowledgement that are there all the same.
@@ -68,7 +71,7 @@ pub(crate) struct Demands {
     /// What the stream keeps, in the words of the option.
     pub(crate) retention_bytes: Option<&'static str>,
     pub(crate) is_buffered: bool,
-    /// One life of so many in which descriptors are counted.
+    /// One life of so many in which descriptors and memory are compared.
     pub(crate) descriptors_every: u32,
 }
 

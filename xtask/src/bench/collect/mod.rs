@@ -4,6 +4,7 @@
 //! message. Each round starts each server anew in a folder of its own on the same file system, which grows from nothing
 //! and is removed afterwards: files that are written over, or that a warm server has already laid out, would flatter.
 
+mod curves;
 mod load;
 mod loss;
 mod peers;
@@ -110,6 +111,12 @@ impl Arguments {
         for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.title)) {
             parts.push(bench.measure(scenario)?);
         }
+        if is_wanted(scenarios::UNWAITED) {
+            parts.push(bench.unwaited()?);
+        }
+        if is_wanted(scenarios::BACKLOG) {
+            parts.push(bench.backlog()?);
+        }
         if is_wanted(scenarios::CURVE) {
             parts.push(bench.curve()?);
         }
@@ -153,7 +160,8 @@ impl Bench {
              as many messages with one call as its window allows, checks each acknowledgement (stream, message, rising \
              sequence, none missing, none twice) and each delivered byte, and accounts for every message: sent = received \
              + every loss that the server's ledger names. A latency runs from the write that carried a message to the read \
-             that brought its acknowledgement. Server CPU is user and system time of all processes of the server, the \
+             that brought its acknowledgement. A send (mean and max, row 0.28) is the caller's: until the acknowledgement or, \
+             without waiting, until the system took the message. Server CPU is user and system time of all processes of the server, the \
              kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
              cache, is nobody's and is left out. Context switches are those of all threads of the server, voluntary or \
              not. System calls are those of Stilling's drivers, which count them (`driver_enters` in \
@@ -228,42 +236,22 @@ impl Bench {
                         let what = format!("messages/s, {name}: {title}");
                         Target::at_least(what, *least, rates.map(figures::median), "")
                     }
+                    Wanted::SendMs(most) => {
+                        let slowest = own.and_then(|own| slowest_send_ms(&own.samples));
+                        Target::at_most(format!("slowest send, {name}: {title}"), *most, slowest, "ms")
+                    }
                 });
             }
             let failures = own.map(|own| own.samples.iter().map(|sample| sample.failures as f64).sum());
             targets.push(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
         }
     }
+}
 
-    /// Row 0.5: the rate against the size of the messages.
-    fn curve(&self) -> Outcome<Section> {
-        let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream]);
-        let mut head = vec!["bytes".to_owned()];
-        for peer in &peers {
-            head.extend([format!("{}, messages/s", peer.name()), format!("{}, MB/s", peer.name())]);
-        }
-        let mut table = vec![head];
-        let mut shown = String::new();
-        for size in scenarios::CURVE_SIZES {
-            let mut row = vec![figures::thousands(size.into())];
-            let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
-            let load = Load { size, seconds: if self.quick { 1 } else { 2 }, ..scenarios::ACKNOWLEDGED };
-            for _ in 0..self.rounds {
-                for (peer, samples) in peers.iter().zip(&mut samples) {
-                    samples.push(load.measure(*peer, &self.place)?);
-                }
-            }
-            for samples in samples {
-                let rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
-                let megabytes = figures::median(rates.clone()) * f64::from(size) / 1e6;
-                row.extend([figures::spread(&rates, figures::thousands), figures::thousands(megabytes)]);
-            }
-            shown = load.shown();
-            table.push(row);
-        }
-        let words = format!("Row 0.5: the same load with messages of other sizes, such as `{shown}`.");
-        Ok(Section { title: scenarios::CURVE.to_owned(), words, table })
-    }
+/// The slowest send of all rounds in milliseconds; nothing without a round, or if one was not timed.
+fn slowest_send_ms(samples: &[Sample]) -> Option<f64> {
+    let all: Option<Vec<f64>> = samples.iter().map(|sample| sample.max_ms).collect();
+    all?.into_iter().reduce(f64::max)
 }
 
 /// A table of servers under one load, and below it ratios: medians of the ratios within each round.
@@ -278,6 +266,8 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
         "p50 ms",
         "p99 ms",
         "p99.9 ms",
+        "mean send ms",
+        "max send ms",
         "failures",
     ];
     let mut table = vec![head.map(str::to_owned).to_vec()];
@@ -295,6 +285,8 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
             known(|sample| sample.p50_ms),
             known(|sample| sample.p99_ms),
             known(|sample| sample.p999_ms),
+            known(|sample| sample.mean_ms),
+            known(|sample| sample.max_ms),
             samples.iter().map(|sample| sample.failures).sum::<u64>().to_string(),
         ]);
     }
@@ -318,6 +310,8 @@ fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
             shown(|sample| sample.p50_ms),
             shown(|sample| sample.p99_ms),
             shown(|sample| sample.p999_ms),
+            shown(|sample| sample.mean_ms),
+            shown(|sample| sample.max_ms),
             String::new(),
         ]);
     }
@@ -337,7 +331,7 @@ mod tests {
         let table = compared(&[series("stilling uring", 4000.0), series("JetStream", 1000.0)], 1000);
         assert_eq!(table[1][..4], ["stilling uring", "4,000", "4", "2.00"]);
         assert_eq!(table[3][..4], ["stilling uring ÷ JetStream", "×4.00", "×4.00", "×1.00"]);
-        assert_eq!(table[1][9], "1");
+        assert_eq!(table[1][11], "1");
         assert!(table.iter().all(|row| row.len() == table[0].len()));
         assert_eq!(compared(&[series("JetStream", 1.0), series("Redis", 1.0)], 1).len(), 3);
     }

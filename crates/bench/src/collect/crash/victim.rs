@@ -102,8 +102,18 @@ impl Drop for Process {
 }
 
 /// Open descriptors of a process.
-pub(super) fn descriptors(process: u32) -> Option<usize> {
+pub fn descriptors(process: u32) -> Option<usize> {
     Some(fs::read_dir(format!("/proc/{process}/fd")).ok()?.count())
+}
+
+/// Bytes of resident memory of a process that no file backs: `RssAnon` of proc(5).
+pub fn resident_bytes(process: u32) -> Option<u64> {
+    resident(&fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+}
+
+fn resident(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? * 1024)
 }
 
 /// Whether the volume of a folder takes writes past the page cache that return when they are durable (`O_DIRECT` with
@@ -189,6 +199,13 @@ fn written_to(path: &Path) -> io::Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resident_memory_is_read_as_the_manual_says() {
+        assert_eq!(resident("VmRSS:\t 900 kB\nRssAnon:\t     123 kB\nRssFile:\t 7 kB\n"), Some(123 * 1024));
+        assert_eq!(resident("VmRSS:\t 900 kB\n"), None);
+        assert!(resident_bytes(std::process::id()) > Some(0));
+    }
 
     #[test]
     fn preallocated_space_is_not_written() {

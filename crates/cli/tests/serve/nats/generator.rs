@@ -3,6 +3,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -12,6 +13,7 @@ use crate::support::{Driver, HANG, Server, binary, eventually};
 
 on_both_drivers! {
     every_manner_of_sending_is_accounted_for,
+    a_pause_of_the_server_stands_in_the_longest_send_time,
     the_report_has_all_lines_of_both_stress_programs,
     an_interrupt_ends_a_run_with_its_report,
     seconds_end_a_run_with_its_report,
@@ -106,10 +108,48 @@ fn every_manner_of_sending_is_accounted_for(driver: Driver) {
         assert_eq!((&server["pending"], &server["lost"]), (&0.into(), &0.into()), "{manner}: {report}");
         assert!(server["accepts"].as_u64() >= Some(connects), "{manner}: {report}");
         assert!(server["received"].as_u64() >= Some(2000), "{manner}: {report}");
-        // Row 0.28: a time that is none would be that of a message which nobody timed.
-        assert!(report["send_time"]["max_us"].as_f64() > Some(0.0), "{manner}: {report}");
+        send_times_are_of_one_run(&report);
     }
     assert_eq!(hub.records("events", 1).1, all - 1);
+    hub.server.finish();
+}
+
+/// Row 0.28: every message was timed (shortest ≤ mean ≤ longest), none took longer than the run, and the mean is one that
+/// the window allows: at most `clients × window` messages are in flight at a time (Little's law).
+#[track_caller]
+fn send_times_are_of_one_run(report: &Value) {
+    let of = |name: &str| report["send_time"][name].as_f64().expect("a number") / 1e6;
+    let (shortest, mean, longest) = (of("min_us"), of("mean_us"), of("max_us"));
+    assert!(0.0 < shortest && shortest <= mean && mean <= longest, "{report}");
+    let elapsed = report["elapsed_s"].as_f64().expect("a number");
+    // The histogram has three significant digits.
+    assert!(longest <= elapsed * 1.01, "{report}");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let in_flight = number(&report["parameters"]["clients"]) * number(&report["parameters"]["window"]);
+    let sends = number(&report["accounting"]["sends"]);
+    assert!(mean <= 1.01 * elapsed * in_flight / sends, "{report}");
+}
+
+/// Row 0.28: a server that stands still in the middle of a flood stands in the longest send time, and the mean moves by no
+/// more than what was in flight; every message is acknowledged all the same.
+fn a_pause_of_the_server_stands_in_the_longest_send_time(driver: Driver) {
+    let hub = Hub::start(driver, "");
+    let pause = Duration::from_millis(500);
+    let generator = Generator::start(&hub, "--json --seconds 3600");
+    eventually("messages have come", || (stream(&hub.server).0 > 1000).then_some(()));
+    hub.server.signal(Signal::STOP);
+    hub.server.stands_still();
+    std::thread::sleep(pause);
+    hub.server.signal(Signal::CONT);
+    let so_far = stream(&hub.server).0;
+    eventually("more have come", || (stream(&hub.server).0 > so_far + 5000).then_some(()));
+    generator.interrupt();
+    let (status, report, said) = generator.ends();
+    assert_eq!((status, said.as_str()), (Some(0), ""), "{report}");
+    balanced(&report);
+    send_times_are_of_one_run(&report);
+    let longest = report["send_time"]["max_us"].as_f64().expect("a number") / 1e6;
+    assert!(longest >= pause.as_secs_f64() * 0.99, "{report}");
     hub.server.finish();
 }
 

@@ -163,11 +163,12 @@ impl Server {
         eventually(name, || std::fs::read_dir(self.proc("task")).ok()?.find_map(is_it));
     }
 
-    /// Waits until SIGSTOP has reached all its threads.
+    /// Waits until SIGSTOP has reached all its threads; those of a traced process are in state `t` then (proc(5)).
     #[track_caller]
     pub(crate) fn stands_still(&self) {
         let stands = |task: std::io::Result<std::fs::DirEntry>| {
-            std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?.contains(") T ").then_some(())
+            let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+            [") T ", ") t "].iter().any(|state| stat.contains(state)).then_some(())
         };
         eventually("all its threads stand still", || {
             std::fs::read_dir(self.proc("task")).ok()?.map(stands).collect::<Option<()>>()

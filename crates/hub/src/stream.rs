@@ -162,7 +162,7 @@ pub(crate) struct Stream {
     pub(crate) frozen: Option<Arc<str>>,
     /// Since when it waits for room, by the steady clock.
     pub(crate) waiting_since: Option<SteadyNanos>,
-    is_overdue: bool,
+    was_overdue: bool,
     /// How long the oldest batch under way has been with the journal.
     pub(crate) stall: DiskStallTimer,
     pub(crate) health: HealthLog,
@@ -225,7 +225,7 @@ impl Stream {
             pending_most: 0,
             frozen: None,
             waiting_since: None,
-            is_overdue: false,
+            was_overdue: false,
             stall: DiskStallTimer::default(),
             health: HealthLog::default(),
             created_ns,
@@ -307,26 +307,30 @@ impl Stream {
         self.waiting_since.is_some_and(|since| now_ns.saturating_sub(since) >= DISK_PATIENCE_NS)
     }
 
+    /// Whether connections that are to be closed do not wait for its disk any more.
+    pub(crate) fn is_overdue(&self, now_ns: SteadyNanos) -> bool {
+        self.stall.is_hung() || self.has_waited_too_long(now_ns)
+    }
+
     /// The journal has answered.
     pub(crate) fn end_stall(&mut self) {
         let waited_ns = self.stall.end();
         self.health.end_slow(waited_ns);
     }
 
-    /// Times what is with the journal. Returns whether the stream has waited too long for room since the last call.
+    /// Times what is with the journal. Returns whether the stream has become [overdue](Stream::is_overdue) since the last call.
     pub(crate) fn watch_disk(&mut self, now_ns: SteadyNanos) -> bool {
-        let is_overdue = self.has_waited_too_long(now_ns);
-        let was_overdue = std::mem::replace(&mut self.is_overdue, is_overdue);
-        if self.under_way.is_empty() || self.waiting_since.is_some() {
-            return is_overdue && !was_overdue;
+        if !self.under_way.is_empty() && self.waiting_since.is_none() {
+            self.stall.begin(now_ns);
+            self.stall.observe(now_ns);
+            let waited_ns = self.stall.waited_ns();
+            if waited_ns >= DISK_SLOW_NS {
+                self.health.slow(waited_ns);
+            }
         }
-        self.stall.begin(now_ns);
-        self.stall.observe(now_ns);
-        let waited_ns = self.stall.waited_ns();
-        if waited_ns >= DISK_SLOW_NS {
-            self.health.slow(waited_ns);
-        }
-        false
+        let is_overdue = self.is_overdue(now_ns);
+        let was_overdue = std::mem::replace(&mut self.was_overdue, is_overdue);
+        is_overdue && !was_overdue
     }
 
     /// How many batches it has, open and with the journal.
@@ -382,6 +386,22 @@ impl Stream {
         self.promised.0 -= promises.entries.len();
         self.promised.1 -= promises.replies.len();
         promises
+    }
+
+    /// Takes the farewells that wait for batches.
+    pub(crate) fn take_farewells(&mut self) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for promises in self.under_way.iter_mut().chain([&mut self.promises]) {
+            promises.entries.retain(|entry| {
+                let is_farewell = entry.to == PromisedTo::Farewell;
+                if is_farewell {
+                    clients.push(entry.client);
+                }
+                !is_farewell
+            });
+        }
+        self.promised.0 -= clients.len();
+        clients
     }
 
     /// Keeps the memory of promises that have been kept.

@@ -279,8 +279,11 @@ impl<D: Disk> Reader<D> {
             let file = match opened {
                 Ok(file) => file,
                 // Retention was faster.
-                Err(error) if error.kind() == io::ErrorKind::NotFound && self.is_removed(segment) => {
-                    return Ok(None);
+                Err(error)
+                    if error.kind() == io::ErrorKind::NotFound
+                        && let Some(kept) = self.first_behind_removed(segment) =>
+                {
+                    return Ok(Some(self.gap(Some(kept - 1), GapCause::Removed)));
                 }
                 Err(error) => {
                     let (kind, place) = (error.kind(), self.source.disk.place());
@@ -314,8 +317,11 @@ impl<D: Disk> Reader<D> {
         Ok(Some(self.gap(Some(behind.first - 1), cause)))
     }
 
-    fn is_removed(&self, segment: &Arc<Segment>) -> bool {
-        !self.source.shared.list().iter().any(|other| Arc::ptr_eq(other, segment))
+    /// The first sequence behind a segment that retention removes or has removed. The list has it until its file is gone.
+    fn first_behind_removed(&self, segment: &Segment) -> Option<u64> {
+        let list = self.source.shared.list();
+        let kept = list.iter().find(|other| other.first > segment.first);
+        kept.filter(|_| segment.is_leaving()).map(|kept| kept.first)
     }
 
     /// Tells that everything up to `last`, or all that is left of the segment, is not there.

@@ -1,9 +1,11 @@
 //! Letting old records go: whole segments, the oldest first, never the one that is written.
 
 use std::io;
+use std::sync::Arc;
 
 use crate::disk::Disk;
 use crate::log::{Log, gone_is_removed};
+use crate::segments::Segment;
 
 /// What is kept of a stream. Nothing set: everything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,9 +50,13 @@ impl<D: Disk> Log<D> {
     /// removed.
     pub fn retain(&mut self, retention: &Retention, now_ns: u64, keep_from: u64) -> io::Result<Removed> {
         self.sync_removals()?;
-        while let Some((name, size)) = self.removable(retention, now_ns, keep_from) {
-            let outcome = self.disk().remove(&name).or_else(gone_is_removed);
+        while let Some(segment) = self.removable(retention, now_ns, keep_from) {
+            let (name, size) = (&segment.name, segment.size());
+            // Readers that miss the file from here on know why.
+            segment.set_leaving(true);
+            let outcome = self.disk().remove(name).or_else(gone_is_removed);
             outcome.map_err(|error| {
+                segment.set_leaving(false);
                 let what = format!("cannot remove {}/{name}", self.disk().place());
                 self.refused(&what, &error)
             })?;
@@ -64,8 +70,8 @@ impl<D: Disk> Log<D> {
         Ok(std::mem::take(&mut self.removals.unreported))
     }
 
-    /// The oldest segment with its size, if it need not be kept.
-    fn removable(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> Option<(String, u64)> {
+    /// The oldest segment, if it need not be kept.
+    fn removable(&self, retention: &Retention, now_ns: u64, keep_from: u64) -> Option<Arc<Segment>> {
         let list = self.shared().list();
         let [oldest, next, ..] = &list[..] else { return None };
         let bytes: u64 = list.iter().map(|segment| segment.written()).sum();
@@ -74,7 +80,7 @@ impl<D: Disk> Log<D> {
         let too_many = retention.records.is_some_and(|least| behind >= least);
         let too_old = retention.age_ns.is_some_and(|age| oldest.newest_ns().saturating_add(age) < now_ns);
         let is_due = (too_large || too_many || too_old) && next.first <= keep_from;
-        is_due.then(|| (oldest.name.clone(), oldest.size()))
+        is_due.then(|| Arc::clone(oldest))
     }
 
     fn sync_removals(&mut self) -> io::Result<()> {

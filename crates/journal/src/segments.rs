@@ -4,7 +4,7 @@
 //! round, so it never looks at bytes that are not durable. The list itself changes when a segment is made or
 //! removed, under a lock that no record has to take.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits::{BLOCK_SIZE, MARK_DISTANCE, SEGMENT_SIZE_MAX};
@@ -26,6 +26,8 @@ pub(crate) struct Segment {
     last: AtomicU64,
     end: AtomicU64,
     newest_ns: AtomicU64,
+    /// Retention removes its file, or has removed it.
+    is_leaving: AtomicBool,
     /// Sequences and where their batches begin, in order.
     marks: Mutex<Vec<(u64, u64)>>,
 }
@@ -55,7 +57,18 @@ impl Segment {
             last: AtomicU64::new(last),
             end: AtomicU64::new(end),
             newest_ns: AtomicU64::new(0),
+            is_leaving: AtomicBool::new(false),
         }
+    }
+
+    /// Whether its file may be missing because retention removes it.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.is_leaving.load(Ordering::Acquire)
+    }
+
+    /// Called before the file is removed, and again if it could not be.
+    pub(crate) fn set_leaving(&self, is_leaving: bool) {
+        self.is_leaving.store(is_leaving, Ordering::Release);
     }
 
     /// The last sequence that may be read.

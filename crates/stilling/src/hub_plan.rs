@@ -217,20 +217,15 @@ impl HubPlan {
         let own = self.has_thread.then_some(&wake);
         let Assembled { desks, runner } =
             self.assemble(shards, (overview, lifecycle), closers, Instant::now(), own)?;
-        let Some(mut runner) = runner else { return Ok((desks, None)) };
+        let Some(runner) = runner else { return Ok((desks, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
-            // Dropped last: the streams' locks go before.
-            let _release = ReleaseOnDrop(Arc::clone(&lifecycle));
-            // Without the hub every publication would wait: the server ends, also when it panics.
-            let mut guard = EndUnless { lifecycle: Arc::clone(&lifecycle), served: false };
             let began = Instant::now();
-            runner.run(&wake, || Now {
+            let now = || Now {
                 unix_ns: lifecycle.unix_nanos(Time::ZERO),
                 steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
-            });
-            guard.served = true;
-            drop(runner);
+            };
+            release_behind(runner, &lifecycle, |runner| runner.run(&wake, now));
         };
         let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
         let _ = sleeper.set(thread.thread().clone());
@@ -369,8 +364,56 @@ fn open_streams<S: StreamStore>(
     }
 }
 
+/// Runs what holds the streams. Also by a panic it is dropped, and the streams' locks with it, before they count as released.
+/// After a panic the server ends: without the hub every publication would wait.
+fn release_behind<R>(holder: R, lifecycle: &Arc<Lifecycle>, run: impl FnOnce(&mut R)) {
+    let _release = ReleaseOnDrop(Arc::clone(lifecycle));
+    // Declared behind the release, hence dropped before it. What a closure has captured is dropped behind its variables.
+    let mut holder = holder;
+    let mut guard = EndUnless { lifecycle: Arc::clone(lifecycle), served: false };
+    run(&mut holder);
+    guard.served = true;
+}
+
 /// Wakes a thread, as soon as it is known.
 fn wake_of(thread: &Arc<OnceLock<Thread>>) -> Arc<Wake> {
     let thread = Arc::clone(thread);
     Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::lifecycle::Phase;
+
+    /// Stands for the hub: notes whether the streams count as held when it is dropped.
+    struct Holder<'a>(&'a Lifecycle, &'a AtomicBool);
+
+    impl Drop for Holder<'_> {
+        fn drop(&mut self) {
+            self.1.store(self.0.holds_streams(), Ordering::Relaxed);
+        }
+    }
+
+    /// Row 4.37: a hub that comes to its end, and one that panics, has let go of the streams before they are released.
+    #[test]
+    fn streams_are_released_behind_the_hub_also_when_it_panics() {
+        for panics in [false, true] {
+            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), Calendar::System));
+            lifecycle.hold_streams();
+            let held_at_drop = AtomicBool::new(false);
+            let holder = Holder(&lifecycle, &held_at_drop);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                release_behind(holder, &lifecycle, |_| assert!(!panics, "on purpose"));
+            }));
+            assert_eq!(outcome.is_err(), panics);
+            assert!(held_at_drop.load(Ordering::Relaxed), "released before the hub had gone");
+            assert!(!lifecycle.holds_streams());
+            let phase = if panics { Phase::Draining } else { Phase::Running };
+            assert_eq!(lifecycle.phase(), phase);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! One server takes over from another: under load, with other numbers of shards, and with either side dying.
 
+mod before_release;
 mod chains;
 mod hung_disks;
 mod killed;

@@ -10,8 +10,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a connection closed behind everything that is promised to it.
     pub(super) fn bid_farewell(&mut self, client: Client, now: Now) {
         let mut waits_for = 0;
-        let is_awaited =
-            |stream: &&mut Stream| !stream.is_settled() && !stream.has_waited_too_long(now.steady_ns);
+        let is_awaited = |stream: &&mut Stream| !stream.is_settled() && !stream.is_overdue(now.steady_ns);
         for stream in self.streams.iter_mut().filter(is_awaited) {
             let to = PromisedTo::Farewell;
             stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
@@ -25,21 +24,24 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Closes those that wait for a disk that has been waited for too long.
+    /// Closes all of them if no disk has answered for too long.
     pub(super) fn end_farewells(&mut self) {
-        if self.patience.is_hung() {
-            self.close_farewells();
+        if !self.patience.is_hung() {
+            return;
         }
-    }
-
-    /// Closes all of them.
-    pub(super) fn close_farewells(&mut self) {
         for (client, _) in self.farewells.drain() {
             self.outs[client.shard as usize].close(client.token);
         }
     }
 
-    /// A stream has given what it had promised before the farewell.
+    /// Closes those that wait for a disk that has been waited for too long, if they wait for no other stream.
+    pub(super) fn end_farewells_of(&mut self, stream: usize) {
+        for client in self.streams[stream].take_farewells() {
+            self.end_farewell(client);
+        }
+    }
+
+    /// A stream has given what it had promised before the farewell, or is not waited for any more.
     pub(super) fn end_farewell(&mut self, client: Client) {
         let Some(waits_for) = self.farewells.get_mut(&client) else { return };
         *waits_for -= 1;

@@ -179,19 +179,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Times the writes that are under way, and collects log lines. Connections that are to be closed do not wait for a stream
-    /// without room.
+    /// without room, or whose disk hangs while others answer.
     pub(super) fn watch_disks(&mut self, now_ns: SteadyNanos) {
-        let mut is_overdue = false;
-        for stream in &mut self.streams {
-            is_overdue |= stream.watch_disk(now_ns);
+        for number in 0..self.streams.len() {
+            if self.streams[number].watch_disk(now_ns) {
+                self.end_farewells_of(number);
+            }
+            let stream = &mut self.streams[number];
             while self.notices.len() < NOTICES_MAX
                 && let Some(line) = stream.health.next_line(&stream.config.name, now_ns)
             {
                 self.notices.push_back(line);
             }
-        }
-        if is_overdue {
-            self.close_farewells();
         }
     }
 

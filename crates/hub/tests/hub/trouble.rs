@@ -5,10 +5,10 @@ use std::io;
 use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, NOTICE_EVERY_NS};
 use stilling_hub::{Client, Condition, Door, Durability, Loss, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
-use stilling_journal::{Answer, Removed};
+use stilling_journal::{Answer, Removed, Retention};
 
 use crate::asking::{publish, publish_for};
-use crate::consumers::{READER, create, fill};
+use crate::consumers::{READER, create, fill, question};
 use crate::rig::{ABLE, Rig, Told, publish_with, stream};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
@@ -392,4 +392,35 @@ fn what_retention_took_from_a_follower_is_told_with_its_range() {
     rig.pass(100_000_000);
     let heard = listen(&mut rig);
     assert!(heard.contains("memory.n") && gaps(&heard).is_empty(), "one that begins misses nothing: {heard}");
+}
+
+/// Row 0.14: a round of retention is answered at its end only. A consumer that meets before what it has removed so far moves
+/// the stream's first sequence: what the API and the metrics tell of the stream is what can be read.
+#[test]
+fn a_reader_that_meets_removed_records_moves_the_first_sequence() {
+    let disk = long_records();
+    let (mut rig, _) = Rig::on(&disk, 8, 1 << 20);
+    rig.subscribe(READER, "answers.*", "1");
+    rig.subscribe(READER, "pulled", "2");
+    create(&mut rig, "disk", r#""name":"p","deliver_policy":"all""#);
+    let pull = |rig: &mut Rig| {
+        let next = r#"{"batch":2,"expires":60000000000,"idle_heartbeat":30000000000}"#;
+        rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.MSG.NEXT.disk.p", next, "pulled")]);
+        listen(rig)
+    };
+    assert!(pull(&mut rig).contains("$JS.ACK.disk.p.1.2.2."));
+    let counters = rig.hub.counters();
+    let keep = Retention { records: Some(50), ..Retention::default() };
+    let log = &mut rig.hub.storage_mut().logs[0];
+    log.retain(&keep, 0, u64::MAX).expect("nothing refuses");
+    let first = log.source().first().expect("there are records");
+    assert!((3..=50).contains(&first), "{first}");
+    assert_eq!(counters.streams[0].first.get(), 1, "the hub has no answer");
+    // Once is reported what is missing, once is what comes behind it.
+    let heard = pull(&mut rig);
+    assert_eq!(gaps(&heard), [(3, first - 1, "removed".to_owned())]);
+    assert_eq!(counters.streams[0].first.get(), first);
+    let info = question(&mut rig, "STREAM.INFO.disk", "");
+    assert!(info.contains(&format!(r#""first_seq":{first}"#)), "{info}");
+    assert!(notices(&mut rig).is_empty() && counters.streams[0].read_failures.get() == 0);
 }

@@ -1,8 +1,14 @@
 //! Old records go by bytes, count and age; the newest segment and what a snapshot needs stay.
 
+use std::io;
+use std::sync::{Arc, Mutex};
+
 use crate::support::{Random, batch, content, content_from, open, time_of};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
-use stilling_journal::{Config, Disk, Finding, From, Gap, GapCause, Log, Read, Removed, Retention};
+use stilling_journal::disk::{Entry, WriteMethod};
+use stilling_journal::{
+    Config, Disk, Finding, From, Gap, GapCause, LockError, Log, Read, Removed, Retention,
+};
 
 const SEGMENT_SIZE: u64 = 16_384;
 
@@ -77,6 +83,107 @@ fn a_reader_in_a_removed_segment_finishes_it() {
     }
     assert!(matches!(reader.read(), Ok(Read::Gap(Gap { first: 7, last: 54, cause: GapCause::Removed }))));
     assert!(matches!(reader.read(), Ok(Read::Batch(_))));
+}
+
+/// A disk that calls back whenever a file has been removed, before the log knows of it.
+#[derive(Clone)]
+struct CallingDisk {
+    disk: SimulatedDisk,
+    on_removal: Arc<Mutex<Option<OnRemoval>>>,
+}
+
+type OnRemoval = Box<dyn FnMut() + Send>;
+
+impl Disk for CallingDisk {
+    type File = <SimulatedDisk as Disk>::File;
+    type Lock = <SimulatedDisk as Disk>::Lock;
+
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+
+    fn write_method(&self) -> WriteMethod {
+        self.disk.write_method()
+    }
+
+    fn list(&self) -> io::Result<Vec<Entry>> {
+        self.disk.list()
+    }
+
+    fn create(&self, name: &str, size: u64) -> io::Result<Self::File> {
+        self.disk.create(name, size)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Self::File> {
+        self.disk.open(name)
+    }
+
+    fn open_to_write(&self, name: &str) -> io::Result<Self::File> {
+        self.disk.open_to_write(name)
+    }
+
+    fn size_of(&self, name: &str) -> io::Result<u64> {
+        self.disk.size_of(name)
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        self.disk.is_in_place()
+    }
+
+    fn truncate(&self, name: &str, size: u64) -> io::Result<()> {
+        self.disk.truncate(name, size)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)?;
+        if let Some(call) = self.on_removal.lock().expect("no panic").as_mut() {
+            call();
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn sync_ancestors(&self) -> io::Result<()> {
+        self.disk.sync_ancestors()
+    }
+
+    fn lock(&self) -> Result<Self::Lock, LockError> {
+        self.disk.lock()
+    }
+
+    fn unpredictable(&self) -> u64 {
+        self.disk.unpredictable()
+    }
+}
+
+/// Row 0.14: a reader that comes to a segment whose file retention has removed a moment ago tells the exact range as removed:
+/// it is no failure to read. A file that is missing for another reason is one.
+#[test]
+fn a_reader_that_meets_a_segment_while_it_is_removed_tells_a_gap() {
+    let disk = CallingDisk { disk: ten_segments().0, on_removal: Arc::default() };
+    let (mut log, _) = open(&disk, SEGMENT_SIZE);
+    let (source, met) = (log.source(), Arc::new(Mutex::new(Vec::new())));
+    let note = Arc::clone(&met);
+    *disk.on_removal.lock().expect("no panic") = Some(Box::new(move || {
+        let first = source.first().expect("there is one");
+        let read = match source.read_from(From::Sequence(first)).read() {
+            Ok(Read::Gap(Gap { first, last, cause: GapCause::Removed })) => Ok((first, last)),
+            other => Err(format!("{other:?}")),
+        };
+        note.lock().expect("no panic").push(read);
+    }));
+    log.retain(&Retention { records: Some(40), ..Retention::default() }, 0, u64::MAX)
+        .expect("nothing refuses");
+    let met = std::mem::take(&mut *met.lock().expect("no panic"));
+    assert_eq!(met, [Ok((1, 6)), Ok((7, 12)), Ok((13, 18))]);
+    let (name, _) = disk.disk.files().into_iter().min().expect("a segment");
+    *disk.on_removal.lock().expect("no panic") = None;
+    disk.remove(&name).expect("it is there");
+    let error = log.source().read_from(From::Sequence(19)).read().map(|_| ()).expect_err("it is missing");
+    assert_eq!(error.kind(), io::ErrorKind::NotFound);
 }
 
 /// Wherever the power goes during a round of retention, what is left is the newest records without a hole.

@@ -475,13 +475,8 @@ impl Porter {
 
     /// While this server waits for its end, the one before it may still have the streams that this one is to release.
     fn wait_for_bell_or_old(&mut self, has_successor: bool) {
-        let bell = PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN);
-        let old = self.old.as_ref().map(|old| PollFd::from_borrowed_fd(old.as_fd(), PollFlags::IN));
-        let mut asked: Vec<PollFd<'_>> = [Some(bell), old].into_iter().flatten().collect();
-        // An interruption is a reason to look as good as any.
-        let _ = poll(&mut asked, None);
-        let is_old = asked.get(1).is_some_and(|old| !old.revents().is_empty());
-        drop(asked);
+        // The closed door is always ready.
+        let is_old = self.poll(false, None, None).is_ok_and(|ready| ready.old);
         self.bell.hush();
         if is_old && self.hear_old(has_successor).is_err() {
             // It goes on after all; this one has been succeeded and ends in any case.
@@ -550,7 +545,7 @@ impl Porter {
                 self.look_again = now + LOOK_AGAIN_FOR / 2;
             }
             let until = [deadline, is_shared.then_some(self.look_again)].into_iter().flatten().min();
-            let Ready { bell, door, old, channel: spoke } = self.poll(channel, until)?;
+            let Ready { bell, door, old, channel: spoke } = self.poll(true, channel, until)?;
             if bell {
                 self.bell.hush();
             }
@@ -572,11 +567,15 @@ impl Porter {
         }
     }
 
-    fn poll(&self, channel: Option<&Channel>, until: Option<Instant>) -> Result<Ready, HandOverError> {
-        let mut asked = vec![
-            PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.door.as_fd(), PollFlags::IN),
-        ];
+    /// Waits for the bell, the old server and the channel, and `at_door`.
+    fn poll(
+        &self,
+        at_door: bool,
+        channel: Option<&Channel>,
+        until: Option<Instant>,
+    ) -> Result<Ready, HandOverError> {
+        let mut asked = vec![PollFd::from_borrowed_fd(self.bell.descriptor.as_fd(), PollFlags::IN)];
+        asked.extend(at_door.then(|| PollFd::from_borrowed_fd(self.door.as_fd(), PollFlags::IN)));
         asked.extend(self.old.as_ref().map(|old| PollFd::from_borrowed_fd(old.as_fd(), PollFlags::IN)));
         asked.extend(channel.map(|channel| PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)));
         let timeout = until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
@@ -586,7 +585,7 @@ impl Porter {
         }
         let mut ready = asked.iter().map(|one| !one.revents().is_empty());
         let mut next = || ready.next().unwrap_or(false);
-        let (bell, door) = (next(), next());
+        let (bell, door) = (next(), at_door && next());
         let old = self.old.is_some() && next();
         Ok(Ready { bell, door, old, channel: channel.is_some() && next() })
     }

@@ -13,7 +13,7 @@ use stilling_journal::disk::Disk;
 use stilling_journal::{Log, OpenError, Read, Recovery};
 use stilling_ring::{Full, Receiver, Sender, Wake, mailbox, planted};
 
-use super::limits::{LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
+use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
 use super::opened::{OpeningThread, StreamStore, finding, write_method};
 use crate::lifecycle::{Lifecycle, Stage};
 
@@ -68,6 +68,8 @@ pub(crate) struct Opening<S: StreamStore> {
     closed: Vec<(usize, Option<Arc<str>>)>,
     /// Open, without threads.
     logs: Vec<(usize, Log<S::Disk>)>,
+    /// When the first of them was opened.
+    logs_since: Option<Instant>,
     opened: Vec<OpenedStream>,
 }
 
@@ -152,7 +154,12 @@ impl<S: StreamStore> Opening<S> {
 
     fn round(&mut self, patient_until: Option<Instant>, now: Instant) -> Option<Duration> {
         let (failures, are_locks) = self.try_all();
-        if !failures.is_empty() && are_locks && patient_until.is_some_and(|until| now < until) {
+        if !self.logs.is_empty() {
+            self.logs_since.get_or_insert(now);
+        }
+        let is_patient = !failures.is_empty() && are_locks && patient_until.is_some_and(|until| now < until);
+        // A lock that another process keeps delays no other stream for long.
+        if is_patient && self.logs_since.is_none_or(|since| now < since + LOCK_GRACE) {
             return Some(OPEN_LOOK);
         }
         if let Some(event) = self.conclude(failures, now) {
@@ -162,7 +169,7 @@ impl<S: StreamStore> Opening<S> {
             self.phase = OpeningPhase::Done;
             return Some(Duration::ZERO);
         }
-        Some(OPEN_RETRY)
+        Some(if is_patient { OPEN_LOOK } else { OPEN_RETRY })
     }
 
     /// Opens those that are closed, each by itself. Returns the failures, and whether all of them are locks.
@@ -187,6 +194,7 @@ impl<S: StreamStore> Opening<S> {
     /// What the hub is to know of a round; nothing if it knows everything.
     fn conclude(&mut self, mut failures: Vec<(usize, Arc<str>)>, now: Instant) -> Option<OpeningEvent> {
         let (logs, mut opened) = (std::mem::take(&mut self.logs), std::mem::take(&mut self.opened));
+        self.logs_since = None;
         let mut threads = None;
         if !opened.is_empty() {
             match self.job.store.start(logs, &self.job.wake, now) {
@@ -283,6 +291,7 @@ pub(super) fn begin_opening<S: StreamStore>(
         phase: lifecycle.map_or(OpeningPhase::Opens(None), OpeningPhase::Waits),
         closed: (0..job.streams.len()).map(|stream| (stream, None)).collect(),
         logs: Vec::new(),
+        logs_since: None,
         opened: Vec::new(),
         job,
     };
@@ -290,4 +299,121 @@ pub(super) fn begin_opening<S: StreamStore>(
         let _ = thread.set(handle);
     }
     Ok(received)
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_journal::disk::simulated::SimulatedDisk;
+    use stilling_journal::{Config as LogConfig, Limits};
+
+    use super::super::stepped::{SharedDisks, SimulatedStore, SteppedOpening, SteppedThreads};
+    use super::*;
+    use crate::lifecycle::Calendar;
+
+    /// Two streams whose predecessor has just released them, each on a disk of its own.
+    struct Behind {
+        disks: [SimulatedDisk; 2],
+        opening: SteppedOpening,
+        events: Receiver<OpeningEvent>,
+        began: Instant,
+        now: Instant,
+    }
+
+    impl Behind {
+        fn a_release() -> Behind {
+            let disks = [SimulatedDisk::new(), SimulatedDisk::new()];
+            let threads = SteppedThreads::default();
+            let store = SimulatedStore {
+                disks: SharedDisks::new(disks.to_vec()),
+                log: LogConfig::default(),
+                limits: Limits::default(),
+                threads: threads.clone(),
+            };
+            let lifecycle = Arc::new(Lifecycle::new(Vec::new(), Calendar::System));
+            lifecycle.begin_succession(Stage::Alone);
+            let named = |name: &str| StreamConfig { name: name.to_owned(), ..StreamConfig::default() };
+            let job = OpeningJob {
+                streams: vec![named("a"), named("b")],
+                store,
+                created_ns: 0,
+                key: HashKey(1, 2),
+                wake: Arc::new(Wake::new(|| ())),
+                thread: Arc::default(),
+                report: |_| (),
+            };
+            let events = begin_opening(job, Some(Arc::clone(&lifecycle))).expect("nothing is started");
+            let opening = threads.take_opening().expect("it has begun");
+            lifecycle.reach(Stage::Released);
+            let now = Instant::now();
+            Behind { disks, opening, events, began: now, now }
+        }
+
+        /// Steps until something is reported. Returns which streams were opened, which failed, and how long that took since
+        /// the release.
+        fn next_round(&mut self) -> (Vec<usize>, Vec<usize>, Duration) {
+            loop {
+                let span = self.opening.step(self.now);
+                match self.events.pop() {
+                    Some(OpeningEvent::Round { opened, failed, .. }) => {
+                        let opened = opened.iter().map(|opened| opened.stream).collect();
+                        let failed = failed.iter().map(|(stream, _)| *stream).collect();
+                        return (opened, failed, self.now - self.began);
+                    }
+                    Some(OpeningEvent::Absent(..)) => panic!("the disks are there"),
+                    None => self.now += span.expect("it goes on"),
+                }
+            }
+        }
+    }
+
+    /// Row 4.37: a lock that another process keeps delays its own stream alone, which is opened soon after the lock has gone.
+    #[test]
+    fn a_foreign_lock_delays_its_own_stream_alone() {
+        let mut behind = Behind::a_release();
+        let lock = behind.disks[0].lock().expect("it is free");
+        let (opened, failed, after) = behind.next_round();
+        assert_eq!((opened, failed), (vec![1], vec![0]));
+        assert!(after <= LOCK_GRACE + OPEN_LOOK, "{after:?}");
+        drop(lock);
+        let (opened, failed, later) = behind.next_round();
+        assert_eq!((opened, failed), (vec![0], vec![]));
+        assert!(later <= after + 2 * OPEN_LOOK, "{later:?}");
+        while let Some(span) = behind.opening.step(behind.now) {
+            behind.now += span;
+        }
+        assert!(behind.events.is_empty());
+    }
+
+    /// Row 4.37: locks that a killed predecessor loses one after the other cost no refusal: the streams are opened together.
+    #[test]
+    fn locks_that_go_one_after_the_other_are_waited_for() {
+        let mut behind = Behind::a_release();
+        let locks = [0, 1].map(|stream| behind.disks[stream].lock().expect("it is free"));
+        let step_until = |behind: &mut Behind, at: Instant| {
+            while behind.now < at {
+                let span = behind.opening.step(behind.now).expect("it goes on");
+                behind.now += span;
+            }
+            assert!(behind.events.is_empty(), "nothing is reported");
+        };
+        let [first, second] = locks;
+        let mut at = behind.began + LOCK_WAIT / 2;
+        step_until(&mut behind, at);
+        drop(first);
+        at += LOCK_GRACE / 2;
+        step_until(&mut behind, at);
+        drop(second);
+        let (opened, failed, _) = behind.next_round();
+        assert_eq!((opened, failed), (vec![0, 1], vec![]));
+    }
+
+    /// Row 4.37: locks that do not go are reported in the end.
+    #[test]
+    fn locks_that_stay_are_reported() {
+        let mut behind = Behind::a_release();
+        let _locks = [0, 1].map(|stream| behind.disks[stream].lock().expect("it is free"));
+        let (opened, failed, after) = behind.next_round();
+        assert_eq!((opened, failed), (vec![], vec![0, 1]));
+        assert!(after >= LOCK_WAIT, "{after:?}");
+    }
 }

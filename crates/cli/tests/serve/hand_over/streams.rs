@@ -148,7 +148,7 @@ impl Predecessor {
 
 /// The sequence in the acknowledgement that comes next.
 #[track_caller]
-fn acknowledged(client: &mut Client) -> u64 {
+pub(super) fn acknowledged(client: &mut Client) -> u64 {
     assert!(client.line().starts_with("MSG inbox "));
     let json = client.line();
     let sequence = json.split("\"seq\":").nth(1).and_then(|rest| rest.trim_end_matches('}').parse().ok());

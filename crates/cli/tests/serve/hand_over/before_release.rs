@@ -1,0 +1,158 @@
+//! A successor between `taken` and `released`: it is told to end, or clients sign in and publish while its streams wait.
+
+use std::io::Write;
+use std::net::{TcpStream, UdpSocket};
+use std::time::Duration;
+
+use super::load;
+use super::streams::{Predecessor, acknowledged, at};
+use super::*;
+use crate::nats::{Client, address as nats_address};
+
+on_both_drivers!(
+    a_successor_that_is_told_to_end_before_the_release_stores_what_waits,
+    a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end,
+    clients_sign_in_while_no_publisher_is_read,
+    a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once,
+);
+
+const PUBLISH: &str = "PUB events.a inbox 1\r\nx\r\n";
+
+/// Row 4.37: SIGTERM between `taken` and `released`: the successor drains until it has the streams, and what publishers had
+/// sent it is stored and acknowledged. The predecessor, which drains, can tell it so.
+fn a_successor_that_is_told_to_end_before_the_release_stores_what_waits(driver: Driver) {
+    for hub in ["shard", "own"] {
+        let place = Place::new();
+        let data = tempfile::tempdir().expect("a folder");
+        let mut old = Predecessor::new(&place, data.path());
+        let options = format!(
+            "-A 1 --hub-thread {hub} --drain-timeout 300 --nats 127.0.0.1:0 --data {}",
+            data.path().display()
+        );
+        let (new, successor) = old.hand_over(&place, driver, &options);
+        let mut client = Client::connect(nats_address(&new));
+        client.say(format!("SUB inbox 1\r\n{PUBLISH}"));
+        new.signal(Signal::TERM);
+        let info = client.line();
+        assert!(info.starts_with("INFO ") && info.contains("\"ldm\":true"), "{info}");
+        old.write(2);
+        old.log.close().expect("it is closed");
+        successor.say("released");
+        assert_eq!(acknowledged(&mut client), 3);
+        drop((client, successor, old.queue, old.door));
+        new.ends_well();
+    }
+}
+
+/// Row 4.37: behind `released` nothing else reads the queues of the successor, although the predecessor has not ended: it
+/// reads to the end what was sent before its own end.
+fn a_successor_that_ends_behind_the_release_reads_its_datagrams_to_the_end(driver: Driver) {
+    const DATAGRAMS: u32 = 200;
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let old = Predecessor::new(&place, data.path());
+    let options = format!("-A 1 --syslog-udp 127.0.0.1:0 --data {}", data.path().display());
+    let (new, successor) = old.hand_over(&place, driver, &options);
+    old.log.close().expect("it is closed");
+    successor.say("released");
+    let (socket, to) = (UdpSocket::bind("127.0.0.1:0").expect("a socket"), at(&new, "syslog-udp"));
+    let mut watcher = new.watch();
+    watcher.until("it reads datagrams", |metrics| {
+        socket.send_to(b"<13>host app: first", to).expect("it is sent");
+        metrics.value("hub_stream_visible_sequence") > 0
+    });
+    drop(watcher);
+    new.signal(Signal::STOP);
+    new.stands_still();
+    for _ in 0..DATAGRAMS {
+        socket.send_to(b"<13>host app: u", to).expect("it is sent");
+    }
+    new.signal(Signal::TERM);
+    new.signal(Signal::CONT);
+    new.ends_well();
+    drop((successor, old.queue, old.door));
+    assert_eq!(load::stored(data.path(), "events").get("u"), Some(&DATAGRAMS));
+}
+
+/// Publishes until the server does not read any more, since nothing more may wait for the streams. Returns how many messages
+/// it has sent, and what is left of the last one.
+fn fill(to: SocketAddr, sign_in: &str) -> (TcpStream, u32, Vec<u8>) {
+    const BYTES: usize = 1000;
+    let mut stream = TcpStream::connect(to).expect("the server listens");
+    stream.set_write_timeout(Some(Duration::from_millis(500))).expect("a socket takes a timeout");
+    stream.write_all(sign_in.as_bytes()).expect("there is room");
+    let message = format!("PUB events.f {BYTES}\r\n{}\r\n", "f".repeat(BYTES));
+    let mut left = Vec::new();
+    let mut sent = 0;
+    while left.is_empty() {
+        sent += 1;
+        left.extend_from_slice(message.as_bytes());
+        while !left.is_empty()
+            && let Ok(count) = stream.write(&left)
+        {
+            left.drain(..count);
+        }
+    }
+    assert!(sent > 2000, "as much as may wait is sent: {sent}");
+    (stream, sent, left)
+}
+
+/// Row 4.37: while publishers are not read any more because the streams wait, clients can still sign in, also in pieces, and one
+/// that does not is shut out as ever.
+fn clients_sign_in_while_no_publisher_is_read(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let old = Predecessor::new(&place, data.path());
+    let options =
+        format!("-A 1 --user root:password=all --nats 127.0.0.1:0 --data {}", data.path().display());
+    let (new, successor) = old.hand_over(&place, driver, &options);
+    let nats = nats_address(&new);
+    let sign_in = "CONNECT {\"verbose\":false,\"user\":\"root\",\"pass\":\"all\"}\r\n";
+    let full = fill(nats, sign_in);
+    let mut silent = Client::silent(nats);
+    let mut pieces = Client::silent(nats);
+    let (first, second) = sign_in.split_at(20);
+    pieces.say(first);
+    // The shard has read it by its next turns.
+    (0..3).for_each(|_| expect_served(new.address()));
+    pieces.say(format!("{second}PING\r\n"));
+    assert_eq!(pieces.line(), "PONG");
+    assert_eq!(silent.line(), "-ERR 'Authentication Timeout'");
+    assert_eq!(silent.rest(), "");
+    old.log.close().expect("it is closed");
+    successor.say("released");
+    drop((full, silent, pieces, successor, old.queue, old.door));
+    new.finish();
+}
+
+/// Rows 4.37, 0.4: a long message of which a part has come before the publishers are not read any more is stored once, with
+/// everything that was sent before and behind it.
+fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: Driver) {
+    const SIZE: usize = 300_000;
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let old = Predecessor::new(&place, data.path());
+    let options = format!("-A 1 --nats 127.0.0.1:0 --data {}", data.path().display());
+    let (new, successor) = old.hand_over(&place, driver, &options);
+    let nats = nats_address(&new);
+    let mut long = Client::connect(nats);
+    let payload = "l".repeat(SIZE);
+    long.say(format!("SUB inbox 1\r\nPUB events.l inbox {SIZE}\r\n{}", &payload[..SIZE / 2]));
+    (0..3).for_each(|_| expect_served(new.address()));
+    let (mut stream, sent, left) = fill(nats, "");
+    long.say(format!("{}\r\n{PUBLISH}", &payload[SIZE / 2..]));
+    old.log.close().expect("it is closed");
+    successor.say("released");
+    stream.set_write_timeout(None).expect("a socket takes a timeout");
+    stream.write_all(&left).expect("the server reads again");
+    let (first, second) = (acknowledged(&mut long), acknowledged(&mut long));
+    assert!(first < second, "{first} {second}");
+    let mut watcher = new.watch();
+    let all = u64::from(sent) + 2;
+    watcher.until("all is stored", |metrics| metrics.value("hub_stream_visible_sequence") >= all);
+    assert_eq!(watcher.look().value("hub_stream_visible_sequence"), all);
+    drop((watcher, long, stream, successor, old.queue, old.door));
+    new.finish();
+    let stored = load::stored(data.path(), "events");
+    assert_eq!((stored.get(&payload), stored.get("x")), (Some(&1), Some(&1)));
+}

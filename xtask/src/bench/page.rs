@@ -1,14 +1,14 @@
 //! docs/benchmarks.md has more than one writer: `bench http` writes it anew and keeps the sections that other
 //! commands wrote, and each of those replaces its own section and nothing else.
 
-use super::{app, collect, fairness, journal};
+use super::{app, collect, fairness, idle_consumers, journal};
 
 /// The page.
 pub(super) const PAGE: &str = "docs/benchmarks.md";
 
 /// Whether a section is written by a command of its own.
 fn has_its_own_command(title: &str) -> bool {
-    [app::TITLE, collect::TITLE, fairness::TITLE, journal::TITLE].contains(&title)
+    [app::TITLE, collect::TITLE, fairness::TITLE, idle_consumers::TITLE, journal::TITLE].contains(&title)
         || title.ends_with(" sockets")
 }
 
@@ -58,11 +58,12 @@ mod tests {
     #[test]
     fn a_page_written_anew_keeps_the_sections_of_other_commands() {
         let app = format!("## {}\n\nthird\n\n### A part\n\nfourth\n", app::TITLE);
+        let idle = format!("## {}\n\nfifth\n", idle_consumers::TITLE);
         let page = format!(
-            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{app}"
+            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{app}\n{idle}"
         );
         let kept = kept_sections(&page);
-        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{app}"));
+        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{app}\n{idle}"));
         assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
     }
 }

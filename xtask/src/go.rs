@@ -8,7 +8,7 @@ use crate::steps;
 use crate::tree;
 
 /// The test client on nats.go, with its `go.mod`: the newest version that Debian 12's Go 1.19 builds.
-const NATS_GO: &str = "crates/cli/tests/serve/nats/foreign/go";
+pub(crate) const NATS_GO: &str = "crates/cli/tests/serve/nats/foreign/go";
 
 /// A `go` command that needs no C compiler and nothing of whoever calls it.
 pub(crate) fn go<const N: usize>(arguments: [&str; N]) -> Command {
@@ -37,6 +37,7 @@ pub(crate) fn build_nats_go() -> Outcome {
     })
 }
 
-fn place() -> PathBuf {
+/// Where the client is built.
+pub(crate) fn place() -> PathBuf {
     tree::target().join("tmp/nats-go")
 }

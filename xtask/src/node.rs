@@ -8,7 +8,7 @@ use crate::steps;
 use crate::tree;
 
 /// The test client on the NATS packages, with its `package.json` and `package-lock.json`.
-const NATS: &str = "crates/cli/tests/serve/nats/foreign/node";
+pub(crate) const NATS: &str = "crates/cli/tests/serve/nats/foreign/node";
 
 /// The files of the client.
 const FILES: [&str; 3] = ["package.json", "package-lock.json", "conformance.mjs"];
@@ -42,6 +42,7 @@ pub(crate) fn install_nats() -> Outcome {
     Ok(())
 }
 
-fn place() -> PathBuf {
+/// Where the client is installed.
+pub(crate) fn place() -> PathBuf {
     tree::target().join("tmp/nats-node")
 }

@@ -25,6 +25,9 @@ pub(crate) const GUNICORN: Package = Package { folder: "gunicorn", version: "gun
 /// A client of NATS.
 pub(crate) const NATS_PY: Package = Package { folder: "nats-py", version: "nats-py==2.16.0" };
 
+/// The program that runs all cases on it.
+pub(crate) const NATS_CASES: &str = "crates/cli/tests/serve/nats/foreign/conformance/client.py";
+
 impl Package {
     /// Where it is: cargo tells tests the folder as `CARGO_TARGET_TMPDIR`.
     pub(crate) fn place(&self) -> PathBuf {

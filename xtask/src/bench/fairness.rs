@@ -21,6 +21,7 @@ use crate::Outcome;
 use crate::steps::{cargo, run};
 use crate::tree;
 use disturbance::Disturbance;
+pub(super) use pair::Connection;
 use pair::Figures;
 
 /// The section of the page that this command writes.

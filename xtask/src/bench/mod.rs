@@ -7,6 +7,7 @@ mod fairness;
 pub(crate) mod figures;
 mod flood;
 pub(crate) mod idle;
+mod idle_consumers;
 mod instructions;
 pub(crate) mod isolation;
 mod journal;
@@ -78,6 +79,8 @@ enum What {
     Collect(collect::Arguments),
     /// A well-behaved publisher and subscriber beside clients that would harm them
     Fairness(fairness::Arguments),
+    /// The first message after a silence to ordered consumers of NATS clients, beside nats-server
+    IdleConsumers(idle_consumers::Arguments),
     /// The journal alone: each way of writing to this disk
     Journal(journal::Arguments),
 }
@@ -158,6 +161,7 @@ impl Arguments {
             What::App(arguments) => arguments.run(),
             What::Collect(arguments) => arguments.run(),
             What::Fairness(arguments) => arguments.run(),
+            What::IdleConsumers(arguments) => arguments.run(),
             What::Journal(arguments) => arguments.run(),
         }
     }

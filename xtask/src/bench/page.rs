@@ -1,16 +1,27 @@
 //! docs/benchmarks.md has more than one writer: `bench http` writes it anew and keeps the sections that other
 //! commands wrote, and each of those replaces its own section and nothing else.
 
-use super::{app, collect, fairness, journal};
+use super::{app, collect, fairness, idle_consumers, journal};
 use crate::soak;
 
 /// The page.
 pub(crate) const PAGE: &str = "docs/benchmarks.md";
 
-/// Whether a section is written by a command of its own.
+/// The section with the results of long proofs, which is written by hand.
+const PROOFS: &str = "Kills, restarts and simulated worlds";
+
+/// Whether `bench http` keeps a section because it is not its own.
 fn has_its_own_command(title: &str) -> bool {
-    [app::TITLE, collect::TITLE, fairness::TITLE, journal::TITLE, soak::page::TITLE].contains(&title)
-        || title.ends_with(" sockets")
+    let titles = [
+        app::TITLE,
+        collect::TITLE,
+        fairness::TITLE,
+        idle_consumers::TITLE,
+        journal::TITLE,
+        soak::page::TITLE,
+        PROOFS,
+    ];
+    titles.contains(&title) || title.ends_with(" sockets")
 }
 
 /// The page with a section's `text` in the place of the one with its title, or at the end.
@@ -59,12 +70,16 @@ mod tests {
     #[test]
     fn a_page_written_anew_keeps_the_sections_of_other_commands() {
         let app = format!("## {}\n\nthird\n\n### A part\n\nfourth\n", app::TITLE);
-        let soaks = format!("## {}\n\n### A soak\n\nfifth\n", soak::page::TITLE);
+        let idle = format!("## {}\n\nfifth\n", idle_consumers::TITLE);
+        let soaks = format!("## {}\n\n### A soak\n\nsixth\n", soak::page::TITLE);
         let page = format!(
-            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}"
+            "# Page\n\n## 60 sockets\n\nfirst\n\n## Other\n\nlost\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}\n{idle}"
         );
         let kept = kept_sections(&page);
-        assert_eq!(kept, format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}"));
+        assert_eq!(
+            kept,
+            format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}\n{idle}")
+        );
         assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
     }
 }

@@ -567,6 +567,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn keep_time(&mut self, number: u32, now_ns: SteadyNanos) {
+        // A client gets the whole threshold to ask again, however long its request was open.
+        if let Some(consumer) = self.consumers.get_mut(number).filter(|one| !one.pulls().is_empty()) {
+            consumer.active_ns = now_ns;
+        }
         self.end_pulls_if(number, |pull| {
             pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(PullEnd::Timeout)
         });

@@ -43,6 +43,29 @@ fn a_request_that_ends_says_what_is_open_of_it() {
     assert!(!heard.contains("Nats-Pending-Bytes: 1000\r\n"), "{heard}");
 }
 
+/// Ordered pull consumers of async-nats have a threshold of 30 seconds and requests of 30 seconds.
+#[test]
+fn a_consumer_stays_for_its_inactive_threshold_after_a_request_has_expired() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut rig = pulled(r#","inactive_threshold":30000000000"#);
+    let expires = r#"{"batch":3,"expires":30000000000}"#;
+    let wait = |rig: &mut Rig, seconds: u64| {
+        rig.pass(seconds * SECOND);
+        rig.settle();
+        rig.heard(READER)
+    };
+    assert_eq!(pull(&mut rig, expires), "");
+    for request in 0..3 {
+        assert!(wait(&mut rig, 31).contains("NATS/1.0 408 Request Timeout\r\n"), "request {request}");
+        assert_eq!(wait(&mut rig, 29), "");
+        assert_eq!(pull(&mut rig, expires), "", "request {request}");
+    }
+    wait(&mut rig, 31);
+    wait(&mut rig, 31);
+    let answer = question(&mut rig, "CONSUMER.INFO.disk.p", "");
+    assert!(answer.contains("consumer not found"), "{answer}");
+}
+
 #[test]
 fn a_request_that_there_is_no_room_for_says_what_it_asked_for() {
     let mut rig = pulled(r#","max_waiting":1"#);

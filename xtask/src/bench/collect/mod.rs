@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 pub(crate) use loss::{Demands, VICTIMS, kill};
-pub(crate) use peers::Peer;
+pub(crate) use peers::{Keeps, Peer};
 
 use super::figures::{self, Section, Series};
 use super::load::Sample;

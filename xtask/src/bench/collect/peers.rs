@@ -24,8 +24,8 @@ pub(crate) enum Keeps {
 }
 
 /// A server that has been started.
-pub(super) struct Running {
-    pub(super) server: Server,
+pub(in crate::bench) struct Running {
+    pub(in crate::bench) server: Server,
     /// Where it tells its own figures over HTTP, if it does.
     pub(super) monitor: Option<SocketAddr>,
 }
@@ -70,7 +70,7 @@ impl Peer {
     }
 
     /// How it is run, and what its acknowledgement means.
-    pub(super) fn words(self) -> &'static str {
+    pub(in crate::bench) fn words(self) -> &'static str {
         match self {
             Peer::StillingUring | Peer::StillingPoll => {
                 "`stilling serve --nats … --data … --stream events=events.>:disk`, acknowledges what is synced"
@@ -174,7 +174,7 @@ impl Peer {
     ///
     /// # Errors
     /// If it does not listen.
-    pub(super) fn start(self, place: &Place, folder: &Path, keeps: Keeps) -> Outcome<Running> {
+    pub(in crate::bench) fn start(self, place: &Place, folder: &Path, keeps: Keeps) -> Outcome<Running> {
         // Not all of them can say which port they took.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let words = self.command(place, address, folder, keeps)?;

@@ -28,13 +28,13 @@ pub(super) struct Figures {
 }
 
 /// A NATS connection.
-pub(super) struct Connection {
-    pub(super) write: TcpStream,
+pub(in crate::bench) struct Connection {
+    pub(in crate::bench) write: TcpStream,
     read: BufReader<TcpStream>,
 }
 
 impl Connection {
-    pub(super) fn open(to: SocketAddr) -> Outcome<Connection> {
+    pub(in crate::bench) fn open(to: SocketAddr) -> Outcome<Connection> {
         let write = TcpStream::connect(to)?;
         write.set_nodelay(true)?;
         write.set_read_timeout(Some(SILENCE_MAX))?;
@@ -58,7 +58,7 @@ impl Connection {
     }
 
     /// The payload of the next message; `None` if the connection is over.
-    fn next_message(&mut self) -> Option<Vec<u8>> {
+    pub(in crate::bench) fn next_message(&mut self) -> Option<Vec<u8>> {
         let mut line = String::new();
         loop {
             line.clear();

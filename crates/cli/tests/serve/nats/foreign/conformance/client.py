@@ -2,6 +2,8 @@
 
 Runs against any server that has the streams `events` (events.>) and `memory` (memory.>), and the users `root` (password `all`) and
 `sensor` (password `s`, publishes to sensors.>, subscribes to _INBOX.>).
+
+With "idle SECONDS" it runs no case, but measures an ordered consumer after that long a silence.
 """
 
 import asyncio
@@ -563,7 +565,28 @@ async def refusals(client, address):
     await refused(stream.create_object_store("objects"))
 
 
+async def idle(address, seconds):
+    """Prints `push MICROSECONDS kept|reset`: the delay of the first message after a silence, and whether the consumer is the same."""
+    client = await connect(address)
+    subject = new_subject("events")
+    follower = await ordered(client.jetstream(timeout=PATIENCE), subject)
+
+    async def deliver():
+        await client.publish(subject, b"%d" % time.monotonic_ns())
+        message = await follower.next_msg(2 * PATIENCE)
+        return message.metadata.consumer, (time.monotonic_ns() - int(message.data)) // 1000
+
+    before, _ = await deliver()
+    print("waiting", flush=True)
+    await asyncio.sleep(seconds)
+    after, microseconds = await deliver()
+    print("push", microseconds, "kept" if after == before else "reset", flush=True)
+    await client.close()
+
+
 async def main(address, chosen):
+    if chosen[:1] == ["idle"]:
+        return await idle(address, float(chosen[1]))
     failed = False
     for function in CASES:
         name = function.__name__

@@ -199,6 +199,10 @@ func main() {
 		conformance(os.Args[1])
 		return
 	}
+	if os.Args[2] == "idle" {
+		idle(os.Args[1], time.Duration(must(strconv.Atoi(os.Args[3])))*time.Second)
+		return
+	}
 	client := must(nats.Connect(os.Args[1], nats.Timeout(patience), nats.NoReconnect(),
 		nats.ClosedHandler(func(client *nats.Conn) { tell("closed", client.LastError()) })))
 	for _, step := range []func(*nats.Conn){plain, requests, streams, replay} {

@@ -3,6 +3,8 @@
 //
 // Runs against any server that has the streams `events` (events.>) and `memory` (memory.>), and the users `root` (password `all`)
 // and `sensor` (password `s`, publishes to sensors.>, subscribes to _INBOX.>).
+//
+// With "idle SECONDS" it runs no case, but measures ordered consumers after that long a silence.
 import assert from "node:assert/strict";
 import { connect, createInbox, headers } from "@nats-io/transport-node";
 import { AckPolicy, DeliverPolicy, ReplayPolicy, StorageType, jetstream, jetstreamManager } from "@nats-io/jetstream";
@@ -498,6 +500,43 @@ const ofRefusals = {
     await assert.rejects(streams.publish("events.node.a", "x", { headers: lines }), /condition/);
   },
 };
+
+// Prints `KIND MICROSECONDS kept|reset` for each kind of ordered consumer: the delay of the first message after a silence, and
+// whether the consumer is the same.
+async function idle(seconds) {
+  setTimeout(() => process.exit(1), seconds * 1000 + PATIENCE);
+  const client = await root();
+  const { consumers } = jetstream(client);
+  const subject = "events.node.silence";
+  const config = { filter_subjects: subject };
+  const followers = { push: await consumers.getPushConsumer("events", config), pull: await consumers.get("events", config) };
+  const before = new Map();
+  const after = new Set();
+  for (const [kind, follower] of Object.entries(followers)) {
+    const callback = (message) => {
+      const microseconds = (process.hrtime.bigint() - BigInt(message.string())) / 1000n;
+      if (!before.has(kind)) {
+        before.set(kind, consumerOf(message));
+        return;
+      }
+      console.log(kind, String(microseconds), consumerOf(message) === before.get(kind) ? "kept" : "reset");
+      after.add(kind);
+    };
+    await follower.consume({ callback });
+  }
+  const publish = () => client.publish(subject, String(process.hrtime.bigint()));
+  publish();
+  await eventually(() => before.size === 2);
+  console.log("waiting");
+  await sleep(seconds * 1000);
+  publish();
+  await eventually(() => after.size === 2);
+  process.exit();
+}
+
+if (process.argv[3] === "idle") {
+  await idle(Number(process.argv[4]));
+}
 
 let failed = false;
 for (const [name, run] of Object.entries({ ...core, ...ofStreams, ...ofRefusals })) {

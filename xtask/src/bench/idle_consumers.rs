@@ -1,0 +1,349 @@
+//! `cargo xtask bench idle-consumers`: how long the first message after a silence takes to the ordered consumers of clients in
+//! four languages.
+//!
+//! All clients wait at the same time on three servers, each client a process that publishes the message and receives it. A
+//! delivery that takes [`DELAY_MAX`] or longer, never comes, or needs a new consumer is a miss.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use clap::Args;
+
+use super::collect::{Keeps, Peer, Place, tools};
+use super::fairness::Connection;
+use super::figures::{Section, two_places};
+use super::page::{PAGE, with_section};
+use super::{isolation, machine};
+use crate::steps::{cargo, run, shown};
+use crate::{Outcome, go, node, python, tree};
+
+/// The section of the page that this command writes.
+pub(super) const TITLE: &str = "Idle consumers";
+
+/// How long a delivery may take.
+const DELAY_MAX: Duration = Duration::from_millis(100);
+
+/// The servers, the control last.
+const PEERS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream];
+
+/// The client of async-nats, an example of the command's crate.
+const ASYNC_NATS: &str = "async_nats_idle";
+
+#[derive(Args)]
+pub(super) struct Arguments {
+    /// Seconds of silence
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Write the section into docs/benchmarks.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// A client library.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Client {
+    NatsPy,
+    NatsGo,
+    AsyncNats,
+    NatsNode,
+}
+
+impl Client {
+    const ALL: [Client; 4] = [Client::NatsPy, Client::NatsGo, Client::AsyncNats, Client::NatsNode];
+
+    fn name(self) -> &'static str {
+        match self {
+            Client::NatsPy => "nats.py",
+            Client::NatsGo => "nats.go",
+            Client::AsyncNats => "async-nats",
+            Client::NatsNode => "nats.js",
+        }
+    }
+
+    /// The kinds of ordered consumers that it has.
+    fn kinds(self) -> &'static [&'static str] {
+        match self {
+            Client::NatsPy => &["push"],
+            _ => &["push", "pull"],
+        }
+    }
+
+    /// Its program, for an address and a silence.
+    fn command(self, address: SocketAddr, seconds: u64) -> Command {
+        let url = format!("nats://{address}");
+        let mut command = match self {
+            Client::NatsPy => {
+                let mut command = Command::new(python::NATS_PY.place().join("bin/python"));
+                command.arg(tree::root().join(python::NATS_CASES)).args([&url, "idle"]);
+                command
+            }
+            Client::NatsGo => {
+                let mut command = Command::new(go::place().join("client"));
+                command.args([&url, "idle"]);
+                command
+            }
+            Client::AsyncNats => {
+                let mut command = Command::new(tree::target().join("release/examples").join(ASYNC_NATS));
+                command.arg(url);
+                command
+            }
+            Client::NatsNode => {
+                let mut command = Command::new("node");
+                command.arg(node::place().join("conformance.mjs")).args([&url, "idle"]);
+                command
+            }
+        };
+        command.arg(seconds.to_string());
+        command
+    }
+}
+
+/// What a client tells of one consumer.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Delivery {
+    kind: String,
+    delay: Duration,
+    /// Whether the client had made the consumer again.
+    is_reset: bool,
+}
+
+impl Delivery {
+    /// `KIND MICROSECONDS kept|reset`
+    fn parse(line: &str) -> Option<Delivery> {
+        let mut words = line.split_whitespace();
+        let (kind, delay) = (words.next()?.to_owned(), Duration::from_micros(words.next()?.parse().ok()?));
+        let is_reset = match words.next()? {
+            "kept" => false,
+            "reset" => true,
+            _ => return None,
+        };
+        Some(Delivery { kind, delay, is_reset })
+    }
+}
+
+/// A client whose consumers have received a message and wait for the next.
+struct Waiting {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Waiting {
+    fn start(client: Client, address: SocketAddr, seconds: u64) -> Outcome<Waiting> {
+        let mut command = client.command(address, seconds);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut child = child.map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let lines = BufReader::new(child.stdout.take().expect("it is piped"));
+        let mut waiting = Waiting { child, lines };
+        let mut line = String::new();
+        waiting.lines.read_line(&mut line)?;
+        match line.trim() {
+            "waiting" => Ok(waiting),
+            line => Err(format!("`{}` printed {line:?} first", shown(&command)).into()),
+        }
+    }
+
+    /// Waits until the program ends; one that gives up has told of fewer consumers.
+    fn deliveries(mut self) -> Vec<Delivery> {
+        let lines = self.lines.by_ref().lines().map_while(Result::ok);
+        lines.filter_map(|line| Delivery::parse(&line)).collect()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What came to the clients of one server, in the order of [`Client::ALL`].
+struct Column {
+    peer: Peer,
+    deliveries: Vec<Vec<Delivery>>,
+}
+
+impl Arguments {
+    pub(super) fn run(self) -> Outcome {
+        if !isolation::is_inside() {
+            prepare()?;
+        }
+        isolation::enter()?;
+        let (_guard, place) = Place::find()?;
+        let columns = self.measure(&place)?;
+        let (table, misses) = table(&columns);
+        let section = Section { title: TITLE.to_owned(), words: self.words(&place), table }.text();
+        println!("\n{section}");
+        if self.write {
+            let page = fs::read_to_string(tree::root().join(PAGE))?;
+            tree::write(PAGE, &with_section(&page, TITLE, &section))?;
+        }
+        if misses > 0 {
+            return Err(format!("{misses} consumers missed their target").into());
+        }
+        Ok(())
+    }
+
+    fn measure(&self, place: &Place) -> Outcome<Vec<Column>> {
+        let mut running = Vec::new();
+        for peer in PEERS {
+            let folder = place.folder.join(peer.name());
+            fs::create_dir_all(&folder)?;
+            let server = peer.start(place, &folder, Keeps::Disk)?.server;
+            if peer == Peer::JetStream {
+                make_stream(server.address)?;
+            }
+            let mut clients = Vec::new();
+            for client in Client::ALL {
+                // One after the other, so that they do not all publish at the same moment.
+                let waiting = Waiting::start(client, server.address, self.seconds);
+                clients
+                    .push(waiting.map_err(|error| format!("{}, {}: {error}", peer.name(), client.name()))?);
+            }
+            running.push((peer, server, clients));
+        }
+        println!("{} clients wait {} s", PEERS.len() * Client::ALL.len(), self.seconds);
+        let ended = running.into_iter().map(|(peer, _server, clients)| Column {
+            peer,
+            deliveries: clients.into_iter().map(Waiting::deliveries).collect(),
+        });
+        Ok(ended.collect())
+    }
+
+    fn words(&self, place: &Place) -> String {
+        let mut lines = machine::where_and_when();
+        let version = machine::said(&place.nats_server.to_string_lossy(), &["-v"]);
+        lines.push(format!("nats-server: {}", version.trim_start_matches("nats-server: ")));
+        lines.extend(versions());
+        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+        format!(
+            "The delay of the first message after {seconds} seconds of silence, in milliseconds, from the call that publishes it \
+             to its delivery by an ordered consumer with the client's default options; heartbeats come meanwhile. Each client \
+             is a process that publishes and receives, all wait at the same time, and each consumer has received a message \
+             before the silence. The target is less than {max} ms, from the consumer that there was before the silence. *{control}* \
+             is the control, {}; Stilling is run as {}. \
+             `cargo xtask bench idle-consumers --seconds {seconds} --write` writes this section.\n\n{lines}",
+            Peer::JetStream.words(),
+            Peer::StillingUring.words(),
+            seconds = self.seconds,
+            max = DELAY_MAX.as_millis(),
+            control = Peer::JetStream.name(),
+        )
+    }
+}
+
+/// Builds and installs everything; to be called where there is a network.
+fn prepare() -> Outcome {
+    tools::install_nats_server()?;
+    python::NATS_PY.install()?;
+    go::build_nats_go()?;
+    node::install_nats()?;
+    run(&mut cargo(["build", "--release", "-p", "stilling-cli", "--bins", "--example", ASYNC_NATS]))
+}
+
+/// Makes the stream that Stilling has by its options.
+fn make_stream(to: SocketAddr) -> Outcome {
+    let mut connection = Connection::open(to)?;
+    let config = r#"{"name":"events","subjects":["events.>"],"storage":"file"}"#;
+    let request =
+        format!("SUB made 1\r\nPUB $JS.API.STREAM.CREATE.events made {}\r\n{config}\r\n", config.len());
+    connection.write.write_all(request.as_bytes())?;
+    let answer = connection.next_message().ok_or("nats-server does not answer")?;
+    let answer = String::from_utf8_lossy(&answer);
+    if answer.contains("\"error\"") {
+        Err(format!("nats-server makes no stream: {answer}").into())
+    } else {
+        Ok(())
+    }
+}
+
+/// The versions of the clients, as their lock files and manifests pin them.
+fn versions() -> Vec<String> {
+    let read = |path: &Path| fs::read_to_string(tree::root().join(path)).unwrap_or_default();
+    let manifest = read(&Path::new(go::NATS_GO).join("go.mod"));
+    let nats_go = manifest
+        .lines()
+        .find_map(|line| line.split_once("nats.go v"))
+        .map_or("unknown", |(_, version)| version);
+    let manifest: serde_json::Value =
+        serde_json::from_str(&read(&Path::new(node::NATS).join("package.json"))).unwrap_or_default();
+    let nats_js = manifest["dependencies"]["@nats-io/jetstream"].as_str().unwrap_or("unknown");
+    let async_nats = machine::locked(&read(Path::new("Cargo.lock")), &["async-nats"]);
+    vec![format!(
+        "Clients: {}, nats.go {nats_go}, {async_nats}, @nats-io/jetstream {nats_js}",
+        python::NATS_PY.version.replace("==", " ")
+    )]
+}
+
+/// The table, and how many consumers have missed the target; the control has none.
+fn table(columns: &[Column]) -> (Vec<Vec<String>>, usize) {
+    let servers = columns.iter().map(|column| column.peer.name());
+    let mut table = vec![["client", "consumer"].into_iter().chain(servers).map(str::to_owned).collect()];
+    let mut misses = 0;
+    for (at, client) in Client::ALL.into_iter().enumerate() {
+        for kind in client.kinds() {
+            let mut row = vec![client.name().to_owned(), (*kind).to_owned()];
+            for Column { peer, deliveries } in columns {
+                let delivery = deliveries[at].iter().find(|delivery| delivery.kind == *kind);
+                let is_met =
+                    delivery.is_some_and(|delivery| delivery.delay < DELAY_MAX && !delivery.is_reset);
+                let is_miss = !is_met && *peer != Peer::JetStream;
+                misses += usize::from(is_miss);
+                row.push(format!("{}{}", cell(delivery), if is_miss { " **missed**" } else { "" }));
+            }
+            table.push(row);
+        }
+    }
+    (table, misses)
+}
+
+fn cell(delivery: Option<&Delivery>) -> String {
+    let Some(Delivery { delay, is_reset, .. }) = delivery else { return "not delivered".to_owned() };
+    let reset = if *is_reset { ", consumer reset" } else { "" };
+    format!("{}{reset}", two_places(delay.as_secs_f64() * 1e3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(peer: Peer, of_nats_py: Option<&str>) -> Column {
+        let deliveries = Client::ALL.map(|client| {
+            let lines: Vec<String> = client.kinds().iter().map(|kind| format!("{kind} 1500 kept")).collect();
+            let lines = if client == Client::NatsPy {
+                of_nats_py.map(str::to_owned).into_iter().collect()
+            } else {
+                lines
+            };
+            lines.iter().filter_map(|line| Delivery::parse(line)).collect()
+        });
+        Column { peer, deliveries: deliveries.to_vec() }
+    }
+
+    #[test]
+    fn late_missing_and_reset_are_misses_except_for_the_control() {
+        for (line, shown) in [
+            (Some("push 99999 kept"), "100.00"),
+            (Some("push 100000 kept"), "100.00 **missed**"),
+            (Some("push 900 reset"), "0.90, consumer reset **missed**"),
+            (None, "not delivered **missed**"),
+        ] {
+            let (rows, misses) = table(&[column(Peer::StillingPoll, line), column(Peer::JetStream, None)]);
+            assert_eq!(rows[1], ["nats.py", "push", shown, "not delivered"]);
+            assert_eq!(misses, usize::from(shown.contains("missed")), "{rows:?}");
+            assert_eq!(rows[2..].iter().filter(|row| row[2] == "1.50").count(), 6, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn other_lines_tell_of_no_delivery() {
+        assert!(
+            ["", "waiting", "push x kept", "push 5", "push 5 lost"]
+                .iter()
+                .all(|line| Delivery::parse(line).is_none())
+        );
+    }
+}

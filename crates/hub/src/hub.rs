@@ -93,7 +93,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     streams: Vec<Stream>,
     memory_batch_size: usize,
     release: Option<Release>,
-    patience: DiskStallTimer,
+    /// How long publications have waited for each writer of the storage; it has not answered meanwhile.
+    stalls: Vec<DiskStallTimer>,
     /// Log lines that were not taken.
     notices: VecDeque<String>,
     /// Batches that one stream may have.
@@ -215,6 +216,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Stream::new(stream, key, resumed)
         });
         let streams: Vec<Stream> = streams.collect();
+        let stalls = (0..=streams.len()).map(|_| DiskStallTimer::default()).collect();
         let on_disk = streams.iter().filter(|stream| stream.config.durability == Durability::Disk).count();
         let batches_max =
             if on_disk > 1 { (2 * BATCHES_PER_STREAM_MAX / on_disk).max(2) } else { usize::MAX };
@@ -226,7 +228,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             subscriptions: Subscriptions::new(key, config.subscriptions_per_client_max),
             memory_batch_size: config.memory_batch_size,
             release: None,
-            patience: DiskStallTimer::default(),
+            stalls,
             notices: VecDeque::new(),
             batches_max,
             ledger: Ledger::default(),
@@ -333,11 +335,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off, self.compared) = (0, false, 0);
-        self.patience.observe(now.steady_ns);
+        self.stalls.iter_mut().for_each(|stall| stall.observe(now.steady_ns));
         for stream in &mut self.streams {
             stream.dedup.sweep(now.steady_ns);
         }
-        self.end_farewells();
         if !self.finish_begun() {
             return true;
         }
@@ -345,7 +346,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.begin_departures();
         while let Some((number, opening)) = self.storage.next_opening() {
             match opening {
-                Opening::Opened(recovered) => self.open(number as usize, recovered),
+                Opening::Opened(recovered) => {
+                    self.stalls[0].end();
+                    self.open(number as usize, recovered);
+                }
                 Opening::Failed(reason) => self.keep_closed(number as usize, reason),
             }
         }
@@ -358,8 +362,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             match self.storage.next_answer() {
                 Some((answer, batch)) => {
-                    if batch.is_some() || matches!(answer, Answer::Frozen { .. }) {
-                        self.patience.end();
+                    if let Answer::Durable { stream, .. } | Answer::Frozen { stream, .. } = answer {
+                        self.stalls[self.storage.writer(stream)].end();
                     }
                     self.release = self.answered(answer, batch, now.steady_ns);
                 }
@@ -389,7 +393,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
         let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
         let waits = |stream: &Stream| stream.stall.is_running() || stream.waiting_since.is_some();
-        let is_watched = self.patience.is_running() || self.streams.iter().any(waits);
+        let is_watched = self.stalls.iter().any(DiskStallTimer::is_running) || self.streams.iter().any(waits);
         let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
         let lines = self.streams.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();

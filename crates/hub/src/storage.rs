@@ -10,6 +10,12 @@ pub trait Storage {
     /// An empty batch for a stream, if one is free.
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
+    /// The number of what writes a stream, at most the number of streams. Streams with the same number share their batches:
+    /// they are answered, or wait, together.
+    fn writer(&self, _: StreamIndex) -> usize {
+        0
+    }
+
     /// Takes back one of that stream that is not needed any more.
     fn give_back(&mut self, stream: StreamIndex, batch: Batch);
 

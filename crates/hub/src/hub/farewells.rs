@@ -16,21 +16,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream.promise(Promise { client, sequence: 0, is_duplicate: false, no_echo: false, to }, b"");
             waits_for += 1;
         }
-        if waits_for == 0 || self.patience.is_hung() {
+        if waits_for == 0 {
             self.outs[client.shard as usize].close(client.token);
         } else {
-            self.patience.begin(now.steady_ns);
             self.farewells.insert(client, waits_for);
-        }
-    }
-
-    /// Closes all of them if no disk has answered for too long.
-    pub(super) fn end_farewells(&mut self) {
-        if !self.patience.is_hung() {
-            return;
-        }
-        for (client, _) in self.farewells.drain() {
-            self.outs[client.shard as usize].close(client.token);
         }
     }
 

@@ -28,9 +28,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
                 Refusal::NoRoom { stream }
             } else {
-                self.patience.begin(now.steady_ns);
-                // The streams of other threads may be answered meanwhile, which ends the patience of all.
-                if !(self.patience.is_hung() || self.streams[number].stall.is_hung()) {
+                let stall = &mut self.stalls[self.storage.writer(stream)];
+                stall.begin(now.steady_ns);
+                if !(stall.is_hung() || self.streams[number].stall.is_hung()) {
                     return Err(stalled);
                 }
                 Refusal::Hung { stream }

@@ -400,6 +400,7 @@ fn one_of_two_disks_hangs() -> Rig {
     let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (64, 1 << 20), |streams| {
         streams.push(stream("other", &["other.>"], Durability::Disk));
     });
+    rig.hub.storage_mut().is_apart = true;
     rig.subscribe(ALICE, "inbox.>", "1");
     rig.subscribe(BOB, "reply.>", "1");
     rig
@@ -477,6 +478,47 @@ fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     assert!(!rig.told(ALICE).contains(&Told::Close) && !rig.told(carol).contains(&Told::Close));
     assert!(rig.hub.is_settled());
     assert_eq!(rig.hub.counters().streams[0].pending.get(), 0);
+}
+
+/// Row 2.5: the other stream has nothing to store while the disk hangs, and is not taken to hang with it: a burst that fills its
+/// batches waits, and a connection that leaves behind it is answered.
+#[test]
+fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
+    let mut rig = one_of_two_disks_hangs();
+    let payload = "x".repeat(6000);
+    let to_hung: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
+    let mut done = rig.ask(ALICE, ABLE, &to_hung);
+    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+        done += rig.ask(ALICE, ABLE, &to_hung[done..]);
+    }
+    assert_eq!(done, to_hung.len(), "the disk counts as hung");
+    let refused = rig.hub.counters().losses(Door::Nats, Loss::Hung);
+    assert_eq!(refused as usize, to_hung.len() - BATCHES_PER_STREAM_MAX);
+    let carol = Client { shard: 0, token: 3 };
+    rig.subscribe(carol, "answers", "1");
+    let burst: Vec<_> = (0..40).map(|_| publish_for("other.a", &payload, "answers")).collect();
+    let mut done = rig.ask(carol, ABLE, &burst);
+    assert_eq!(done, BATCHES_PER_STREAM_MAX, "the burst waits");
+    while done < burst.len() {
+        let waiting = &mut rig.hub.storage_mut().waiting;
+        let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
+        waiting.swap(0, other);
+        rig.hub.storage_mut().pretend_to_write();
+        rig.turn();
+        done += rig.ask(carol, ABLE, &burst[done..]);
+    }
+    rig.ask_all(carol, &[Request::Farewell]);
+    rig.turn();
+    assert!(!rig.told(carol).contains(&Told::Close), "its messages are not written");
+    while let Some(other) = rig.hub.storage_mut().waiting.iter().position(|(stream, ..)| *stream == 3) {
+        rig.hub.storage_mut().waiting.swap(0, other);
+        rig.hub.storage_mut().pretend_to_write();
+        rig.turn();
+    }
+    assert_eq!(rig.told(carol).last(), Some(&Told::Close));
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), refused);
 }
 
 /// Those who leave while a disk hangs keep their places no longer than it is waited for, and those who leave then do not wait.

@@ -39,6 +39,8 @@ pub(crate) struct SteppedStorage {
     pub(crate) waits_for_room: bool,
     /// The last sequence of each stream whose batch has been answered for.
     pub(crate) told: Vec<u64>,
+    /// Each stream has a writer of its own.
+    pub(crate) is_apart: bool,
     /// The streams for which a round of retention was asked.
     pub(crate) retained: Vec<StreamIndex>,
 }
@@ -58,6 +60,7 @@ impl SteppedStorage {
             retained: Vec::new(),
             is_full: false,
             waits_for_room: false,
+            is_apart: false,
         }
     }
 
@@ -121,6 +124,10 @@ impl SteppedStorage {
 impl Storage for SteppedStorage {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         self.idle.pop()
+    }
+
+    fn writer(&self, stream: StreamIndex) -> usize {
+        if self.is_apart { stream as usize } else { 0 }
     }
 
     fn give_back(&mut self, _: StreamIndex, batch: Batch) {

@@ -164,6 +164,12 @@ impl Storage for LazyJournal {
         threads.batch(number)
     }
 
+    /// Streams that are not open yet wait together.
+    fn writer(&self, stream: StreamIndex) -> usize {
+        let place = self.places.get(stream as usize).copied().flatten();
+        place.map_or(0, |place| place.group + 1)
+    }
+
     fn give_back(&mut self, stream: StreamIndex, batch: Batch) {
         if let Some((threads, number)) = self.threads_of(stream) {
             threads.give_back(number, batch);

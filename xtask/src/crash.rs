@@ -144,8 +144,7 @@ fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
     let method = if demands.is_buffered { ", buffered" } else { "" };
     println!(
         "{}{keeps}{method}: {} kills, {} acknowledged: {} lost, {} invented, {} reordered, {} stored twice, {} refused; \
-         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {} memory leaks (most growth \
-         {} KiB), {} in the wrong method, longest start {} ms",
+         {} found unacknowledged, {} removed by retention; {} failed starts, {} descriptor leaks, {}, {} in the wrong method, longest start {} ms",
         peer.name(),
         found.kills,
         found.acknowledged,
@@ -158,8 +157,7 @@ fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
         found.removed,
         found.failed_starts,
         found.descriptor_leaks,
-        found.memory_leaks,
-        found.memory_growth_kib,
+        found.memory(),
         found.wrong_method,
         found.longest_start_ms
     );

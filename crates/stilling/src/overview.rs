@@ -9,7 +9,7 @@ use stilling_ring::Time;
 use stilling_workers::Pool;
 
 use crate::app::App;
-use crate::http::{HttpCounters, JobOutcome};
+use crate::http::{HttpCounters, JobOutcome, Status};
 use crate::hub::DeskCounters;
 use crate::rates::{Rates, Recent, Totals};
 use crate::volumes::Volumes;
@@ -64,35 +64,41 @@ impl Overview {
 }
 
 impl Overview {
-    /// Connections, requests and messages that were refused, by reason; each counts once.
-    pub(crate) fn refusals(&self) -> [(&'static str, u64); 9] {
+    /// Connections, requests and messages that were refused; each counts once. That `/readyz` answers 503 refuses nothing.
+    pub(crate) fn refused(&self) -> u64 {
+        let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
+        connections + self.requests_refused() + self.lost([Door::Nats, Door::Syslog])
+    }
+
+    /// What was refused, and the reasons as far as they are counted.
+    pub(crate) fn refusals(&self) -> [(&'static str, u64); 11] {
         let work = self.work();
+        let publications = self.desks.iter().map(|desk| desk.publications_shed.get()).sum();
         [
+            ("all", self.refused()),
             ("connections: no descriptors", self.engine(|c| &c.refused_descriptors)),
             ("connections: no room", self.engine(|c| &c.refused_full)),
+            ("requests: answered 503", self.requests_refused()),
             ("requests: queue full", work.refused),
             ("requests: waited too long", work.expired),
             ("requests: worked on too long", self.http(|c| &c.jobs_overdue)),
             ("requests: no memory for them", self.http(|c| &c.requests_shed)),
             ("requests: no memory for answers", self.http(|c| &c.answers_shed)),
-            (
-                "publications: no room in time",
-                self.desks.iter().map(|desk| desk.publications_shed.get()).sum(),
-            ),
-            ("messages: refused, shed or lost", self.lost()),
+            ("publications by HTTP: no room in time", publications),
+            ("messages by NATS and syslog: refused, shed or lost", self.lost([Door::Nats, Door::Syslog])),
         ]
     }
 
-    /// All of [`refusals`](Overview::refusals).
-    pub(crate) fn refused(&self) -> u64 {
-        self.refusals().iter().map(|(_, count)| count).sum()
+    fn requests_refused(&self) -> u64 {
+        let unavailable = self.http(|c| c.answers(Status::ServiceUnavailable));
+        unavailable.saturating_sub(self.http(|c| &c.not_ready))
     }
 
-    /// Messages that were refused, shed or lost.
-    pub(crate) fn lost(&self) -> u64 {
+    /// Messages of some protocols that were refused, shed or lost.
+    fn lost(&self, doors: [Door; 2]) -> u64 {
         let Some(hub) = self.hub.get() else { return 0 };
         let of_door = |door| Loss::ALL.into_iter().map(move |loss| hub.losses(door, loss)).sum::<u64>();
-        Door::ALL.into_iter().map(of_door).sum()
+        doors.into_iter().map(of_door).sum()
     }
 
     /// A number that changes with what streams keep.

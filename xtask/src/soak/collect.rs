@@ -286,7 +286,7 @@ fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
         let [unexplained, invented] =
             [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
         judge(
-            format!("nothing fails or is lost: {name}"),
+            format!("nothing fails, and every loss is one that the server counts: {name}"),
             "0".to_owned(),
             sends > 0 && failures + unexplained + invented == 0,
             format!("{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"),

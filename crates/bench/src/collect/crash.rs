@@ -138,7 +138,9 @@ pub struct CrashReport {
     pub failed_starts: u64,
     /// Lives in which descriptors stayed open after a load.
     pub descriptor_leaks: u64,
-    /// Lives in which resident memory grew from one load to the next.
+    /// Lives in which resident memory was compared; none for a stream with a bound.
+    pub memory_compared: u32,
+    /// Of these, lives in which it grew from one load to the next.
     pub memory_leaks: u64,
     /// The most by which it grew, in KiB.
     pub memory_growth_kib: u64,
@@ -317,6 +319,7 @@ fn inspect_process(
         *resident = resident_bytes(process);
     }
     if let [Some(first), Some(second)] = resident {
+        report.memory_compared += 1;
         let growth = second.saturating_sub(first);
         report.memory_growth_kib = report.memory_growth_kib.max(growth / 1024);
         let messages = each * u64::from(plan.clients);

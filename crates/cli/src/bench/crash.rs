@@ -141,6 +141,7 @@ fn table(report: &CrashReport) -> String {
         ("refused", report.refused),
         ("failed starts", report.failed_starts),
         ("descriptor leaks", report.descriptor_leaks),
+        ("memory compared", u64::from(report.memory_compared)),
         ("memory leaks", report.memory_leaks),
         ("memory growth (KiB)", report.memory_growth_kib),
         ("wrong method", report.wrong_method),

@@ -9,6 +9,7 @@ mod costs;
 mod dedup;
 mod durable;
 mod fan_out;
+mod hung;
 mod jetstream;
 mod life;
 mod losses;

@@ -2,18 +2,14 @@
 
 use std::io::ErrorKind;
 
-use stilling_hub::limits::{
-    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PENDING_MAX, REPLIES_SIZE_MAX,
-};
-use stilling_hub::{
-    Client, Condition, Door, Durability, Loss, Publication, Refusal, Request, Traits, Verdict,
-};
+use stilling_hub::limits::{PENDING_MAX, REPLIES_SIZE_MAX};
+use stilling_hub::{Client, Condition, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{Answer, Batch, Config, Frozen};
 
 use crate::asking::{publication, publish, publish_for};
-use crate::rig::{ABLE, BATCH_SIZE, Rig, SteppedStorage, Told, publish_with, stream};
+use crate::rig::{ABLE, BATCH_SIZE, Rig, SteppedStorage, Told, publish_with};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 const BOB: Client = Client { shard: 1, token: 2 };
@@ -353,193 +349,6 @@ fn a_record_that_no_batch_takes_is_refused() {
         assert!(heard.contains(r#""err_code":10054"#), "{subject}: {heard}");
     }
     assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::TooLarge), 2);
-}
-
-/// A disk that never answers: its streams refuse in the end what they cannot take, and what has nothing to do with it goes on.
-/// The process may stand still without anything being refused for that.
-#[test]
-fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
-    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
-    rig.subscribe(ALICE, "inbox.>", "1");
-    let payload = "x".repeat(3000);
-    let mut requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    requests.push(publish_for("memory.a", "other", "inbox.2"));
-    requests.push(Request::Barrier);
-    let done = rig.ask(ALICE, ABLE, &requests);
-    assert!(done < 12, "it took everything");
-    let left = &requests[done..];
-    // An hour in which nobody looked.
-    for span_ns in [3_600_000_000_000, 1_000_000_000] {
-        rig.pass(span_ns);
-        rig.turn();
-        assert_eq!(rig.ask(ALICE, ABLE, left), 0, "it waits");
-    }
-    for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-    }
-    assert_eq!(rig.ask(ALICE, ABLE, left), left.len(), "it goes on");
-    let heard = rig.heard(ALICE);
-    let hung = (12 - done) as u64;
-    assert_eq!(heard.matches(r#""code":503,"err_code":10023"#).count() as u64, hung, "{heard}");
-    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#) && heard.ends_with("PONG\r\n"), "{heard}");
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), hung);
-    // It answers after all: what it had been given is acknowledged, and the stream goes on.
-    rig.settle();
-    rig.ask_all(ALICE, &[publish_for("disk.a", "afterwards", "inbox.3")]);
-    rig.settle();
-    let heard = rig.heard(ALICE);
-    assert_eq!(heard.matches(r#"{"stream":"disk""#).count(), done + 1, "{heard}");
-    assert!(heard.contains(&format!(r#"{{"stream":"disk","seq":{}}}"#, done + 1)), "{heard}");
-}
-
-/// Two streams on disk, each with a journal of its own as behind a hot restart. The disk of `disk` never answers; that of
-/// `other` writes when [`write_other`] is called.
-fn one_of_two_disks_hangs() -> Rig {
-    let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (64, 1 << 20), |streams| {
-        streams.push(stream("other", &["other.>"], Durability::Disk));
-    });
-    rig.hub.storage_mut().is_apart = true;
-    rig.subscribe(ALICE, "inbox.>", "1");
-    rig.subscribe(BOB, "reply.>", "1");
-    rig
-}
-
-/// Has BOB publish to the healthy stream, and its disk write. Returns what BOB hears.
-fn write_other(rig: &mut Rig) -> String {
-    rig.ask_all(BOB, &[publish_for("other.a", "x", "reply.1")]);
-    rig.turn();
-    let waiting = &mut rig.hub.storage_mut().waiting;
-    let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
-    waiting.swap(0, other);
-    rig.hub.storage_mut().pretend_to_write();
-    rig.turn();
-    rig.heard(BOB)
-}
-
-/// Row 2.5: one disk of two hangs. Publications to the other stream are stored all the time, and those to the hung one are
-/// refused after the same time as if the other were not there, although its answers begin the common wait anew. What is behind
-/// them in the same shard goes on.
-#[test]
-fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
-    let mut rig = one_of_two_disks_hangs();
-    let payload = "x".repeat(6000);
-    let mut requests: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    requests.push(publish_for("memory.a", "behind", "inbox.2"));
-    let mut done = rig.ask(ALICE, ABLE, &requests);
-    assert_eq!(done, BATCHES_PER_STREAM_MAX, "one record fits into a batch");
-    let (mut seconds, hung) = (0, requests.len() - 1 - done);
-    while done < requests.len() {
-        assert!(seconds <= 1 + DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS, "it waits after {seconds} s");
-        let heard = write_other(&mut rig);
-        seconds += 1;
-        assert!(heard.contains(&format!(r#"{{"stream":"other","seq":{seconds}}}"#)), "{heard}");
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-        done += rig.ask(ALICE, ABLE, &requests[done..]);
-    }
-    assert!(seconds >= DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS, "refused after {seconds} s");
-    let heard = rig.heard(ALICE);
-    assert_eq!(heard.matches(r#""code":503,"err_code":10023"#).count(), hung, "{heard}");
-    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), hung as u64);
-    let heard = write_other(&mut rig);
-    assert!(heard.contains(r#"{"stream":"other","seq":"#), "it is not refused with the hung one: {heard}");
-}
-
-/// Row 2.5: the same for those who leave: one whose messages wait for the hung disk keeps its place no longer than the disk is
-/// waited for, and one that leaves afterwards waits for the healthy disk alone.
-#[test]
-fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
-    let mut rig = one_of_two_disks_hangs();
-    rig.ask_all(ALICE, &[publish_for("disk.a", "never written", "inbox.1"), Request::Farewell]);
-    rig.turn();
-    for second in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        assert!(!rig.told(ALICE).contains(&Told::Close), "it is waited for, after {second} s");
-        write_other(&mut rig);
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-    }
-    assert!(rig.told(ALICE).contains(&Told::Close));
-    let carol = Client { shard: 0, token: 3 };
-    rig.subscribe(carol, "answers", "1");
-    rig.ask_all(carol, &[publish_for("other.a", "x", "answers"), Request::Farewell]);
-    rig.turn();
-    assert!(!rig.told(carol).contains(&Told::Close), "its own message is not written");
-    write_other(&mut rig);
-    let told = rig.told(carol);
-    let is_answer = |told: &Told| matches!(told, Told::Text(text) if text.contains(r#"{"stream":"other""#));
-    assert!(told.iter().any(is_answer) && told.last() == Some(&Told::Close), "{told:?}");
-    // It answers after all, and nobody is closed twice.
-    let waiting = rig.hub.storage_mut().waiting.len();
-    (0..waiting).for_each(|_| rig.hub.storage_mut().pretend_to_write());
-    rig.turn();
-    assert!(!rig.told(ALICE).contains(&Told::Close) && !rig.told(carol).contains(&Told::Close));
-    assert!(rig.hub.is_settled());
-    assert_eq!(rig.hub.counters().streams[0].pending.get(), 0);
-}
-
-/// Row 2.5: the other stream has nothing to store while the disk hangs, and is not taken to hang with it: a burst that fills its
-/// batches waits, and a connection that leaves behind it is answered.
-#[test]
-fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
-    let mut rig = one_of_two_disks_hangs();
-    let payload = "x".repeat(6000);
-    let to_hung: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    let mut done = rig.ask(ALICE, ABLE, &to_hung);
-    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-        done += rig.ask(ALICE, ABLE, &to_hung[done..]);
-    }
-    assert_eq!(done, to_hung.len(), "the disk counts as hung");
-    let refused = rig.hub.counters().losses(Door::Nats, Loss::Hung);
-    assert_eq!(refused as usize, to_hung.len() - BATCHES_PER_STREAM_MAX);
-    let carol = Client { shard: 0, token: 3 };
-    rig.subscribe(carol, "answers", "1");
-    let burst: Vec<_> = (0..40).map(|_| publish_for("other.a", &payload, "answers")).collect();
-    let mut done = rig.ask(carol, ABLE, &burst);
-    assert_eq!(done, BATCHES_PER_STREAM_MAX, "the burst waits");
-    while done < burst.len() {
-        let waiting = &mut rig.hub.storage_mut().waiting;
-        let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
-        waiting.swap(0, other);
-        rig.hub.storage_mut().pretend_to_write();
-        rig.turn();
-        done += rig.ask(carol, ABLE, &burst[done..]);
-    }
-    rig.ask_all(carol, &[Request::Farewell]);
-    rig.turn();
-    assert!(!rig.told(carol).contains(&Told::Close), "its messages are not written");
-    while let Some(other) = rig.hub.storage_mut().waiting.iter().position(|(stream, ..)| *stream == 3) {
-        rig.hub.storage_mut().waiting.swap(0, other);
-        rig.hub.storage_mut().pretend_to_write();
-        rig.turn();
-    }
-    assert_eq!(rig.told(carol).last(), Some(&Told::Close));
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), refused);
-}
-
-/// Those who leave while a disk hangs keep their places no longer than it is waited for, and those who leave then do not wait.
-#[test]
-fn a_disk_that_hangs_does_not_keep_those_who_leave() {
-    let mut rig = Rig::new();
-    rig.ask_all(ALICE, &[publish("disk.a", "never written"), Request::Farewell]);
-    rig.turn();
-    assert!(!rig.told(ALICE).contains(&Told::Close), "it is waited for");
-    for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-    }
-    assert!(rig.told(ALICE).contains(&Told::Close));
-    rig.ask_all(BOB, &[Request::Farewell]);
-    rig.turn();
-    assert!(rig.told(BOB).contains(&Told::Close), "at once");
-    // It answers after all, and nobody is closed twice.
-    rig.settle();
-    assert_eq!((rig.told(ALICE), rig.told(BOB)), (Vec::new(), Vec::new()));
 }
 
 /// All memory goes round: when the disk has all batches, the hub takes nothing more, and loses nothing.

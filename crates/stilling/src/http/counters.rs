@@ -31,6 +31,8 @@ pub struct HttpCounters {
     pub requests_shed: Counter,
     /// Requests answered 503 because the answers that wait for slow clients hold all the memory that they may.
     pub answers_shed: Counter,
+    /// Answers of `/readyz` with 503.
+    pub not_ready: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
     /// Given back by whoever drops a request, which may be a worker.
@@ -93,6 +95,7 @@ impl Default for HttpCounters {
             late_results: Counter::new(),
             requests_shed: Counter::new(),
             answers_shed: Counter::new(),
+            not_ready: Counter::new(),
             handler_panics: Counter::new(),
             requests_held: AtomicU64::new(0),
             answers_held: AtomicU64::new(0),

@@ -123,8 +123,7 @@ fn refusals(page: &mut String, see: &Overview) {
     if see.refused() == 0 {
         return;
     }
-    let all = std::iter::once(("all", see.refused()));
-    table(page, "Refused", all.chain(see.refusals()), |_| true);
+    table(page, "Refused", see.refusals(), |_| true);
 }
 
 fn work(page: &mut String, see: &Overview) {

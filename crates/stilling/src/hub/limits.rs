@@ -19,9 +19,9 @@ pub(crate) const HUB_WAIT_MAX: Duration = Duration::from_secs(10);
 /// system may take a moment to release those of a process that was killed.
 pub(crate) const LOCK_WAIT: Duration = Duration::from_secs(10);
 
-/// How long streams that could be opened wait meanwhile for those whose locks are still held, so that all are used together.
-/// Then they are used, and what is for the others is refused with a retryable error until they are open.
-pub(crate) const LOCK_GRACE: Duration = Duration::from_millis(200);
+/// Opened streams wait at most this long for those that are still locked, so that one thread writes them all. Then they are
+/// used, and what is for the others is refused with a retryable error until they are open.
+pub(crate) const LOCK_GRACE: Duration = Duration::from_secs(1);
 
 /// Between two looks whether the predecessor has released the streams, and between two tries within `LOCK_WAIT`.
 pub(crate) const OPEN_LOOK: Duration = Duration::from_millis(20);

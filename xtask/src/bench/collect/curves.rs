@@ -13,7 +13,8 @@ const UNWAITED_FACTOR: f64 = 1.0;
 /// The ratio of two rates in each round, and the median of these ratios.
 fn median_ratio(above: &[Sample], below: &[Sample]) -> Option<f64> {
     let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above.rate / below.rate).collect();
-    (!ratios.is_empty()).then(|| figures::median(ratios))
+    let is_measured = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
+    is_measured.then(|| figures::median(ratios))
 }
 
 impl Bench {

@@ -32,6 +32,7 @@ pub(crate) struct Found {
     pub(crate) refused: u64,
     pub(crate) failed_starts: u64,
     pub(crate) descriptor_leaks: u64,
+    pub(crate) memory_compared: u32,
     pub(crate) memory_leaks: u64,
     pub(crate) memory_growth_kib: u64,
     pub(crate) wrong_method: u64,
@@ -53,6 +54,17 @@ impl Found {
             self.wrong_method,
         ];
         wrong == [0; 9] && self.acknowledged > 0
+    }
+
+    /// What was found of resident memory, in words.
+    pub(crate) fn memory(&self) -> String {
+        match self.memory_compared {
+            0 => "memory not compared".to_owned(),
+            lives => {
+                let (leaks, growth) = (self.memory_leaks, self.memory_growth_kib);
+                format!("{leaks} memory leaks in {lives} lives (most growth {growth} KiB)")
+            }
+        }
     }
 
     /// Messages without an acknowledgement that are there all the same.

@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(
             broken(&slower),
             [
-                "nothing fails or is lost: flood",
+                "nothing fails, and every loss is one that the server counts: flood",
                 "row 0.33, latency is flat: clients wait no longer at the end, mean",
                 "all of each run is there soon after its last write",
                 "row 0.17: nothing is pending after the flood's last write",

@@ -129,12 +129,11 @@ impl Load {
         let (before, switches_before) = (server.cpu_s(), server.context_switches());
         let sample = self.run(&server.url(path), place)?;
         let used = server.cpu_s() - before;
-        // A thread that has ended takes its count along.
-        let switches = server.context_switches().saturating_sub(switches_before) as f64;
+        let switches = server.context_switches().since(&switches_before);
         let instructions = counting.and_then(Instructions::stop);
         let requests = sample.requests.max(1) as f64;
         let instructions = instructions.map(|instructions| instructions / requests);
-        let switches = Some(switches * 1e3 / requests);
+        let switches = switches.map(|switches| switches as f64 * 1e3 / requests);
         Ok(Sample { cpu_s: used * 1e6 / requests, instructions, switches, ..sample })
     }
 

@@ -1,6 +1,8 @@
 //! A server under measurement: started for one run on a free port of loopback, ended with the run, and
 //! watched from outside through `/proc`.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -193,20 +195,36 @@ impl Server {
 
     /// Context switches of the server's threads that live now, voluntary or not, since each of them started. Threads of
     /// the kernel that work for a process are among them.
-    pub(super) fn context_switches(&self) -> u64 {
+    pub(crate) fn context_switches(&self) -> ContextSwitches {
         let threads = |id: u32| fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-        let statuses = self.processes().into_iter().flat_map(threads);
-        // A thread that has ended meanwhile is not found.
-        statuses
-            .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
-            .map(|status| switches(&status))
-            .sum()
+        let of_threads = self.processes().into_iter().flat_map(threads);
+        ContextSwitches(
+            of_threads
+                .filter_map(|thread| {
+                    let status = fs::read_to_string(thread.path().join("status")).ok()?;
+                    Some((thread.file_name(), switches(&status)))
+                })
+                .collect(),
+        )
     }
 
     /// Bytes of memory that the server occupies; what its processes share counts once (`Pss`).
     pub(crate) fn memory(&self) -> u64 {
         let of = |id: u32| pss(&fs::read_to_string(format!("/proc/{id}/smaps_rollup")).unwrap_or_default());
         self.processes().into_iter().filter_map(of).sum()
+    }
+}
+
+/// Context switches of threads, by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct ContextSwitches(BTreeMap<OsString, u64>);
+
+impl ContextSwitches {
+    /// Those since `before`; `None` if one of the threads has ended, which takes its count along.
+    pub(crate) fn since(&self, before: &ContextSwitches) -> Option<u64> {
+        let is_alive = |thread: &OsString| self.0.contains_key(thread);
+        let all = |switches: &ContextSwitches| switches.0.values().sum::<u64>();
+        before.0.keys().all(is_alive).then(|| all(self) - all(before))
     }
 }
 

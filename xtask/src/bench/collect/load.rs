@@ -12,7 +12,7 @@ use super::peers::{Keeps, Peer, Running};
 use crate::Outcome;
 use crate::bench::load::Sample;
 use crate::bench::monitor;
-use crate::bench::server::Server;
+use crate::bench::server::{ContextSwitches, Server};
 use crate::steps::shown;
 
 /// Seconds that a client waits for an answer.
@@ -118,9 +118,9 @@ impl Load {
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.keeps)).arg("--json");
-        let before = Used::by(&server, monitor)?;
+        let before = Usage::by(&server, monitor)?;
         let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let used = Used::by(&server, monitor)?.since(&before);
+        let used = Usage::by(&server, monitor)?.since(&before);
         let report = read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
             let said = String::from_utf8_lossy(&output.stderr);
             format!("`{}` printed no report: {said}", shown(&command))
@@ -151,7 +151,7 @@ impl Load {
             refused: 0,
             cpu_s: used.cpu_s * 1e6 / sends.max(1) as f64,
             instructions: None,
-            switches: Some(per_thousand(used.switches)),
+            switches: used.switches.map(per_thousand),
             system_calls: used.system_calls.map(per_thousand),
         })
     }
@@ -174,27 +174,32 @@ impl Load {
 }
 
 /// What a server has used since it started.
-struct Used {
+struct Usage {
     /// Seconds of CPU.
     cpu_s: f64,
-    /// Context switches.
-    switches: u64,
+    switches: ContextSwitches,
     /// System calls of its driver, if it tells.
     system_calls: Option<u64>,
 }
 
-impl Used {
-    fn by(server: &Server, monitor: Option<SocketAddr>) -> Outcome<Used> {
+/// What it has used between two looks, as far as that is known.
+struct Used {
+    cpu_s: f64,
+    switches: Option<u64>,
+    system_calls: Option<u64>,
+}
+
+impl Usage {
+    fn by(server: &Server, monitor: Option<SocketAddr>) -> Outcome<Usage> {
         let told = |monitor| monitor::figure(monitor, "driver_enters_total");
         let system_calls = monitor.map(told).transpose()?;
-        Ok(Used { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
+        Ok(Usage { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
     }
 
-    fn since(&self, before: &Used) -> Used {
+    fn since(&self, before: &Usage) -> Used {
         Used {
             cpu_s: self.cpu_s - before.cpu_s,
-            // A thread that has ended takes its count along.
-            switches: self.switches.saturating_sub(before.switches),
+            switches: self.switches.since(&before.switches),
             system_calls: self.system_calls.zip(before.system_calls).map(|(now, then)| now - then),
         }
     }

@@ -262,7 +262,7 @@ fn draw_harm(random: &mut SplitMix64) -> Harm {
         1 => Harm::ByteFlipped { disk },
         2 => Harm::ListFails { disk },
         _ => {
-            let (after, times) = (random.below(40) as u32, random.between(1, 8) as u32);
+            let (after, times) = (random.below(12) as u32, random.between(1, 8) as u32);
             Harm::ReadsFail { disk, after, times }
         }
     }

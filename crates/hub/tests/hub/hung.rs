@@ -23,7 +23,7 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     let done = rig.ask(ALICE, ABLE, &requests);
     assert!(done < 12, "it took everything");
     let left = &requests[done..];
-    // An hour in which nobody looked.
+    // An hour without a look.
     for span_ns in [3_600_000_000_000, 1_000_000_000] {
         rig.pass(span_ns);
         rig.turn();
@@ -103,8 +103,8 @@ fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
     assert!(heard.contains(r#"{"stream":"other","seq":"#), "it is not refused with the hung one: {heard}");
 }
 
-/// Row 2.5: the same for those who leave: one whose messages wait for the hung disk keeps its place no longer than the disk is
-/// waited for, and one that leaves afterwards waits for the healthy disk alone.
+/// Row 2.5: the same for connections that close: one whose messages wait for the hung disk keeps its place no longer than the
+/// disk is waited for, and one that closes afterwards waits for the healthy disk alone.
 #[test]
 fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     let mut rig = one_of_two_disks_hangs();
@@ -126,7 +126,7 @@ fn a_disk_that_hangs_beside_one_that_answers_does_not_keep_those_who_leave() {
     let told = rig.told(carol);
     let is_answer = |told: &Told| matches!(told, Told::Text(text) if text.contains(r#"{"stream":"other""#));
     assert!(told.iter().any(is_answer) && told.last() == Some(&Told::Close), "{told:?}");
-    // It answers after all, and nobody is closed twice.
+    // It answers after all, and no connection is closed twice.
     let waiting = rig.hub.storage_mut().waiting.len();
     (0..waiting).for_each(|_| rig.hub.storage_mut().pretend_to_write());
     rig.turn();
@@ -176,7 +176,7 @@ fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
     assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), refused);
 }
 
-/// Those who leave while a disk hangs keep their places no longer than it is waited for, and those who leave then do not wait.
+/// Connections that close while a disk hangs keep their places no longer than it is waited for, and later ones do not wait.
 #[test]
 fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     let mut rig = Rig::new();
@@ -192,7 +192,7 @@ fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     rig.ask_all(BOB, &[Request::Farewell]);
     rig.turn();
     assert!(rig.told(BOB).contains(&Told::Close), "at once");
-    // It answers after all, and nobody is closed twice.
+    // It answers after all, and no connection is closed twice.
     rig.settle();
     assert_eq!((rig.told(ALICE), rig.told(BOB)), (Vec::new(), Vec::new()));
 }

@@ -29,8 +29,9 @@ use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
 use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, MARKER_EVERY_NS,
-    NOTICE_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX, SWEEP_EVERY_NS,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS,
+    MARKER_EVERY_NS, NOTICE_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX,
+    SWEEP_EVERY_NS,
 };
 use crate::stall::DiskStallTimer;
 use crate::storage::{Opening, Storage};
@@ -138,6 +139,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     departures: VecDeque<Departure>,
     /// Steps for clients that have left that this turn may still do.
     departure_steps: usize,
+    /// When subscriptions of clients that have left are removed next.
+    remove_at_ns: SteadyNanos,
     work: Work,
     key: HashKey,
     /// When the next round of retention is due, and the stream of the last one. The first is due at once: a server that never
@@ -256,6 +259,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             compared: 0,
             departures: VecDeque::new(),
             departure_steps: LEFT_PER_TURN,
+            remove_at_ns: 0,
             work: Work::default(),
             key,
             retain_at_ns: 0,
@@ -282,7 +286,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         let has_due = !self.reads_full && self.reads.iter().any(PendingRead::is_due);
         !self.has_put_off
-            && !self.has_departures()
+            && self.departures.is_empty()
             && !self.consumers.go_on
             && !has_due
             && self.storage.is_quiet()
@@ -343,7 +347,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return true;
         }
         // Behind what waited for room: that names subscriptions by their numbers, which may be used again.
-        self.begin_departures();
+        self.begin_departures(now.steady_ns);
         while let Some((number, opening)) = self.storage.next_opening() {
             match opening {
                 Opening::Opened(recovered) => {
@@ -398,6 +402,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let lines = self.streams.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
         let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
+        let left = self.subscriptions.has_left().then_some(LEFT_SUBSCRIPTIONS_EVERY_NS);
         consumers
             .into_iter()
             .chain(markers)
@@ -405,6 +410,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             .chain(disk)
             .chain(ids)
             .chain(lines)
+            .chain(left)
             .min()
             .map(Duration::from_nanos)
     }

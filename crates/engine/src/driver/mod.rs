@@ -37,6 +37,7 @@
 
 #[cfg(unix)]
 pub(crate) mod accepting;
+pub mod allocator;
 pub mod choice;
 pub mod inherited;
 pub mod peer;

@@ -1,16 +1,17 @@
-//! Clients that leave: what they had is taken apart some at a time, so that no turn of the hub is long because of them.
+//! Closed connections: what they had is taken apart some at a time, so that no turn of the hub is long because of them.
 //!
 //! ```text
-//!   Leave ─▶ at once:  no subscription of the client counts
-//!            per turn: LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made, a subscription
+//!   Leave ─▶ at once:    no subscription of the client counts
+//!            each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
+//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
 //! ```
 //!
 //! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
 //! client from its first request on.
 
-use super::{Hub, Outlets};
+use super::{Hub, Outlets, SteadyNanos};
 use crate::intake::Client;
-use crate::limits::LEFT_PER_TURN;
+use crate::limits::{LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
 use crate::storage::Storage;
 
 /// A client that has left, and how far its consumers are dealt with.
@@ -39,28 +40,25 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.end_departures();
     }
 
-    /// Whether clients that have left are still to be dealt with.
-    pub(super) fn has_departures(&self) -> bool {
-        self.subscriptions.has_left() || !self.departures.is_empty()
-    }
-
     /// Begins a turn, in which as many steps may be done.
-    pub(super) fn begin_departures(&mut self) {
+    pub(super) fn begin_departures(&mut self, now_ns: SteadyNanos) {
         self.departure_steps = LEFT_PER_TURN;
         self.end_departures();
+        if self.subscriptions.has_left() && now_ns >= self.remove_at_ns {
+            self.remove_at_ns = now_ns.saturating_add(LEFT_SUBSCRIPTIONS_EVERY_NS);
+            let mut rest = LEFT_SUBSCRIPTIONS_PER_TURN;
+            while rest > 0 && self.subscriptions.has_left() {
+                rest = rest.saturating_sub(self.remove_left_subscription());
+            }
+        }
     }
 
-    /// Takes apart what clients that have left had, as far as this turn allows.
+    /// Takes apart the consumers of clients that have left, as far as this turn allows.
     fn end_departures(&mut self) {
-        // Consumers first: they are few, and may go on when they do not wait any more.
         while self.departure_steps > 0
             && let Some(departure) = self.departures.pop_front()
         {
             let cost = self.depart(departure);
-            self.departure_steps = self.departure_steps.saturating_sub(cost);
-        }
-        while self.departure_steps > 0 && self.subscriptions.has_left() {
-            let cost = self.remove_left_subscription();
             self.departure_steps = self.departure_steps.saturating_sub(cost);
         }
     }

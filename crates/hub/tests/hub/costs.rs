@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use stilling_hub::limits::{FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN};
+use stilling_hub::limits::{
+    FILTERS_COMPARED_PER_TURN, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN,
+};
 use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_wire::nats::{Filter, Subject, SubjectLimits};
@@ -114,6 +116,20 @@ fn consumers_that_catch_up_with_many_filters_take_turns() {
     assert_eq!(take(&mut rig), vec![(201, "wanted".to_owned()); CONSUMERS]);
 }
 
+/// Lets the time pass until subscriptions of clients that have left may be removed. Returns how many are removed then.
+fn removed_next(rig: &mut Rig) -> usize {
+    let counters = rig.hub.counters();
+    let before = counters.left.get();
+    rig.pass(LEFT_SUBSCRIPTIONS_EVERY_NS);
+    rig.turn();
+    let removed = counters.left.get() - before;
+    assert!(removed <= LEFT_SUBSCRIPTIONS_PER_TURN as u64, "{removed} in one turn");
+    rig.pass(LEFT_SUBSCRIPTIONS_EVERY_NS - 1);
+    rig.turn();
+    assert_eq!(counters.left.get() - before, removed, "more before their time");
+    removed as usize
+}
+
 /// Invariant 7: a client's leave is a few steps in each turn, however many subscriptions it and the others have.
 #[test]
 fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
@@ -125,24 +141,23 @@ fn a_client_with_very_many_subscriptions_leaves_in_short_turns() {
         subscribe_many(&mut rig, by, (0..5000).map(filters));
     }
     let counters = rig.hub.counters();
-    let mut before = counters.left.get();
     rig.ask_all(leaver, &[Request::Leave]);
     assert_eq!(counters.subscriptions.get(), 5000, "none of them counts any more");
-    let mut turns = 1;
-    loop {
-        let steps = counters.left.get() - before;
-        assert!(steps <= LEFT_PER_TURN as u64, "{steps} steps in one turn");
-        if rig.hub.is_quiet() {
-            break;
-        }
+    let mut turns = 0;
+    while counters.left.get() < 5000 {
+        assert_eq!(
+            rig.hub.looks_again_in().map(|span| span.as_nanos()),
+            Some(LEFT_SUBSCRIPTIONS_EVERY_NS.into())
+        );
+        assert!(removed_next(&mut rig) > 0);
         // Meanwhile departed clients get nothing, and new clients do not wait.
         rig.ask_all(WRITER, &[publish("a.1", "x")]);
         assert_eq!((rig.heard(leaver), rig.heard(stays)), (String::new(), "MSG a.1 1 1\r\nx\r\n".to_owned()));
-        before = counters.left.get();
-        rig.turn();
         turns += 1;
     }
-    assert!((5000 / LEFT_PER_TURN..5000 / LEFT_PER_TURN + 3).contains(&turns), "{turns} turns");
+    assert_eq!((removed_next(&mut rig), rig.hub.looks_again_in()), (0, None));
+    let least = 5000 / LEFT_SUBSCRIPTIONS_PER_TURN;
+    assert!((least..least + 3).contains(&turns), "{turns} turns");
     rig.subscribe(next, "a.b", "1");
     rig.ask_all(WRITER, &[publish("a.b", "y")]);
     assert_eq!(rig.heard(next), "MSG a.b 1 1\r\ny\r\n");
@@ -286,9 +301,7 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
         for (by, _) in clients {
             rig.ask(by, ABLE, &[Request::Leave]);
         }
-        while !rig.hub.is_quiet() {
-            rig.turn();
-        }
+        while removed_next(&mut rig) > 0 {}
         let left = rig.hub.counters().left.get();
         rig.turn();
         assert_eq!((rig.hub.counters().left.get(), rig.hub.counters().subscriptions.get()), (left, 0));

@@ -9,6 +9,7 @@ use socket2::SockRef;
 use stilling_engine::CloseReason;
 
 use super::world::{GET, HANG, OK, POST, Script, World, eventually, plays, read, say, serves, take};
+use crate::app::limits::{ANSWER_HELD_MAX, PIECE_SIZE_MAX};
 use crate::http::Status;
 use crate::{DriverChoice, ServeConfig};
 
@@ -19,6 +20,8 @@ on_both_drivers! {
     an_upload_that_breaks_off_reaches_no_process,
     /// Row 4.26.
     a_slow_reader_holds_no_slot,
+    /// Row 4.26: of an answer that is longer than what is held for one client, the rest is taken as the client reads.
+    a_very_long_answer_is_taken_as_it_is_read,
     /// Row 4.26: without memory for it, it holds a slot, but not for long.
     an_upload_without_memory_is_bounded_by_the_rate_of_slots,
     /// Row 4.26: the process has its own time.
@@ -124,6 +127,39 @@ fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
         assert_eq!(answers_held(&world), 0);
         world.finish();
     }
+}
+
+fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
+    const ANSWER: usize = 3 * ANSWER_HELD_MAX;
+    let script: Script = Box::new(move |stream| {
+        take(stream);
+        say(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n"));
+        say(stream, &"x".repeat(ANSWER));
+        take(stream);
+        say(stream, OK);
+    });
+    let configure = |config: &mut ServeConfig| {
+        config.send_buffer = Some(16_384);
+        // The reader takes nothing for a while.
+        config.timeouts.body_grace = HANG;
+    };
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+    let slow = asks_and_does_not_read(&world);
+    let least = (ANSWER_HELD_MAX - PIECE_SIZE_MAX) as u64;
+    eventually("as much is held as may be", || answers_held(&world) >= least);
+    // The last piece was asked for when there was room for it, and is counted before it comes.
+    let most = (ANSWER_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
+    for _ in 0..20 {
+        assert!(answers_held(&world) <= most, "{}", answers_held(&world));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((world.requests().busy, world.requests().done), (1, 0), "it holds the slot");
+    let (status, body) = read(slow);
+    assert_eq!((status, body.len()), (200, ANSWER));
+    assert!(body.iter().all(|byte| *byte == b'x'));
+    assert_eq!(answers_held(&world), 0);
+    world.is_ok(POST);
+    world.finish();
 }
 
 fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice) {

@@ -12,9 +12,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
-use stilling_journal::{Answer, Batch, Kind, Record, Retention};
+use stilling_journal::{Answer, Batch, Kind, Record};
 use stilling_ring::planted;
 use stilling_wire::nats::{NO_RESPONDERS, PONG, strip_status};
 
@@ -28,12 +27,8 @@ use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
-use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS,
-    MARKER_EVERY_NS, NOTICE_EVERY_NS, RETAIN_EVERY_NS, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX,
-    SWEEP_EVERY_NS,
-};
-use crate::stall::DiskStallTimer;
+use crate::limits::{BATCHES_PER_STREAM_MAX, LEFT_PER_TURN, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::stall::WriterStalls;
 use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
 use crate::subscriptions::{STREAMS, Subscriptions, checked};
@@ -50,6 +45,7 @@ mod pulls;
 mod roster;
 mod sending;
 mod storing;
+mod timers;
 mod unsent;
 
 pub use opening::{Recovered, Resumed};
@@ -94,8 +90,7 @@ pub struct Hub<S: Storage, O: Outlets> {
     streams: Vec<Stream>,
     memory_batch_size: usize,
     release: Option<Release>,
-    /// How long publications have waited for each writer of the storage; it has not answered meanwhile.
-    stalls: Vec<DiskStallTimer>,
+    stalls: WriterStalls,
     /// Log lines that were not taken.
     notices: VecDeque<String>,
     /// Batches that one stream may have.
@@ -108,6 +103,8 @@ pub struct Hub<S: Storage, O: Outlets> {
     /// Who takes a subject; memory that is used again.
     found: Vec<u32>,
     members: Vec<(u32, u32)>,
+    /// Subscriptions of closed connections that a message has met.
+    met: Vec<u32>,
     to: Vec<u32>,
     /// What there was no room for in the middle of it.
     unsent: VecDeque<Unsent>,
@@ -219,7 +216,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             Stream::new(stream, key, resumed)
         });
         let streams: Vec<Stream> = streams.collect();
-        let stalls = (0..=streams.len()).map(|_| DiskStallTimer::default()).collect();
+        let stalls = WriterStalls::new(streams.len());
         let on_disk = streams.iter().filter(|stream| stream.config.durability == Durability::Disk).count();
         let batches_max =
             if on_disk > 1 { (2 * BATCHES_PER_STREAM_MAX / on_disk).max(2) } else { usize::MAX };
@@ -240,6 +237,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             message: 0,
             found: Vec::new(),
             members: Vec::new(),
+            met: Vec::new(),
             to: Vec::new(),
             unsent: VecDeque::new(),
             stalled: None,
@@ -339,21 +337,22 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let now = now.into();
         self.stalled = None;
         (self.api_size, self.has_put_off, self.compared) = (0, false, 0);
-        self.stalls.iter_mut().for_each(|stall| stall.observe(now.steady_ns));
         for stream in &mut self.streams {
             stream.dedup.sweep(now.steady_ns);
         }
         if !self.finish_begun() {
             return true;
         }
+        if self.release.is_none() {
+            // Otherwise answers of the storage lie unread, and their time does not count against the disk.
+            self.stalls.observe(now.steady_ns);
+        }
         // Behind what waited for room: that names subscriptions by their numbers, which may be used again.
         self.begin_departures(now.steady_ns);
         while let Some((number, opening)) = self.storage.next_opening() {
+            self.stalls.of(None).end();
             match opening {
-                Opening::Opened(recovered) => {
-                    self.stalls[0].end();
-                    self.open(number as usize, recovered);
-                }
+                Opening::Opened(recovered) => self.open(number as usize, recovered),
                 Opening::Failed(reason) => self.keep_closed(number as usize, reason),
             }
         }
@@ -366,9 +365,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             match self.storage.next_answer() {
                 Some((answer, batch)) => {
-                    if let Answer::Durable { stream, .. } | Answer::Frozen { stream, .. } = answer {
-                        self.stalls[self.storage.writer(stream)].end();
-                    }
+                    self.stalls.of(self.storage.writer(answer.stream())).end();
                     self.release = self.answered(answer, batch, now.steady_ns);
                 }
                 None => break,
@@ -388,45 +385,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.mark_losses(now);
         self.watch_disks(now.steady_ns);
         false
-    }
-
-    /// How long the hub may sleep: what depends on time is looked at so often.
-    pub fn looks_again_in(&self) -> Option<Duration> {
-        let consumers = (!self.consumers.is_empty()).then_some(consumers::LOOK_EVERY_NS);
-        let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
-        let ages = |stream: &Stream| stream.config.retention.age_ns.is_some() && stream.first < stream.next;
-        let ages = self.streams.iter().any(ages).then_some(AGES_EVERY_NS);
-        let waits = |stream: &Stream| stream.stall.is_running() || stream.waiting_since.is_some();
-        let is_watched = self.stalls.iter().any(DiskStallTimer::is_running) || self.streams.iter().any(waits);
-        let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
-        let lines = self.streams.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
-        let ids = self.streams.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
-        let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
-        let left = self.subscriptions.has_left().then_some(LEFT_SUBSCRIPTIONS_EVERY_NS);
-        consumers
-            .into_iter()
-            .chain(markers)
-            .chain(ages)
-            .chain(disk)
-            .chain(ids)
-            .chain(lines)
-            .chain(left)
-            .min()
-            .map(Duration::from_nanos)
-    }
-
-    /// Has one stream after the other let go what need not be kept any more.
-    fn retain(&mut self, now: Now) {
-        if self.streams.is_empty() || now.steady_ns < self.retain_at_ns {
-            return;
-        }
-        self.retain_at_ns = now.steady_ns.saturating_add(RETAIN_EVERY_NS);
-        self.retained = (self.retained + 1) % self.streams.len();
-        let config = &self.streams[self.retained].config;
-        if config.durability == Durability::Disk && config.retention != Retention::default() {
-            // Without room it is asked for again when its turn comes.
-            self.storage.retain(self.retained as u32, config.retention, now.unix_ns);
-        }
     }
 
     /// Ends a turn: hands batches to the storage and deliveries to their shards.

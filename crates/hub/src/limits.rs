@@ -122,8 +122,9 @@ pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
 /// rest waits for the next turns.
 pub const LEFT_PER_TURN: usize = 256;
 
-/// Subscriptions of closed connections that the hub removes at once, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`]. They
-/// get nothing from the close on; what is left to do is to free their memory.
+/// Subscriptions of closed connections that the hub removes at once, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
+/// those that one message removes when it meets them. They get nothing from the close on, but take time of each message
+/// to their subject until they are removed.
 ///
 /// The removal of one takes about 1 µs, so this takes less than a tenth of the hub's thread, however many there are. Without
 /// the pauses the thread would be busy without interruption, and whatever the kernel runs on the same core would wait for

@@ -54,3 +54,36 @@ impl DiskStallTimer {
         self.stall.as_ref().map_or(0, |stall| stall.waited_ns)
     }
 }
+
+/// How long publications have waited for each journal, which has answered nothing since.
+#[derive(Debug)]
+pub(crate) struct WriterStalls {
+    /// Of streams that are not open yet.
+    opening: DiskStallTimer,
+    /// By index of the journal.
+    writers: Vec<DiskStallTimer>,
+}
+
+impl WriterStalls {
+    pub(crate) fn new(streams: usize) -> WriterStalls {
+        let timers = (0..streams).map(|_| DiskStallTimer::default());
+        WriterStalls { opening: DiskStallTimer::default(), writers: timers.collect() }
+    }
+
+    /// The timer of a journal; without one, that of streams which are not open.
+    pub(crate) fn of(&mut self, writer: Option<usize>) -> &mut DiskStallTimer {
+        let timer = writer.and_then(|writer| self.writers.get_mut(writer));
+        timer.unwrap_or(&mut self.opening)
+    }
+
+    /// Lets time pass.
+    pub(crate) fn observe(&mut self, now_ns: SteadyNanos) {
+        self.opening.observe(now_ns);
+        self.writers.iter_mut().for_each(|timer| timer.observe(now_ns));
+    }
+
+    /// Whether a publication waits for one of them.
+    pub(crate) fn is_any_running(&self) -> bool {
+        self.opening.is_running() || self.writers.iter().any(DiskStallTimer::is_running)
+    }
+}

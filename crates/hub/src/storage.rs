@@ -10,10 +10,10 @@ pub trait Storage {
     /// An empty batch for a stream, if one is free.
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
-    /// The number of what writes a stream, at most the number of streams. Streams with the same number share their batches:
-    /// they are answered, or wait, together.
-    fn writer(&self, _: StreamIndex) -> usize {
-        0
+    /// Index of the journal that writes a stream, below the number of streams; `None` while the stream is not open. Streams
+    /// with the same index share batches, so they wait together for its disk.
+    fn writer(&self, _: StreamIndex) -> Option<usize> {
+        Some(0)
     }
 
     /// Takes back one of that stream that is not needed any more.

@@ -272,11 +272,26 @@ impl Subscriptions {
                 self.left.pop_front();
                 continue;
             };
-            self.left_count -= 1;
-            if let Some(removed) = self.take(interest, id) {
-                return Some(Removed { filter: removed.filter, streams: removed.streams });
+            let owner = left.owner;
+            // It may have been removed by itself, and its number may be another client's now. The owner's place is not used
+            // again before all of its subscriptions are gone.
+            if self.places[id as usize].as_ref().is_some_and(|subscription| subscription.owner == owner)
+                && let removed @ Some(_) = self.remove_one_left(interest, id)
+            {
+                return removed;
             }
         }
+    }
+
+    /// Removes this subscription if its client has left.
+    pub(crate) fn remove_one_left(&mut self, interest: &mut Interest, id: u32) -> Option<Removed> {
+        let owner = self.places.get(id as usize)?.as_ref()?.owner;
+        if !self.owners[owner as usize].has_left {
+            return None;
+        }
+        self.left_count -= 1;
+        let Subscription { filter, streams, .. } = self.take(interest, id)?;
+        Some(Removed { filter, streams })
     }
 
     /// Whose turn it is among `members` of a queue.

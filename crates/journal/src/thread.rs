@@ -101,6 +101,20 @@ pub enum Answer {
     },
 }
 
+impl Answer {
+    /// The stream that it is about.
+    pub fn stream(&self) -> StreamIndex {
+        match *self {
+            Answer::Durable { stream, .. }
+            | Answer::Frozen { stream, .. }
+            | Answer::Waiting { stream, .. }
+            | Answer::WriteFailed { stream, .. }
+            | Answer::Resumed { stream }
+            | Answer::Retained { stream, .. } => stream,
+        }
+    }
+}
+
 pub(crate) enum Request {
     Append { stream: StreamIndex, batch: Batch, deduplicate_from: Option<u64> },
     Retain { stream: StreamIndex, retention: Retention, now_ns: u64, keep_from: u64 },

@@ -1,9 +1,10 @@
-//! Closed connections: what they had is taken apart some at a time, so that no turn of the hub is long because of them.
+//! Closed connections: what they had is removed some at a time, so that no turn of the hub is long because of them.
 //!
 //! ```text
 //!   Leave ─▶ at once:    no subscription of the client counts
 //!            each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
-//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
+//!            each LEFT_SUBSCRIPTIONS_EVERY_NS, and with each message that meets them:
+//!                        LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
 //! ```
 //!
 //! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
@@ -63,7 +64,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Does one step for a client that has left. Returns whether there was one.
+    /// Does one step for a client that has left. Returns false if no such client is left.
     pub(super) fn end_a_departure(&mut self) -> bool {
         let departure = self.departures.pop_front();
         departure.map(|departure| self.depart(departure)).is_some()
@@ -93,8 +94,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Removes a subscription of a client that has left. Returns what that cost, in subscriptions.
     pub(super) fn remove_left_subscription(&mut self) -> usize {
+        let Some(removed) = self.subscriptions.remove_left(&mut self.interest) else { return 1 };
         self.work.left += 1;
-        let removed = self.subscriptions.remove_left(&mut self.interest);
-        removed.map_or(1, |removed| self.remove_listener(&removed))
+        self.remove_listener(&removed)
+    }
+
+    /// Removes the subscriptions of clients that have left which a message has met, so that the next one does not meet them.
+    pub(super) fn remove_met(&mut self) {
+        while let Some(id) = self.met.pop() {
+            if let Some(removed) = self.subscriptions.remove_one_left(&mut self.interest, id) {
+                self.work.left += 1;
+                self.remove_listener(&removed);
+            }
+        }
     }
 }

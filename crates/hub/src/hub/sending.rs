@@ -6,6 +6,7 @@ use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
 use crate::ledger::Loss;
+use crate::limits::LEFT_SUBSCRIPTIONS_PER_TURN;
 use crate::storage::Storage;
 use crate::subscriptions::STREAMS;
 
@@ -86,7 +87,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
         for &id in found.iter().filter(|&&id| id < STREAMS) {
-            let Some(subscription) = self.subscriptions.get(id) else { continue };
+            let Some(subscription) = self.subscriptions.get(id) else {
+                if self.met.len() < LEFT_SUBSCRIPTIONS_PER_TURN {
+                    self.met.push(id);
+                }
+                continue;
+            };
             if silent == Some(subscription.client) {
                 continue;
             }
@@ -103,6 +109,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
         }
         self.members = members;
+        self.remove_met();
         let sent = if self.has_begun() { 0 } else { self.send_to_all(number, message, &to) };
         if sent < to.len() {
             self.keep_message(number, message, &to[sent..]);

@@ -28,7 +28,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
                 Refusal::NoRoom { stream }
             } else {
-                let stall = &mut self.stalls[self.storage.writer(stream)];
+                let stall = self.stalls.of(self.storage.writer(stream));
                 stall.begin(now.steady_ns);
                 if !(stall.is_hung() || self.streams[number].stall.is_hung()) {
                     return Err(stalled);

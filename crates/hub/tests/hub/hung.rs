@@ -1,4 +1,4 @@
-//! Disks that hang: what is waited for, for how long, and what is not kept by them.
+//! Disks that hang: how long publications and connections wait for them, and that others do not.
 
 use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS};
 use stilling_hub::{Client, Door, Durability, Loss, Request};
@@ -73,9 +73,23 @@ fn write_other(rig: &mut Rig) -> String {
     rig.heard(BOB)
 }
 
+/// Two streams on disk, which one journal writes.
+fn one_journal_for_two_streams() -> Rig {
+    let mut rig = one_of_two_disks_hangs();
+    rig.hub.storage_mut().is_apart = false;
+    rig
+}
+
+/// Lets a second pass, and a turn, as often as it takes until a disk counts as hung.
+fn exhaust_patience(rig: &mut Rig) {
+    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+    }
+}
+
 /// Row 2.5: one disk of two hangs. Publications to the other stream are stored all the time, and those to the hung one are
-/// refused after the same time as if the other were not there, although its answers begin the common wait anew. What is behind
-/// them in the same shard goes on.
+/// refused after the same time as if the other were not there. What is behind them in the same shard goes on.
 #[test]
 fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
     let mut rig = one_of_two_disks_hangs();
@@ -195,4 +209,51 @@ fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     // It answers after all, and no connection is closed twice.
     rig.settle();
     assert_eq!((rig.told(ALICE), rig.told(BOB)), (Vec::new(), Vec::new()));
+}
+
+/// Row 2.5: the hub has to look again as soon as a write is out, also when nothing else happens after it.
+#[test]
+fn a_write_is_watched_from_its_beginning() {
+    let mut rig = Rig::new();
+    assert_eq!(rig.hub.looks_again_in(), None);
+    rig.ask_all(ALICE, &[publish("disk.a", "x"), Request::Farewell]);
+    assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+}
+
+/// Row 2.5: a burst behind a write that has been out for too long is refused without waiting once more.
+#[test]
+fn a_burst_to_a_disk_that_hangs_is_refused_at_once() {
+    let mut rig = Rig::new();
+    rig.ask_all(ALICE, &[publish("disk.a", "never written")]);
+    exhaust_patience(&mut rig);
+    let payload = "x".repeat(6000);
+    rig.ask_all(ALICE, &vec![publish("disk.a", &payload); 40]);
+    assert!(rig.hub.counters().losses(Door::Nats, Loss::Hung) > 0);
+}
+
+/// Row 2.5: the same of another stream that the same journal writes, which has not answered for too long.
+#[test]
+fn a_burst_to_a_journal_that_hangs_is_refused_at_once() {
+    let mut rig = one_journal_for_two_streams();
+    let payload = "x".repeat(6000);
+    let to_hung = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
+    assert_eq!(rig.ask(ALICE, ABLE, &to_hung), BATCHES_PER_STREAM_MAX);
+    exhaust_patience(&mut rig);
+    rig.ask_all(BOB, &vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8]);
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 8);
+}
+
+/// Rows 2.5, 0.14: a journal that has reported a full disk does not hang: a burst to another stream of it waits, however long
+/// ago the report was.
+#[test]
+fn a_full_disk_is_no_disk_that_hangs() {
+    let mut rig = one_journal_for_two_streams();
+    let payload = "x".repeat(6000);
+    let to_full = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
+    assert_eq!(rig.ask(ALICE, ABLE, &to_full), BATCHES_PER_STREAM_MAX, "the last one waits");
+    rig.hub.storage_mut().pretend_to_be_full(0);
+    exhaust_patience(&mut rig);
+    let to_other = vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8];
+    assert_eq!(rig.ask(BOB, ABLE, &to_other), BATCHES_PER_STREAM_MAX, "the others wait");
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 0);
 }

@@ -111,6 +111,13 @@ impl SteppedStorage {
         self.answers.push_back((Answer::Durable { stream, watermark }, Some(batch)));
     }
 
+    /// Reports that a stream waits for room on its disk.
+    #[cfg(not(stilling_planted))]
+    pub(crate) fn pretend_to_be_full(&mut self, stream: StreamIndex) {
+        let (reason, kind) = ("no space".into(), std::io::ErrorKind::StorageFull);
+        self.answers.push_back((Answer::Waiting { stream, reason, kind }, None));
+    }
+
     /// Fails to read for the oldest order.
     #[cfg(not(stilling_planted))]
     pub(crate) fn fail_to_look_up(&mut self) {
@@ -126,8 +133,8 @@ impl Storage for SteppedStorage {
         self.idle.pop()
     }
 
-    fn writer(&self, stream: StreamIndex) -> usize {
-        if self.is_apart { stream as usize } else { 0 }
+    fn writer(&self, stream: StreamIndex) -> Option<usize> {
+        Some(if self.is_apart { stream as usize } else { 0 })
     }
 
     fn give_back(&mut self, _: StreamIndex, batch: Batch) {

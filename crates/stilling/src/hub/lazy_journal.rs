@@ -164,10 +164,9 @@ impl Storage for LazyJournal {
         threads.batch(number)
     }
 
-    /// Streams that are not open yet wait together.
-    fn writer(&self, stream: StreamIndex) -> usize {
+    fn writer(&self, stream: StreamIndex) -> Option<usize> {
         let place = self.places.get(stream as usize).copied().flatten();
-        place.map_or(0, |place| place.group + 1)
+        place.map(|place| place.group)
     }
 
     fn give_back(&mut self, stream: StreamIndex, batch: Batch) {

@@ -346,7 +346,7 @@ impl Arguments {
         if verbose {
             write!(std::io::stdout(), "{}", settled.toml)?;
         }
-        stilling_engine::driver::allocator::join_freed_blocks_at_once();
+        let _ = stilling_engine::driver::allocator::join_freed_blocks_at_once();
         let server = Server::bind(config, Routes::new())?;
         for warning in check::warnings(&settled, server.exposures()) {
             tell(&format!("warning: {warning}"));

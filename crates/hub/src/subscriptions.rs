@@ -272,12 +272,8 @@ impl Subscriptions {
                 self.left.pop_front();
                 continue;
             };
-            let owner = left.owner;
-            // It may have been removed by itself, and its number may be another client's now. The owner's place is not used
-            // again before all of its subscriptions are gone.
-            if self.places[id as usize].as_ref().is_some_and(|subscription| subscription.owner == owner)
-                && let removed @ Some(_) = self.remove_one_left(interest, id)
-            {
+            // It may have been removed by itself, and its number may be another client's now.
+            if let removed @ Some(_) = self.remove_one_left(interest, id) {
                 return removed;
             }
         }

@@ -64,34 +64,35 @@ impl Overview {
 }
 
 impl Overview {
-    /// Connections, requests and messages that were refused; each counts once. That `/readyz` answers 503 refuses nothing.
+    /// Connections, requests and messages that were refused; each counts once.
     pub(crate) fn refused(&self) -> u64 {
         let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
         connections + self.requests_refused() + self.lost([Door::Nats, Door::Syslog])
     }
 
-    /// What was refused, and the reasons as far as they are counted.
+    /// What was refused: the sum, its three parts, and the reasons of requests as far as they are counted.
     pub(crate) fn refusals(&self) -> [(&'static str, u64); 11] {
         let work = self.work();
         let publications = self.desks.iter().map(|desk| desk.publications_shed.get()).sum();
         [
             ("all", self.refused()),
-            ("connections: no descriptors", self.engine(|c| &c.refused_descriptors)),
-            ("connections: no room", self.engine(|c| &c.refused_full)),
+            ("connections: no descriptors left", self.engine(|c| &c.refused_descriptors)),
+            ("connections: server full", self.engine(|c| &c.refused_full)),
             ("requests: answered 503", self.requests_refused()),
-            ("requests: queue full", work.refused),
-            ("requests: waited too long", work.expired),
-            ("requests: worked on too long", self.http(|c| &c.jobs_overdue)),
-            ("requests: no memory for them", self.http(|c| &c.requests_shed)),
-            ("requests: no memory for answers", self.http(|c| &c.answers_shed)),
-            ("publications by HTTP: no room in time", publications),
+            ("\u{2003}queue full", work.refused),
+            ("\u{2003}too long in the queue", work.expired),
+            ("\u{2003}no answer in time, or it broke off", self.http(|c| &c.jobs_overdue)),
+            ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
+            ("\u{2003}no memory for answers", self.http(|c| &c.answers_shed)),
+            ("\u{2003}publications: no room in time", publications),
             ("messages by NATS and syslog: refused, shed or lost", self.lost([Door::Nats, Door::Syslog])),
         ]
     }
 
+    /// Requests that the server has answered 503 by itself.
     fn requests_refused(&self) -> u64 {
-        let unavailable = self.http(|c| c.answers(Status::ServiceUnavailable));
-        unavailable.saturating_sub(self.http(|c| &c.not_ready))
+        let all = self.http(|c| c.answers(Status::ServiceUnavailable));
+        all.saturating_sub(self.http(|c| &c.unavailable))
     }
 
     /// Messages of some protocols that were refused, shed or lost.

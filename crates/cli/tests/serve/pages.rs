@@ -229,7 +229,7 @@ fn refusals_stand_out_on_the_status_page(driver: Driver) {
     let page = status(&server);
     for text in [
         "<h2>Refused</h2><table><tr class=refused><td>all<td>3",
-        "<tr class=refused><td>requests: queue full<td>3",
+        "<tr class=refused><td>\u{2003}queue full<td>3",
         "<tr class=refused><td>503 Service Unavailable<td>3",
         "<div class=refused><b>",
     ] {

@@ -31,8 +31,8 @@ pub struct HttpCounters {
     pub requests_shed: Counter,
     /// Requests answered 503 because the answers that wait for slow clients hold all the memory that they may.
     pub answers_shed: Counter,
-    /// Answers of `/readyz` with 503.
-    pub not_ready: Counter,
+    /// Answers 503 that are no refusal by the server: of `/readyz`, of handlers and of worker processes.
+    pub unavailable: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
     /// Given back by whoever drops a request, which may be a worker.
@@ -75,6 +75,11 @@ impl HttpCounters {
         self.answers(status).add(1);
     }
 
+    /// Counts an answer of a handler or of a worker process, if it is a 503.
+    pub(super) fn note_unavailable(&self, code: u16) {
+        self.unavailable.add(u64::from(code == Status::ServiceUnavailable.code()));
+    }
+
     /// The same for a status that may be any.
     pub(super) fn count_answer_code(&self, code: u16) {
         let at = Status::ALL.iter().position(|counted| counted.code() == code);
@@ -95,7 +100,7 @@ impl Default for HttpCounters {
             late_results: Counter::new(),
             requests_shed: Counter::new(),
             answers_shed: Counter::new(),
-            not_ready: Counter::new(),
+            unavailable: Counter::new(),
             handler_panics: Counter::new(),
             requests_held: AtomicU64::new(0),
             answers_held: AtomicU64::new(0),

@@ -292,6 +292,7 @@ impl HttpSession {
             }
         }
         io.service.counters.count_answer_code(status);
+        io.service.counters.note_unavailable(status);
         let is_cut_short = self.decoder.in_body();
         let persistent = self.terms.persistent
             && framing != BodyFraming::Close

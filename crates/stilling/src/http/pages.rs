@@ -24,14 +24,14 @@ pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
     let streams = StreamLines::of(&io.service.overview);
     if io.service.is_ready() && !streams.refusals.is_empty() {
         let text = streams.refusals + &streams.details;
-        io.service.counters.not_ready.add(1);
+        io.service.counters.unavailable.add(1);
         return answer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io);
     }
     let details = streams.details;
     let has_process = io.service.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
     let is_ready = io.service.is_ready() && has_process;
     let status = if is_ready { Status::Ok } else { Status::ServiceUnavailable };
-    io.service.counters.not_ready.add(u64::from(!is_ready));
+    io.service.counters.unavailable.add(u64::from(!is_ready));
     let Some(app) = &io.service.overview.app else {
         return match is_ready {
             true => answer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io),

@@ -10,8 +10,8 @@ use stilling_engine::CloseReason;
 
 use super::world::{GET, HANG, OK, POST, Script, World, eventually, plays, read, say, serves, take};
 use crate::app::limits::{ANSWER_HELD_MAX, PIECE_SIZE_MAX};
-use crate::http::Status;
-use crate::{DriverChoice, ServeConfig};
+use crate::http::{Method, Response, Routes, Status};
+use crate::{DriverChoice, ServeConfig, Server};
 
 on_both_drivers! {
     /// Row 4.26.
@@ -24,6 +24,8 @@ on_both_drivers! {
     a_very_long_answer_is_taken_as_it_is_read,
     /// Row 4.26: without memory for it, it holds a slot, but not for long.
     an_upload_without_memory_is_bounded_by_the_rate_of_slots,
+    /// Row 5.3: what the program or a handler answers is no refusal by the server.
+    an_answer_503_of_a_program_or_handler_is_no_refusal,
     /// Row 4.26: the process has its own time.
     the_write_timeout_of_clients_is_not_that_of_processes,
 }
@@ -186,6 +188,36 @@ fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice
     assert_eq!(read(client).0, Status::RequestTimeout.code());
     world.is_ok(GET);
     assert_eq!(world.finish(), (0, 0));
+}
+
+fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
+    let unavailable: Script = Box::new(|stream| {
+        take(stream);
+        say(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno");
+    });
+    let world = World::new(driver, HANG, vec![unavailable]);
+    assert_eq!(world.ask(GET), (503, b"no".to_vec()));
+    assert_eq!(world.server.overview().refused(), 0);
+    world.finish();
+
+    let routes = Routes::new()
+        .inline(Method::Get, "/inline", |_| Response::new(Status::ServiceUnavailable))
+        .worker(Method::Get, "/worker", |_| Response::new(Status::ServiceUnavailable));
+    let config = ServeConfig {
+        listen: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0))],
+        driver,
+        shards: 1,
+        worker_threads: 1,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, routes).expect("a free port").start().expect("a thread");
+    for path in ["/inline", "/worker"] {
+        let mut client = TcpStream::connect(server.addresses()[0]).expect("the server listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("it is taken");
+        assert_eq!(read(client).0, 503);
+    }
+    assert_eq!(server.end().expect("it ends well").refused(), 0);
 }
 
 fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {

@@ -1,0 +1,48 @@
+//! Freed blocks are joined at once. A program of its own without the test harness: the setting is for the whole process, and
+//! is refused once there are threads.
+#![allow(unsafe_code)]
+
+use stilling_engine::driver::allocator::join_freed_blocks_at_once;
+
+/// Bytes of freed blocks that the allocator keeps apart.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn kept_apart() -> usize {
+    // SAFETY: mallinfo2 takes nothing and returns numbers.
+    unsafe { libc::mallinfo2() }.fsmblks
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn kept_apart() -> usize {
+    0
+}
+
+/// The list of the blocks is short enough to join nothing when it is freed itself.
+fn free_many() {
+    drop((0..1000).map(|number: u64| Box::new([number; 8])).collect::<Vec<_>>());
+}
+
+fn main() {
+    let is_glibc = cfg!(all(target_os = "linux", target_env = "gnu"));
+    let (go, may_go) = std::sync::mpsc::channel::<()>();
+    let other = std::thread::spawn(move || may_go.recv());
+    assert!(!join_freed_blocks_at_once(), "there are two threads");
+    drop(go);
+    let _ = other.join().expect("it does not panic");
+    let before = kept_apart();
+    free_many();
+    assert!(!is_glibc || kept_apart() > before, "no blocks are kept apart: the setting is not needed");
+    // The system may list a thread that has ended for a moment.
+    let is_joined = (0..10_000).any(|_| {
+        std::thread::yield_now();
+        join_freed_blocks_at_once()
+    });
+    assert_eq!(is_joined, is_glibc);
+    // What the other thread has freed stays in the lists of its own arena.
+    let rest = kept_apart();
+    assert!(!is_glibc || rest <= before, "{rest} bytes are kept apart, {before} before");
+    for _ in 0..100 {
+        free_many();
+        assert_eq!(kept_apart(), rest);
+    }
+    println!("freed blocks are joined at once");
+}

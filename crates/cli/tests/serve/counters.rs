@@ -143,6 +143,15 @@ fn the_generator_reports_every_counter_of_the_client(driver: Driver) {
         let listed = format!("| {counter} | `{}` |", fields.join("."));
         assert!(PAGE.contains(&listed), "docs/metrics.md lacks {listed}");
     }
-    assert_eq!(report["accounting"]["sends"], report["accounting"]["queued"]);
+    let account = &report["accounting"];
+    assert_eq!((account["sends"].as_u64(), account["queued"].as_u64()), (Some(200), Some(200)), "{report}");
+    assert_eq!(
+        (account["fails"].as_u64(), report["connection_fails"].as_u64()),
+        (Some(0), Some(0)),
+        "{report}"
+    );
+    let [min, mean, max] = ["min_us", "mean_us", "max_us"].map(|field| report["send_time"][field].as_f64());
+    assert!(Some(0.0) < min && min <= mean && mean <= max, "{report}");
+    assert!(report["megabytes_per_s"].as_f64() > Some(0.0), "{report}");
     server.finish();
 }

@@ -178,8 +178,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = chunk.get(0).map(|(sequence, ..)| sequence);
         let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
         stream.passed_over.removed += begin.saturating_sub(next);
-        // A round of retention reports its end only: a reader may meet before what it has removed so far.
-        stream.first = if begin > next { stream.first.max(begin) } else { stream.first };
         let has_begun = consumer.wanted.from != From::Sequence(next);
         (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
     }
@@ -273,6 +271,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             match gap.cause {
                 GapCause::Removed => {
                     stream.passed_over.removed += count;
+                    // A round of retention reports its end only: a reader may meet before what it has removed so far.
                     stream.first = stream.first.max(gap.last + 1);
                 }
                 GapCause::Damaged => stream.passed_over.damaged += count,

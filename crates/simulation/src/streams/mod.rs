@@ -12,6 +12,8 @@
 //! shard sleeps as it really does, announced, and is woken by its driver alone; the journal's two workers do a step after a
 //! time drawn from the seed.
 
+#[cfg(test)]
+mod assembly;
 mod client;
 mod disks;
 mod harm;

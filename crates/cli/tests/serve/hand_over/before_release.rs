@@ -8,6 +8,7 @@ use super::load;
 use super::streams::{Predecessor, acknowledged, at};
 use super::*;
 use crate::nats::{Client, address as nats_address};
+use crate::support::HANG;
 
 on_both_drivers!(
     a_successor_that_is_told_to_end_before_the_release_stores_what_waits,
@@ -143,7 +144,7 @@ fn a_message_whose_end_comes_while_no_publisher_is_read_is_stored_once(driver: D
     long.say(format!("{}\r\n{PUBLISH}", &payload[SIZE / 2..]));
     old.log.close().expect("it is closed");
     successor.say("released");
-    stream.set_write_timeout(None).expect("a socket takes a timeout");
+    stream.set_write_timeout(Some(HANG)).expect("a socket takes a timeout");
     stream.write_all(&left).expect("the server reads again");
     let (first, second) = (acknowledged(&mut long), acknowledged(&mut long));
     assert!(first < second, "{first} {second}");

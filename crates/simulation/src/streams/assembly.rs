@@ -1,0 +1,149 @@
+//! Long messages whose ends do not come: their connections are closed when their time is over.
+
+use std::time::{Duration, Instant};
+
+use stilling_journal::Limits as JournalLimits;
+use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_ring::Time;
+
+use super::message::{ON_DISK, UNKEPT};
+use super::server::{self, NATS, Plan, Server};
+use super::setting;
+use super::wire::{Input, Wire};
+use crate::network::{Address, Network, Options};
+use crate::random::SplitMix64;
+
+/// Bytes of a message. Four messages take all memory that a shard has for the beginnings of messages.
+const SIZE: u32 = 16 << 20;
+
+/// Bytes of a message after which the server holds memory for all of it: the memory doubles.
+const MORE_THAN_HALF: usize = 9 << 20;
+
+/// Turns of the server without the time moving. More: it spins.
+const TURNS_MAX: u32 = 100_000;
+
+struct Rig {
+    network: Network,
+    server: Server,
+    random: SplitMix64,
+    clients: Vec<Client>,
+}
+
+#[derive(Default)]
+struct Client {
+    wire: Wire,
+    /// The error that it was sent, and the second.
+    error: Option<(u64, String)>,
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let network = Network::new(1, Options { buffer: 1 << 20, ..Options::default() });
+        let mut streams = setting::streams(&[]);
+        streams[UNKEPT].message_size_max = SIZE;
+        let plan = Plan {
+            streams,
+            segment_size: 1 << 16,
+            journal: JournalLimits { batches: 2, batch_size: 1 << 14 },
+            shards: 1,
+            buffers: 8,
+            drain: Duration::from_secs(1),
+            disk_latency: Duration::from_micros(50),
+            origin: Instant::now(),
+        };
+        let disks: Vec<_> = (0..ON_DISK).map(|_| SimulatedDisk::new()).collect();
+        let sockets = server::listen(&network, plan.shards);
+        let server = Server::start(&plan, &network, &disks, sockets);
+        let server = server.map_err(|(_, error)| error).expect("it starts");
+        Rig { network, server, random: SplitMix64::new(1), clients: Vec::new() }
+    }
+
+    /// A client that connects and sends so many bytes of a message, which the server reads.
+    fn begin(&mut self, sent: usize) {
+        let mut wire = Wire::default();
+        wire.dial(&self.network, &Address::Tcp(NATS.parse().expect("an address")));
+        wire.line("CONNECT {\"verbose\":false}");
+        wire.line(&format!("PUB live.a {SIZE}"));
+        wire.bytes(&vec![b'x'; sent]);
+        self.clients.push(Client { wire, error: None });
+        self.run_until(self.network.now());
+    }
+
+    fn run_until(&mut self, until: Time) {
+        let mut turns = 0;
+        loop {
+            let before = self.network.activity();
+            let ran = self.server.run(self.network.now(), &mut self.random).expect("it runs");
+            self.clients.iter_mut().for_each(|client| client.run(&self.network, &mut self.random));
+            if ran || self.network.activity() != before {
+                turns += 1;
+                assert!(turns < TURNS_MAX, "it spins");
+                continue;
+            }
+            let next = self.server.wakes_at().into_iter().chain(self.network.next_event()).min();
+            let Some(next) = next.filter(|next| *next <= until) else { break };
+            turns = 0;
+            self.network.advance_to(next.max(self.network.now()));
+        }
+        self.network.advance_to(until.max(self.network.now()));
+    }
+
+    /// The seconds in which the clients were told that their messages take too long.
+    fn timeouts(&self) -> Vec<Option<u64>> {
+        let timeout = |client: &Client| {
+            let (second, error) = client.error.as_ref()?;
+            assert_eq!(error, "-ERR 'Message Timeout'");
+            Some(*second)
+        };
+        self.clients.iter().map(timeout).collect()
+    }
+}
+
+impl Client {
+    fn run(&mut self, network: &Network, random: &mut SplitMix64) {
+        // The server closes the connection at the end.
+        let _ = self.wire.flush(random);
+        let _ = self.wire.fill();
+        while let Some(input) = self.wire.next_input().expect("it is well formed") {
+            if let Input::Error(error) = input {
+                self.error = Some((network.now().as_nanos() / 1_000_000_000, error));
+            }
+        }
+    }
+}
+
+fn second(number: u64) -> Time {
+    Time::ZERO.after(Duration::from_secs(number))
+}
+
+/// Row 0.8: a message may take a minute to come.
+#[test]
+fn a_message_whose_end_does_not_come_is_given_up() {
+    let mut rig = Rig::new();
+    rig.begin(1000);
+    rig.run_until(second(70));
+    assert_eq!(rig.timeouts(), [Some(60)]);
+}
+
+/// Row 0.8: while there is no room for the beginnings of messages, one connection after the other is read on, each for five
+/// seconds.
+#[test]
+fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() {
+    let mut rig = Rig::new();
+    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
+    (0..2).for_each(|_| rig.begin(1000));
+    rig.run_until(second(70));
+    assert_eq!(rig.timeouts(), [60, 60, 60, 60, 5, 10].map(Some));
+}
+
+/// Row 0.8: a message that had to wait for room, and has it, may take a minute all the same.
+#[test]
+fn a_message_that_has_waited_for_room_is_given_up() {
+    let mut rig = Rig::new();
+    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
+    (0..2).for_each(|_| rig.begin(1000));
+    rig.run_until(second(1));
+    rig.clients[0].wire.hang_up();
+    rig.run_until(second(70));
+    assert_eq!(rig.timeouts()[4..], [5, 60].map(Some));
+}

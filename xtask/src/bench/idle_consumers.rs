@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -27,6 +27,11 @@ pub(super) const TITLE: &str = "Idle consumers";
 /// How long a delivery may take.
 const DELAY_MAX: Duration = Duration::from_millis(100);
 
+/// Least seconds of a silence. Clients start one after the other, and each silence begins with its client's start: they all
+/// wait at the same time only if the start of the last takes less than a silence. It takes seconds, depending on the machine;
+/// [`check_common_silence`] fails the run where it takes too long.
+const SECONDS_MIN: u64 = 20;
+
 /// The servers, the control last.
 const PEERS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream];
 
@@ -35,8 +40,8 @@ const ASYNC_NATS: &str = "async_nats_idle";
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Seconds of silence
-    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Seconds of silence; at least twice as long as all clients take to start
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=3600))]
     seconds: u64,
     /// Write the section into docs/benchmarks.md
     #[arg(long)]
@@ -189,6 +194,7 @@ impl Arguments {
 
     fn measure(&self, place: &Place) -> Outcome<Vec<Column>> {
         let mut running = Vec::new();
+        let mut first_waits = None;
         for peer in PEERS {
             let folder = place.folder.join(peer.name());
             fs::create_dir_all(&folder)?;
@@ -202,9 +208,12 @@ impl Arguments {
                 let waiting = Waiting::start(client, server.address, self.seconds);
                 clients
                     .push(waiting.map_err(|error| format!("{}, {}: {error}", peer.name(), client.name()))?);
+                first_waits.get_or_insert_with(Instant::now);
             }
             running.push((peer, server, clients));
         }
+        let starts = first_waits.map_or(Duration::ZERO, |first| first.elapsed());
+        check_common_silence(Duration::from_secs(self.seconds), starts)?;
         println!("{} clients wait {} s", PEERS.len() * Client::ALL.len(), self.seconds);
         let ended = running.into_iter().map(|(peer, _server, clients)| Column {
             peer,
@@ -233,6 +242,16 @@ impl Arguments {
             control = Peer::JetStream.name(),
         )
     }
+}
+
+/// Checks that all clients wait at the same time for at least half of the `silence` of each, where the last of them began to
+/// wait `starts` after the first.
+fn check_common_silence(silence: Duration, starts: Duration) -> Outcome {
+    if starts * 2 <= silence {
+        return Ok(());
+    }
+    let (took, needed) = (starts.as_secs_f64(), (starts * 2).as_secs() + 1);
+    Err(format!("the clients began to wait within {took:.1} s: use `--seconds {needed}` or more").into())
 }
 
 /// Builds and installs everything; to be called where there is a network.
@@ -336,6 +355,32 @@ mod tests {
             assert_eq!(misses, usize::from(shown.contains("missed")), "{rows:?}");
             assert_eq!(rows[2..].iter().filter(|row| row[2] == "1.50").count(), 6, "{rows:?}");
         }
+    }
+
+    #[test]
+    fn a_silence_has_to_be_twice_as_long_as_the_start_of_all_clients() {
+        let check = |silence, starts| {
+            check_common_silence(Duration::from_secs(silence), Duration::from_millis(starts))
+        };
+        assert!(check(20, 0).is_ok() && check(20, 10_000).is_ok());
+        let error = check(20, 10_001).expect_err("less than half is common").to_string();
+        assert!(error.contains("10.0 s") && error.contains("--seconds 21"), "{error}");
+        assert!(check(21, 10_001).is_ok());
+    }
+
+    #[test]
+    fn seconds_below_the_least_are_refused() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: Arguments,
+        }
+        let parse = |seconds: u64| {
+            let line =
+                <Line as clap::Parser>::try_parse_from(["x".to_owned(), format!("--seconds={seconds}")]);
+            line.map(|line| line.arguments.seconds).ok()
+        };
+        assert_eq!((parse(SECONDS_MIN - 1), parse(SECONDS_MIN)), (None, Some(SECONDS_MIN)));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! docs/benchmarks.md has more than one writer: `bench http` writes it anew and keeps the sections that other
-//! commands wrote, and each of those replaces its own section and nothing else.
+//! commands wrote and the one that is written by hand; each of those commands replaces its own section and nothing else.
 
 use super::{app, collect, fairness, idle_consumers, journal};
 use crate::soak;
@@ -10,8 +10,8 @@ pub(crate) const PAGE: &str = "docs/benchmarks.md";
 /// The section with the results of long proofs, which is written by hand.
 const PROOFS: &str = "Kills, restarts and simulated worlds";
 
-/// Whether `bench http` keeps a section because it is not its own.
-fn has_its_own_command(title: &str) -> bool {
+/// Whether `bench http` keeps a section: another command writes it, or it is written by hand.
+fn is_kept(title: &str) -> bool {
     let titles = [
         app::TITLE,
         collect::TITLE,
@@ -33,10 +33,9 @@ pub(crate) fn with_section(page: &str, title: &str, text: &str) -> String {
     format!("{}\n\n{text}", page.trim_end())
 }
 
-/// The sections of a page that is about to be written anew which come from commands of their own.
+/// The sections of a page that is about to be written anew which `bench http` does not write.
 pub(super) fn kept_sections(page: &str) -> String {
-    let titles =
-        page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| has_its_own_command(title));
+    let titles = page.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| is_kept(title));
     titles
         .filter_map(|title| section_of(page, title))
         .map(|section| format!("\n{}\n", section.trim_end()))
@@ -55,6 +54,7 @@ pub(crate) fn section_of<'a>(page: &'a str, title: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tree;
 
     #[test]
     fn a_section_replaces_its_predecessor_and_no_other() {
@@ -81,5 +81,14 @@ mod tests {
             format!("\n## 60 sockets\n\nfirst\n\n## 1,000 sockets\n\nsecond\n\n{soaks}\n{app}\n{idle}")
         );
         assert_eq!(kept_sections("# Page\n\n## Other\n"), "");
+    }
+
+    /// Under another heading, the next `bench http` would remove the section.
+    #[test]
+    fn the_page_has_the_section_that_is_written_by_hand_and_keeps_it() {
+        let page = std::fs::read_to_string(tree::root().join(PAGE)).expect("the page is there");
+        let proofs = section_of(&page, PROOFS).expect("its heading is that of the constant");
+        assert!(proofs.lines().count() > 2, "{proofs}");
+        assert!(kept_sections(&page).contains(proofs.trim_end()));
     }
 }

@@ -220,11 +220,14 @@ impl Server {
 pub(crate) struct ContextSwitches(BTreeMap<OsString, u64>);
 
 impl ContextSwitches {
-    /// Those since `before`; `None` if one of the threads has ended, which takes its count along.
+    /// Those since `before`, with all of a thread that started later; `None` if a thread has ended, which takes its count
+    /// along, or if a lower count shows that its number belongs to another thread now.
     pub(crate) fn since(&self, before: &ContextSwitches) -> Option<u64> {
-        let is_alive = |thread: &OsString| self.0.contains_key(thread);
-        let all = |switches: &ContextSwitches| switches.0.values().sum::<u64>();
-        before.0.keys().all(is_alive).then(|| all(self) - all(before))
+        let is_new = |(thread, _): &(&OsString, &u64)| !before.0.contains_key(*thread);
+        let of_new_threads: u64 = self.0.iter().filter(is_new).map(|(_, count)| count).sum();
+        before.0.iter().try_fold(of_new_threads, |total, (thread, count)| {
+            Some(total + self.0.get(thread)?.checked_sub(*count)?)
+        })
     }
 }
 
@@ -389,6 +392,26 @@ mod tests {
         assert_eq!(pss("Rss:      900 kB\nPss:      123 kB\nPss_Anon: 5 kB\n"), Some(123 * 1024));
         assert_eq!(pss("Rss: 900 kB\n"), None);
         assert_eq!(switches("Name:\ta\nvoluntary_ctxt_switches:\t30\nnonvoluntary_ctxt_switches:\t12\n"), 42);
+    }
+
+    #[test]
+    fn context_switches_are_those_of_each_thread_since_the_reading_before() {
+        let of = |threads: &[(&str, u64)]| {
+            ContextSwitches(threads.iter().map(|(thread, count)| (OsString::from(*thread), *count)).collect())
+        };
+        let before = of(&[("1", 100), ("2", 40)]);
+        for (what, now, since) in [
+            ("the same threads", of(&[("1", 103), ("2", 40)]), Some(3)),
+            ("a new thread", of(&[("1", 103), ("2", 45), ("3", 7)]), Some(15)),
+            ("an ended thread", of(&[("1", 103)]), None),
+            ("a new and an ended thread", of(&[("1", 103), ("3", 70)]), None),
+            ("a reused number, sum lower", of(&[("1", 103), ("2", 5)]), None),
+            ("a reused number, sum higher", of(&[("1", 203), ("2", 5)]), None),
+            ("no thread", of(&[]), None),
+        ] {
+            assert_eq!(now.since(&before), since, "{what}");
+        }
+        assert_eq!(before.since(&of(&[])), Some(140));
     }
 
     #[test]

@@ -59,6 +59,9 @@ const MEMORY_GROWTH_MAX: u64 = 16 << 20;
 /// Bytes that a server may remember of each message: its id, for de-duplication.
 const MEMORY_PER_MESSAGE_MAX: u64 = 128;
 
+/// Bytes of a stream that a message may take besides its payload: its header, and a block where it is written alone.
+const STORED_OVERHEAD_MAX: u64 = 5 << 10;
+
 /// Everything that can be chosen.
 #[derive(Clone, Debug)]
 pub struct CrashPlan {
@@ -90,6 +93,14 @@ pub struct CrashPlan {
     pub make_stream: Option<Storage>,
     /// How long a server may take to start, to answer, to go on. Default: 30 s.
     pub timeout: Duration,
+}
+
+impl CrashPlan {
+    /// Whether retention may have removed records of a stream to which so many messages were sent.
+    fn may_have_removed(&self, messages: u64) -> bool {
+        let bytes = messages.saturating_mul(u64::from(self.size) + STORED_OVERHEAD_MAX);
+        self.retention_bytes.is_some_and(|bound| bytes >= bound)
+    }
 }
 
 impl Default for CrashPlan {
@@ -138,7 +149,7 @@ pub struct CrashReport {
     pub failed_starts: u64,
     /// Lives in which descriptors stayed open after a load.
     pub descriptor_leaks: u64,
-    /// Lives in which resident memory was compared; none for a stream with a bound.
+    /// Lives in which resident memory was compared: those in which retention can have removed nothing.
     pub memory_compared: u32,
     /// Of these, lives in which it grew from one load to the next.
     pub memory_leaks: u64,
@@ -172,6 +183,18 @@ impl CrashReport {
     /// Messages that are there, or were, and that were never acknowledged.
     pub fn found_unacknowledged(&self) -> u64 {
         self.found.saturating_sub(self.acknowledged)
+    }
+
+    /// Compares resident memory after two equal loads of so many messages each.
+    fn compare_memory(&mut self, first: u64, second: u64, messages: u64) {
+        self.memory_compared += 1;
+        let growth = second.saturating_sub(first);
+        self.memory_growth_kib = self.memory_growth_kib.max(growth / 1024);
+        if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
+            let words =
+                || format!("{first} bytes resident after {messages} messages, {second} after as many more");
+            self.note("memory_leaks", words);
+        }
     }
 
     fn note(&mut self, kind: &'static str, words: impl FnOnce() -> String) {
@@ -308,8 +331,10 @@ fn inspect_process(
     let Some(before) = at_rest(process, plan, |_| true) else { return Ok(()) };
     let each = acks / u64::from(plan.clients.max(1)) + 1;
     let mut resident = [None; 2];
-    // A stream with a bound gets one load: its memory is that of segments that come and go.
-    let loads = if plan.retention_bytes.is_some() { 1 } else { resident.len() };
+    let messages = each * u64::from(plan.clients);
+    let sent: u64 = clients.iter().map(|client| client.sent).sum();
+    // Where retention removes records, memory is that of segments that come and go, and one load is enough.
+    let loads = if plan.may_have_removed(sent + 2 * messages) { 1 } else { resident.len() };
     for resident in &mut resident[..loads] {
         load_and_rest(plan, to, clients, each)?;
         if let Some(after) = at_rest(process, plan, |count| count <= before).filter(|after| *after > before) {
@@ -319,15 +344,7 @@ fn inspect_process(
         *resident = resident_bytes(process);
     }
     if let [Some(first), Some(second)] = resident {
-        report.memory_compared += 1;
-        let growth = second.saturating_sub(first);
-        report.memory_growth_kib = report.memory_growth_kib.max(growth / 1024);
-        let messages = each * u64::from(plan.clients);
-        if growth > MEMORY_GROWTH_MAX + messages * MEMORY_PER_MESSAGE_MAX {
-            let words =
-                || format!("{first} bytes resident after {messages} messages, {second} after as many more");
-            report.note("memory_leaks", words);
-        }
+        report.compare_memory(first, second, messages);
     }
     Ok(())
 }
@@ -424,5 +441,38 @@ impl Random {
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         (mixed ^ mixed >> 31) % end
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retention_may_have_removed_records_only_where_the_bound_was_in_reach() {
+        let with = |bound| CrashPlan { retention_bytes: bound, size: 512, ..CrashPlan::default() };
+        assert!(!with(None).may_have_removed(u64::MAX));
+        // The longest life of `cargo xtask crash`: two loads.
+        assert!(!with(Some(10 << 30)).may_have_removed(100_000));
+        assert!(with(Some(8 << 20)).may_have_removed(100_000));
+        let each = 512 + STORED_OVERHEAD_MAX;
+        assert!(!with(Some(1000 * each + 1)).may_have_removed(1000));
+        assert!(with(Some(1000 * each)).may_have_removed(1000));
+    }
+
+    #[test]
+    fn memory_that_grows_by_more_than_message_ids_is_a_leak() {
+        const MESSAGES: u64 = 1000;
+        let limit = MEMORY_GROWTH_MAX + MESSAGES * MEMORY_PER_MESSAGE_MAX;
+        let mut report = CrashReport { acknowledged: 1, ..CrashReport::default() };
+        report.compare_memory(5 << 20, 4 << 20, MESSAGES);
+        assert_eq!((report.memory_compared, report.memory_growth_kib), (1, 0));
+        report.compare_memory(1 << 20, (1 << 20) + limit, MESSAGES);
+        assert_eq!((report.memory_compared, report.memory_leaks), (2, 0));
+        assert!(report.is_good());
+        report.compare_memory(1 << 20, (1 << 20) + limit + 1, MESSAGES);
+        assert_eq!((report.memory_compared, report.memory_leaks), (3, 1));
+        assert_eq!(report.memory_growth_kib, limit / 1024);
+        assert!(!report.is_good() && report.evidence.contains_key("memory_leaks"), "{report:?}");
     }
 }

@@ -118,9 +118,9 @@ impl Load {
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.keeps)).arg("--json");
-        let before = Usage::by(&server, monitor)?;
+        let before = UsageReading::of(&server, monitor)?;
         let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let used = Usage::by(&server, monitor)?.since(&before);
+        let used = UsageReading::of(&server, monitor)?.since(&before);
         let report = read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
             let said = String::from_utf8_lossy(&output.stderr);
             format!("`{}` printed no report: {said}", shown(&command))
@@ -173,34 +173,37 @@ impl Load {
     }
 }
 
-/// What a server has used since it started.
-struct Usage {
+/// A server's counters of what it has used since it started.
+struct UsageReading {
     /// Seconds of CPU.
     cpu_s: f64,
     switches: ContextSwitches,
-    /// System calls of its driver, if it tells.
+    /// System calls of its driver, if it has a metric for them.
     system_calls: Option<u64>,
 }
 
-/// What it has used between two looks, as far as that is known.
-struct Used {
+/// The difference of two readings.
+struct UsageDifference {
+    /// Seconds of CPU.
     cpu_s: f64,
+    /// `None`: a thread has ended.
     switches: Option<u64>,
+    /// `None`: the server has no metric for them.
     system_calls: Option<u64>,
 }
 
-impl Usage {
-    fn by(server: &Server, monitor: Option<SocketAddr>) -> Outcome<Usage> {
-        let told = |monitor| monitor::figure(monitor, "driver_enters_total");
-        let system_calls = monitor.map(told).transpose()?;
-        Ok(Usage { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
+impl UsageReading {
+    fn of(server: &Server, monitor: Option<SocketAddr>) -> Outcome<UsageReading> {
+        let read = |monitor| monitor::figure(monitor, "driver_enters_total");
+        let system_calls = monitor.map(read).transpose()?;
+        Ok(UsageReading { cpu_s: server.cpu_s(), switches: server.context_switches(), system_calls })
     }
 
-    fn since(&self, before: &Usage) -> Used {
-        Used {
+    fn since(&self, before: &UsageReading) -> UsageDifference {
+        UsageDifference {
             cpu_s: self.cpu_s - before.cpu_s,
             switches: self.switches.since(&before.switches),
-            system_calls: self.system_calls.zip(before.system_calls).map(|(now, then)| now - then),
+            system_calls: self.system_calls.zip(before.system_calls).map(|(after, before)| after - before),
         }
     }
 }

@@ -41,7 +41,8 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    pub(crate) fn is_good(&self) -> bool {
+    /// Whether nothing was wrong, messages were acknowledged, and memory was compared if that was demanded.
+    pub(crate) fn is_good(&self, demands: &Demands) -> bool {
         let wrong = [
             self.lost,
             self.invented,
@@ -53,7 +54,12 @@ impl Found {
             self.memory_leaks,
             self.wrong_method,
         ];
-        wrong == [0; 9] && self.acknowledged > 0
+        wrong == [0; 9] && self.acknowledged > 0 && !self.lacks_memory(demands)
+    }
+
+    /// Whether memory was to be compared and never was.
+    pub(crate) fn lacks_memory(&self, demands: &Demands) -> bool {
+        demands.descriptors_every > 0 && !demands.retention_removes && self.memory_compared == 0
     }
 
     /// What was found of resident memory, in words.
@@ -82,6 +88,8 @@ pub(crate) struct Demands {
     pub(crate) acks: u64,
     /// What the stream keeps, in the words of the option.
     pub(crate) retention_bytes: Option<&'static str>,
+    /// Whether this bound is so small that retention may remove records in every life: then memory need not be compared.
+    pub(crate) retention_removes: bool,
     pub(crate) is_buffered: bool,
     /// One life of so many in which descriptors and memory are compared.
     pub(crate) descriptors_every: u32,
@@ -151,6 +159,7 @@ impl Bench {
                 seed: 1,
                 acks: 2000,
                 retention_bytes: None,
+                retention_removes: false,
                 is_buffered: false,
                 descriptors_every: 0,
             };
@@ -181,5 +190,54 @@ impl Bench {
              drops every set of unsynced sectors at every point."
         );
         Ok(Section { title: TITLE.to_owned(), words, table })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMANDS: Demands = Demands {
+        kills: 1,
+        seed: 1,
+        acks: 1,
+        retention_bytes: Some("10GiB"),
+        retention_removes: false,
+        is_buffered: false,
+        descriptors_every: 1,
+    };
+
+    fn good() -> Found {
+        Found { kills: 1, acknowledged: 1, found: 1, memory_compared: 1, ..Found::default() }
+    }
+
+    #[test]
+    fn each_fault_fails_the_verdict() {
+        assert!(good().is_good(&DEMANDS));
+        let faults: [fn(&mut Found); 10] = [
+            |found| found.lost = 1,
+            |found| found.invented = 1,
+            |found| found.reordered = 1,
+            |found| found.stored_twice = 1,
+            |found| found.refused = 1,
+            |found| found.failed_starts = 1,
+            |found| found.descriptor_leaks = 1,
+            |found| found.memory_leaks = 1,
+            |found| found.wrong_method = 1,
+            |found| found.acknowledged = 0,
+        ];
+        for (at, fault) in faults.into_iter().enumerate() {
+            let mut found = good();
+            fault(&mut found);
+            assert!(!found.is_good(&DEMANDS), "fault {at}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn memory_that_was_never_compared_fails_the_verdict_where_it_was_demanded() {
+        let found = Found { memory_compared: 0, ..good() };
+        assert!(found.lacks_memory(&DEMANDS) && !found.is_good(&DEMANDS));
+        assert!(found.is_good(&Demands { descriptors_every: 0, ..DEMANDS }));
+        assert!(found.is_good(&Demands { retention_removes: true, ..DEMANDS }));
     }
 }

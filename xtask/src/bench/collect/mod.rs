@@ -17,6 +17,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+#[cfg(test)]
+pub(crate) use loss::Found;
 pub(crate) use loss::{Demands, VICTIMS, kill};
 pub(crate) use peers::{Keeps, Peer};
 

@@ -182,7 +182,7 @@ fn report(peer: Peer, place: &Place, demands: &Demands) -> Outcome<bool> {
 mod tests {
     use super::*;
 
-    /// The 10 GiB bound is out of reach of a life, so a run with it without a comparison has not tested memory.
+    /// The 10 GiB bound is out of reach of the first lives of a run, so one without a comparison has not tested memory.
     #[test]
     fn memory_is_demanded_of_the_runs_with_the_large_bound() {
         let arguments = Arguments {

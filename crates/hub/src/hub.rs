@@ -27,7 +27,10 @@ use crate::intake::{Client, Door, Intake, Publication, Request, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::ledger::{Ledger, Loss};
-use crate::limits::{BATCHES_PER_STREAM_MAX, LEFT_PER_TURN, SEAL_SIZE, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::limits::{
+    BATCHES_PER_STREAM_MAX, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_PER_TURN, SEAL_SIZE,
+    SUBSCRIPTIONS_PER_CLIENT_MAX,
+};
 use crate::stall::WriterStalls;
 use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Promise, PromisedTo, Promises, Stream, StreamConfig};
@@ -103,8 +106,10 @@ pub struct Hub<S: Storage, O: Outlets> {
     /// Who takes a subject; memory that is used again.
     found: Vec<u32>,
     members: Vec<(u32, u32)>,
-    /// Subscriptions of closed connections that a message has met.
-    met: Vec<u32>,
+    /// Subscriptions of clients that have left which the present message would have matched, and how many steps for such
+    /// this turn may still do.
+    left_matches: Vec<u32>,
+    left_match_steps: usize,
     to: Vec<u32>,
     /// What there was no room for in the middle of it.
     unsent: VecDeque<Unsent>,
@@ -237,7 +242,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             message: 0,
             found: Vec::new(),
             members: Vec::new(),
-            met: Vec::new(),
+            left_matches: Vec::new(),
+            left_match_steps: LEFT_SUBSCRIPTIONS_PER_TURN,
             to: Vec::new(),
             unsent: VecDeque::new(),
             stalled: None,

@@ -118,18 +118,22 @@ pub const INACTIVE_NS_MAX: u64 = 24 * 3600 * 1_000_000_000;
 /// room the one whose client left first is removed at once.
 pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
 
-/// Steps per turn of the hub in which it takes apart the consumers and the requests for messages of closed connections. The
+/// Steps per turn of the hub in which it removes the consumers and the requests for messages of clients that have left. The
 /// rest waits for the next turns.
 pub const LEFT_PER_TURN: usize = 256;
 
-/// Subscriptions of closed connections that the hub removes at once, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
-/// those that one message removes when it meets them. They get nothing from the close on, but take time of each message
-/// to their subject until they are removed.
+/// Steps in which the hub removes subscriptions of clients that have left, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
+/// as many in each turn for those that messages would have matched. Such subscriptions get nothing, but take time of each
+/// message to their subject until they are removed. A step is a subscription, or the comparison of its filter with 16 streams.
 ///
-/// The removal of one takes about 1 µs, so this takes less than a tenth of the hub's thread, however many there are. Without
-/// the pauses the thread would be busy without interruption, and whatever the kernel runs on the same core would wait for
-/// a scheduling slice of several milliseconds.
+/// A step takes about 1 µs, so the removal takes less than a tenth of the hub's thread, and messages to the same subjects pay for the
+/// rest. Without the pauses the thread would be busy without interruption, and whatever the kernel runs on the same core would
+/// wait for a scheduling slice of several milliseconds.
 pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 64;
+
+/// Steps of the same kind that each new subscription does, so that subscriptions cannot be made and left faster than they are
+/// removed.
+pub const LEFT_PER_SUBSCRIPTION: usize = 2;
 
 /// Nanoseconds between two turns that remove such subscriptions.
 pub const LEFT_SUBSCRIPTIONS_EVERY_NS: u64 = 1_000_000;

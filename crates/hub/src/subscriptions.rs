@@ -1,7 +1,7 @@
 //! The table of subscriptions: by number, by client and sid, and whose turn it is in a queue.
 //!
 //! A client that leaves may have ten thousand subscriptions. They stop counting at once and are removed some at a time
-//! ([`Subscriptions::remove_left`]), so that no turn of the hub is long because of them.
+//! ([`Subscriptions::examine_left`]), so that no turn of the hub is long because of them.
 
 use std::collections::hash_map::{self, Entry};
 use std::collections::{HashMap, VecDeque};
@@ -253,7 +253,7 @@ impl Subscriptions {
         Some(subscription)
     }
 
-    /// A client has left: from now on it has no subscriptions. They are removed by [`remove_left`](Self::remove_left).
+    /// A client has left: from now on it has no subscriptions. They are removed by [`examine_left`](Self::examine_left).
     pub(crate) fn leave(&mut self, client: Client) {
         let Some(owner) = self.clients.remove(&client) else { return };
         let of_client = &mut self.owners[owner as usize];
@@ -263,24 +263,20 @@ impl Subscriptions {
         self.left.push_back(Left { owner, sids: sids.into_iter() });
     }
 
-    /// Removes one subscription of a client that has left, if there is one.
-    pub(crate) fn remove_left(&mut self, interest: &mut Interest) -> Option<Removed> {
-        loop {
-            let left = self.left.front_mut()?;
-            let Some((_, id)) = left.sids.next() else {
-                self.free_owners.push(left.owner);
-                self.left.pop_front();
-                continue;
-            };
-            // It may have been removed by itself, and its number may be another client's now.
-            if let removed @ Some(_) = self.remove_one_left(interest, id) {
-                return removed;
-            }
+    /// Looks at the next subscription of the client that left first, and removes it unless it was removed already.
+    pub(crate) fn examine_left(&mut self, interest: &mut Interest) -> Option<Removed> {
+        let left = self.left.front_mut()?;
+        let next = left.sids.next();
+        if left.sids.len() == 0 {
+            self.free_owners.push(left.owner);
+            self.left.pop_front();
         }
+        // Its number may be another client's by now.
+        self.remove_if_left(interest, next?.1)
     }
 
-    /// Removes this subscription if its client has left.
-    pub(crate) fn remove_one_left(&mut self, interest: &mut Interest, id: u32) -> Option<Removed> {
+    /// Removes a subscription if its client has left.
+    pub(crate) fn remove_if_left(&mut self, interest: &mut Interest, id: u32) -> Option<Removed> {
         let owner = self.places.get(id as usize)?.as_ref()?.owner;
         if !self.owners[owner as usize].has_left {
             return None;
@@ -394,9 +390,9 @@ mod tests {
         assert!(add(other, 0).is_ok(), "another client's share");
         all.leave(one);
         for _ in 0..most {
-            assert!(all.remove_left(&mut interest).is_some());
+            assert!(all.examine_left(&mut interest).is_some());
         }
-        assert_eq!((all.tokens, all.remove_left(&mut interest)), (1000, None));
+        assert_eq!((all.tokens, all.examine_left(&mut interest)), (1000, None));
     }
 
     #[test]
@@ -416,8 +412,8 @@ mod tests {
         all.leave(client);
         assert_eq!((all.len(), all.find(client, b"2")), (0, None), "at once");
         assert!(all.get(1).is_none() && all.remove(&mut interest, 1).is_none(), "at once");
-        assert_eq!(all.remove_left(&mut interest), removed(b"b"));
-        assert_eq!((all.remove_left(&mut interest), all.has_left()), (None, false));
+        assert_eq!(all.examine_left(&mut interest), removed(b"b"));
+        assert_eq!((all.examine_left(&mut interest), all.has_left()), (None, false));
         assert_eq!((all.clients.len(), all.queues.len(), all.tokens), (0, 0, 0));
         assert_eq!(all.free_owners.len(), all.owners.len());
         let mut found = Vec::new();

@@ -70,7 +70,7 @@ impl Overview {
         connections + self.requests_refused() + self.lost([Door::Nats, Door::Syslog])
     }
 
-    /// What was refused: the sum, its three parts, and the reasons of requests as far as they are counted.
+    /// What was refused: the sum, what it is the sum of, and below the requests their reasons as far as they are counted.
     pub(crate) fn refusals(&self) -> [(&'static str, u64); 11] {
         let work = self.work();
         let publications = self.desks.iter().map(|desk| desk.publications_shed.get()).sum();

@@ -19,8 +19,8 @@ use crate::bench::server::{Driver, Server};
 use crate::bench::{figures, isolation, monitor, overload, taken};
 use crate::tree;
 
-/// The server's options: 4 workers with 5 ms of work per job, at most 800 jobs per second.
-const OPTIONS: [&str; 6] = ["-w", "4", "-D", "5", "--queue-target", "off"];
+/// The server's options: 2 I/O threads, and 4 workers with 5 ms of work per job, at most 800 jobs per second.
+const OPTIONS: [&str; 8] = ["-A", "2", "-w", "4", "-D", "5", "--queue-target", "off"];
 
 /// Requests per second before and after the burst.
 const NOMINAL: f64 = 100.0;

@@ -1,10 +1,11 @@
-//! Closed connections: what they had is removed some at a time, so that no turn of the hub is long because of them.
+//! Clients that have left: what they had is removed some at a time, so that no turn of the hub is long because of them.
 //!
 //! ```text
 //!   Leave ─▶ at once:    no subscription of the client counts
 //!            each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
-//!            each LEFT_SUBSCRIPTIONS_EVERY_NS, and with each message that meets them:
-//!                        LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
+//!                        LEFT_SUBSCRIPTIONS_PER_TURN subscriptions that messages would have matched
+//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
+//!            each new subscription: LEFT_PER_SUBSCRIPTION subscriptions
 //! ```
 //!
 //! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
@@ -12,7 +13,9 @@
 
 use super::{Hub, Outlets, SteadyNanos};
 use crate::intake::Client;
-use crate::limits::{LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
+use crate::limits::{
+    LEFT_PER_SUBSCRIPTION, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN,
+};
 use crate::storage::Storage;
 
 /// A client that has left, and how far its consumers are dealt with.
@@ -45,16 +48,22 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn begin_departures(&mut self, now_ns: SteadyNanos) {
         self.departure_steps = LEFT_PER_TURN;
         self.end_departures();
+        self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
         if self.subscriptions.has_left() && now_ns >= self.remove_at_ns {
             self.remove_at_ns = now_ns.saturating_add(LEFT_SUBSCRIPTIONS_EVERY_NS);
-            let mut rest = LEFT_SUBSCRIPTIONS_PER_TURN;
-            while rest > 0 && self.subscriptions.has_left() {
-                rest = rest.saturating_sub(self.remove_left_subscription());
-            }
+            self.remove_left_subscriptions(LEFT_SUBSCRIPTIONS_PER_TURN);
         }
     }
 
-    /// Takes apart the consumers of clients that have left, as far as this turn allows.
+    /// Removes subscriptions of clients that have left, with at most so many steps or a few more.
+    fn remove_left_subscriptions(&mut self, steps: usize) {
+        let mut rest = steps;
+        while rest > 0 && self.subscriptions.has_left() {
+            rest = rest.saturating_sub(self.examine_left_subscription());
+        }
+    }
+
+    /// Removes the consumers of clients that have left, as far as this turn allows.
     fn end_departures(&mut self) {
         while self.departure_steps > 0
             && let Some(departure) = self.departures.pop_front()
@@ -92,19 +101,43 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         cost
     }
 
-    /// Removes a subscription of a client that has left. Returns what that cost, in subscriptions.
-    pub(super) fn remove_left_subscription(&mut self) -> usize {
-        let Some(removed) = self.subscriptions.remove_left(&mut self.interest) else { return 1 };
-        self.work.left += 1;
-        self.remove_listener(&removed)
+    /// Looks at the next subscription of a client that has left and removes it, unless it was removed already. Returns how
+    /// many steps that took.
+    fn examine_left_subscription(&mut self) -> usize {
+        match self.subscriptions.examine_left(&mut self.interest) {
+            Some(removed) => {
+                self.work.left += 1;
+                self.remove_listener(&removed)
+            }
+            None => 1,
+        }
     }
 
-    /// Removes the subscriptions of clients that have left which a message has met, so that the next one does not meet them.
-    pub(super) fn remove_met(&mut self) {
-        while let Some(id) = self.met.pop() {
-            if let Some(removed) = self.subscriptions.remove_one_left(&mut self.interest, id) {
+    /// Has a new subscription pay for those of clients that have left: there are never many more of them than clients that are
+    /// there, however often clients come and go. Those for which it needs the room are removed at once.
+    pub(super) fn make_subscription_room(&mut self, filter: &[u8]) {
+        self.remove_left_subscriptions(LEFT_PER_SUBSCRIPTION);
+        while self.subscriptions.waits_for_left(filter) {
+            self.examine_left_subscription();
+        }
+    }
+
+    /// Whether one more subscription of a client that has left may be removed in this turn because a message would match it.
+    #[inline]
+    pub(super) fn may_remove_match(&self) -> bool {
+        self.left_matches.len() < self.left_match_steps
+    }
+
+    /// Removes the subscriptions of clients that have left which a message would have matched, so that the next message to its
+    /// subject does not find them.
+    pub(super) fn remove_left_matches(&mut self) {
+        while let Some(id) = self.left_matches.pop() {
+            if self.left_match_steps > 0
+                && let Some(removed) = self.subscriptions.remove_if_left(&mut self.interest, id)
+            {
                 self.work.left += 1;
-                self.remove_listener(&removed);
+                let steps = self.remove_listener(&removed);
+                self.left_match_steps = self.left_match_steps.saturating_sub(steps);
             }
         }
     }

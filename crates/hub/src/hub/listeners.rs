@@ -17,9 +17,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         queue: &[u8],
         sid: &[u8],
     ) {
-        while self.subscriptions.waits_for_left(filter) {
-            self.remove_left_subscription();
-        }
+        self.make_subscription_room(filter);
         match self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid)) {
             Ok(Some(id)) => self.add_listener(id, filter),
             Ok(None) => {}

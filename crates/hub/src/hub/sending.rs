@@ -6,7 +6,6 @@ use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
 use crate::ledger::Loss;
-use crate::limits::LEFT_SUBSCRIPTIONS_PER_TURN;
 use crate::storage::Storage;
 use crate::subscriptions::STREAMS;
 
@@ -88,8 +87,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         members.clear();
         for &id in found.iter().filter(|&&id| id < STREAMS) {
             let Some(subscription) = self.subscriptions.get(id) else {
-                if self.met.len() < LEFT_SUBSCRIPTIONS_PER_TURN {
-                    self.met.push(id);
+                if self.may_remove_match() {
+                    self.left_matches.push(id);
                 }
                 continue;
             };
@@ -109,7 +108,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
         }
         self.members = members;
-        self.remove_met();
+        self.remove_left_matches();
         let sent = if self.has_begun() { 0 } else { self.send_to_all(number, message, &to) };
         if sent < to.len() {
             self.keep_message(number, message, &to[sent..]);

@@ -13,7 +13,7 @@ use crate::storage::Storage;
 use crate::stream::{Durability, Stream};
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// How long the hub may sleep: what depends on time is looked at so often.
+    /// The longest time that the hub may sleep before something that depends on time has to be checked.
     pub fn looks_again_in(&self) -> Option<Duration> {
         let consumers = (!self.consumers.is_empty()).then_some(consumers::LOOK_EVERY_NS);
         let markers = self.streams.iter().any(|stream| stream.lost.is_some()).then_some(MARKER_EVERY_NS);
@@ -40,7 +40,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             .map(Duration::from_nanos)
     }
 
-    /// Has one stream after the other let go what need not be kept any more.
+    /// Starts retention, of one stream after the other.
     pub(super) fn retain(&mut self, now: Now) {
         if self.streams.is_empty() || now.steady_ns < self.retain_at_ns {
             return;

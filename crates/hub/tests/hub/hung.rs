@@ -211,7 +211,7 @@ fn a_disk_that_hangs_does_not_keep_those_who_leave() {
     assert_eq!((rig.told(ALICE), rig.told(BOB)), (Vec::new(), Vec::new()));
 }
 
-/// Row 2.5: the hub has to look again as soon as a write is out, also when nothing else happens after it.
+/// Row 2.5: the hub looks again within a second of a write, also when nothing else happens after it.
 #[test]
 fn a_write_is_watched_from_its_beginning() {
     let mut rig = Rig::new();

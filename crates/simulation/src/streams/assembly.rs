@@ -136,14 +136,14 @@ fn messages_for_which_there_is_no_room_come_to_their_ends_one_after_the_other() 
     assert_eq!(rig.timeouts(), [60, 60, 60, 60, 5, 10].map(Some));
 }
 
-/// Row 0.8: a message that had to wait for room, and has it, may take a minute all the same.
+/// Row 0.8: when there is room again, a message that had none, and one that has waited for it, may take a minute all the same.
 #[test]
-fn a_message_that_has_waited_for_room_is_given_up() {
+fn messages_that_have_waited_for_room_have_their_minute() {
     let mut rig = Rig::new();
     (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
     (0..2).for_each(|_| rig.begin(1000));
     rig.run_until(second(1));
     rig.clients[0].wire.hang_up();
     rig.run_until(second(70));
-    assert_eq!(rig.timeouts()[4..], [5, 60].map(Some));
+    assert_eq!(rig.timeouts()[4..], [60, 60].map(Some));
 }

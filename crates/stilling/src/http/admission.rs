@@ -61,7 +61,7 @@ impl Objection {
 
 impl From<Objection> for Response {
     fn from(Objection { status, why }: Objection) -> Self {
-        let response = Response::text(format!("{why}\n")).with_status(status);
+        let response = Response::text(format!("{why}\n")).with_status(status).refusing();
         match status {
             // RFC 9110 §11.6.1, RFC 7617 §2.1, RFC 6750 §3.
             Status::Unauthorized => response

@@ -97,7 +97,7 @@ pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, Htt
         None => is_kept = false,
     });
     is_kept.then(|| {
-        io.service.counters.count_answer(status);
+        io.service.counters.count_response(status, response.is_refusal);
         persistent
     })
 }
@@ -170,7 +170,7 @@ pub(super) fn send_head(
     io: &mut Io<'_, HttpService>,
 ) -> (bool, Body) {
     let length = response.length();
-    let Response { status, content_type, fields, body } = response;
+    let Response { status, content_type, fields, body, is_refusal } = response;
     let has_body = !terms.is_head && !forbids_body(status);
     // RFC 9112 §6.3: without a length and without chunks only the connection's end tells the body's.
     let framed = length.is_some() || terms.takes_chunks;
@@ -214,7 +214,7 @@ pub(super) fn send_head(
         let persistent = send_status(terms, Status::InternalServerError, io);
         return (persistent, Body::Static(b""));
     }
-    io.service.counters.count_answer(status);
+    io.service.counters.count_response(status, is_refusal);
     let body = match body {
         _ if !has_body => Body::Static(b""),
         Body::Stream(mut stream) => {

@@ -75,15 +75,17 @@ impl HttpCounters {
         self.answers(status).add(1);
     }
 
-    /// Counts an answer of a handler or of a worker process, if it is a 503.
-    pub(super) fn note_unavailable(&self, code: u16) {
-        self.unavailable.add(u64::from(code == Status::ServiceUnavailable.code()));
+    /// The same of a response, by which the server may refuse.
+    pub(super) fn count_response(&self, status: Status, is_refusal: bool) {
+        self.count_answer(status);
+        self.unavailable.add(u64::from(status == Status::ServiceUnavailable && !is_refusal));
     }
 
-    /// The same for a status that may be any.
-    pub(super) fn count_answer_code(&self, code: u16) {
+    /// The same of a worker process, with a status that may be any.
+    pub(super) fn count_app_answer(&self, code: u16) {
         let at = Status::ALL.iter().position(|counted| counted.code() == code);
         at.map_or(&self.answers_other, |at| &self.answers[at]).add(1);
+        self.unavailable.add(u64::from(code == Status::ServiceUnavailable.code()));
     }
 }
 

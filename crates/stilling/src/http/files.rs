@@ -47,7 +47,8 @@ impl Directory {
             if name.is_empty() || name.ends_with('/') { format!("{name}{INDEX}") } else { name.into() };
         match self.open(&wanted) {
             Ok(file) => Response::file(request, file, &content_type(&wanted)),
-            Err(status) => Response::status_line(status),
+            // Of these, 503 says that the server itself has no descriptors or no memory left.
+            Err(status) => Response::status_line(status).refusing(),
         }
     }
 

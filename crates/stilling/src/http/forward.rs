@@ -291,8 +291,7 @@ impl HttpSession {
                 return self.refuse_forward(Status::ServiceUnavailable, io);
             }
         }
-        io.service.counters.count_answer_code(status);
-        io.service.counters.note_unavailable(status);
+        io.service.counters.count_app_answer(status);
         let is_cut_short = self.decoder.in_body();
         let persistent = self.terms.persistent
             && framing != BodyFraming::Close

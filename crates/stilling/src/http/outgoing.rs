@@ -28,7 +28,6 @@ impl HttpSession {
             io.service.counters.handler_panics.add(1);
             Response::status_line(Status::InternalServerError)
         });
-        io.service.counters.note_unavailable(response.status.code());
         self.respond(response, io);
     }
 

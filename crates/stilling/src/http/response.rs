@@ -25,6 +25,8 @@ pub struct Response {
     pub(super) content_type: Option<Cow<'static, str>>,
     pub(super) fields: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     pub(super) body: Body,
+    /// The server refuses with it by itself; otherwise it is what a handler or a page has to say.
+    pub(super) is_refusal: bool,
 }
 
 /// The body of an answer.
@@ -40,7 +42,19 @@ pub(super) enum Body {
 impl Response {
     /// An answer without a body. Its status is a final one: 100 and 101 become 500.
     pub fn new(status: Status) -> Self {
-        Response { status, content_type: None, fields: Vec::new(), body: Body::Static(b"") }
+        Response {
+            status,
+            content_type: None,
+            fields: Vec::new(),
+            body: Body::Static(b""),
+            is_refusal: false,
+        }
+    }
+
+    /// The same as a refusal by the server itself.
+    #[must_use]
+    pub(super) fn refusing(self) -> Self {
+        Response { is_refusal: true, ..self }
     }
 
     /// A status with its reason as a line of text.

@@ -418,7 +418,6 @@ impl HttpSession {
             }
             Outcome::Done(JobOutcome(Work::Answer(response))) => {
                 io.resume();
-                io.service.counters.note_unavailable(response.status.code());
                 self.respond(*response, io);
             }
             Outcome::Done(JobOutcome(Work::Piece(_) | Work::Delegated)) => {

@@ -5,7 +5,7 @@ use stilling_hub::{Door, Publication};
 use stilling_ring::Time;
 use stilling_wire::nats::PublishHead;
 
-use super::limits::{ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
+use super::limits::{ASSEMBLY_MAX, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
 use crate::http::HttpService;
 
 /// A message that comes in pieces.
@@ -18,12 +18,14 @@ pub(super) struct Assembly {
     body: Vec<u8>,
     /// The client may not publish it; its pieces are dropped.
     pub(super) is_refused: bool,
-    /// It has to be complete by then.
+    /// It has to be complete by then, and by the second at the latest.
     pub(super) until: Time,
+    end: Time,
 }
 
 impl Assembly {
     pub(super) fn new(head: &PublishHead<'_>, is_refused: bool, now: Time) -> Assembly {
+        let end = now.after(ASSEMBLY_TIMEOUT);
         Assembly {
             subject: head.subject.as_bytes().to_vec(),
             reply: head.reply.map_or_else(Vec::new, |reply| reply.as_bytes().to_vec()),
@@ -31,7 +33,8 @@ impl Assembly {
             size: head.size as usize,
             body: Vec::new(),
             is_refused,
-            until: now.after(ASSEMBLY_TIMEOUT),
+            until: end,
+            end,
         }
     }
 
@@ -68,6 +71,19 @@ impl Assembly {
             payload,
             ticket: None,
         }
+    }
+
+    /// Whether its time is over. One that has gone on without room has all of its time once there is room again.
+    pub(super) fn is_overdue(&mut self, token: Token, now: Time, service: &mut HttpService) -> bool {
+        if let Some(hub) = service.hub.as_deref_mut()
+            && now >= self.until
+            && hub.beyond == Some(token)
+            && hub.assembled <= ASSEMBLY_MAX
+        {
+            hub.beyond = None;
+            self.until = self.end;
+        }
+        now >= self.until
     }
 
     /// Takes its memory out of what the shard counts.

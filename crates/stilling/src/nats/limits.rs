@@ -32,7 +32,8 @@ pub(crate) const ASSEMBLY_MAX: usize = 64 * 1024 * 1024;
 /// doubles with what has come: who announces much and sends little holds little.
 pub(crate) const ASSEMBLY_STEP: usize = 64 * 1024;
 
-/// How long the one that goes on although there is no room may take. Then its connection is closed, and the next one goes on.
+/// How long the one that goes on although there is no room may take. If there is still no room then, its connection is closed,
+/// and the next one goes on.
 pub(crate) const ASSEMBLY_BEYOND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a message that comes in pieces may take. Then its connection is closed.

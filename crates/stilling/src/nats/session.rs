@@ -504,8 +504,9 @@ impl NatsSession {
             return self.finish_lingering(CloseReason::FirstByteTimeout, io);
         }
         // A peer that is not read because it does not read is judged by the write timeout.
-        if let Some(assembly) = self.assembly.as_deref().filter(|_| !io.is_held_back()) {
-            if now >= assembly.until {
+        let is_held_back = io.is_held_back();
+        if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_held_back) {
+            if assembly.is_overdue(self.token, now, io.service) {
                 self.say_error("Message Timeout", io);
                 return self.finish_lingering(CloseReason::BodyTimeout, io);
             }

@@ -202,22 +202,33 @@ fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
 
     let routes = Routes::new()
         .inline(Method::Get, "/inline", |_| Response::new(Status::ServiceUnavailable))
-        .worker(Method::Get, "/worker", |_| Response::new(Status::ServiceUnavailable));
+        .worker(Method::Get, "/worker", |_| Response::new(Status::ServiceUnavailable))
+        // The server answers 500 instead: the date is its own.
+        .inline(Method::Get, "/wrong", |_| {
+            Response::new(Status::ServiceUnavailable).with_header("Date", "today")
+        })
+        // The server answers 503 itself: it has no memory for this.
+        .inline(Method::Get, "/long", |_| {
+            Response::text("x".repeat(300_000)).with_status(Status::ServiceUnavailable)
+        });
     let config = ServeConfig {
         listen: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0))],
         driver,
         shards: 1,
         worker_threads: 1,
+        answers_held_max: 10_000,
         ..ServeConfig::default()
     };
     let server = Server::bind(config, routes).expect("a free port").start().expect("a thread");
-    for path in ["/inline", "/worker"] {
+    for (path, status, refused) in
+        [("/inline", 503, 0), ("/worker", 503, 0), ("/wrong", 500, 0), ("/long", 503, 1)]
+    {
         let mut client = TcpStream::connect(server.addresses()[0]).expect("the server listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         client.write_all(request.as_bytes()).expect("it is taken");
-        assert_eq!(read(client).0, 503);
+        assert_eq!((read(client).0, server.overview().refused()), (status, refused), "{path}");
     }
-    assert_eq!(server.end().expect("it ends well").refused(), 0);
+    server.end().expect("it ends well");
 }
 
 fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {

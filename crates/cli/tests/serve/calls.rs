@@ -65,14 +65,15 @@ fn an_io_thread_makes_no_blocking_call(driver: Driver) {
 
     let text = std::fs::read_to_string(&trace).expect("strace wrote its trace");
     let (mut waits, mut blocking, mut counts) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
+    // The process's first thread is an I/O thread. Other threads have its name until they have set their own.
+    let first = text.lines().next().and_then(number).expect("the trace begins with the first thread");
     for line in text.lines().take_while(|line| !line.contains("--- SIGTERM")) {
         let Some((thread, call, arguments)) = parts(line) else { continue };
         assert!(
             waits.len() < 2 || !call.starts_with("clone"),
             "a thread is started behind the start: {line}"
         );
-        // The first of them is the process's first thread.
-        if !(thread.starts_with("shard-") || thread == "stilling") {
+        if !(thread.starts_with("shard-") || number(line) == Some(first)) {
             continue;
         }
         if WAITS.contains(&call) {
@@ -97,6 +98,11 @@ fn an_io_thread_makes_no_blocking_call(driver: Driver) {
 /// A write of a counter to an eventfd blocks at a count of 2^64 - 2 only (eventfd(2)).
 fn is_eventfd(call: &str, arguments: &str) -> bool {
     call == "write" && arguments.contains("<anon_inode:[eventfd]>")
+}
+
+/// The thread's number in a line.
+fn number(line: &str) -> Option<u32> {
+    line.split_once('<')?.0.trim().parse().ok()
 }
 
 /// The thread's name, the call and its arguments of a line such as `7<shard-0> read(5<socket:[9]>, …`.

@@ -126,8 +126,7 @@ pub const LEFT_PER_TURN: usize = 256;
 /// as many in each turn for those that messages would have matched. Such subscriptions get nothing, but take time of each
 /// message to their subject until they are removed. A step is a subscription, or the comparison of its filter with 16 streams.
 ///
-/// A step takes about 1 µs, so the removal takes less than a tenth of the hub's thread, and messages to the same subjects pay for the
-/// rest. Without the pauses the thread would be busy without interruption, and whatever the kernel runs on the same core would
+/// A step takes about 1 µs, so the removal every millisecond takes less than a tenth of the hub's thread. Without the pauses the thread would be busy without interruption, and whatever the kernel runs on the same core would
 /// wait for a scheduling slice of several milliseconds.
 pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 64;
 

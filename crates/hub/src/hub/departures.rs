@@ -55,7 +55,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Removes subscriptions of clients that have left, with at most so many steps or a few more.
+    /// Removes subscriptions of clients that have left until so many steps are done; the last removal may exceed them.
     fn remove_left_subscriptions(&mut self, steps: usize) {
         let mut rest = steps;
         while rest > 0 && self.subscriptions.has_left() {
@@ -113,8 +113,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Has a new subscription pay for those of clients that have left: there are never many more of them than clients that are
-    /// there, however often clients come and go. Those for which it needs the room are removed at once.
+    /// Prepares for a new subscription: removes some of clients that have left, so that subscriptions cannot be made and left
+    /// faster than they are removed, and as many more as have to make room for this one.
     pub(super) fn make_subscription_room(&mut self, filter: &[u8]) {
         self.remove_left_subscriptions(LEFT_PER_SUBSCRIPTION);
         while self.subscriptions.waits_for_left(filter) {

@@ -18,8 +18,9 @@ pub(super) struct Assembly {
     body: Vec<u8>,
     /// The client may not publish it; its pieces are dropped.
     pub(super) is_refused: bool,
-    /// It has to be complete by then, and by the second at the latest.
+    /// When the connection is closed if the message is not complete: earlier than `end` while there is no room for it.
     pub(super) until: Time,
+    /// The same where there is room.
     end: Time,
 }
 

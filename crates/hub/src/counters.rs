@@ -45,6 +45,8 @@ pub struct Counters {
     pub offered: Figure,
     /// Steps in which the subscriptions and consumers of connections that have left were taken apart.
     pub left: Figure,
+    /// Times that a message would have matched a subscription of a connection that has left and that was not removed yet.
+    pub left_matches: Figure,
     /// Log lines that were dropped because the log was written too slowly; counted by the hub's runner.
     pub log_lines_dropped: Figure,
     losses: [[Figure; Loss::ALL.len()]; Door::ALL.len()],

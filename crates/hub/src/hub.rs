@@ -168,6 +168,8 @@ struct Work {
     offered: u64,
     /// Steps for clients that have left.
     left: u64,
+    /// Matches of messages with subscriptions of clients that have left.
+    left_matches: u64,
 }
 
 /// A durable batch, whose records and promises go out.
@@ -429,6 +431,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.consumers, self.consumers.len() as u64),
             (&counters.offered, self.work.offered),
             (&counters.left, self.work.left),
+            (&counters.left_matches, self.work.left_matches),
         ] {
             figure.set(value);
         }

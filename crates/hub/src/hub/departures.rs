@@ -1,11 +1,13 @@
 //! Clients that have left: what they had is removed some at a time, so that no turn of the hub is long because of them.
+//! Messages and new subscriptions pay for removals beyond that in proportion to their own work.
 //!
 //! ```text
 //!   Leave ─▶ at once:    no subscription of the client counts
 //!            each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
-//!                        LEFT_SUBSCRIPTIONS_PER_TURN subscriptions that messages would have matched
+//!                        LEFT_SUBSCRIPTIONS_PER_TURN subscriptions that messages would have matched, and one more
+//!                        for each LEFT_MATCHES_PER_STEP such matches
 //!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
-//!            each new subscription: LEFT_PER_SUBSCRIPTION subscriptions
+//!            each new subscription: one
 //! ```
 //!
 //! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
@@ -14,7 +16,7 @@
 use super::{Hub, Outlets, SteadyNanos};
 use crate::intake::Client;
 use crate::limits::{
-    LEFT_PER_SUBSCRIPTION, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN,
+    LEFT_MATCHES_PER_STEP, LEFT_PER_TURN, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN,
 };
 use crate::storage::Storage;
 
@@ -113,19 +115,26 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Prepares for a new subscription: removes some of clients that have left, so that subscriptions cannot be made and left
+    /// Prepares for a new subscription: removes one of a client that has left, so that subscriptions cannot be made and left
     /// faster than they are removed, and as many more as have to make room for this one.
     pub(super) fn make_subscription_room(&mut self, filter: &[u8]) {
-        self.remove_left_subscriptions(LEFT_PER_SUBSCRIPTION);
+        self.examine_left_subscription();
         while self.subscriptions.waits_for_left(filter) {
             self.examine_left_subscription();
         }
     }
 
-    /// Whether one more subscription of a client that has left may be removed in this turn because a message would match it.
-    #[inline]
-    pub(super) fn may_remove_match(&self) -> bool {
-        self.left_matches.len() < self.left_match_steps
+    /// Notes that the present message would have matched a subscription of a client that has left. It is removed behind the
+    /// message if the turn has steps for such; each [`LEFT_MATCHES_PER_STEP`] of them add a step, so that the time of these
+    /// matches is bounded for each subscription, however many messages a turn has.
+    pub(super) fn note_left_match(&mut self, id: u32) {
+        self.work.left_matches += 1;
+        if self.work.left_matches.is_multiple_of(LEFT_MATCHES_PER_STEP) {
+            self.left_match_steps += 1;
+        }
+        if self.left_matches.len() < self.left_match_steps {
+            self.left_matches.push(id);
+        }
     }
 
     /// Removes the subscriptions of clients that have left which a message would have matched, so that the next message to its

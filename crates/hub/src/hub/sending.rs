@@ -87,9 +87,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         members.clear();
         for &id in found.iter().filter(|&&id| id < STREAMS) {
             let Some(subscription) = self.subscriptions.get(id) else {
-                if self.may_remove_match() {
-                    self.left_matches.push(id);
-                }
+                self.note_left_match(id);
                 continue;
             };
             if silent == Some(subscription.client) {

@@ -69,6 +69,12 @@ impl Rig {
         self.run_until(self.network.now());
     }
 
+    /// Sends more of a client's message, which the server reads.
+    fn go_on(&mut self, client: usize, sent: usize) {
+        self.clients[client].wire.bytes(&vec![b'x'; sent]);
+        self.run_until(self.network.now());
+    }
+
     fn run_until(&mut self, until: Time) {
         let mut turns = 0;
         loop {
@@ -146,4 +152,22 @@ fn messages_that_have_waited_for_room_have_their_minute() {
     rig.clients[0].wire.hang_up();
     rig.run_until(second(70));
     assert_eq!(rig.timeouts()[4..], [60, 60].map(Some));
+}
+
+/// Row 0.8: a message that had room again in between may go on for another five seconds when there is none any more.
+#[test]
+fn a_message_that_loses_its_room_again_has_another_five_seconds() {
+    let mut rig = Rig::new();
+    (0..4).for_each(|_| rig.begin(MORE_THAN_HALF));
+    rig.begin(1000);
+    rig.run_until(second(1));
+    rig.clients[0].wire.hang_up();
+    rig.run_until(second(2));
+    rig.go_on(4, 1000);
+    // Memory is doubled: these take 15 of the 16 MiB that are there again.
+    [7 << 20, 3 << 20, 3 << 19, 3 << 18].into_iter().for_each(|sent| rig.begin(sent));
+    rig.run_until(second(4));
+    rig.go_on(4, 2 << 20);
+    rig.run_until(second(70));
+    assert_eq!(rig.timeouts()[4], Some(9));
 }

@@ -7,6 +7,7 @@ use stilling_wire::nats::PublishHead;
 
 use super::limits::{ASSEMBLY_MAX, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
 use crate::http::HttpService;
+use crate::hub::HubDesk;
 
 /// A message that comes in pieces.
 #[derive(Debug)]
@@ -74,15 +75,23 @@ impl Assembly {
         }
     }
 
-    /// Whether its time is over. One that has gone on without room has all of its time once there is room again.
+    /// Gives a message that has gone on without room all of its time if there is room for `growth` more bytes again.
+    /// Returns whether it had none before.
+    pub(super) fn regain_time(&mut self, token: Token, growth: usize, hub: &mut HubDesk) -> bool {
+        let regains = hub.beyond == Some(token) && hub.assembled + growth <= ASSEMBLY_MAX;
+        if regains {
+            hub.beyond = None;
+            self.until = self.end;
+        }
+        regains
+    }
+
+    /// Whether its time is over.
     pub(super) fn is_overdue(&mut self, token: Token, now: Time, service: &mut HttpService) -> bool {
         if let Some(hub) = service.hub.as_deref_mut()
             && now >= self.until
-            && hub.beyond == Some(token)
-            && hub.assembled <= ASSEMBLY_MAX
         {
-            hub.beyond = None;
-            self.until = self.end;
+            self.regain_time(token, 0, hub);
         }
         now >= self.until
     }

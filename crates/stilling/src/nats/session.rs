@@ -178,6 +178,11 @@ impl NatsSession {
         }
         let Some(assembly) = self.assembly.as_deref_mut() else { return true };
         let growth = assembly.growth();
+        if assembly.regain_time(token, growth, hub) {
+            let until = assembly.until;
+            self.look_at(until, io);
+            return true;
+        }
         if growth == 0 || hub.assembled + growth <= ASSEMBLY_MAX || hub.beyond == Some(token) {
             return true;
         }

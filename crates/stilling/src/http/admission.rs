@@ -247,6 +247,11 @@ mod tests {
     }
 
     #[test]
+    fn an_objection_of_the_server_counts_as_a_refusal() {
+        assert!(Response::from(Objection::new(Status::ServiceUnavailable, "no room")).is_refusal);
+    }
+
+    #[test]
     fn only_pages_of_the_same_host_and_port_may_publish() {
         for (fields, expected) in [
             ("", true),

@@ -87,8 +87,17 @@ impl World {
         app.processes.slots = slots;
         let listen = vec!["127.0.0.1:0".parse().expect("an address")];
         let capacity = CLIENTS_MAX;
-        let mut config =
-            ServeConfig { listen, shards: 1, capacity, driver, app: Some(app), ..ServeConfig::default() };
+        // Nothing is shed because of the time that a test takes.
+        let queue_target = None;
+        let mut config = ServeConfig {
+            listen,
+            shards: 1,
+            capacity,
+            driver,
+            app: Some(app),
+            queue_target,
+            ..ServeConfig::default()
+        };
         configure(&mut config);
         let server = Server::bind(config, Routes::new()).and_then(Server::start).expect("it starts");
         let app = server.overview().app.as_ref().expect("there is one");

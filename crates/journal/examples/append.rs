@@ -3,8 +3,8 @@
 //!     cargo run --release -p stilling-journal --example append -- [DIRECTORY [MEBIBYTES [ROUNDS]]]
 //!
 //! Prints a table in Markdown, for each way of writing the records per second and CPU seconds per million records, how long it takes to open
-//! the stream again and how fast it is read then: the median of the rounds. The ways take turns, so
-//! that a busy machine is busy for all of them.
+//! the stream again and how fast it is read then: the median of the rounds, with the least and the greatest. The ways
+//! take turns, so that a busy machine is busy for all of them.
 #![allow(clippy::print_stdout)]
 
 use std::error::Error;
@@ -54,17 +54,14 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         for ((way, ..), figures) in ways.iter().zip(&mut figures) {
-            let median = |pick: fn(&Figures) -> f64| {
-                let mut all: Vec<f64> = figures.iter().map(pick).collect();
-                all.sort_by(f64::total_cmp);
-                all[all.len() / 2]
-            };
+            let spread =
+                |pick: fn(&Figures) -> f64, places: usize| spread(figures.iter().map(pick).collect(), places);
             println!(
-                "| {way} | {group} | {:.0} | {:.2} | {:.1} | {:.0} |",
-                median(|figures| figures.appended),
-                median(|figures| figures.cpu),
-                median(|figures| figures.open_ms),
-                median(|figures| figures.read),
+                "| {way} | {group} | {} | {} | {} | {} |",
+                spread(|figures| figures.appended, 0),
+                spread(|figures| figures.cpu, 2),
+                spread(|figures| figures.open_ms, 1),
+                spread(|figures| figures.read, 0),
             );
         }
     }
@@ -73,12 +70,20 @@ fn main() -> Result<(), Box<dyn Error>> {
         figures.push(measure_thread(disk.directory("stream")?, mebibytes << 20)?);
         std::fs::remove_dir_all(scratch.path().join("stream"))?;
     }
-    figures.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let (appended, cpu) = figures[figures.len() / 2];
+    let (appended, cpu): (Vec<f64>, Vec<f64>) = figures.into_iter().unzip();
     println!(
-        "\nThrough the journal's thread, {WINDOW} records unacknowledged: {appended:.0} records/s, {cpu:.2} CPU s per million."
+        "\nThrough the journal's thread, {WINDOW} records unacknowledged: {} records/s, {} CPU s per million.",
+        spread(appended, 0),
+        spread(cpu, 2)
     );
     Ok(())
+}
+
+/// The median with the least and the greatest, of at least one value.
+fn spread(mut values: Vec<f64>, places: usize) -> String {
+    values.sort_by(f64::total_cmp);
+    let (median, last) = (values[values.len() / 2], values[values.len() - 1]);
+    format!("{median:.places$} ({:.places$} – {last:.places$})", values[0])
 }
 
 /// Records per second and CPU seconds per million, of a writer that hands over what there is and never has more than

@@ -67,7 +67,9 @@ impl Bench {
 }
 
 fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
-    let all = |of: &dyn Fn(&Report) -> f64| figures::median(runs.iter().map(of).collect());
+    let spread = |of: &dyn Fn(&Report) -> f64, show: fn(f64) -> String| {
+        figures::spread(&runs.iter().map(of).collect::<Vec<_>>(), show)
+    };
     let step = |report: &Report| report.steps[at].clone();
     let again = if at + 1 == MULTIPLES.len() {
         overload::recovery(runs, at).map_or_else(|| "not".to_owned(), |seconds| format!("{seconds:.1}"))
@@ -77,12 +79,12 @@ fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
     vec![
         name.to_owned(),
         format!("{} ×", MULTIPLES[at]),
-        figures::thousands(all(&|report| step(report).rate)),
-        figures::thousands(all(&|report| step(report).requests as f64 / step(report).span_s)),
-        figures::thousands(all(&|report| step(report).goodput_per_s)),
-        figures::two_places(all(&|report| step(report).latency.p50_us / 1e3)),
-        figures::two_places(all(&|report| step(report).latency.p99_us / 1e3)),
-        figures::thousands(all(&|report| (step(report).failed + step(report).shed) as f64)),
+        spread(&|report| step(report).rate, figures::thousands),
+        spread(&|report| step(report).requests as f64 / step(report).span_s, figures::thousands),
+        spread(&|report| step(report).goodput_per_s, figures::thousands),
+        spread(&|report| step(report).latency.p50_us / 1e3, figures::two_places),
+        spread(&|report| step(report).latency.p99_us / 1e3, figures::two_places),
+        spread(&|report| (step(report).failed + step(report).shed) as f64, figures::thousands),
         again,
     ]
 }

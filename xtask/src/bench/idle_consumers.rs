@@ -15,7 +15,7 @@ use clap::Args;
 
 use super::collect::{Keeps, Peer, Place, tools};
 use super::fairness::Connection;
-use super::figures::{Section, two_places};
+use super::figures::{Section, spread, two_places};
 use super::page::{PAGE, with_section};
 use super::{isolation, machine};
 use crate::steps::{cargo, run, shown};
@@ -43,6 +43,9 @@ pub(super) struct Arguments {
     /// Seconds of silence; at least twice as long as all clients take to start
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(SECONDS_MIN..=3600))]
     seconds: u64,
+    /// Silences, one after the other, each with new servers and clients
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
     /// Write the section into docs/benchmarks.md
     #[arg(long)]
     write: bool,
@@ -165,9 +168,10 @@ impl Drop for Waiting {
     }
 }
 
-/// What came to the clients of one server, in the order of [`Client::ALL`].
+/// What came to the clients of one server.
 struct Column {
     peer: Peer,
+    /// Of each client in the order of [`Client::ALL`], the deliveries of all rounds.
     deliveries: Vec<Vec<Delivery>>,
 }
 
@@ -178,8 +182,11 @@ impl Arguments {
         }
         isolation::enter()?;
         let (_guard, place) = Place::find()?;
-        let columns = self.measure(&place)?;
-        let (table, misses) = table(&columns);
+        let mut columns = PEERS.map(|peer| Column { peer, deliveries: vec![Vec::new(); Client::ALL.len()] });
+        for round in 0..self.rounds {
+            self.measure(&place, round, &mut columns)?;
+        }
+        let (table, misses) = table(&columns, self.rounds as usize);
         let section = Section { title: TITLE.to_owned(), words: self.words(&place), table }.text();
         println!("\n{section}");
         if self.write {
@@ -192,14 +199,15 @@ impl Arguments {
         Ok(())
     }
 
-    fn measure(&self, place: &Place) -> Outcome<Vec<Column>> {
+    /// Adds one round to the columns.
+    fn measure(&self, place: &Place, round: u32, columns: &mut [Column]) -> Outcome {
         let mut running = Vec::new();
         let mut first_waits = None;
-        for peer in PEERS {
-            let folder = place.folder.join(peer.name());
+        for Column { peer, .. } in &*columns {
+            let folder = place.folder.join(format!("{}-{round}", peer.name()));
             fs::create_dir_all(&folder)?;
             let server = peer.start(place, &folder, Keeps::Disk)?.server;
-            if peer == Peer::JetStream {
+            if *peer == Peer::JetStream {
                 make_stream(server.address)?;
             }
             let mut clients = Vec::new();
@@ -210,16 +218,17 @@ impl Arguments {
                     .push(waiting.map_err(|error| format!("{}, {}: {error}", peer.name(), client.name()))?);
                 first_waits.get_or_insert_with(Instant::now);
             }
-            running.push((peer, server, clients));
+            running.push((server, clients));
         }
         let starts = first_waits.map_or(Duration::ZERO, |first| first.elapsed());
         check_common_silence(Duration::from_secs(self.seconds), starts)?;
-        println!("{} clients wait {} s", PEERS.len() * Client::ALL.len(), self.seconds);
-        let ended = running.into_iter().map(|(peer, _server, clients)| Column {
-            peer,
-            deliveries: clients.into_iter().map(Waiting::deliveries).collect(),
-        });
-        Ok(ended.collect())
+        println!("round {round}: {} clients wait {} s", PEERS.len() * Client::ALL.len(), self.seconds);
+        for (column, (_server, clients)) in columns.iter_mut().zip(running) {
+            for (all, client) in column.deliveries.iter_mut().zip(clients) {
+                all.extend(client.deliveries());
+            }
+        }
+        Ok(())
     }
 
     fn words(&self, place: &Place) -> String {
@@ -233,11 +242,13 @@ impl Arguments {
              to its delivery by an ordered consumer with the client's default options; heartbeats come meanwhile. Each client \
              is a process that publishes and receives, all wait at the same time, and each consumer has received a message \
              before the silence. The target is less than {max} ms, from the consumer that there was before the silence. *{control}* \
-             is the control, {}; Stilling is run as {}. \
-             `cargo xtask bench idle-consumers --seconds {seconds} --write` writes this section.\n\n{lines}",
+             is the control, {}; Stilling is run as {}. A cell has the median over the rounds and, in brackets, the least and \
+             the greatest. \
+             `cargo xtask bench idle-consumers --seconds {seconds} --rounds {rounds} --write` writes this section.\n\n{lines}",
             Peer::JetStream.words(),
             Peer::StillingUring.words(),
             seconds = self.seconds,
+            rounds = self.rounds,
             max = DELAY_MAX.as_millis(),
             control = Peer::JetStream.name(),
         )
@@ -297,8 +308,8 @@ fn versions() -> Vec<String> {
     )]
 }
 
-/// The table, and how many consumers have missed the target; the control has none.
-fn table(columns: &[Column]) -> (Vec<Vec<String>>, usize) {
+/// The table of so many rounds, and how many consumers have missed the target; the control has none.
+fn table(columns: &[Column], rounds: usize) -> (Vec<Vec<String>>, usize) {
     let servers = columns.iter().map(|column| column.peer.name());
     let mut table = vec![["client", "consumer"].into_iter().chain(servers).map(str::to_owned).collect()];
     let mut misses = 0;
@@ -306,12 +317,12 @@ fn table(columns: &[Column]) -> (Vec<Vec<String>>, usize) {
         for kind in client.kinds() {
             let mut row = vec![client.name().to_owned(), (*kind).to_owned()];
             for Column { peer, deliveries } in columns {
-                let delivery = deliveries[at].iter().find(|delivery| delivery.kind == *kind);
-                let is_met =
-                    delivery.is_some_and(|delivery| delivery.delay < DELAY_MAX && !delivery.is_reset);
+                let all: Vec<_> = deliveries[at].iter().filter(|delivery| delivery.kind == *kind).collect();
+                let is_met = all.len() == rounds
+                    && all.iter().all(|delivery| delivery.delay < DELAY_MAX && !delivery.is_reset);
                 let is_miss = !is_met && *peer != Peer::JetStream;
                 misses += usize::from(is_miss);
-                row.push(format!("{}{}", cell(delivery), if is_miss { " **missed**" } else { "" }));
+                row.push(format!("{}{}", cell(&all, rounds), if is_miss { " **missed**" } else { "" }));
             }
             table.push(row);
         }
@@ -319,10 +330,19 @@ fn table(columns: &[Column]) -> (Vec<Vec<String>>, usize) {
     (table, misses)
 }
 
-fn cell(delivery: Option<&Delivery>) -> String {
-    let Some(Delivery { delay, is_reset, .. }) = delivery else { return "not delivered".to_owned() };
-    let reset = if *is_reset { ", consumer reset" } else { "" };
-    format!("{}{reset}", two_places(delay.as_secs_f64() * 1e3))
+fn cell(deliveries: &[&Delivery], rounds: usize) -> String {
+    if deliveries.is_empty() {
+        return "not delivered".to_owned();
+    }
+    let delays: Vec<_> = deliveries.iter().map(|delivery| delivery.delay.as_secs_f64() * 1e3).collect();
+    let mut cell = spread(&delays, two_places);
+    if deliveries.len() < rounds {
+        cell += &format!(", {} of {rounds} not delivered", rounds - deliveries.len());
+    }
+    if deliveries.iter().any(|delivery| delivery.is_reset) {
+        cell += ", consumer reset";
+    }
+    cell
 }
 
 #[cfg(test)]
@@ -350,10 +370,26 @@ mod tests {
             (Some("push 900 reset"), "0.90, consumer reset **missed**"),
             (None, "not delivered **missed**"),
         ] {
-            let (rows, misses) = table(&[column(Peer::StillingPoll, line), column(Peer::JetStream, None)]);
+            let (rows, misses) = table(&[column(Peer::StillingPoll, line), column(Peer::JetStream, None)], 1);
             assert_eq!(rows[1], ["nats.py", "push", shown, "not delivered"]);
             assert_eq!(misses, usize::from(shown.contains("missed")), "{rows:?}");
             assert_eq!(rows[2..].iter().filter(|row| row[2] == "1.50").count(), 6, "{rows:?}");
+        }
+    }
+
+    #[test]
+    fn every_round_has_to_deliver_in_time() {
+        let deliveries =
+            |lines: &[&str]| lines.iter().filter_map(|line| Delivery::parse(line)).collect::<Vec<_>>();
+        for (lines, shown) in [
+            (&["push 1000 kept", "push 3000 kept", "push 2000 kept"][..], "2.00 (1.00 – 3.00)"),
+            (&["push 1000 kept", "push 3000 kept"], "2.00 (1.00 – 3.00), 1 of 3 not delivered **missed**"),
+            (&["push 1000 kept", "push 200000 kept", "push 2000 kept"], "2.00 (1.00 – 200.00) **missed**"),
+        ] {
+            let mut column = column(Peer::StillingUring, None);
+            column.deliveries[0] = deliveries(lines);
+            let (rows, _) = table(&[column], 3);
+            assert_eq!(rows[1][2], shown);
         }
     }
 

@@ -50,7 +50,7 @@ impl Arguments {
              into a file that grows as it is written or whose segment was zeroed ahead. CPU is the process's, user and system; \
              what the kernel writes back later on its own is nobody's. Opening is that of a start after a crash. \
              `cargo xtask bench journal --rounds {rounds}{quick} --write` writes this section; a cell is the median of \
-             the rounds, {mebibytes} MiB each.\n\n{lines}\n{}",
+             the rounds and, in brackets, the least and the greatest, {mebibytes} MiB each.\n\n{lines}\n{}",
             String::from_utf8_lossy(&output.stdout)
         );
         println!("\n{text}");

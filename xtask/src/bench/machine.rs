@@ -4,6 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use super::isolation;
+use super::page::PAGE;
 use crate::tree;
 
 /// The lines that stand above all figures.
@@ -58,7 +59,9 @@ fn commit() -> String {
         let output = Command::new("git").arg("-C").arg(tree::root()).args(arguments).output();
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     };
-    let changed = if git(&["status", "--porcelain"]).is_empty() { "" } else { ", with changes" };
+    // The page itself is what the benchmarks write, so that one commit can have several runs.
+    let is_changed = !git(&["status", "--porcelain", "--", ".", &format!(":!{PAGE}")]).is_empty();
+    let changed = if is_changed { ", with changes" } else { "" };
     format!("{}{changed}", git(&["rev-parse", "--short", "HEAD"]))
 }
 

@@ -331,8 +331,11 @@ impl Bench {
     fn judge(&self, title: &str, series: &[Series], cpu_factor_max: Option<f64>) {
         let p99 = |sample: &Sample| sample.p99_ms;
         let cpu = |sample: &Sample| Some(sample.cpu_s);
-        if let Some(ratio) = figures::ratio(series, "stilling uring", "nginx", p99) {
-            self.aim(Target::at_most(format!("p99, uring ÷ nginx: {title}"), 1.0, Some(ratio), "×"));
+        for driver in [Driver::Uring, Driver::Poll] {
+            if let Some(ratio) = figures::ratio(series, driver.name(), "nginx", p99) {
+                let what = format!("p99, {} ÷ nginx: {title}", driver.option());
+                self.aim(Target::at_most(what, 1.0, Some(ratio), "×"));
+            }
         }
         if let Some(bound) = cpu_factor_max {
             let ratio = figures::ratio(series, "stilling uring", "nginx", cpu);

@@ -183,18 +183,20 @@ pub(super) fn best(report: &Report) -> f64 {
 /// The figures of one step over all runs; none for the ways back, which stand with the load before them.
 fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
     let all = |of: &dyn Fn(&Report, &StepFigures) -> f64| {
-        figures::median(runs.iter().map(|run| of(run, &run.steps[at])).collect())
+        runs.iter().map(|run| of(run, &run.steps[at])).collect::<Vec<f64>>()
     };
     if at > 0 && at.is_multiple_of(2) {
         return None;
     }
     let multiple = if at == 0 { NORMAL } else { MULTIPLES[at / 2] };
-    let milliseconds = |of: fn(&StepFigures) -> f64| figures::two_places(all(&|_, step| of(step)) / 1e3);
+    let milliseconds =
+        |of: fn(&StepFigures) -> f64| figures::spread(&all(&|_, step| of(step) / 1e3), figures::two_places);
     let part = |of: fn(&StepFigures) -> u64| {
-        format!("{:.1} %", 100.0 * all(&|_, step| of(step) as f64 / step.due.max(1) as f64))
+        let parts = all(&|_, step| of(step) as f64 / step.due.max(1) as f64);
+        figures::spread(&parts, |part| format!("{:.1} %", 100.0 * part))
     };
-    let refused = all(&|_, step| step.shed as f64);
-    let answered = all(&|_, step| step.ok as f64) > 0.0;
+    let refused = figures::median(all(&|_, step| step.shed as f64));
+    let answered = figures::median(all(&|_, step| step.ok as f64)) > 0.0;
     let latency = |of: fn(&StepFigures) -> f64| if answered { milliseconds(of) } else { figures::unknown() };
     let again = if at == 0 {
         String::new()
@@ -207,9 +209,11 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
     Some(vec![
         name.to_owned(),
         format!("{multiple} ×"),
-        figures::thousands(all(&|_, step| step.rate)),
-        figures::thousands(all(&|_, step| step.goodput_per_s)),
-        format!("{:.0} %", 100.0 * all(&|run, step| step.goodput_per_s / best(run).max(1.0))),
+        figures::spread(&all(&|_, step| step.rate), figures::thousands),
+        figures::spread(&all(&|_, step| step.goodput_per_s), figures::thousands),
+        figures::spread(&all(&|run, step| step.goodput_per_s / best(run).max(1.0)), |part| {
+            format!("{:.0} %", 100.0 * part)
+        }),
         latency(|step| step.latency.p50_us),
         latency(|step| step.latency.p99_us),
         latency(|step| step.latency.p999_us),

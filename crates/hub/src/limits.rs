@@ -124,12 +124,14 @@ pub const LEFT_PER_TURN: usize = 256;
 
 /// Steps in which the hub removes subscriptions of clients that have left, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
 /// as many in each turn for those that messages would have matched. Such subscriptions get nothing, but take time of each
-/// message to their subject until they are removed. A new subscription removes one, too. A step is a subscription, or the comparison of its filter with 16 streams.
+/// message to their subject until they are removed. A new subscription removes one, too. A step is a subscription, or the
+/// comparison of its filter with 16 streams.
 ///
-/// A step takes about 1 µs, so the removal every millisecond takes less than a tenth of the hub's thread. Without the pauses the
-/// thread would be busy without interruption, and whatever the kernel runs on the same core would wait for a scheduling slice
-/// of several milliseconds.
-pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 64;
+/// A step takes 1 to 2 µs, as its memory is cold, so a message that arrives during the removal waits for some 25 µs, and the
+/// removal every millisecond takes less than a thirtieth of the hub's thread. Without the pauses the thread would be busy
+/// without interruption, and whatever the kernel runs on the same core would wait for a scheduling slice of several
+/// milliseconds.
+pub const LEFT_SUBSCRIPTIONS_PER_TURN: usize = 16;
 
 /// Matches of messages with such subscriptions that allow one more step in a turn. A match takes some nanoseconds, so the removal
 /// takes about as long as the matches that allow it, and a subscription that was left is met at most about so many times.

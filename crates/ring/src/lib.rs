@@ -2,9 +2,11 @@
 //!
 //! Shards own everything they touch, so the few places where two threads meet are all in this crate: a bounded
 //! queue between exactly two threads ([`mailbox`]), the way to wake the one consumer that sleeps in its own
-//! event loop ([`Wake`]), the way to wake one of many idle workers ([`EventCount`]), a closure that travels
-//! through a queue without an allocation ([`InlineFn`]), and the clock ([`Clock`]). Every mechanism is written
-//! over [`sync`], so that the loom models in `tests/loom.rs` check the very code that ships.
+//! event loop ([`Wake`]), the way to wake one of many idle workers ([`EventCount`]), memory that one thread fills and
+//! others read ([`BlockWriter`], [`SharedBlock`]), a closure that travels through a queue without an allocation
+//! ([`InlineFn`]), and the clock ([`Clock`]). Every mechanism is written over [`sync`], so that the loom models in
+//! `tests/loom.rs` check the very code that ships. Beside them, because all crates can see this one: the generator of
+//! pseudo-random numbers ([`SplitMix64`]).
 //!
 //! A consumer sleeps without losing a wake by announcing itself first and looking once more afterwards:
 //!
@@ -45,16 +47,20 @@
 //! producer.join().unwrap();
 //! ```
 
+mod block;
 mod event_count;
 mod inline_fn;
 mod mailbox;
 pub mod planted;
+mod random;
 pub mod sync;
 mod time;
 mod wake;
 
+pub use block::{BlockWriter, SharedBlock};
 pub use event_count::{EventCount, Ticket};
 pub use inline_fn::{CAPTURE_ALIGN_MAX, CAPTURE_SIZE_MAX, InlineFn};
 pub use mailbox::{CAPACITY_MAX, Full, Receiver, Sender, Vacancy, mailbox};
+pub use random::SplitMix64;
 pub use time::{Clock, ManualTime, Time};
 pub use wake::Wake;

@@ -11,6 +11,10 @@
 //! | `lost job` | worker pool | a worker takes a job and forgets it |
 //! | `double answer` | worker pool | a worker's result is handed in twice |
 //! | `lost unread` | a shard's detach | what a leaving connection had not consumed stays behind |
+//! | `early reuse` | shared blocks | a block is filled anew although a part of it is still referenced |
+//! | `early block release` | a turn's output | a block is released for the next one before its range has been sent |
+//! | `previous peer` | a turn's output | a datagram goes to the peer of the one before |
+//! | `range sent twice` | a shard | what is kept of a short send begins with the piece in which it stopped |
 //! | `stale generation` | simulated driver | a completion reaches the next tenant of its slot |
 //! | `lost completion` | simulated driver | a completion is never told |
 //! | `double-freed buffer` | simulated driver | a receive buffer is free twice |

@@ -19,6 +19,8 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicU64 as Statistic;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 use crate::planted;
 use crate::sync::{AtomicBool, Ordering, fence};
@@ -36,6 +38,13 @@ impl Wake {
     /// the coming sleep end at once (eventfd and `Thread::unpark` both do).
     pub fn new(action: impl Fn() + Send + Sync + 'static) -> Wake {
         Wake { parked: AtomicBool::new(false), needed: Statistic::new(0), action: Box::new(action) }
+    }
+
+    /// A wake that unparks the thread in `thread`. Until the thread is known it does not sleep, and nothing is done.
+    #[must_use]
+    pub fn of_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
+        let thread = Arc::clone(thread);
+        Wake::new(move || thread.get().into_iter().for_each(Thread::unpark))
     }
 
     /// Consumer: announces that it is about to sleep. It then looks into all its mailboxes once more, sleeps
@@ -87,7 +96,6 @@ impl fmt::Debug for Wake {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
 
     fn counted() -> (Wake, Arc<AtomicUsize>) {

@@ -7,7 +7,7 @@
 
 use loom::thread;
 use stilling_ring::sync::{Arc, AtomicU32, Condvar, Mutex, Ordering};
-use stilling_ring::{EventCount, Receiver, Wake, mailbox};
+use stilling_ring::{BlockWriter, EventCount, Receiver, SharedBlock, Wake, mailbox};
 
 fn model(preemptions: usize, scenario: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
@@ -280,5 +280,37 @@ fn an_event_count_tells_all() {
         for sleeper in sleepers {
             sleeper.join().unwrap();
         }
+    });
+}
+
+/// A reader sees what was committed when its reference was made, whatever the writer does meanwhile, and a block is filled anew
+/// only behind its last reader.
+#[test]
+fn a_shared_block_is_not_written_where_it_is_read() {
+    model(3, || {
+        let (mut sender, mut receiver) = mailbox::<(SharedBlock, usize)>(2);
+        let reader = thread::spawn(move || {
+            let mut seen = 0;
+            while seen < 2 {
+                match receiver.pop() {
+                    Some((block, at)) => {
+                        assert_eq!(block.bytes(at..at + 2), [at as u8; 2]);
+                        seen += 1;
+                    }
+                    None => thread::yield_now(),
+                }
+            }
+        });
+        let mut writer = BlockWriter::new(4);
+        for at in [0_u8, 2] {
+            writer.append(&[at; 2]).unwrap();
+            sender.push((writer.share(), at.into())).unwrap();
+            sender.publish();
+        }
+        if writer.renew() {
+            writer.append(&[9; 4]).unwrap();
+        }
+        reader.join().unwrap();
+        assert!(writer.renew());
     });
 }

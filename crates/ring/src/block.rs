@@ -1,0 +1,286 @@
+//! Memory that one thread fills and others read: bytes are received into a block once, and what travels between threads is
+//! references to parts of it.
+//!
+//! ```text
+//!   block  │ committed by the writer                 │ spare: the writer's alone │
+//!            ▲ reference: 0..4096   ▲ reference: 5000..9096
+//! ```
+//!
+//! A block is append-only: the writer shares what it has committed and goes on filling the rest. Committed bytes never change
+//! while a [`SharedBlock`] exists. When the last one is dropped the writer may [begin anew](BlockWriter::renew).
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use crate::sync::Arc;
+#[cfg(loom)]
+use crate::sync::UnsafeCell;
+
+/// The bytes of a block.
+struct Memory {
+    /// Of a `Box<[u8]>` with `size` bytes.
+    start: NonNull<u8>,
+    size: usize,
+    /// What the model checker sees of accesses, one for each byte.
+    #[cfg(loom)]
+    accesses: Box<[UnsafeCell<()>]>,
+}
+
+// SAFETY: the bytes are plain memory that belongs to this struct alone.
+unsafe impl Send for Memory {}
+// SAFETY: the writer writes only to bytes that are not committed, `SharedBlock` reads only bytes that were committed before it
+// was made, and whatever carries a `SharedBlock` to another thread orders the two.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(size: usize) -> Memory {
+        // Zeroed memory comes from the system untouched, so that a block becomes resident as it is filled.
+        let bytes = Box::into_raw(vec![0_u8; size].into_boxed_slice());
+        let start = NonNull::new(bytes.cast::<u8>()).expect("a box is not null");
+        Memory {
+            start,
+            size,
+            #[cfg(loom)]
+            accesses: (0..size).map(|_| UnsafeCell::new(())).collect(),
+        }
+    }
+
+    /// # Safety
+    /// `range` lies within the block, and nothing writes to it while the result is used.
+    unsafe fn read(&self, range: Range<usize>) -> &[u8] {
+        debug_assert!(range.start <= range.end && range.end <= self.size);
+        #[cfg(loom)]
+        self.accesses[range.clone()].iter().for_each(|access| access.with(|_| ()));
+        // SAFETY: the caller's promise; the memory is initialised and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// # Safety
+    /// `range` lies within the block, and nothing else reads or writes it while the result is used.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
+    unsafe fn write(&self, range: Range<usize>) -> &mut [u8] {
+        debug_assert!(range.start <= range.end && range.end <= self.size);
+        #[cfg(loom)]
+        self.accesses[range.clone()].iter().for_each(|access| access.with_mut(|_| ()));
+        // SAFETY: the caller's promise; the memory is initialised and lives as long as `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len()) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let bytes = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.size);
+        // SAFETY: `new` took the memory out of a box of that size, and this is the last use.
+        drop(unsafe { Box::from_raw(bytes) });
+    }
+}
+
+/// The one writer of a block.
+pub struct BlockWriter {
+    memory: Arc<Memory>,
+    committed: usize,
+}
+
+/// The committed part of a block, kept as long as this exists. Clones are the same.
+#[derive(Clone)]
+pub struct SharedBlock {
+    memory: Arc<Memory>,
+    committed: usize,
+}
+
+impl BlockWriter {
+    /// A block of so many bytes, nothing of which is committed.
+    #[must_use]
+    pub fn new(size: usize) -> BlockWriter {
+        BlockWriter { memory: Arc::new(Memory::new(size)), committed: 0 }
+    }
+
+    /// Bytes that are committed.
+    #[must_use]
+    pub fn committed(&self) -> usize {
+        self.committed
+    }
+
+    /// Bytes behind those that are committed.
+    #[must_use]
+    pub fn spare_len(&self) -> usize {
+        self.memory.size - self.committed
+    }
+
+    /// The memory behind what is committed, to be filled and then [committed](Self::commit).
+    pub fn spare(&mut self) -> &mut [u8] {
+        // SAFETY: references see committed bytes only, and `&mut self` says that no other slice of this writer is in use.
+        unsafe { self.memory.write(self.committed..self.memory.size) }
+    }
+
+    /// Commits the next `count` bytes.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn commit(&mut self, count: usize) {
+        assert!(count <= self.spare_len(), "{count} bytes of {} are committed", self.spare_len());
+        self.committed += count;
+    }
+
+    /// Appends a copy of `bytes` and commits it. Returns where it lies; none if there is no room.
+    pub fn append(&mut self, bytes: &[u8]) -> Option<Range<usize>> {
+        let start = self.committed;
+        self.spare().get_mut(..bytes.len())?.copy_from_slice(bytes);
+        self.commit(bytes.len());
+        Some(start..self.committed)
+    }
+
+    /// Committed bytes.
+    ///
+    /// # Panics
+    /// If `range` is not committed.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.committed, "{range:?} is not committed");
+        // SAFETY: it is committed, so nothing writes to it before `renew`, which needs `&mut self`.
+        unsafe { self.memory.read(range) }
+    }
+
+    /// Where `bytes` lie, if they are committed bytes of this block.
+    #[must_use]
+    pub fn position(&self, bytes: &[u8]) -> Option<Range<usize>> {
+        let start = (bytes.as_ptr() as usize).checked_sub(self.memory.start.as_ptr() as usize)?;
+        let end = start.checked_add(bytes.len())?;
+        (end <= self.committed).then_some(start..end)
+    }
+
+    /// A reference to what is committed now.
+    #[must_use]
+    pub fn share(&self) -> SharedBlock {
+        SharedBlock { memory: Arc::clone(&self.memory), committed: self.committed }
+    }
+
+    /// Begins anew with nothing committed. False, and nothing happens, while a reference exists.
+    pub fn renew(&mut self) -> bool {
+        // Synchronises with the drop of the last reference.
+        let may_begin = Arc::get_mut(&mut self.memory).is_some() || crate::planted!("early reuse");
+        if may_begin {
+            self.committed = 0;
+        }
+        may_begin
+    }
+}
+
+impl SharedBlock {
+    /// Bytes of the block.
+    ///
+    /// # Panics
+    /// If `range` was not committed when the reference was made.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(range.start <= range.end && range.end <= self.committed, "{range:?} is not committed");
+        // SAFETY: it was committed before this reference was made, and the writer does not begin anew while it exists.
+        unsafe { self.memory.read(range) }
+    }
+
+    /// Makes this a reference to what is committed now. False: it is one to another block.
+    pub fn extend(&mut self, writer: &BlockWriter) -> bool {
+        let is_same = Arc::ptr_eq(&self.memory, &writer.memory);
+        if is_same {
+            self.committed = writer.committed;
+        }
+        is_same
+    }
+
+    /// Makes this a reference to what either of the two is one to. False: the other is one to another block.
+    pub fn merge(&mut self, other: &SharedBlock) -> bool {
+        let is_same = self.is_same(other);
+        if is_same {
+            self.committed = self.committed.max(other.committed);
+        }
+        is_same
+    }
+
+    /// Whether both are references to the same block.
+    #[must_use]
+    pub fn is_same(&self, other: &SharedBlock) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+    }
+}
+
+impl fmt::Debug for BlockWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlockWriter({} of {} bytes)", self.committed, self.memory.size)
+    }
+}
+
+impl fmt::Debug for SharedBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedBlock({} of {} bytes)", self.committed, self.memory.size)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_committed_stays_while_more_is_written() {
+        let mut writer = BlockWriter::new(16);
+        assert_eq!(writer.append(b"first"), Some(0..5));
+        let mut shared = writer.share();
+        assert_eq!(writer.append(b"second"), Some(5..11));
+        writer.spare().fill(b'x');
+        assert_eq!(shared.bytes(0..5), b"first");
+        assert!(shared.extend(&writer));
+        assert_eq!(shared.bytes(5..11), b"second");
+        assert_eq!(writer.append(b"too long"), None);
+        assert_eq!((writer.committed(), writer.spare_len()), (11, 5));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not committed")]
+    fn a_reference_does_not_see_what_was_committed_later() {
+        let mut writer = BlockWriter::new(16);
+        let shared = writer.share();
+        writer.commit(4);
+        let _ = shared.bytes(0..4);
+    }
+
+    #[test]
+    fn a_block_begins_anew_when_the_last_reference_is_gone() {
+        let mut writer = BlockWriter::new(8);
+        writer.commit(8);
+        let (one, other) = (writer.share(), writer.share());
+        assert!(one.is_same(&other) && !one.is_same(&BlockWriter::new(8).share()));
+        drop(one);
+        assert!(!writer.renew());
+        drop(other);
+        assert!(writer.renew());
+        assert_eq!(writer.spare_len(), 8);
+    }
+
+    #[test]
+    fn merged_references_see_what_either_has_seen() {
+        let mut writer = BlockWriter::new(8);
+        assert_eq!(writer.append(b"ab"), Some(0..2));
+        let early = writer.share();
+        assert_eq!(writer.append(b"cd"), Some(2..4));
+        let late = writer.share();
+        for (mut one, other) in [(early.clone(), &late), (late.clone(), &early)] {
+            assert!(one.merge(other));
+            assert_eq!(one.bytes(0..4), b"abcd");
+        }
+        let mut early = early;
+        assert!(!early.merge(&BlockWriter::new(8).share()));
+    }
+
+    #[test]
+    fn bytes_of_the_block_are_found_in_it() {
+        let mut writer = BlockWriter::new(8);
+        writer.commit(6);
+        let inside = writer.bytes(2..5).as_ptr();
+        // SAFETY: these are three bytes of the block.
+        let inside = unsafe { std::slice::from_raw_parts(inside, 3) };
+        assert_eq!(writer.position(inside), Some(2..5));
+        assert_eq!(writer.position(b"abc"), None);
+        assert_eq!(writer.position(writer.bytes(0..0)), Some(0..0));
+    }
+}

@@ -1,9 +1,12 @@
 //! Checks shared by the property tests and the fuzz targets: one input, every way to cut it, and a second opinion.
 //! Each function panics when a promise is broken.
 
+use super::client::Client;
+use super::decoder::Grammar;
+use super::server::Server;
 use super::{
-    ClientDecoder, ClientEvent, DecodeError, Delivery, Fault, Filter, Limits, Publish, ServerDecoder,
-    ServerEvent, Subject, SubjectLimits,
+    ClientEvent, DecodeError, Decoder, Delivery, Fault, Filter, Limits, Publish, ServerEvent, Subject,
+    SubjectLimits,
 };
 
 /// What a decoder told, with the pieces of a message joined, so that two cuts of one input compare equal.
@@ -84,97 +87,98 @@ fn line_text(subject: &[u8], sid: &[u8], reply: Option<&[u8]>, headers_size: usi
     format!("{} {} {reply:?} {headers_size} {size}", subject.escape_ascii(), sid.escape_ascii())
 }
 
-/// Everything a decoder of what clients send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it
-/// looked at.
-pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
-    let (mut decoder, mut start, mut log, mut work) = (ClientDecoder::default(), 0, Log::default(), 0);
+/// Everything a decoder tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at. `note` adds an
+/// event to the log; false: it waits for more.
+fn told<'a, G: Grammar<'a>>(
+    limits: &Limits,
+    bytes: &'a [u8],
+    cuts: &[usize],
+    note: impl Fn(G::Event, &mut Log) -> bool,
+) -> (Vec<Seen>, u64) {
+    let (mut decoder, mut start, mut log, mut work) = (Decoder::<G>::default(), 0, Log::default(), 0);
     for end in arrivals(bytes.len(), cuts) {
         loop {
             let step = match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
                 Ok(step) => step,
                 Err(error) => {
-                    assert_eq!(decoder.decode(limits, b"PING\r\n"), Err(error), "an error lasts");
+                    assert_eq!(decoder.decode(limits, b"PING\r\n").err(), Some(error), "an error lasts");
                     assert!(error.closes(), "{error} does not end its connection");
                     return (log.error(error), work);
                 }
             };
             start += step.consumed;
             assert!(start <= end, "more consumed than given");
-            match step.event {
-                ClientEvent::NeedMore => break,
-                ClientEvent::Publish(Publish { subject, reply, headers, payload }) => {
-                    let reply = reply.map(|reply| reply.as_bytes());
-                    let size = headers.len() + payload.len();
-                    let line = line_text(subject.as_bytes(), b"", reply, headers.len(), size);
-                    log.message(line, &[headers, payload]);
-                }
-                ClientEvent::PublishStart(head) => {
-                    let reply = head.reply.map(|reply| reply.as_bytes());
-                    let (headers_size, size) = (head.headers_size as usize, head.size as usize);
-                    log.start(line_text(head.subject.as_bytes(), b"", reply, headers_size, size));
-                    assert!(decoder.in_body());
-                }
-                ClientEvent::Piece(piece) => log.piece(piece),
-                ClientEvent::PublishEnd => log.end(),
-                ClientEvent::Refused(error) => {
-                    assert!(!error.closes(), "{error} ends its connection");
-                    log.seen.push(Seen::Refused(error));
-                }
-                ClientEvent::Connect(json) => log.command(format!("CONNECT {}", json.escape_ascii())),
-                ClientEvent::Subscribe(wanted) => log.command(format!(
-                    "SUB {} {:?} {}",
-                    wanted.filter.as_bytes().escape_ascii(),
-                    wanted.queue.map(|queue| queue.escape_ascii().to_string()),
-                    wanted.sid.escape_ascii()
-                )),
-                ClientEvent::Unsubscribe { sid, after } => {
-                    log.command(format!("UNSUB {} {after:?}", sid.escape_ascii()));
-                }
-                ClientEvent::Ping => log.command("PING".to_owned()),
-                ClientEvent::Pong => log.command("PONG".to_owned()),
+            if !note(step.event, &mut log) {
+                break;
             }
+            assert_eq!(decoder.in_body(), log.begun.is_some(), "it says where it is");
         }
     }
     (log.wait(bytes.len() - start), work)
 }
 
-/// Everything a decoder of what servers send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it
-/// looked at.
-pub fn server(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
-    let (mut decoder, mut start, mut log, mut work) = (ServerDecoder::default(), 0, Log::default(), 0);
-    for end in arrivals(bytes.len(), cuts) {
-        loop {
-            let step = match decoder.decode_counting(limits, &bytes[start..end], &mut work) {
-                Ok(step) => step,
-                Err(error) => {
-                    assert_eq!(decoder.decode(limits, b"PING\r\n"), Err(error), "an error lasts");
-                    return (log.error(error), work);
-                }
-            };
-            start += step.consumed;
-            assert!(start <= end, "more consumed than given");
-            match step.event {
-                ServerEvent::NeedMore => break,
-                ServerEvent::Message(Delivery { subject, sid, reply, headers, payload }) => {
-                    let size = headers.len() + payload.len();
-                    log.message(line_text(subject, sid, reply, headers.len(), size), &[headers, payload]);
-                }
-                ServerEvent::MessageStart(head) => {
-                    let (headers_size, size) = (head.headers_size as usize, head.size as usize);
-                    log.start(line_text(head.subject, head.sid, head.reply, headers_size, size));
-                    assert!(decoder.in_body());
-                }
-                ServerEvent::Piece(piece) => log.piece(piece),
-                ServerEvent::MessageEnd => log.end(),
-                ServerEvent::Info(json) => log.command(format!("INFO {}", json.escape_ascii())),
-                ServerEvent::Ok => log.command("+OK".to_owned()),
-                ServerEvent::Err(text) => log.command(format!("-ERR {}", text.escape_ascii())),
-                ServerEvent::Ping => log.command("PING".to_owned()),
-                ServerEvent::Pong => log.command("PONG".to_owned()),
+/// What a decoder of what clients send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
+pub fn client(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+    told::<Client>(limits, bytes, cuts, |event, log| {
+        match event {
+            ClientEvent::NeedMore => return false,
+            ClientEvent::Publish(Publish { subject, reply, headers, payload }) => {
+                let reply = reply.map(|reply| reply.as_bytes());
+                let size = headers.len() + payload.len();
+                let line = line_text(subject.as_bytes(), b"", reply, headers.len(), size);
+                log.message(line, &[headers, payload]);
             }
+            ClientEvent::PublishStart(head) => {
+                let reply = head.reply.map(|reply| reply.as_bytes());
+                let (headers_size, size) = (head.headers_size as usize, head.size as usize);
+                log.start(line_text(head.subject.as_bytes(), b"", reply, headers_size, size));
+            }
+            ClientEvent::Piece(piece) => log.piece(piece),
+            ClientEvent::PublishEnd => log.end(),
+            ClientEvent::Refused(error) => {
+                assert!(!error.closes(), "{error} ends its connection");
+                log.seen.push(Seen::Refused(error));
+            }
+            ClientEvent::Connect(json) => log.command(format!("CONNECT {}", json.escape_ascii())),
+            ClientEvent::Subscribe(wanted) => log.command(format!(
+                "SUB {} {:?} {}",
+                wanted.filter.as_bytes().escape_ascii(),
+                wanted.queue.map(|queue| queue.escape_ascii().to_string()),
+                wanted.sid.escape_ascii()
+            )),
+            ClientEvent::Unsubscribe { sid, after } => {
+                log.command(format!("UNSUB {} {after:?}", sid.escape_ascii()));
+            }
+            ClientEvent::Ping => log.command("PING".to_owned()),
+            ClientEvent::Pong => log.command("PONG".to_owned()),
         }
-    }
-    (log.wait(bytes.len() - start), work)
+        true
+    })
+}
+
+/// What a decoder of what servers send tells about `bytes` arriving in pieces that end at `cuts`, and the bytes it looked at.
+pub fn server(limits: &Limits, bytes: &[u8], cuts: &[usize]) -> (Vec<Seen>, u64) {
+    told::<Server>(limits, bytes, cuts, |event, log| {
+        match event {
+            ServerEvent::NeedMore => return false,
+            ServerEvent::Message(Delivery { subject, sid, reply, headers, payload }) => {
+                let size = headers.len() + payload.len();
+                log.message(line_text(subject, sid, reply, headers.len(), size), &[headers, payload]);
+            }
+            ServerEvent::MessageStart(head) => {
+                let (headers_size, size) = (head.headers_size as usize, head.size as usize);
+                log.start(line_text(head.subject, head.sid, head.reply, headers_size, size));
+            }
+            ServerEvent::Piece(piece) => log.piece(piece),
+            ServerEvent::MessageEnd => log.end(),
+            ServerEvent::Info(json) => log.command(format!("INFO {}", json.escape_ascii())),
+            ServerEvent::Ok => log.command("+OK".to_owned()),
+            ServerEvent::Err(text) => log.command(format!("-ERR {}", text.escape_ascii())),
+            ServerEvent::Ping => log.command("PING".to_owned()),
+            ServerEvent::Pong => log.command("PONG".to_owned()),
+        }
+        true
+    })
 }
 
 fn splits(decode: impl Fn(&[usize]) -> (Vec<Seen>, u64), bytes: &[u8], cuts: &[usize]) -> Vec<Seen> {

@@ -1,20 +1,10 @@
 //! What a client sends: the server's hot path. A publication that is there as a whole is one step.
 
+use super::decoder::{Decoder, Grammar, Line};
 use super::error::{DecodeError, Fault};
 use super::limits::{Limits, SID_SIZE_MAX};
 use super::line::{self, Arguments, Operations};
-use super::machine::{Grammar, Line, Machine};
 use super::subject::{BadSubject, Filter, Subject, SubjectFault};
-use crate::meter::Meter;
-
-/// What a step consumed and found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientStep<'a> {
-    /// Bytes of the input that are done with; the next input starts behind them.
-    pub consumed: usize,
-    /// What was found.
-    pub event: ClientEvent<'a>,
-}
 
 /// What a client said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +75,7 @@ pub struct Subscribe<'a> {
     pub sid: &'a [u8],
 }
 
-/// Turns the bytes that a client sent into events; see the [module](super) for the contract. 16 bytes of plain state.
+/// Turns the bytes that a client sent into [`ClientEvent`]s.
 ///
 /// ```
 /// use stilling_wire::nats::{ClientDecoder, ClientEvent, Limits};
@@ -98,46 +88,7 @@ pub struct Subscribe<'a> {
 /// assert_eq!(step.consumed, 31);
 /// # Ok::<(), stilling_wire::nats::DecodeError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientDecoder {
-    machine: Machine,
-}
-
-impl ClientDecoder {
-    /// Takes one step over `input`, which starts at the first byte not yet consumed.
-    ///
-    /// # Errors
-    /// The client broke the protocol or a limit; answer with [`DecodeError::text`] and close. Every later call returns
-    /// the same error.
-    #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Result<ClientStep<'a>, DecodeError> {
-        self.decode_counting(limits, input, &mut ())
-    }
-
-    /// [`ClientDecoder::decode`], adding the bytes looked at to `meter`.
-    #[inline(always)]
-    pub(crate) fn decode_counting<'a, M: Meter>(
-        &mut self,
-        limits: &Limits,
-        input: &'a [u8],
-        meter: &mut M,
-    ) -> Result<ClientStep<'a>, DecodeError> {
-        let (consumed, event) = self.machine.step::<Client, M>(limits, input, meter)?;
-        Ok(ClientStep { consumed, event })
-    }
-
-    /// Between two operations, with nothing scanned of the next one.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.machine.is_idle()
-    }
-
-    /// A message has been begun and its end has not been told.
-    #[must_use]
-    pub fn in_body(&self) -> bool {
-        self.machine.in_body()
-    }
-}
+pub type ClientDecoder = Decoder<Client>;
 
 #[derive(Clone, Copy)]
 enum Operation {
@@ -160,7 +111,9 @@ const OPERATIONS: &Operations<Operation> = &[
     (b"CONNECT", Operation::Connect),
 ];
 
-enum Client {}
+/// What clients send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Client {}
 
 impl<'a> Grammar<'a> for Client {
     type Event = ClientEvent<'a>;
@@ -268,15 +221,7 @@ fn publish<'a, const HEADERS: bool>(
 ) -> Result<Line<'a, Client>, DecodeError> {
     let at_least = if HEADERS { 3 } else { 2 };
     let arguments = Arguments::<4>::split(line, name_end, at_least, at_least + 1)?;
-    let last = arguments.count() - 1;
-    let size = arguments.number(last, Fault::PayloadDigits)?;
-    let headers_size = if HEADERS { arguments.number(last - 1, Fault::HeaderDigits)? } else { 0 };
-    if headers_size > size {
-        return Err(DecodeError::line(Fault::HeaderSize, arguments.start(last - 1), None));
-    }
-    if size > limits.payload_size_max {
-        return Err(DecodeError::line(Fault::PayloadSize, arguments.start(last), None));
-    }
+    let (headers_size, size) = arguments.sizes::<HEADERS>(limits)?;
     let judge = |parsed: Result<Subject<'a>, BadSubject>, index, fault| {
         parsed.map_err(|bad| refusal(bad, fault, arguments.start(index), line))
     };

@@ -1,7 +1,7 @@
 //! What the lines of both directions are made of: an operation without regard to case, arguments between blanks, numbers.
 
 use super::error::{DecodeError, Fault};
-use super::limits::DIGITS_MAX;
+use super::limits::{DIGITS_MAX, Limits};
 use super::subject::is_control;
 use crate::lanes;
 
@@ -138,6 +138,21 @@ impl<'a, const N: usize> Arguments<'a, N> {
     pub(crate) fn number(&self, index: usize, fault: Fault) -> Result<u32, DecodeError> {
         number(self.get(index))
             .map_err(|at| DecodeError::line(fault, self.start(index) + at, self.get(index).get(at).copied()))
+    }
+
+    /// The sizes that the line of a message ends with: that of its headers, if it has `HEADERS`, and that of all of it.
+    #[inline(always)]
+    pub(crate) fn sizes<const HEADERS: bool>(&self, limits: &Limits) -> Result<(u32, u32), DecodeError> {
+        let last = self.count - 1;
+        let size = self.number(last, Fault::PayloadDigits)?;
+        let headers_size = if HEADERS { self.number(last - 1, Fault::HeaderDigits)? } else { 0 };
+        if headers_size > size {
+            return Err(DecodeError::line(Fault::HeaderSize, self.start(last - 1), None));
+        }
+        if size > limits.payload_size_max {
+            return Err(DecodeError::line(Fault::PayloadSize, self.start(last), None));
+        }
+        Ok((headers_size, size))
     }
 
     /// The argument without control bytes, at most `size_max` bytes of it.

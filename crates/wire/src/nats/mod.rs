@@ -5,14 +5,14 @@
 //! pieces otherwise.
 //!
 //! ```text
-//!   input ─► client, server ─► machine    where lines and payloads end
-//!                 │
-//!                 └─► line ─► subject     what a line means
+//!   input ─► decoder ─► client, server      where lines and payloads end
+//!                          │
+//!                          └─► line ─► subject   what a line means
 //!
 //!   in use beside them: headers, handshake (INFO, CONNECT), jetstream (acknowledgements), encode
 //! ```
 //!
-//! Contract of both decoders:
+//! Contract of the decoder, in both directions:
 //! - `input` starts at the first byte not yet consumed; drop `consumed` bytes after each step, also after `NeedMore`.
 //! - Call again until the event is `NeedMore`.
 //! - However the input is cut, the same comes out; only whether a message longer than [`Limits::whole_size_max`] comes whole
@@ -27,6 +27,7 @@
 //! close, broken arguments, is told `'Parser Error'`.
 
 mod client;
+mod decoder;
 mod encode;
 mod error;
 mod extent;
@@ -35,7 +36,6 @@ mod headers;
 mod jetstream;
 pub mod limits;
 mod line;
-mod machine;
 mod server;
 mod subject;
 
@@ -45,7 +45,8 @@ pub mod check;
 #[cfg(test)]
 mod tests;
 
-pub use client::{ClientDecoder, ClientEvent, ClientStep, Publish, PublishHead, Subscribe};
+pub use client::{ClientDecoder, ClientEvent, Publish, PublishHead, Subscribe};
+pub use decoder::{Decoder, Step};
 pub use encode::{Msg, OK, PING, PONG, Pub, encode_err, encode_sub, encode_unsub};
 pub use error::{DecodeError, Fault, Place};
 pub use extent::server_operation_len;
@@ -59,5 +60,5 @@ pub use jetstream::{
     PubVerdict,
 };
 pub use limits::{Limits, SubjectLimits};
-pub use server::{Delivery, DeliveryHead, ServerDecoder, ServerEvent, ServerStep};
+pub use server::{Delivery, DeliveryHead, ServerDecoder, ServerEvent};
 pub use subject::{BadSubject, Filter, Subject, SubjectFault, Tokens, is_wildcard};

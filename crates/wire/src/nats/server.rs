@@ -1,19 +1,9 @@
 //! What a server sends: for our own client and for load generators.
 
+use super::decoder::{Decoder, Grammar, Line};
 use super::error::{DecodeError, Fault};
 use super::limits::{Limits, SID_SIZE_MAX};
 use super::line::{self, Arguments, Operations};
-use super::machine::{Grammar, Line, Machine};
-use crate::meter::Meter;
-
-/// What a step consumed and found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServerStep<'a> {
-    /// Bytes of the input that are done with; the next input starts behind them.
-    pub consumed: usize,
-    /// What was found.
-    pub event: ServerEvent<'a>,
-}
 
 /// What a server said. Subjects are taken as they come: the server has judged them by its own rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +60,7 @@ pub struct DeliveryHead<'a> {
     pub size: u32,
 }
 
-/// Turns the bytes that a server sent into events; see the [module](super) for the contract. 16 bytes of plain state.
+/// Turns the bytes that a server sent into [`ServerEvent`]s.
 ///
 /// ```
 /// use stilling_wire::nats::{Limits, ServerDecoder, ServerEvent};
@@ -81,45 +71,7 @@ pub struct DeliveryHead<'a> {
 /// assert_eq!((message.sid, message.payload), (&b"7"[..], &b"hello"[..]));
 /// # Ok::<(), stilling_wire::nats::DecodeError>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerDecoder {
-    machine: Machine,
-}
-
-impl ServerDecoder {
-    /// Takes one step over `input`, which starts at the first byte not yet consumed.
-    ///
-    /// # Errors
-    /// The server broke the protocol or a limit of ours; close. Every later call returns the same error.
-    #[inline]
-    pub fn decode<'a>(&mut self, limits: &Limits, input: &'a [u8]) -> Result<ServerStep<'a>, DecodeError> {
-        self.decode_counting(limits, input, &mut ())
-    }
-
-    /// [`ServerDecoder::decode`], adding the bytes looked at to `meter`.
-    #[inline(always)]
-    pub(crate) fn decode_counting<'a, M: Meter>(
-        &mut self,
-        limits: &Limits,
-        input: &'a [u8],
-        meter: &mut M,
-    ) -> Result<ServerStep<'a>, DecodeError> {
-        let (consumed, event) = self.machine.step::<Server, M>(limits, input, meter)?;
-        Ok(ServerStep { consumed, event })
-    }
-
-    /// Between two operations, with nothing scanned of the next one.
-    #[must_use]
-    pub fn is_idle(&self) -> bool {
-        self.machine.is_idle()
-    }
-
-    /// A message has been begun and its end has not been told.
-    #[must_use]
-    pub fn in_body(&self) -> bool {
-        self.machine.in_body()
-    }
-}
+pub type ServerDecoder = Decoder<Server>;
 
 #[derive(Clone, Copy)]
 enum Operation {
@@ -142,7 +94,9 @@ const OPERATIONS: &Operations<Operation> = &[
     (b"INFO", Operation::Info),
 ];
 
-enum Server {}
+/// What servers send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Server {}
 
 impl<'a> Grammar<'a> for Server {
     type Event = ServerEvent<'a>;
@@ -221,15 +175,7 @@ fn message<'a, const HEADERS: bool>(
 ) -> Result<Line<'a, Server>, DecodeError> {
     let at_least = if HEADERS { 4 } else { 3 };
     let arguments = Arguments::<5>::split(line, name_end, at_least, at_least + 1)?;
-    let last = arguments.count() - 1;
-    let size = arguments.number(last, Fault::PayloadDigits)?;
-    let headers_size = if HEADERS { arguments.number(last - 1, Fault::HeaderDigits)? } else { 0 };
-    if headers_size > size {
-        return Err(DecodeError::line(Fault::HeaderSize, arguments.start(last - 1), None));
-    }
-    if size > limits.payload_size_max {
-        return Err(DecodeError::line(Fault::PayloadSize, arguments.start(last), None));
-    }
+    let (headers_size, size) = arguments.sizes::<HEADERS>(limits)?;
     let sid = arguments.word(1, SID_SIZE_MAX, Fault::Sid)?;
     let reply = (arguments.count() > at_least).then(|| arguments.get(2));
     let subject = arguments.get(0);

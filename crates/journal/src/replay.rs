@@ -12,7 +12,7 @@ use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
@@ -204,11 +204,8 @@ impl Replay {
         orders_max: usize,
         consumer: Arc<Wake>,
     ) -> Replay {
-        let sleeper = Arc::new(OnceLock::<Thread>::new());
-        let wake = Arc::new(Wake::new({
-            let sleeper = Arc::clone(&sleeper);
-            move || sleeper.get().into_iter().for_each(Thread::unpark)
-        }));
+        let sleeper = Arc::new(OnceLock::new());
+        let wake = Arc::new(Wake::of_thread(&sleeper));
         let (mut replay, worker) = Replay::connect(sources, orders_max, consumer, Arc::clone(&wake));
         // Set before the first wake: only the end that is returned here wakes it.
         let _ = sleeper.set(thread.thread().clone());

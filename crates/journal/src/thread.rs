@@ -12,7 +12,7 @@
 use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle, Thread};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
@@ -199,11 +199,8 @@ impl Journal {
         limits: Limits,
         consumer: Arc<Wake>,
     ) -> io::Result<Journal> {
-        let sleeper = Arc::new(OnceLock::<Thread>::new());
-        let wake = Arc::new(Wake::new({
-            let sleeper = Arc::clone(&sleeper);
-            move || sleeper.get().into_iter().for_each(Thread::unpark)
-        }));
+        let sleeper = Arc::new(OnceLock::new());
+        let wake = Arc::new(Wake::of_thread(&sleeper));
         let (mut journal, worker) =
             Journal::connect(logs, limits, &consumer, (Arc::clone(&wake), Instant::now()))?;
         let work = move || {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use stilling_probe::eventually;
 use stilling_ring::{Clock, ManualTime, Time, Wake};
 use stilling_workers::{Growth, JobContext, Keeper, Lane, Limits, Outcome, Pool, Running};
 
@@ -280,14 +281,6 @@ fn submit_behind(door: &Arc<Door>, lane: &mut Lane<u64>, jobs: u64) {
     lane.publish();
 }
 
-fn eventually(what: &str, clock: &Clock, mut holds: impl FnMut() -> bool) {
-    let deadline = clock.now().after(PATIENCE);
-    while !holds() {
-        assert!(clock.now() < deadline, "never: {what}");
-        thread::yield_now();
-    }
-}
-
 /// Row 4.31 with real threads: sixteen jobs run at once in a pool of two, because it grew; it never has more than its
 /// limit; and when all is done it goes back to two, again and again.
 #[test]
@@ -301,11 +294,11 @@ fn real_threads_come_with_the_work_and_go_with_it() {
         let counters = pool.counters();
         assert_eq!((counters.threads, counters.busy, counters.queued), (16, 16, 8));
         door.open();
-        eventually("all jobs are answered", &clock, || pool.counters().done == 24 * round);
+        eventually("all jobs are answered", || (pool.counters().done == 24 * round).then_some(()));
         // A thread leaves before it counts itself as ended.
-        eventually("the pool has its first size", &clock, || {
+        eventually("the pool has its first size", || {
             let counters = pool.counters();
-            counters.threads == 2 && counters.threads_started == 2 + counters.threads_ended
+            (counters.threads == 2 && counters.threads_started == 2 + counters.threads_ended).then_some(())
         });
         while let Some(completed) = lane.next_result() {
             assert_eq!(completed.outcome, Outcome::Done(completed.ticket));
@@ -342,18 +335,17 @@ fn a_pool_may_be_closed_while_it_grows() {
 /// Row 4.31: a forgotten elastic pool ends its workers and its keeper; the last of them lets go of the lane's wake.
 #[test]
 fn dropping_the_last_handle_ends_the_keeper() {
-    let clock = Clock::real();
     let wake = Arc::new(Wake::new(|| ()));
     let limits = Limits { threads: 1, growth: QUARTER_FREE, ..Limits::default() };
-    let (pool, mut lanes) = Pool::<u64>::new(limits, clock.clone(), vec![Arc::clone(&wake)]);
+    let (pool, mut lanes) = Pool::<u64>::new(limits, Clock::real(), vec![Arc::clone(&wake)]);
     pool.start().expect("the system has threads");
     lanes[0].submit(1, |_| 1).expect("it is below every limit");
     lanes[0].publish();
     drop(pool);
-    eventually("the job is answered", &clock, || lanes[0].has_result());
+    eventually("the job is answered", || lanes[0].has_result().then_some(()));
     assert!(lanes[0].submit(2, |_| 2).is_err(), "the pool is closed");
     drop(lanes);
-    eventually("all threads are gone", &clock, || Arc::strong_count(&wake) == 1);
+    eventually("all threads are gone", || (Arc::strong_count(&wake) == 1).then_some(()));
 }
 
 /// Row 4.31, `--accept-workers`: as many lanes as may run a job themselves, each one job at a time and one a turn.

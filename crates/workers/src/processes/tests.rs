@@ -4,16 +4,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
-
+use stilling_probe::{HANG, eventually};
 use stilling_ring::{Clock, Time, Wake};
 
 use super::{Called, Entrance, Limits, Pass, ProcessCounters, Processes, Program, QueueLimits, Sink, Stream};
 
-/// After this, what has not happened is taken to never happen.
-const HANG: Duration = Duration::from_secs(60);
 /// Long enough for nobody to wait for it.
 const EVER: Duration = Duration::from_secs(3600);
 
@@ -103,18 +101,6 @@ fn is_gone(pid: Pid) -> bool {
     test_kill_process(pid).is_err()
         || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
             .is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" Z")))
-}
-
-#[track_caller]
-fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(begun.elapsed() < HANG, "it never happened: {what}");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
 }
 
 /// Row 1.3: a few worker processes; and none is left behind at the end, nor what they started.

@@ -45,11 +45,13 @@ pub enum CloseReason {
     /// A slow consumer: its unread output exceeded its own bound, or was the largest when the output of all connections of
     /// the shard exceeded theirs.
     SlowConsumer,
+    /// Its session panicked, and the service contained that.
+    SessionPanicked,
 }
 
 impl CloseReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [CloseReason; 20] = [
+    pub const ALL: [CloseReason; 21] = [
         CloseReason::Done,
         CloseReason::PeerClosed,
         CloseReason::PeerReset,
@@ -70,6 +72,7 @@ impl CloseReason {
         CloseReason::Detached,
         CloseReason::Forbidden,
         CloseReason::SlowConsumer,
+        CloseReason::SessionPanicked,
     ];
 
     /// The name used in metrics and logs.
@@ -95,6 +98,7 @@ impl CloseReason {
             CloseReason::Detached => "detached",
             CloseReason::Forbidden => "forbidden",
             CloseReason::SlowConsumer => "slow_consumer",
+            CloseReason::SessionPanicked => "session_panicked",
         }
     }
 

@@ -23,8 +23,8 @@ pub mod wheel;
 
 pub use close_reason::CloseReason;
 pub use detached::{Detached, Refusal, Refused};
-pub use session::{Control, NO_PLACE, Service, Session};
-pub use shard::{Config, DatagramIo, Full, Io, Shard};
+pub use session::{Control, NO_PLACE, Recipient, Service, Session};
+pub use shard::{Config, DatagramIo, DatagramPath, Full, Io, Shard};
 pub use token::Token;
 
-pub use stilling_ring::{Clock, Time, Wake};
+pub use stilling_ring::{BlockWriter, Clock, SharedBlock, Time, Wake};

@@ -12,9 +12,9 @@ pub const RECEIVE_BUFFER_SIZE: usize = 4096;
 /// has to fit into a stash of input.
 pub const LONG_READ: usize = 64 * 1024;
 
-/// Bytes of the longest datagram that is received whole; the rest of the buffer holds its address.
+/// Bytes of the longest datagram that is received whole; the rest of the buffer holds its addresses.
 /// A longer one is cut and marked.
-pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 144;
+pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 184;
 
 /// Submission queue entries per ring. Full: the driver submits and goes on.
 pub const SUBMISSIONS: u32 = 1024;
@@ -41,12 +41,26 @@ pub const TURN_LIST: usize = 4096;
 /// start.
 pub const LISTENERS_MAX: u32 = 64;
 
-/// Bytes that one turn may send from the shard's arena. Full: the shard sends before it goes on.
+/// Bytes that one turn may send, from the shard's arena and from shared blocks. Full: the shard sends before it goes on.
 pub const ARENA_SIZE: usize = 512 * 1024;
 
 /// Bytes of one connection that may be unsent: held up, or said in this turn. Full: `send` refuses, the
 /// session yields until they have gone.
 pub const SEND_MAX: usize = 64 * 1024;
+
+/// Bytes of a shared range from which on it is sent from where it lies. A shorter one is copied behind the private bytes
+/// before it, which costs less.
+pub const SHARED_MIN: usize = 1024;
+
+/// Pieces of one send: private bytes and shared ranges in turn. (The system takes 1024 with one call.) Full: further shared
+/// ranges of the turn are copied.
+pub const PIECES_MAX: usize = 512;
+
+/// Sends of several pieces that a ring submits at once. Full: the driver submits and goes on.
+pub const MESSAGES: usize = 256;
+
+/// Pieces of all sends that a ring submits at once. Full: the driver submits and goes on.
+pub const PIECES: usize = 4 * PIECES_MAX;
 
 /// Bytes per second that a peer has to take of held-up output, beside the write timeout, which starts when the output is first
 /// held up: each byte taken extends the time that is left by as much as this rate gives for it, up to the write timeout. Slower:

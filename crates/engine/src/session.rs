@@ -11,18 +11,39 @@ use stilling_ring::Time;
 
 use crate::close_reason::CloseReason;
 use crate::driver::{Datagram, Destination};
-use crate::shard::{Adopting, DatagramIo, Io};
+use crate::shard::{Adopting, DatagramIo, DatagramPath, DatagramSender, Io};
 use crate::store::Stash;
 use crate::token::Token;
 
 /// What [`Session::refused`] is told when this side has no place for a connection. No connect fails like that.
 pub const NO_PLACE: std::io::ErrorKind = std::io::ErrorKind::QuotaExceeded;
 
+/// The receiver of a piece of mail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Recipient {
+    /// A connection: its session is told [`delivered`](Session::delivered).
+    Connection(Token),
+    /// A peer of a datagram socket: the service is told [`delivered`](Service::delivered), and may send to the peer.
+    Peer(DatagramPath),
+}
+
+impl From<Token> for Recipient {
+    fn from(connection: Token) -> Self {
+        Recipient::Connection(connection)
+    }
+}
+
+impl From<DatagramPath> for Recipient {
+    fn from(path: DatagramPath) -> Self {
+        Recipient::Peer(path)
+    }
+}
+
 /// What the sessions of one shard share: configuration, lanes to workers, counters.
 pub trait Service: Sized {
     /// The state of one connection.
     type Session: Session<Service = Self>;
-    /// What other threads send to a connection.
+    /// What other threads send to a connection, or to a peer of a datagram socket.
     type Mail;
 
     /// A session for a connection that listener number `listener` (in the order in which they were
@@ -35,9 +56,9 @@ pub trait Service: Sized {
         self.accepted(listener)
     }
 
-    /// The next piece of mail and its receiver. Mail for a connection that is gone is dropped. By default there is
-    /// none; a service that has some has to say so by [`has_mail`](Service::has_mail), too.
-    fn next_mail(&mut self) -> Option<(Token, Self::Mail)> {
+    /// The next piece of mail and its receiver. Mail for a connection that is gone, or by a datagram socket that is closed, is
+    /// dropped. By default there is none; a service that has some has to say so by [`has_mail`](Service::has_mail), too.
+    fn next_mail(&mut self) -> Option<(Recipient, Self::Mail)> {
         None
     }
 
@@ -50,6 +71,11 @@ pub trait Service: Sized {
     /// [`Shard::receive_datagrams`](crate::Shard::receive_datagrams).
     fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
         let _ = (datagram, io);
+    }
+
+    /// Mail came for a peer of a datagram socket, which `io` [sends to](DatagramIo::reply).
+    fn delivered(&mut self, mail: Self::Mail, io: &mut DatagramIo<'_>) {
+        let _ = (mail, io);
     }
 
     /// Called once per turn, after all events: the place to publish batches and to steer the shard.
@@ -66,44 +92,52 @@ pub trait Session: Sized {
     type Service: Service<Session = Self>;
 
     /// The connection is up: accepted, or connected.
-    fn opened(&mut self, io: &mut Io<'_, Self::Service>) {
-        let _ = io;
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = (io, service);
     }
 
     /// Bytes came. `bytes` are all that is unconsumed, older ones first; returns how many it is done
     /// with. The rest is shown again, with more behind it. A session that stops because it paused or
     /// asked for [`Io::again`] is called as soon as it can go on, with the rest, which may be empty.
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Self::Service>) -> usize;
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Self::Service) -> usize;
 
     /// The peer will send no more, and has been shown everything that it sent. We may still send.
-    fn ended(&mut self, io: &mut Io<'_, Self::Service>) {
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = service;
         io.finish(CloseReason::PeerClosed);
     }
 
     /// All output is with the system again, after it had been held up.
-    fn flushed(&mut self, io: &mut Io<'_, Self::Service>) {
-        let _ = io;
+    fn flushed(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = (io, service);
     }
 
     /// So many of the bytes that were offered have been taken, and more may be taken now: see
     /// [`Io::offer`]. It comes once for each offer; if output was held up, instead of `flushed`.
-    fn taken(&mut self, count: usize, io: &mut Io<'_, Self::Service>) {
-        let _ = (count, io);
+    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = (count, io, service);
     }
 
     /// Mail came.
-    fn delivered(&mut self, mail: <Self::Service as Service>::Mail, io: &mut Io<'_, Self::Service>) {
-        let _ = (mail, io);
+    fn delivered(
+        &mut self,
+        mail: <Self::Service as Service>::Mail,
+        io: &mut Io<'_>,
+        service: &mut Self::Service,
+    ) {
+        let _ = (mail, io, service);
     }
 
     /// The deadline that the session had set has come. It is not told while output is held up: then
-    /// the write timeout counts, and `flushed` follows.
-    fn deadline(&mut self, io: &mut Io<'_, Self::Service>) {
+    /// the write timeout counts, and `flushed` follows (but see [`Io::keep_deadline`]).
+    fn deadline(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = service;
         io.abort(CloseReason::IdleTimeout);
     }
 
     /// The server drains: an idle connection should finish, a busy one after its work.
-    fn draining(&mut self, io: &mut Io<'_, Self::Service>) {
+    fn draining(&mut self, io: &mut Io<'_>, service: &mut Self::Service) {
+        let _ = service;
         io.finish(CloseReason::Drained);
     }
 
@@ -123,7 +157,8 @@ pub trait Session: Sized {
 
     /// The length of the message that begins `bytes`, as this session has sent it; `None` where that is unknown. With it a
     /// slow consumer can be sent a last message ([`slow_consumer`](Session::slow_consumer)). Called for output that the
-    /// system has taken in part only. Each call of `send` has to end with the end of a message, then.
+    /// system has taken in part only. `bytes` may end before the message does: where a shared range follows, or where the
+    /// output ends, as each call in which the session sends something has to end with the end of a message.
     fn message_len(&self, bytes: &[u8]) -> Option<usize> {
         let _ = bytes;
         None
@@ -155,6 +190,7 @@ pub struct Control<'a, V: Service> {
     pub(crate) datagram_sockets: usize,
     pub(crate) orders: &'a mut Vec<Order<V>>,
     pub(crate) adopting: Adopting<'a>,
+    pub(crate) datagrams: DatagramSender<'a>,
 }
 
 /// What becomes of those who wait at a listener that is closed.

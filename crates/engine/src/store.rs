@@ -317,10 +317,22 @@ impl Stash {
     /// The same for a shared store and one of its owners.
     #[must_use]
     pub(crate) fn append_of(&mut self, owner: u32, store: &mut Store, bytes: &[u8]) -> bool {
-        if bytes.is_empty() {
+        self.append_parts_of(owner, store, bytes.len(), std::iter::once(bytes))
+    }
+
+    /// The same for `len` bytes in several parts.
+    #[must_use]
+    pub(crate) fn append_parts_of<'b>(
+        &mut self,
+        owner: u32,
+        store: &mut Store,
+        len: usize,
+        parts: impl Iterator<Item = &'b [u8]>,
+    ) -> bool {
+        if len == 0 {
             return true;
         }
-        let needed = self.len() + bytes.len();
+        let needed = self.len() + len;
         if self.block == NONE {
             let Some(block) = store.take(needed, owner) else { return false };
             (self.block, self.start) = (block, 0);
@@ -328,9 +340,13 @@ impl Stash {
         {
             return false;
         }
-        let end = self.start as usize + self.len();
-        store.block_mut(self.block)[end..end + bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len() as u32;
+        let (mut end, block) = (self.start as usize + self.len(), store.block_mut(self.block));
+        for part in parts {
+            block[end..end + part.len()].copy_from_slice(part);
+            end += part.len();
+        }
+        debug_assert_eq!(end, self.start as usize + needed, "the parts are not {len} bytes");
+        self.len += len as u32;
         true
     }
 
@@ -490,6 +506,19 @@ mod tests {
             stash.clear(&mut store);
             assert_eq!(store.used(), 0);
         }
+    }
+
+    #[test]
+    fn parts_are_appended_as_one_run() {
+        let mut store = Store::of_output(4096);
+        let mut stash = Stash::default();
+        assert!(stash.append_of(1, &mut store, b"before "));
+        let parts = [b"one, ".as_slice(), b"", b"two"];
+        assert!(stash.append_parts_of(1, &mut store, 8, parts.into_iter()));
+        assert_eq!((stash.bytes(&store), store.used()), (b"before one, two".as_slice(), 256));
+        assert!(!stash.append_parts_of(1, &mut store, 5000, [[0; 2500].as_slice(); 2].into_iter()));
+        assert_eq!(stash.bytes(&store), b"before one, two", "nothing of it is added");
+        stash.clear(&mut store);
     }
 
     /// Without a longer block, the longest one and the longest that the budget allows take more once a sixteenth of them has

@@ -69,7 +69,7 @@ impl Service for Lengths {
 impl Session for Never {
     type Service = Lengths;
 
-    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_, Lengths>) -> usize {
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut Lengths) -> usize {
         bytes.len()
     }
 }
@@ -84,7 +84,11 @@ fn with_shard<D: Driver<Socket = OwnedFd>>(
 }
 
 fn any_socket() -> OwnedFd {
-    net::bind_udp("127.0.0.1:0".parse().expect("an address")).expect("a free port")
+    socket_at("127.0.0.1:0")
+}
+
+fn socket_at(address: &str) -> OwnedFd {
+    net::bind_udp(address.parse().expect("an address")).expect("a free port")
 }
 
 /// The shard's end of a stall and the test's: it hears that the shard stands still, and ends that.
@@ -216,6 +220,43 @@ fn drops_are_counted<D: Driver<Socket = OwnedFd>>(make: impl FnOnce() -> D + Sen
             assert!(all == FLOOD + 1 && dropped > 0, "round {round}: {all}, {dropped} of them dropped");
         }
     });
+}
+
+/// A client hears only what comes from the address that it has asked, whichever of the server's that is.
+fn answers_come_from_where_they_were_asked<D: Driver<Socket = OwnedFd> + 'static>(make: fn() -> D) {
+    let check = |bound: &str, asked: &str| {
+        let (stall, _ends) = stalls();
+        with_shard_at(socket_at(bound), make, stall, |server, _| {
+            let asked = SocketAddr::new(asked.parse().expect("an address"), server.port());
+            let own = if asked.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+            let client = UdpSocket::bind(own).expect("a free port");
+            client.connect(asked).expect("an address");
+            client.set_read_timeout(Some(HANG)).expect("a socket takes options");
+            for _ in 0..3 {
+                client.send(b"twice").expect("it is sent");
+                assert_eq!([hear(&client), hear(&client)], ["5 twice", "5 twice"], "{bound} {asked}");
+            }
+            client.send(&vec![b'x'; DATAGRAM_SIZE_MAX]).expect("it is sent");
+            assert_eq!(hear(&client), format!("{DATAGRAM_SIZE_MAX} xxxxxxxx"));
+            client.send(&vec![b'x'; DATAGRAM_SIZE_MAX + 1]).expect("it is sent");
+            assert_eq!(hear(&client), format!("{DATAGRAM_SIZE_MAX} cut xxxxxxxx"));
+        });
+    };
+    check("0.0.0.0:0", "127.0.0.1");
+    check("0.0.0.0:0", "127.0.0.2");
+    check("[::]:0", "127.0.0.2");
+    check("[::]:0", "::1");
+}
+
+/// Row 5.1: a server with several addresses answers from the one that was asked, on both drivers.
+#[test]
+fn answers_come_from_where_they_were_asked_on_uring() {
+    answers_come_from_where_they_were_asked(|| Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn answers_come_from_where_they_were_asked_on_poll() {
+    answers_come_from_where_they_were_asked(|| Poll::new().expect("the system has epoll"));
 }
 
 /// Row 0.14: no loss is silent, also not one before the server, on both drivers.

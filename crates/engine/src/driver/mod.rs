@@ -9,8 +9,9 @@
 //! What every driver promises, and the driver suite checks on each:
 //!
 //! - **Sends are over when `turn` returns.** A send either took all bytes (then there is no
-//!   news of it) or stopped short, which is reported in `stops` of the same turn. No driver keeps
-//!   a pointer to send memory beyond the call; the borrow of [`Outgoing`] says so to the compiler.
+//!   news of it) or stopped short, which is reported in `stops` of the same turn. Bytes in several pieces
+//!   ([`Gather::Many`]) are one send: they leave in order with one call, and a stop counts the bytes of all of
+//!   them. No driver keeps a pointer to send memory beyond the call; the borrow of [`Outgoing`] says so to the compiler.
 //! - **One intent, one event.** `receive` yields exactly one of `Received`, `Ended`, `Failed`,
 //!   `ReceiveCancelled`; `readable` one `Readable` (or, when cancelled, `ReceiveCancelled`);
 //!   `writable` one `Writable`; `connect` one `Connected` or `Failed`; `close` one `Closed`,
@@ -29,8 +30,8 @@
 //!   lent out, receives wait inside the driver, counted, and go on as buffers are released.
 //!
 //! What a shard owes in return: at most one outgoing item per connection and turn (any number per
-//! datagram socket), and no `shutdown` before the output has gone, because the two are not ordered
-//! within a turn.
+//! datagram socket, each in one piece), at most [`PIECES_MAX`](crate::limits::PIECES_MAX) pieces in an item, and no
+//! `shutdown` before the output has gone, because the two are not ordered within a turn.
 //!
 //! Hazards: a token must not be attached twice, two receives must not be asked for at once, and
 //! a driver is used by the thread that made it alone.
@@ -39,9 +40,14 @@
 pub(crate) mod accepting;
 pub mod allocator;
 pub mod choice;
+mod gather;
 pub mod inherited;
+#[cfg(target_os = "linux")]
+mod messages;
 pub mod peer;
 pub(crate) mod pipes;
+#[cfg(target_os = "linux")]
+mod pktinfo;
 #[cfg(target_os = "linux")]
 pub mod poll;
 mod role;
@@ -54,6 +60,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use stilling_ring::Time;
+
+pub use self::gather::{Chain, Chained, Gather, Pieces, Slices};
 
 use crate::token::Token;
 
@@ -176,6 +184,8 @@ pub enum Event<S, A = S> {
 pub struct Datagram<'a> {
     /// Who sent it.
     pub from: SocketAddr,
+    /// The local address to answer from, if the socket is bound to all addresses and the system tells.
+    pub local: Option<IpAddr>,
     /// Its payload.
     pub payload: &'a [u8],
     /// It was longer than the buffer; the rest is gone.
@@ -187,12 +197,21 @@ pub struct Datagram<'a> {
 pub struct Outgoing<'a> {
     /// The connection or datagram socket.
     pub token: Token,
-    /// The bytes; for a datagram the whole payload.
-    pub bytes: &'a [u8],
+    /// The bytes; for a datagram the whole payload, in one piece.
+    pub bytes: Gather<'a>,
     /// Where a datagram goes; `None` on streams.
     pub to: Option<SocketAddr>,
+    /// The local address that a datagram leaves from, if it is of the destination's family; `None`: the system chooses.
+    pub from: Option<IpAddr>,
     /// When all bytes were taken, close the connection (as by [`Driver::close`]).
     pub close: bool,
+}
+
+impl<'a> Outgoing<'a> {
+    /// Bytes for a stream or a pipe.
+    pub fn stream(token: Token, bytes: Gather<'a>, close: bool) -> Self {
+        Outgoing { token, bytes, to: None, from: None, close }
+    }
 }
 
 /// A send that did not take all its bytes.

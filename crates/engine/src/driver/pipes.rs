@@ -12,8 +12,13 @@ use rustix::io::Errno;
 
 /// Writes to a non-blocking pipe; `EPIPE` comes as an error only, never as a signal.
 pub(crate) fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
+    without_signal(|| rustix::io::write(fd, bytes))
+}
+
+/// Carries a write to a pipe out; `EPIPE` comes as an error only, never as a signal.
+pub(crate) fn without_signal(write: impl FnOnce() -> Result<usize, Errno>) -> Result<usize, Errno> {
     let guard = SignalGuard::new();
-    let outcome = rustix::io::write(fd, bytes);
+    let outcome = write();
     if outcome == Err(Errno::PIPE) {
         guard.eat();
     }

@@ -2,7 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
+
+use socket2::SockRef;
 
 /// `TCP_DEFER_ACCEPT` of tcp(7): connections are handed over when their first bytes are there, or
 /// after about `seconds`.
@@ -20,6 +23,33 @@ pub(crate) fn set_defer_accept(listener: &impl AsFd, seconds: u32) -> io::Result
         )
     };
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Has each datagram tell which local address it was sent to, at a socket that is bound to all of them. False: it is bound to
+/// one, or no internet socket.
+pub(crate) fn tell_local_addresses(socket: &impl AsFd) -> io::Result<bool> {
+    let (level, option) = match SockRef::from(socket).local_addr()?.as_socket() {
+        Some(SocketAddr::V4(address)) if address.ip().is_unspecified() => {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO)
+        }
+        Some(SocketAddr::V6(address)) if address.ip().is_unspecified() => {
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
+        }
+        _ => return Ok(false),
+    };
+    let on: libc::c_int = 1;
+    // SAFETY: the option takes one int, whose address and size are given; the descriptor is open because it is
+    // borrowed.
+    let outcome = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if outcome == 0 { Ok(true) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Entries of the answer to `SO_MEMINFO`, and the place of the drops in it (linux/sock_diag.h, SK_MEMINFO_DROPS).

@@ -163,6 +163,8 @@ pub(super) struct Connection {
     pub(super) looks: bool,
     /// It is shown input also while output is held up.
     pub(super) reads_on: bool,
+    /// Its deadline is reported also while output is held up.
+    pub(super) keeps_deadline: bool,
     /// It stands in the list of those that wait for others' output to go.
     pub(super) is_listed: bool,
 }
@@ -200,6 +202,7 @@ impl Connection {
             outgoing: false,
             looks: false,
             reads_on: false,
+            keeps_deadline: false,
             is_listed: false,
         }
     }
@@ -219,6 +222,11 @@ impl Connection {
     /// Whether input has to wait for others only, until some of their output has gone.
     pub(super) fn waits_for_others(&self, store: &Store) -> bool {
         self.blocked && self.may_be_read_on() && !self.output.has_plenty(store)
+    }
+
+    /// Whether the session's deadline counts now.
+    pub(super) fn has_deadline_reported(&self) -> bool {
+        !self.blocked || self.reads_on || self.keeps_deadline
     }
 
     fn may_be_read_on(&self) -> bool {

@@ -1,11 +1,11 @@
 //! Datagram sockets: no connections, no slots; every datagram is shown to the service, which may answer at
-//! once to whomever it likes.
+//! once to whomever it likes. It may also send at the end of each turn, and when mail for a peer comes.
 //!
 //! Nothing is kept of what the system does not take at once: a datagram that finds the socket's send
 //! buffer full is dropped and counted, as any router on the way might have dropped it.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use stilling_ring::Time;
 
@@ -13,19 +13,59 @@ use super::Shard;
 use super::gate::{Listener, ListenerState};
 use super::io::Full;
 use super::output::Output;
+use crate::counters::Counters;
 use crate::driver::{BufferId, Driver, Kind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
-use crate::session::Service;
+use crate::session::{Control, Service};
 use crate::token::Token;
 
-/// What a service may do while it is shown a datagram.
+/// Between which addresses datagrams go, and by which socket: enough to send one at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DatagramPath {
+    /// The socket: its number in the order in which listeners and datagram sockets were added to the shard.
+    pub socket: u32,
+    /// The address of the other side.
+    pub peer: SocketAddr,
+    /// The address of this side, for a socket that is bound to all; `None`: the system chooses.
+    pub local: Option<IpAddr>,
+}
+
+/// Sends datagrams with the output of the turn, as far as there is room.
+pub(crate) struct DatagramSender<'a> {
+    output: &'a mut Output,
+    listeners: &'a [Listener],
+    counters: &'a Counters,
+    /// Bytes that may still be sent.
+    room: usize,
+}
+
+impl<'a> DatagramSender<'a> {
+    pub(super) fn new(
+        output: &'a mut Output,
+        listeners: &'a [Listener],
+        counters: &'a Counters,
+        room: usize,
+    ) -> Self {
+        DatagramSender { output, listeners, counters, room }
+    }
+
+    fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
+        self.room = self.room.checked_sub(payload.len()).ok_or(Full)?;
+        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
+            self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
+        } else {
+            self.counters.datagrams_sent.add(1);
+            self.counters.datagrams_dropped.add(1);
+        }
+        Ok(())
+    }
+}
+
+/// What a service may do while it is shown a datagram, or mail for a peer.
 pub struct DatagramIo<'a> {
     now: Time,
-    token: Token,
-    from: SocketAddr,
-    output: &'a mut Output,
-    /// Bytes that this call may still send.
-    room: usize,
+    path: DatagramPath,
+    sender: DatagramSender<'a>,
 }
 
 impl DatagramIo<'_> {
@@ -37,15 +77,21 @@ impl DatagramIo<'_> {
     /// The socket that the datagram came in by: its number in the order in which listeners and datagram
     /// sockets were added to the shard.
     pub fn socket(&self) -> u32 {
-        self.token.index()
+        self.path.socket
     }
 
-    /// Answers whoever sent the datagram, from the same socket.
+    /// The way to whoever sent the datagram, or to whom the mail is addressed. It may be kept, for what is to be sent later:
+    /// by [`Control::send_datagram`], or by mail.
+    pub fn path(&self) -> DatagramPath {
+        self.path
+    }
+
+    /// Sends a datagram that way.
     ///
     /// # Errors
     /// As [`send`](Self::send).
     pub fn reply(&mut self, payload: &[u8]) -> Result<(), Full> {
-        self.send(self.from, payload)
+        self.sender.send(&self.path, payload)
     }
 
     /// Sends a datagram to `to` from the same socket.
@@ -53,9 +99,21 @@ impl DatagramIo<'_> {
     /// # Errors
     /// [`Full`]: this call has sent 64 KiB; nothing of this one is sent.
     pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(payload.len()).ok_or(Full)?;
-        self.output.push_datagram(self.token, to, payload);
-        Ok(())
+        let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
+        self.sender.send(&path, payload)
+    }
+}
+
+impl<V: Service> Control<'_, V> {
+    /// Sends a datagram that answers none: one that is sent again, a separate response, a notification. One by a socket that is
+    /// closed is dropped, and counted.
+    ///
+    /// # Errors
+    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of payloads; nothing of this one
+    /// is sent. A service with more to send returns from [`turn`](Service::turn) that it wants to be called
+    /// [now](Self::now).
+    pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
+        self.datagrams.send(path, payload)
     }
 }
 
@@ -100,15 +158,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let datagram = self.driver.datagram(buffer);
         self.counters.datagrams_received.add(1);
         self.received_from |= 1 << token.index();
-        let mut io = DatagramIo {
-            now: self.now,
-            token,
-            from: datagram.from,
-            output: &mut self.output,
-            room: SEND_MAX,
-        };
-        self.service.datagram(&datagram, &mut io);
+        let path = DatagramPath { socket: token.index(), peer: datagram.from, local: datagram.local };
+        let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
+        self.service.datagram(&datagram, &mut DatagramIo { now: self.now, path, sender });
         self.driver.release(buffer);
+    }
+
+    /// Mail for a peer has come.
+    pub(super) fn deliver_to_peer(&mut self, path: DatagramPath, mail: V::Mail) {
+        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
+            let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
+            self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
+        }
     }
 
     /// Counts what the system has dropped at the sockets that datagrams were received from in this turn. A socket drops only
@@ -151,12 +212,26 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
     }
 
-    /// No receive is armed any more.
+    /// No receive is armed any more. The close waits for what this turn has to send by the socket.
     pub(super) fn on_datagrams_stopped(&mut self, number: u32) {
-        let listener = &mut self.listeners[number as usize];
-        if listener.state == ListenerState::StoppingDatagrams {
-            listener.state = ListenerState::Closing;
-            self.driver.close(Token::new(number, 0));
+        let (listener, token) = (&mut self.listeners[number as usize], Token::new(number, 0));
+        if listener.state != ListenerState::StoppingDatagrams {
+            return;
+        }
+        listener.state = ListenerState::Closing;
+        if self.output.has_datagram_of(token) {
+            self.sockets_to_close |= 1 << number;
+        } else {
+            self.driver.close(token);
+        }
+    }
+
+    /// Closes the sockets whose last datagrams have been sent.
+    pub(super) fn close_sent_sockets(&mut self) {
+        let mut left = std::mem::take(&mut self.sockets_to_close);
+        while left != 0 {
+            self.driver.close(Token::new(left.trailing_zeros(), 0));
+            left &= left - 1;
         }
     }
 

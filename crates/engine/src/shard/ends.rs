@@ -109,10 +109,13 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Due::Never => {}
         }
         let connection = &mut self.slots.get(token).expect("a tenant").connection;
-        let is_heard = !connection.blocked || connection.reads_on;
-        let due = now >= connection.deadline && connection.state == State::Open && is_heard;
-        if due && connection.finish == Finish::No {
+        let is_reported = connection.state == State::Open && connection.has_deadline_reported();
+        let is_due = now >= connection.deadline && is_reported;
+        if is_due {
+            // It means nothing to a session that has asked for the end.
             connection.deadline = NEVER;
+        }
+        if is_due && connection.finish == Finish::No {
             self.call(token, Session::deadline);
         } else {
             self.pump(token);

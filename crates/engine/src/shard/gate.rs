@@ -47,6 +47,13 @@ pub(super) struct Listener {
     pub(super) is_datagrams: bool,
 }
 
+impl Listener {
+    /// Whether it is a datagram socket by which something may be sent.
+    pub(super) fn takes_datagrams(&self) -> bool {
+        matches!(self.state, ListenerState::Datagrams | ListenerState::StoppingDatagrams)
+    }
+}
+
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a listening socket and accepts from now on. `defers` says that its connections arrive
     /// with their first bytes (`TCP_DEFER_ACCEPT`). To be followed by a turn. Returns the listener's number.

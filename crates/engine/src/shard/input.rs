@@ -116,9 +116,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Input::Stash => stash.bytes(&self.held_input),
         };
         let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, service, connection, output, store);
+        let mut io = Io::lend(token, self.now, connection, output, store);
         let session = slot.session.as_mut().expect("a tenant has a session");
-        let consumed = session.received(bytes, &mut io);
+        let consumed = session.received(bytes, &mut io, service);
         let connection = &mut slot.connection;
         let kept = match from {
             Input::Stash => {

@@ -1,13 +1,14 @@
 //! The handle through which a session acts. It notes what the session wants; the shard does it when
 //! the session returns.
 
-use stilling_ring::Time;
+use std::ops::Range;
+
+use stilling_ring::{SharedBlock, Time};
 
 use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
-use crate::limits::OFFER_MAX;
-use crate::session::Service;
+use crate::limits::{OFFER_MAX, SHARED_MIN};
 use crate::store::{OUTPUT_STASH_MAX, Store};
 use crate::token::Token;
 
@@ -16,9 +17,7 @@ use crate::token::Token;
 pub struct Full;
 
 /// A connection as its session sees it during one call.
-pub struct Io<'a, V: Service> {
-    /// What the shard's sessions share.
-    pub service: &'a mut V,
+pub struct Io<'a> {
     now: Time,
     token: Token,
     connection: &'a mut Connection,
@@ -26,24 +25,30 @@ pub struct Io<'a, V: Service> {
     store: &'a mut Store,
     /// Bytes of this connection that are not with the system yet.
     unsent: usize,
+    /// Bytes that they may become in this call, whatever the connection may have unsent.
+    unsent_max: usize,
 }
 
-impl<'a, V: Service> Io<'a, V> {
+impl<'a> Io<'a> {
     /// What a session is lent for one call.
     pub(super) fn lend(
         token: Token,
         now: Time,
-        service: &'a mut V,
         connection: &'a mut Connection,
         output: &'a mut Output,
         store: &'a mut Store,
     ) -> Self {
         let unsent = connection.output.len() + output.unsent(connection.link);
-        Io { service, now, token, connection, output, store, unsent }
+        Io { now, token, connection, output, store, unsent, unsent_max: usize::MAX }
+    }
+
+    /// The same for a call that is to send no more than so many bytes.
+    pub(super) fn within(self, room: usize) -> Self {
+        Io { unsent_max: self.unsent + room, ..self }
     }
 }
 
-impl<V: Service> Io<'_, V> {
+impl Io<'_> {
     /// The time of this turn.
     pub fn now(&self) -> Time {
         self.now
@@ -60,7 +65,9 @@ impl<V: Service> Io<'_, V> {
         match (self.connection.owed, self.connection.sending) {
             (Owed::Taken, _) | (_, Sending::Ending | Sending::Ended) => 0,
             _ if self.connection.is_slow_consumer() => 0,
-            (_, Sending::Open) => (self.connection.send_max as usize).saturating_sub(self.unsent),
+            (_, Sending::Open) => {
+                (self.connection.send_max as usize).min(self.unsent_max).saturating_sub(self.unsent)
+            }
         }
     }
 
@@ -73,7 +80,7 @@ impl<V: Service> Io<'_, V> {
     /// Bytes that may still be held up before half of the store may be full.
     fn spare(&self) -> usize {
         // Whatever goes out in this turn may come back.
-        self.store.spare().saturating_sub(self.output.arena.len())
+        self.store.spare().saturating_sub(self.output.size())
     }
 
     /// Sends bytes, after those sent before.
@@ -87,6 +94,31 @@ impl<V: Service> Io<'_, V> {
         self.send_with(|out| out.extend_from_slice(bytes))
     }
 
+    /// Sends a range of a shared block, after what was sent before, from where it lies. What the system does not take in this
+    /// turn is copied and held like other output, so no peer keeps a block beyond the turn. A range shorter than
+    /// [`SHARED_MIN`](crate::limits::SHARED_MIN) is copied at once, which costs less.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    ///
+    /// # Panics
+    /// If the range is not a committed part of the block.
+    pub fn send_shared(&mut self, block: &SharedBlock, range: Range<usize>) -> Result<(), Full> {
+        let bytes = block.bytes(range.clone());
+        if bytes.len() < SHARED_MIN || self.connection.blocked {
+            return self.send(bytes);
+        }
+        if bytes.len() > self.room() {
+            return Err(Full);
+        }
+        self.connection.link = self.output.item(self.connection.link, self.token);
+        if !self.output.share(self.connection.link, block, range) {
+            return self.send(bytes);
+        }
+        self.unsent += bytes.len();
+        Ok(())
+    }
+
     /// Lets `write` append the bytes to be sent to the end of the shard's arena, which saves a copy.
     /// It must append no more than [`room`](Self::room) bytes and leave alone what is there.
     ///
@@ -94,14 +126,6 @@ impl<V: Service> Io<'_, V> {
     /// [`Full`]: it wrote more than there is room for. An answer with a hole would be worse than none,
     /// so the connection is closed with `OutputFull`. Or it is being disconnected as a slow consumer, and `write` is not called.
     pub fn send_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Full> {
-        self.send_from(|_, out| write(out))
-    }
-
-    /// The same with the service at hand, so that bytes it owns are copied once.
-    ///
-    /// # Errors
-    /// Those of [`send_with`](Self::send_with).
-    pub fn send_from(&mut self, write: impl FnOnce(&mut V, &mut Vec<u8>)) -> Result<(), Full> {
         if self.connection.is_slow_consumer() {
             return Err(Full);
         }
@@ -111,7 +135,7 @@ impl<V: Service> Io<'_, V> {
             self.connection.link = self.output.open_item(self.connection.link, self.token);
         }
         let start = self.output.arena.len();
-        write(self.service, &mut self.output.arena);
+        write(&mut self.output.arena);
         let written = self.output.arena.len() - start;
         self.unsent += written;
         let mut kept = written <= room;
@@ -125,7 +149,7 @@ impl<V: Service> Io<'_, V> {
             }
             self.output.arena.truncate(start);
         } else if kept {
-            self.output.extend_item(self.connection.link);
+            self.output.extend_item(self.connection.link, start);
         } else {
             self.output.arena.truncate(start);
         }
@@ -152,8 +176,9 @@ impl<V: Service> Io<'_, V> {
         }
         if count > 0 {
             self.connection.link = self.output.open_item(self.connection.link, self.token);
+            let start = self.output.arena.len();
             self.output.arena.extend_from_slice(&bytes[..count]);
-            self.output.extend_item(self.connection.link);
+            self.output.extend_item(self.connection.link, start);
             self.unsent += count;
         }
         // Not more than `OFFER_MAX`.
@@ -161,10 +186,20 @@ impl<V: Service> Io<'_, V> {
         self.connection.owed = Owed::Taken;
     }
 
-    /// Sets the point in time at which the session wants to hear `deadline`; `None` takes it away. While output is held up
-    /// it comes when that has gone, unless the session [keeps reading](Self::keep_reading).
+    /// Sets the point in time at which `deadline` is called; `None` takes it away. While output is held up it is called when
+    /// that has gone, unless the session [keeps reading](Self::keep_reading) or [keeps its deadline](Self::keep_deadline).
     pub fn set_deadline(&mut self, deadline: Option<Time>) {
         self.connection.deadline = deadline.unwrap_or(NEVER);
+    }
+
+    /// The deadline that is set.
+    pub fn deadline(&self) -> Option<Time> {
+        Some(self.connection.deadline).filter(|deadline| *deadline != NEVER)
+    }
+
+    /// Has `deadline` called also while output is held up, for as long as the connection lasts. No input is shown for that.
+    pub fn keep_deadline(&mut self) {
+        self.connection.keeps_deadline = true;
     }
 
     /// Shows no more input until [`resume`](Self::resume); the peer is slowed down by TCP.

@@ -15,6 +15,7 @@
 //! Sessions only note what they want (`Io`); `pump` (pump.rs) looks at one connection's notes and
 //! does the next thing, until there is nothing left to do for it now.
 
+mod between;
 mod connection;
 mod datagrams;
 mod detach;
@@ -35,7 +36,8 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
-pub use self::datagrams::DatagramIo;
+pub(crate) use self::datagrams::DatagramSender;
+pub use self::datagrams::{DatagramIo, DatagramPath};
 pub(crate) use self::detach::Adopting;
 pub use self::io::{Full, Io};
 
@@ -132,6 +134,8 @@ pub struct Shard<D: Driver, V: Service> {
     listeners: Vec<Listener>,
     /// The datagram sockets that were received from in this turn, a bit each.
     received_from: u64,
+    /// The datagram sockets that are closed when this turn's output has gone, a bit each.
+    sockets_to_close: u64,
     /// Until then the queues of listeners are looked into from time to time.
     anew_until: Time,
     /// Accepted, but all slots are taken.
@@ -191,6 +195,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             orders: Vec::new(),
             listeners: Vec::new(),
             received_from: 0,
+            sockets_to_close: 0,
             anew_until: now,
             waiting: VecDeque::new(),
             taker: None,

@@ -2,7 +2,7 @@
 
 use super::connection::{Due, State};
 use super::output::Stage;
-use super::{Adopting, Shard};
+use super::{Adopting, DatagramSender, Shard};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver};
 use crate::session::{Control, NO_PLACE, Order, Service, Session};
@@ -17,8 +17,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             store: &mut self.held_input,
             slots: self.config.capacity.saturating_sub(open),
         };
-        let mut control =
-            Control { now: self.now, open, coming, datagram_sockets, orders: &mut self.orders, adopting };
+        let room = self.output.room_at_the_end();
+        let datagrams = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, room);
+        let mut control = Control {
+            now: self.now,
+            open,
+            coming,
+            datagram_sockets,
+            orders: &mut self.orders,
+            adopting,
+            datagrams,
+        };
         self.service_deadline = self.service.turn(&mut control);
         self.acted |= !self.orders.is_empty();
         let mut orders = std::mem::take(&mut self.orders);

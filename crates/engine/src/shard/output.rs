@@ -1,20 +1,26 @@
-//! What one turn sends: private bytes in an arena that all connections share, one item each.
+//! What one turn sends: private bytes in an arena that all connections share, and ranges of shared blocks, one item
+//! for each connection.
 //!
-//! Sessions append to the arena; the driver sends straight from it; when the turn is over it is
-//! empty again. Only what the system did not take is copied, into the connection's own stash.
+//! Sessions append to the arena; the driver sends straight from it, and from the blocks; when the turn is over the
+//! arena is empty and the references to blocks are gone. Only what the system did not take is copied, into the connection's
+//! own stash.
 //!
 //! ```text
-//!  arena   │ answer of 7 │ answers of 12 … │ answer of 3 │        │
-//!  items     0: (7, arena)  1: (12, arena)   2: (3, arena)  3: (9, stash)
+//!  arena   │ answer of 7 │ answers of 12 … │ head of 3 │ tail of 3 │       block │ … payload … │
+//!  items     0: (7, arena)  1: (12, arena)   2: (3, chain: head ─▶ payload ─▶ tail)   3: (9, stash)
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
-use crate::limits::{ARENA_SIZE, SEND_MAX, TURN_LIST};
+use stilling_ring::{SharedBlock, planted};
+
+use crate::driver::{Chain, Gather, Pieces};
+use crate::limits::{ARENA_SIZE, PIECES_MAX, SEND_MAX, TURN_LIST};
 use crate::token::Token;
 
 /// Bytes for which the arena has room from the start. They are touched when they are needed.
-const ARENA_CAPACITY: usize = ARENA_SIZE + 4 * SEND_MAX;
+const ARENA_CAPACITY: usize = ARENA_SIZE + 5 * SEND_MAX;
 
 /// Bytes of an arena that is kept as it is.
 const ARENA_LARGEST_KEPT: usize = 4 * ARENA_SIZE;
@@ -26,6 +32,8 @@ pub(super) enum Place {
         start: usize,
         len: usize,
     },
+    /// Private bytes of the arena and shared ranges.
+    Chain(Chain),
     /// The connection's output stash, from its start.
     Stash,
 }
@@ -54,6 +62,7 @@ pub(super) struct Item {
 pub(super) struct DatagramItem {
     pub(super) token: Token,
     pub(super) to: SocketAddr,
+    pub(super) from: Option<IpAddr>,
     start: usize,
     len: usize,
 }
@@ -71,24 +80,43 @@ pub(super) enum Stage {
 pub(super) struct Output {
     pub(super) arena: Vec<u8>,
     pub(super) items: Vec<Item>,
+    /// Those of the chains.
+    pieces: Pieces,
     /// They are sent behind the items.
     pub(super) datagrams: Vec<DatagramItem>,
 }
 
 impl Output {
     pub(super) fn new() -> Self {
-        // Room beyond the nominal size, so that the last calls of a turn, one of each stage, still find their maximum.
+        // Room beyond the nominal size, so that the last calls of a turn, one of each stage and the service's own, still find
+        // their maximum.
         Output {
             arena: Vec::with_capacity(ARENA_CAPACITY),
             items: Vec::with_capacity(TURN_LIST),
+            pieces: Pieces::with_capacity(TURN_LIST),
             datagrams: Vec::new(),
         }
     }
 
-    pub(super) fn push_datagram(&mut self, token: Token, to: SocketAddr, payload: &[u8]) {
+    pub(super) fn push_datagram(
+        &mut self,
+        token: Token,
+        to: SocketAddr,
+        from: Option<IpAddr>,
+        payload: &[u8],
+    ) {
+        let to = match self.datagrams.last() {
+            Some(before) if planted!("previous peer") => before.to,
+            _ => to,
+        };
         let start = self.arena.len();
         self.arena.extend_from_slice(payload);
-        self.datagrams.push(DatagramItem { token, to, start, len: payload.len() });
+        self.datagrams.push(DatagramItem { token, to, from, start, len: payload.len() });
+    }
+
+    /// Whether a datagram of this socket has not been sent yet.
+    pub(super) fn has_datagram_of(&self, socket: Token) -> bool {
+        self.datagrams.iter().any(|item| item.token == socket)
     }
 
     /// The payload of a datagram.
@@ -101,6 +129,27 @@ impl Output {
         self.items.is_empty() && self.datagrams.is_empty()
     }
 
+    /// Bytes that the turn has to send so far, and those that have moved in the arena meanwhile.
+    pub(super) fn size(&self) -> usize {
+        self.arena.len() + self.pieces.shared_len()
+    }
+
+    /// Bytes of datagrams that the service may send at the end of the turn: what is left of it, and a full call's in any
+    /// case.
+    pub(super) fn room_at_the_end(&self) -> usize {
+        ARENA_SIZE.saturating_sub(self.size()).max(SEND_MAX)
+    }
+
+    /// Bytes that a call between turns may send: what is left of the turn.
+    pub(super) fn room_between_turns(&self) -> usize {
+        (ARENA_SIZE + SEND_MAX).saturating_sub(self.size())
+    }
+
+    /// Whether it holds references to blocks. They end with a turn, so that turn must not wait.
+    pub(super) fn holds_blocks(&self) -> bool {
+        self.pieces.holds_blocks()
+    }
+
     /// Whether one more call of a session finds room for its maximum, and so does what it moves. Each stage of a turn has
     /// some room that those before it leave alone.
     pub(super) fn has_room_for(&self, stage: Stage) -> bool {
@@ -109,52 +158,91 @@ impl Output {
             Stage::Mail => SEND_MAX / 2,
             Stage::Deadlines => 0,
         };
-        self.arena.len() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
+        self.size() + 2 * SEND_MAX + left_alone <= ARENA_SIZE + SEND_MAX
     }
 
     /// The same within half of the arena: the other half is for news, however much those have to say who were promised
     /// another look.
     pub(super) fn has_room_in_half(&self) -> bool {
-        self.arena.len() + 2 * SEND_MAX <= ARENA_SIZE / 2
+        self.size() + 2 * SEND_MAX <= ARENA_SIZE / 2
     }
 
-    /// Bytes of the item that `link` names, if it is one of the arena.
+    /// Bytes of the item that `link` names, if they are not those of a stash.
     pub(super) fn unsent(&self, link: u32) -> usize {
         match self.items.get(link as usize) {
             Some(Item { place: Place::Arena { len, .. }, .. }) => *len,
-            _ => 0,
+            Some(Item { place: Place::Chain(chain), .. }) => chain.len(),
+            Some(Item { place: Place::Stash, .. }) | None => 0,
         }
     }
 
-    /// The item that `link` names, moved to the end of the arena so that it can grow; or a new one.
-    /// Returns its number.
+    /// The bytes of an item; `held` are those of its connection's stash.
+    pub(super) fn gather<'a>(&'a self, place: Place, held: impl FnOnce() -> &'a [u8]) -> Gather<'a> {
+        match place {
+            Place::Arena { start, len } => Gather::One(&self.arena[start..start + len]),
+            Place::Chain(chain) => self.pieces.gather(chain, &self.arena),
+            Place::Stash => Gather::One(held()),
+        }
+    }
+
+    /// The item that `link` names, or a new one. Returns its number.
+    pub(super) fn item(&mut self, link: u32, token: Token) -> u32 {
+        if (link as usize) < self.items.len() {
+            return link;
+        }
+        let place = Place::Arena { start: self.arena.len(), len: 0 };
+        self.items.push(Item { token, place, after: After::Nothing, is_stopped: false });
+        self.items.len() as u32 - 1
+    }
+
+    /// The same item, with its private bytes moved to the end of the arena if they have to be there to grow.
     pub(super) fn open_item(&mut self, link: u32, token: Token) -> u32 {
-        let end = self.arena.len();
-        let Some(item) = self.items.get_mut(link as usize) else {
-            self.items.push(Item {
-                token,
-                place: Place::Arena { start: end, len: 0 },
-                after: After::Nothing,
-                is_stopped: false,
-            });
-            return self.items.len() as u32 - 1;
-        };
-        if let Place::Arena { start, len } = item.place
-            && start + len != end
-        {
+        let number = self.item(link, token);
+        let (item, end) = (&mut self.items[number as usize], self.arena.len());
+        match item.place {
             // Two answers of one connection in a turn with another's in between: rare, so a copy.
-            item.place = Place::Arena { start: end, len };
-            self.arena.extend_from_within(start..start + len);
+            Place::Arena { start, len } if start + len != end => {
+                item.place = Place::Arena { start: end, len };
+                self.arena.extend_from_within(start..start + len);
+            }
+            // Its last piece is a private one, since shared ones leave room for it.
+            Place::Chain(chain) if chain.count() == PIECES_MAX => {
+                self.pieces.move_last(chain, &mut self.arena);
+            }
+            Place::Arena { .. } | Place::Chain(_) | Place::Stash => {}
         }
-        link
+        number
     }
 
-    /// Makes everything that was appended to the arena since the item ended part of it.
-    pub(super) fn extend_item(&mut self, number: u32) {
+    /// Makes everything that was appended to the arena, which was `before` bytes long when the item was opened, part of it.
+    pub(super) fn extend_item(&mut self, number: u32, before: usize) {
         let end = self.arena.len();
-        if let Place::Arena { start, len } = &mut self.items[number as usize].place {
-            *len = end - *start;
+        match &mut self.items[number as usize].place {
+            Place::Arena { start, len } => *len = end - *start,
+            Place::Chain(chain) if end > before => self.pieces.push_private(chain, before..end),
+            Place::Chain(_) | Place::Stash => {}
         }
+    }
+
+    /// Appends a shared range to an item. False, and nothing is appended: it can have no more pieces.
+    #[must_use]
+    pub(super) fn share(&mut self, number: u32, block: &SharedBlock, range: Range<usize>) -> bool {
+        let place = &mut self.items[number as usize].place;
+        let mut chain = match *place {
+            Place::Arena { start, len } => {
+                let mut chain = Chain::default();
+                if len > 0 {
+                    self.pieces.push_private(&mut chain, start..start + len);
+                }
+                chain
+            }
+            // Private bytes must find room for a piece behind it.
+            Place::Chain(chain) if chain.count() + 2 <= PIECES_MAX => chain,
+            Place::Chain(_) | Place::Stash => return false,
+        };
+        self.pieces.push_shared(&mut chain, block, range);
+        *place = Place::Chain(chain);
+        true
     }
 
     pub(super) fn clear(&mut self) {
@@ -164,6 +252,82 @@ impl Output {
             self.arena.shrink_to(ARENA_CAPACITY);
         }
         self.items.clear();
+        self.pieces.clear();
         self.datagrams.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_ring::BlockWriter;
+
+    use super::*;
+    use crate::shard::connection::NO_ITEM;
+
+    const ONE: Token = Token::new(100, 0);
+    const OTHER: Token = Token::new(101, 0);
+
+    fn say(output: &mut Output, link: u32, token: Token, bytes: &[u8]) -> u32 {
+        let number = output.open_item(link, token);
+        let before = output.arena.len();
+        output.arena.extend_from_slice(bytes);
+        output.extend_item(number, before);
+        number
+    }
+
+    fn bytes(output: &Output, number: u32) -> Vec<u8> {
+        let place = output.items[number as usize].place;
+        output.gather(place, || b"").slices().flatten().copied().collect()
+    }
+
+    /// Row 4.35: what a connection says in a turn leaves in its order, with another's in between, private or shared.
+    #[test]
+    fn an_item_keeps_its_order_whatever_comes_between() {
+        let mut writer = BlockWriter::new(8);
+        writer.append(b"ABCDEFGH").expect("there is room");
+        let (block, mut output) = (writer.share(), Output::new());
+        let one = say(&mut output, NO_ITEM, ONE, b"a");
+        let other = say(&mut output, NO_ITEM, OTHER, b"x");
+        assert_eq!(say(&mut output, one, ONE, b"b"), one);
+        assert_eq!(output.items[one as usize].place, Place::Arena { start: 2, len: 2 });
+        assert!(output.share(one, &block, 0..4) && output.share(other, &block, 4..8));
+        say(&mut output, one, ONE, b"c");
+        say(&mut output, one, ONE, b"d");
+        say(&mut output, other, OTHER, b"");
+        assert!(output.share(one, &block, 6..8));
+        assert_eq!((bytes(&output, one), bytes(&output, other)), (b"abABCDcdGH".to_vec(), b"xEFGH".to_vec()));
+        assert_eq!((output.unsent(one), output.unsent(other), output.unsent(NO_ITEM)), (10, 5, 0));
+        // Five private bytes, one of which is there twice because it has moved, and ten shared ones.
+        assert_eq!((output.arena.len(), output.size()), (6, 16));
+        assert!(output.holds_blocks() && !writer.renew());
+        output.clear();
+        assert!(!output.holds_blocks() && output.size() == 0);
+        drop(block);
+        assert!(writer.renew());
+    }
+
+    /// Row 4.35: an item that has as many pieces as it may have takes private bytes all the same.
+    #[test]
+    fn an_item_without_room_for_pieces_grows_at_its_end() {
+        let mut writer = BlockWriter::new(2);
+        writer.append(b"ab").expect("there is room");
+        let (block, mut output) = (writer.share(), Output::new());
+        let one = output.item(NO_ITEM, ONE);
+        let (mut expected, mut shared) = (Vec::new(), 0);
+        while output.share(one, &block, 0..2) {
+            say(&mut output, one, ONE, b"-");
+            expected.extend_from_slice(b"ab-");
+            shared += 1;
+        }
+        assert_eq!(shared, PIECES_MAX / 2);
+        let other = say(&mut output, NO_ITEM, OTHER, b"between");
+        for _ in 0..3 {
+            say(&mut output, one, ONE, b"more");
+            say(&mut output, other, OTHER, b".");
+            expected.extend_from_slice(b"more");
+        }
+        assert_eq!((bytes(&output, one), bytes(&output, other)), (expected, b"between...".to_vec()));
+        let Place::Chain(chain) = output.items[one as usize].place else { panic!("it has shared pieces") };
+        assert_eq!(chain.count(), PIECES_MAX);
     }
 }

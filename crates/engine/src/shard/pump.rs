@@ -60,8 +60,8 @@ impl Connection {
     pub(super) fn earliest_deadline(&self) -> Time {
         match self.state {
             State::Free | State::Closing | State::Detaching => NEVER,
-            // While output is held up, only its own timeout counts, unless the session is read on.
-            _ if self.blocked && !self.reads_on => self.due.at(),
+            // While output is held up, only its own timeout counts, unless the session asked for its deadline.
+            _ if !self.has_deadline_reported() => self.due.at(),
             _ => self.due.at().min(self.deadline),
         }
     }
@@ -69,19 +69,19 @@ impl Connection {
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Calls a session's method, then does what it asked for.
-    pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
+    pub(super) fn call(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
         self.tell(token, method);
         self.pump(token);
     }
 
     /// Calls a session's method; its wishes are noted only.
-    pub(super) fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_, V>)) {
+    pub(super) fn tell(&mut self, token: Token, method: impl FnOnce(&mut V::Session, &mut Io<'_>, &mut V)) {
         let Some(slot) = self.slots.get(token) else { return };
         let session = slot.session.as_mut().expect("a tenant has a session");
         let connection = &mut slot.connection;
         let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, service, connection, output, store);
-        method(session, &mut io);
+        let mut io = Io::lend(token, self.now, connection, output, store);
+        method(session, &mut io, service);
         self.relieve_output(token);
     }
 
@@ -262,7 +262,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         // its peer has taken something.
         if connection.owed == Owed::Taken && connection.finish == Finish::No {
             let count = connection.take_offer();
-            self.tell(token, |session, io| session.taken(count, io));
+            self.tell(token, |session, io, service| session.taken(count, io, service));
         }
         let connection = &mut self.slots.get(token).expect("telling frees no slot").connection;
         if !connection.output.is_empty() {

@@ -11,26 +11,34 @@ use stilling_ring::planted;
 use super::Shard;
 use super::connection::{Due, Finish, NEVER, Owed, State, UNKNOWN_REST};
 use crate::close_reason::CloseReason;
-use crate::driver::Driver;
+use crate::driver::{Driver, Slices};
 use crate::limits::{HOLDERS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
 use crate::session::{Service, Session};
 use crate::token::Token;
 
-/// The bytes that end the message of which the system has the beginning, once it has taken `sent` of `bytes`, the first `rest` of
-/// which end such a message, too.
+/// The bytes that end the message of which the system has the beginning, once it has taken `sent` of those in `slices`, the first
+/// `rest` of which end such a message, too.
 pub(super) fn rest_after(
     rest: u32,
-    bytes: &[u8],
+    mut slices: Slices<'_>,
     sent: usize,
     len_of: impl Fn(&[u8]) -> Option<usize>,
 ) -> u32 {
     if rest == UNKNOWN_REST {
         return UNKNOWN_REST;
     }
+    let all = slices.remaining();
     let mut end = rest as usize;
+    // The slice that is looked at, and the bytes before it.
+    let (mut slice, mut before): (&[u8], usize) = (b"", 0);
     while end < sent {
-        match len_of(&bytes[end..]) {
-            Some(len) if len > 0 && len <= bytes.len() - end => end += len,
+        while end >= before + slice.len() {
+            before += slice.len();
+            let Some(next) = slices.next() else { return UNKNOWN_REST };
+            slice = next;
+        }
+        match len_of(&slice[end - before..]) {
+            Some(len) if len > 0 && len <= all - end => end += len,
             _ => return UNKNOWN_REST,
         }
     }
@@ -122,5 +130,41 @@ impl<D: Driver, V: Service> Shard<D, V> {
         (connection.due, connection.deadline) = (Due::Write(until), NEVER);
         self.wheel.set(token.index(), until);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_ring::BlockWriter;
+
+    use super::*;
+    use crate::driver::{Chain, Gather, Pieces};
+
+    /// A message is its length and as many bytes less one.
+    fn len_of(bytes: &[u8]) -> Option<usize> {
+        bytes.first().map(|len| usize::from(*len)).filter(|len| *len < 9)
+    }
+
+    /// Row 4.35: the end of the message that the system has in part is found, in however many pieces the messages lie.
+    #[test]
+    fn the_rest_of_a_message_is_known_in_any_pieces() {
+        let bytes = [2, 0, 5, 0, 0, 0, 0, 1, 3, 0, 0];
+        let rests = [0, 1, 0, 4, 3, 2, 1, 0, 0, 2, 1, 0];
+        let mut writer = BlockWriter::new(4);
+        writer.append(&bytes[3..7]).expect("there is room");
+        let (mut pieces, mut chain) = (Pieces::default(), Chain::default());
+        pieces.push_private(&mut chain, 0..3);
+        pieces.push_shared(&mut chain, &writer.share(), 0..4);
+        pieces.push_private(&mut chain, 3..7);
+        let arena = [&bytes[..3], &bytes[7..]].concat();
+        for gather in [Gather::One(&bytes), pieces.gather(chain, &arena)] {
+            for (sent, rest) in rests.into_iter().enumerate() {
+                assert_eq!(rest_after(0, gather.slices(), sent, len_of), rest, "{sent} of {gather:?}");
+            }
+            assert_eq!(rest_after(2, gather.slices(), 1, len_of), 1);
+            assert_eq!(rest_after(2, gather.slices(), 3, len_of), 4);
+            assert_eq!(rest_after(UNKNOWN_REST, gather.slices(), 1, len_of), UNKNOWN_REST);
+            assert_eq!(rest_after(1, gather.slices(), 2, len_of), UNKNOWN_REST, "no message begins there");
+        }
     }
 }

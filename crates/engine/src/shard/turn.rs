@@ -10,9 +10,9 @@ use super::output::{After, Item, Place, Stage};
 use super::slots::Slot;
 use super::slow::rest_after;
 use crate::close_reason::CloseReason;
-use crate::driver::{BufferId, Driver, Event, Outgoing, SendStop, Wait};
+use crate::driver::{BufferId, Driver, Event, Gather, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
-use crate::session::{Service, Session};
+use crate::session::{Recipient, Service, Session};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
@@ -59,7 +59,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// more for mail: a sender either sees the announcement or is seen here.
     fn announce_wait(&mut self) -> Wait {
         let undone = !self.to_revisit.is_empty() || self.untold_from.is_some();
-        let busy = self.dispatched < self.events.len() || undone;
+        // References to blocks are to end now, and sockets are to be closed, not when the wait is over.
+        let ends = self.output.holds_blocks() || self.sockets_to_close != 0;
+        let busy = self.dispatched < self.events.len() || undone || ends;
         if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
             return Wait::No;
         }
@@ -79,19 +81,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let (output, slots, held) = (&self.output, &self.slots, &self.held_output);
         let outgoing = output.items.iter().map(|item| Outgoing {
             token: item.token,
-            bytes: match item.place {
-                Place::Arena { start, len } => &output.arena[start..start + len],
-                Place::Stash => {
-                    slots.peek(item.token).expect("its slot is in use").connection.output.bytes(held)
-                }
-            },
+            bytes: output.gather(item.place, || {
+                slots.peek(item.token).expect("its slot is in use").connection.output.bytes(held)
+            }),
             to: None,
+            from: None,
             close: item.after == After::Close,
         });
         let datagrams = output.datagrams.iter().map(|item| Outgoing {
             token: item.token,
-            bytes: output.payload(item),
+            bytes: Gather::One(output.payload(item)),
             to: Some(item.to),
+            from: item.from,
             close: false,
         });
         let outgoing = outgoing.chain(datagrams);
@@ -100,6 +101,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let sent = self.after_sending();
         self.output.clear();
         self.counters.sent_bytes.add(sent);
+        self.close_sent_sockets();
         Ok(())
     }
 
@@ -202,31 +204,30 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn keep_rest(&mut self, token: Token, place: Place, sent: usize) -> bool {
         let Some(Slot { connection, session }) = self.slots.get(token) else { return false };
         let len_of = |bytes: &[u8]| session.as_ref().and_then(|session| session.message_len(bytes));
-        let kept = match place {
-            Place::Stash => {
-                let bytes = connection.output.bytes(&self.held_output);
-                connection.message_rest = rest_after(connection.message_rest, bytes, sent, len_of);
-                connection.output.consume(&mut self.held_output, sent);
-                return true;
-            }
-            Place::Arena { start, len } => {
-                // What was only offered stands at the end, and is not kept.
-                let promised = len - usize::from(connection.offered);
-                connection.offered = sent.saturating_sub(promised) as u16;
-                let (bytes, sent) = (&self.output.arena[start..start + promised], sent.min(promised));
-                connection.message_rest = rest_after(0, bytes, sent, len_of);
-                let (store, unsent) = (&mut self.held_output, &bytes[sent..]);
-                let kept = connection.output.append_of(token.index(), store, unsent);
-                // The store takes no run that long, but perhaps the end of the message.
-                let rest = unsent.get(..connection.message_rest as usize);
-                if !kept && !rest.is_some_and(|rest| connection.output.append_of(token.index(), store, rest))
-                {
-                    connection.message_rest = UNKNOWN_REST;
-                }
-                kept
-            }
-        };
+        if place == Place::Stash {
+            let slices = Gather::One(connection.output.bytes(&self.held_output)).slices();
+            connection.message_rest = rest_after(connection.message_rest, slices, sent, len_of);
+            connection.output.consume(&mut self.held_output, sent);
+            return true;
+        }
+        let gather = self.output.gather(place, || b"");
+        // What was only offered stands at the end, and is not kept.
+        let promised = gather.len() - usize::from(connection.offered);
+        connection.offered = sent.saturating_sub(promised) as u16;
+        let sent = sent.min(promised);
+        connection.message_rest = rest_after(0, gather.part(0..promised), sent, len_of);
+        let first = if planted!("range sent twice") { piece_start(gather, sent) } else { sent };
+        let (owner, store) = (token.index(), &mut self.held_output);
+        let unsent = gather.part(first..promised);
+        let kept = connection.output.append_parts_of(owner, store, unsent.remaining(), unsent);
         if !kept {
+            // The store takes no run that long, but perhaps the end of the message.
+            let rest = connection.message_rest as usize;
+            let is_there = rest <= promised - sent;
+            let parts = gather.part(sent..sent.saturating_add(rest));
+            if !is_there || !connection.output.append_parts_of(owner, store, rest, parts) {
+                connection.message_rest = UNKNOWN_REST;
+            }
             self.end_slow_consumer(token);
         }
         self.relieve_output(token);
@@ -246,6 +247,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // It stopped short, and there is nothing more to say of it.
             Place::Arena { len: 0, .. } => return 0,
             Place::Arena { len, .. } => len,
+            Place::Chain(chain) => chain.len(),
             Place::Stash => {
                 let len = connection.output.len();
                 connection.output.clear(&mut self.held_output);
@@ -299,7 +301,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             self.pump(token);
         } else if connection.finish == Finish::No && connection.is_offer_over() {
             let count = connection.take_offer();
-            self.call(token, |session, io| session.taken(count, io));
+            self.call(token, |session, io, service| session.taken(count, io, service));
         } else if flushed {
             self.call(token, Session::flushed);
         } else {
@@ -424,11 +426,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
     fn deliver(&mut self) {
         let mut is_first = true;
         while std::mem::take(&mut is_first) || self.output.has_room_for(Stage::Mail) {
-            let Some((token, mail)) = self.service.next_mail() else { break };
+            let Some((recipient, mail)) = self.service.next_mail() else { break };
             self.acted = true;
+            let token = match recipient {
+                Recipient::Connection(token) => token,
+                Recipient::Peer(path) => {
+                    self.deliver_to_peer(path, mail);
+                    continue;
+                }
+            };
             let token = if planted!("previous tenant") { self.next_tenant(token) } else { token };
             if self.is_in(token, State::Open) {
-                self.call(token, |session, io| session.delivered(mail, io));
+                self.call(token, |session, io, service| session.delivered(mail, io, service));
             }
         }
     }
@@ -456,4 +465,16 @@ impl<D: Driver, V: Service> Shard<D, V> {
         }
         self.expired = expired;
     }
+}
+
+/// Where the piece begins in which a send has stopped.
+fn piece_start(gather: Gather<'_>, sent: usize) -> usize {
+    let mut start = 0;
+    for piece in gather.slices() {
+        if start + piece.len() > sent {
+            break;
+        }
+        start += piece.len();
+    }
+    start
 }

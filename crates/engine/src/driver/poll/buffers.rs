@@ -5,7 +5,7 @@
 //!  free     [ …, 7, 2 ]  the one that came back last goes out first: it is still in the cache
 //! ```
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use crate::driver::{BufferId, Datagram};
 use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
@@ -14,6 +14,7 @@ use crate::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Envelope {
     pub(super) from: SocketAddr,
+    pub(super) local: Option<IpAddr>,
     pub(super) len: u32,
     pub(super) truncated: bool,
 }
@@ -40,7 +41,7 @@ impl Buffers {
     /// Makes room for envelopes, when the first datagram socket comes.
     pub(super) fn expect_datagrams(&mut self) {
         let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
-        let blank = Envelope { from: nobody, len: 0, truncated: false };
+        let blank = Envelope { from: nobody, local: None, len: 0, truncated: false };
         self.envelopes.resize(RECEIVE_BUFFERS as usize, blank);
     }
 
@@ -87,8 +88,8 @@ impl Buffers {
     }
 
     pub(super) fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
-        let Envelope { from, len, truncated } = self.envelopes[buffer.0 as usize];
-        Datagram { from, payload: &self.bytes(buffer)[..len as usize], truncated }
+        let Envelope { from, local, len, truncated } = self.envelopes[buffer.0 as usize];
+        Datagram { from, local, payload: &self.bytes(buffer)[..len as usize], truncated }
     }
 }
 

@@ -1,20 +1,22 @@
 //! Many datagrams per system call: `recvmmsg` and `sendmmsg` over headers that are made once.
 //!
 //! ```text
-//!  headers[i] ──► names[i]   who sent it / where it goes
-//!             └─► slices[i]  a receive buffer / the payload to send
+//!  headers[i] ──► names[i]     who sent it / where it goes
+//!             ├─► controls[i]  the local address that it came to / leaves from
+//!             └─► slices[i]    a receive buffer / the payload to send
 //! ```
 //!
 //! The pointers in `headers` and `slices` are written anew before each call and mean nothing after it.
 #![allow(unsafe_code)]
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
 use super::buffers::{Buffers, Envelope};
 use crate::driver::BufferId;
+use crate::driver::pktinfo::{CONTROL_SIZE, Control};
 use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 
 /// Datagrams sent by one system call.
@@ -30,6 +32,15 @@ pub(super) struct Datagrams {
     headers: Box<[libc::mmsghdr]>,
     slices: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_storage]>,
+    controls: Box<[Control]>,
+}
+
+/// A datagram to send.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Leaving<'a> {
+    pub(super) payload: &'a [u8],
+    pub(super) to: Option<SocketAddr>,
+    pub(super) from: Option<IpAddr>,
 }
 
 // SAFETY: the pointers inside are only followed by system calls made here, right after they were
@@ -44,10 +55,11 @@ impl Datagrams {
             headers: vec![header; SEND_BATCH].into(),
             slices: vec![slice; SEND_BATCH].into(),
             names: vec![name; SEND_BATCH].into(),
+            controls: vec![Control::EMPTY; SEND_BATCH].into(),
         }
     }
 
-    fn prepare(&mut self, at: usize, bytes: *mut u8, len: usize, name_len: usize) {
+    fn prepare(&mut self, at: usize, bytes: *mut u8, len: usize, name_len: usize, control_len: usize) {
         self.slices[at] = libc::iovec { iov_base: bytes.cast(), iov_len: len };
         let header = &mut self.headers[at].msg_hdr;
         header.msg_name = match name_len {
@@ -57,15 +69,22 @@ impl Datagrams {
         header.msg_namelen = name_len as libc::socklen_t;
         header.msg_iov = &raw mut self.slices[at];
         header.msg_iovlen = 1;
+        header.msg_control = match control_len {
+            0 => std::ptr::null_mut(),
+            _ => self.controls[at].as_mut_ptr(),
+        };
+        header.msg_controllen = control_len as _;
         header.msg_flags = 0;
     }
 
     /// Receives at most `count` datagrams (at most [`RECEIVE_BATCH`] and the free buffers) without
-    /// waiting; each is in a buffer that is now lent, reported to `each` in order.
+    /// waiting; each is in a buffer that is now lent, reported to `each` in order. `tells_local`: they tell which local
+    /// address they came to.
     pub(super) fn receive(
         &mut self,
         fd: BorrowedFd<'_>,
         count: usize,
+        tells_local: bool,
         buffers: &mut Buffers,
         mut each: impl FnMut(BufferId),
     ) -> Result<usize, Errno> {
@@ -73,10 +92,17 @@ impl Datagrams {
         while prepared < count.min(RECEIVE_BATCH) {
             let Some(buffer) = buffers.upcoming(prepared) else { break };
             let bytes = buffers.bytes_mut(buffer).as_mut_ptr();
-            self.prepare(prepared, bytes, DATAGRAM_SIZE_MAX, size_of::<libc::sockaddr_storage>());
+            let control_len = if tells_local { CONTROL_SIZE } else { 0 };
+            self.prepare(
+                prepared,
+                bytes,
+                DATAGRAM_SIZE_MAX,
+                size_of::<libc::sockaddr_storage>(),
+                control_len,
+            );
             prepared += 1;
         }
-        // SAFETY: the first `prepared` headers point to names and buffers that live in `self` and
+        // SAFETY: the first `prepared` headers point to names, controls and buffers that live in `self` and
         // `buffers`, both borrowed for this call; the buffers are different ones and not lent.
         let outcome = unsafe {
             libc::recvmmsg(
@@ -92,10 +118,12 @@ impl Datagrams {
             let buffer = buffers.take().expect("as many were free when the headers were prepared");
             let header = &self.headers[at];
             let from = if header.msg_hdr.msg_namelen == 0 { None } else { read_name(&self.names[at]) };
+            let local = self.controls[at].local_address(header.msg_hdr.msg_controllen as _);
             buffers.set_envelope(
                 buffer,
                 Envelope {
                     from: from.unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0))),
+                    local,
                     len: header.msg_len,
                     truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
                 },
@@ -107,17 +135,16 @@ impl Datagrams {
 
     /// Sends the datagrams of `batch` from its `from`th on without waiting; says how many left
     /// (at least one). An error concerns the first of them.
-    pub(super) fn send(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        batch: &[(&[u8], Option<SocketAddr>)],
-    ) -> Result<usize, Errno> {
+    pub(super) fn send(&mut self, fd: BorrowedFd<'_>, batch: &[Leaving<'_>]) -> Result<usize, Errno> {
         let count = batch.len().min(SEND_BATCH);
-        for (at, (bytes, to)) in batch[..count].iter().enumerate() {
+        for (at, Leaving { payload, to, from }) in batch[..count].iter().enumerate() {
             let name_len = to.map_or(0, |to| write_name(&mut self.names[at], to));
-            self.prepare(at, bytes.as_ptr().cast_mut(), bytes.len(), name_len);
+            let source = from.zip(*to);
+            let control_len = source.and_then(|(from, to)| self.controls[at].set_source(from, to));
+            let bytes = payload.as_ptr().cast_mut();
+            self.prepare(at, bytes, payload.len(), name_len, control_len.unwrap_or(0));
         }
-        // SAFETY: the first `count` headers point to names in `self` and to payloads borrowed for this
+        // SAFETY: the first `count` headers point to names and controls in `self` and to payloads borrowed for this
         // call; the system only reads the payloads, so the cast from a shared reference is harmless.
         let outcome = unsafe {
             libc::sendmmsg(

@@ -40,13 +40,14 @@ use self::buffers::Buffers;
 use self::datagrams::Datagrams;
 use self::source::{Awaits, Facts, Sources};
 use super::accepting::{Reserve, accept_now};
+use super::messages::Messages;
 use super::peer::{has_hung_up, has_nothing_unread};
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
     WakeHandle, sockopt,
 };
-use crate::limits::TURN_LIST;
+use crate::limits::{PIECES_MAX, TURN_LIST};
 use crate::net;
 use crate::token::Token;
 
@@ -64,6 +65,7 @@ pub struct Poll {
     sources: Sources,
     buffers: Buffers,
     datagrams: Datagrams,
+    messages: Messages,
     /// Sources to look at in the next turn, each once.
     asked: Vec<Token>,
     shutdowns: Vec<Token>,
@@ -93,6 +95,7 @@ impl Poll {
             sources: Sources::default(),
             buffers: Buffers::new(),
             datagrams: Datagrams::new(),
+            messages: Messages::new(1, PIECES_MAX),
             asked: Vec::with_capacity(TURN_LIST),
             shutdowns: Vec::with_capacity(TURN_LIST),
             closes: Vec::with_capacity(TURN_LIST),
@@ -174,12 +177,16 @@ impl Driver for Poll {
             rustix::io::ioctl_fionbio(&socket, true)?;
         }
         let connected = kind == Kind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
+        let tells_local = kind == Kind::Datagram && sockopt::tell_local_addresses(&socket)?;
         let source = self.sources.insert(token, socket, kind.into())?;
         if readable_now {
             source.facts.set(Facts::READABLE);
         }
         if connected {
             source.facts.set(Facts::CONNECTED);
+        }
+        if tells_local {
+            source.facts.set(Facts::TELLS_LOCAL);
         }
         if kind == Kind::Datagram {
             self.buffers.expect_datagrams();
@@ -326,6 +333,7 @@ fn in_progress(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Gather;
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
@@ -344,7 +352,7 @@ mod tests {
         let [Event::Received { buffer, len: 7, .. }] = events[..] else { panic!("{events:?}") };
         driver.release(buffer);
         events.clear();
-        let answer = Outgoing { token, bytes: b"answer", to: None, close: true };
+        let answer = Outgoing::stream(token, Gather::One(b"answer"), true);
         driver.turn(Time::ZERO, Wait::No, std::iter::once(answer), &mut stops, &mut events).unwrap();
         assert!(matches!(events[..], [Event::Closed { .. }]) && stops.is_empty(), "{events:?} {stops:?}");
         assert_eq!(driver.counters().enters, 3 + 2);

@@ -1,23 +1,19 @@
-//! Sending: one system call per connection, one per batch of datagrams.
+//! Sending: one system call per connection, in however many pieces its bytes lie, and one per batch of datagrams.
 //!
 //! Neighbouring datagrams of one socket leave together with `sendmmsg`. A connection has at most one
 //! item per turn: what follows a short send would arrive in the wrong place.
 
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::Poll;
-use super::datagrams::SEND_BATCH;
+use super::datagrams::{Leaving, SEND_BATCH};
 use super::source::Facts;
 use crate::driver::role::Role;
-use crate::driver::{Event, Outgoing, SendStop, pipes};
+use crate::driver::{Event, Gather, Outgoing, SendStop};
 use crate::token::Token;
-
-/// Datagrams that leave together, with where each goes.
-type Batch<'a> = [(&'a [u8], Option<SocketAddr>); SEND_BATCH];
 
 impl Poll {
     pub(super) fn send_all<'a>(
@@ -38,13 +34,13 @@ impl Poll {
                     stops.extend(stop.map(|(sent, error)| stopped(position, sent, error)));
                 }
                 Some(Role::Datagram) => {
-                    let mut batch: Batch<'a> = [(&[], None); SEND_BATCH];
-                    batch[0] = (first.bytes, first.to);
+                    let mut batch = [Leaving::default(); SEND_BATCH];
+                    batch[0] = leaving(&first);
                     while count < SEND_BATCH
                         && !close
                         && let Some(next) = outgoing.next_if(|next| next.token == token)
                     {
-                        batch[count] = (next.bytes, next.to);
+                        batch[count] = leaving(&next);
                         close = next.close;
                         count += 1;
                     }
@@ -71,7 +67,7 @@ impl Poll {
     /// Sends on a stream or pipe. `None`: it took all; else how many bytes it took, and the error.
     /// The close that follows a last send at once pushes its bytes out together with the FIN: one
     /// packet, not two.
-    fn send_bytes(&mut self, token: Token, bytes: &[u8], last: bool) -> Option<(usize, Option<Errno>)> {
+    fn send_bytes(&mut self, token: Token, bytes: Gather<'_>, last: bool) -> Option<(usize, Option<Errno>)> {
         let source = self.sources.get_mut(token)?;
         if bytes.is_empty() {
             return None;
@@ -80,9 +76,10 @@ impl Poll {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL | more;
         let outcome = loop {
             self.counters.enters += 1;
-            let outcome = match source.role {
-                Role::Pipe => pipes::write(source.fd.as_fd(), bytes),
-                _ => rustix::net::send(&source.fd, bytes, flags),
+            let outcome = match (source.role, bytes) {
+                (Role::Pipe, _) => self.messages.write(source.fd.as_fd(), bytes),
+                (_, Gather::One(bytes)) => rustix::net::send(&source.fd, bytes, flags),
+                (_, Gather::Many(_)) => self.messages.send(source.fd.as_fd(), bytes, flags),
             };
             if outcome != Err(Errno::INTR) {
                 break outcome;
@@ -101,7 +98,7 @@ impl Poll {
     fn send_datagrams(
         &mut self,
         token: Token,
-        batch: &[(&[u8], Option<SocketAddr>)],
+        batch: &[Leaving<'_>],
         position: u32,
         stops: &mut Vec<SendStop>,
     ) {
@@ -126,6 +123,11 @@ impl Poll {
             }
         }
     }
+}
+
+fn leaving<'a>(out: &Outgoing<'a>) -> Leaving<'a> {
+    let payload = out.bytes.as_slice().expect("a datagram is in one piece");
+    Leaving { payload, to: out.to, from: out.from }
 }
 
 fn stopped(position: u32, sent: usize, error: Option<Errno>) -> SendStop {

@@ -53,6 +53,8 @@ impl Facts {
     pub(super) const CLOSING: Facts = Facts(512);
     /// A datagram socket with a fixed peer, whose errors may cut a batch short.
     pub(super) const CONNECTED: Facts = Facts(1024);
+    /// Its datagrams tell which local address they came to.
+    pub(super) const TELLS_LOCAL: Facts = Facts(2048);
 
     pub(super) fn has(self, fact: Facts) -> bool {
         self.0 & fact.0 != 0

@@ -197,6 +197,7 @@ impl Poll {
 
     fn receive_datagrams(&mut self, token: Token, events: &mut Events) {
         let Some(source) = self.sources.get_mut(token) else { return };
+        let tells_local = source.facts.has(Facts::TELLS_LOCAL);
         let mut left = DATAGRAMS_PER_TURN;
         while left > 0 {
             let room = self.buffers.free();
@@ -205,7 +206,8 @@ impl Poll {
             }
             let asked = left.min(room).min(RECEIVE_BATCH);
             self.counters.enters += 1;
-            let outcome = self.datagrams.receive(source.fd.as_fd(), asked, &mut self.buffers, |buffer| {
+            let fd = source.fd.as_fd();
+            let outcome = self.datagrams.receive(fd, asked, tells_local, &mut self.buffers, |buffer| {
                 events.push(Event::Datagram { token, buffer });
             });
             match outcome {

@@ -35,6 +35,8 @@ pub(super) struct Buffers {
     tail: u16,
     lent: Box<[bool]>,
     lent_count: usize,
+    /// Whether the datagram in a lent buffer tells which local address it came to.
+    tells_local: Box<[bool]>,
 }
 
 impl Buffers {
@@ -55,6 +57,7 @@ impl Buffers {
             tail: 0,
             lent: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
             lent_count: 0,
+            tells_local: vec![false; RECEIVE_BUFFERS as usize].into_boxed_slice(),
         };
         // SAFETY: the mapping is page-aligned, holds that many entries, and outlives the ring because
         // the driver drops its queue first.
@@ -78,6 +81,15 @@ impl Buffers {
         debug_assert!(!self.lent[id.0 as usize], "buffer {} came twice", id.0);
         self.lent[id.0 as usize] = true;
         self.lent_count += 1;
+    }
+
+    /// Notes what kind of datagram is in a lent buffer.
+    pub(super) fn set_tells_local(&mut self, id: BufferId, tells_local: bool) {
+        self.tells_local[id.0 as usize] = tells_local;
+    }
+
+    pub(super) fn tells_local(&self, id: BufferId) -> bool {
+        self.tells_local[id.0 as usize]
     }
 
     pub(super) fn lent(&self) -> usize {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 use io_uring::cqueue;
+use io_uring::types::RecvMsgOut;
 use rustix::io::Errno;
 use socket2::{SockAddr, SockAddrStorage};
 
@@ -14,7 +15,8 @@ use super::table::Table;
 use super::{Accepted, Uring};
 use crate::driver::accepting::Failure;
 use crate::driver::role::Role;
-use crate::driver::{BufferId, Datagram, Event, SendStop};
+use crate::driver::{BufferId, Datagram, Event, SendStop, pktinfo};
+use crate::limits::DATAGRAM_SIZE_MAX;
 use crate::token::Token;
 
 pub(super) type Events = Vec<Event<OwnedFd, Accepted>>;
@@ -139,6 +141,7 @@ impl Uring {
         }
         let source = self.sources.get_mut(token).expect("it is alive");
         let datagrams = source.role == Role::Datagram;
+        let tells_local = source.armed.has(Armed::TELLS_LOCAL);
         source.expects_data = cqueue::sock_nonempty(completion.flags);
         let detaching = source.detaching;
         if completion.result != -libc::ENOBUFS {
@@ -148,6 +151,7 @@ impl Uring {
         match (completion.result, buffer) {
             (len, Some(buffer)) if len > 0 => {
                 events.push(if datagrams {
+                    self.buffers.set_tells_local(buffer, tells_local);
                     Event::Datagram { token, buffer }
                 } else {
                     Event::Received { token, buffer, len: len as u32 }
@@ -235,21 +239,46 @@ fn stopped(position: u32, result: i32) -> SendStop {
 /// `struct io_uring_recvmsg_out`: four 32-bit words before the address (io_uring_prep_recvmsg(3)).
 const HEADER_SIZE: usize = 16;
 
-/// Reads a datagram as a multishot `recvmsg` lays it out: header, address, payload.
-pub(super) fn datagram<'a>(bytes: &'a [u8], shape: &libc::msghdr) -> Datagram<'a> {
-    let out = io_uring::types::RecvMsgOut::parse(bytes, shape).expect("buffers hold more than the header");
-    let mut storage = SockAddrStorage::zeroed();
-    let name = out.name_data();
-    // SAFETY: the storage is plain memory larger than any address, which the kernel wrote.
-    unsafe {
-        let view = storage.view_as::<[u8; size_of::<libc::sockaddr_storage>()]>();
-        view[..name.len()].copy_from_slice(name);
+/// How a multishot `recvmsg` lays datagrams out: header, address, control messages, payload.
+pub(super) struct Shape {
+    header: Box<libc::msghdr>,
+    control_size: usize,
+}
+
+impl Shape {
+    /// With so many bytes for control messages.
+    pub(super) fn new(control_size: usize) -> Self {
+        // SAFETY: an all-zero msghdr is a valid empty one.
+        let mut header: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
+        header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_controllen = control_size as _;
+        Shape { header, control_size }
     }
-    // SAFETY: the storage holds an address of that length as the kernel wrote it.
-    let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
-    let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
-    // Found by its offset, because the view above ends with this function.
-    let start = HEADER_SIZE + shape.msg_namelen as usize;
-    let payload = &bytes[start..start + out.payload_data().len()];
-    Datagram { from, payload, truncated: out.is_payload_truncated() }
+
+    /// What a receive is asked for with; it stays where it is.
+    pub(super) fn header(&self) -> *const libc::msghdr {
+        &*self.header
+    }
+
+    /// Reads a datagram of this shape.
+    pub(super) fn datagram<'a>(&self, bytes: &'a [u8]) -> Datagram<'a> {
+        let out = RecvMsgOut::parse(bytes, &self.header).expect("buffers hold more than the header");
+        let mut storage = SockAddrStorage::zeroed();
+        let name = out.name_data();
+        // SAFETY: the storage is plain memory larger than any address, which the kernel wrote.
+        unsafe {
+            let view = storage.view_as::<[u8; size_of::<libc::sockaddr_storage>()]>();
+            view[..name.len()].copy_from_slice(name);
+        }
+        // SAFETY: the storage holds an address of that length as the kernel wrote it.
+        let address = unsafe { SockAddr::new(storage, name.len() as libc::socklen_t) };
+        let from = address.as_socket().unwrap_or(SocketAddr::from(([0, 0, 0, 0], 0)));
+        let local = pktinfo::local_address(out.control_data());
+        // Found by its offset, because the view above ends with this function. Without control messages there is room for
+        // more than any socket is promised.
+        let start = HEADER_SIZE + size_of::<libc::sockaddr_storage>() + self.control_size;
+        let len = out.payload_data().len().min(DATAGRAM_SIZE_MAX);
+        let truncated = out.is_payload_truncated() || len < out.payload_data().len();
+        Datagram { from, local, payload: &bytes[start..start + len], truncated }
+    }
 }

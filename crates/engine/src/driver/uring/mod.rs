@@ -2,8 +2,8 @@
 //!
 //! The one decision: **everything that touches the shard's memory completes inside the call that asks for it**. Sends
 //! carry `MSG_DONTWAIT`, so the kernel copies the bytes or refuses while it takes the submission; what succeeds posts no
-//! completion at all. Receives take a buffer of the ring's own pool only when there are bytes. So no pointer into the
-//! shard's memory outlives a call.
+//! completion at all (`sending.rs`). Receives take a buffer of the ring's own pool only when there are bytes. So no
+//! pointer into the shard's memory outlives a call.
 //!
 //! A receive is asked for once and completes once (no multishot receive): what a session has not asked for stays in the
 //! socket, where TCP's flow control slows the sender. Accepting and datagrams are multishot.
@@ -28,6 +28,7 @@ mod complete;
 mod direct;
 mod handle;
 mod queue;
+mod sending;
 mod source;
 mod starved;
 mod table;
@@ -45,7 +46,7 @@ use socket2::SockAddr;
 use stilling_ring::Time;
 
 use self::buffers::Buffers;
-use self::complete::Events;
+use self::complete::{Events, Shape};
 use self::direct::Coming;
 use self::handle::Handle;
 use self::queue::{Completion, Op, Queue};
@@ -54,21 +55,17 @@ use self::table::Table;
 pub use self::table::{Accepted, Direct};
 use self::wakeup::Wakeup;
 use super::accepting::{Reserve, accept_now};
+use super::messages::Messages;
 use super::peer::{has_hung_up, has_nothing_unread};
+use super::pktinfo::CONTROL_SIZE;
 use super::role::Role;
 use super::{
     BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
-    WakeHandle, pipes, sockopt,
+    WakeHandle, sockopt,
 };
-use crate::limits::{COMPLETIONS, RECEIVE_BUFFER_SIZE, SUBMISSIONS, TURN_LIST};
+use crate::limits::{COMPLETIONS, MESSAGES, PIECES, RECEIVE_BUFFER_SIZE, SUBMISSIONS, TURN_LIST};
 use crate::net;
 use crate::token::Token;
-
-/// A send must take all or report: the linked close runs only after a complete send.
-const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
-
-/// The close that follows at once pushes the bytes out together with its FIN: one packet, not two.
-const LAST_SEND: i32 = libc::MSG_MORE;
 
 /// `IORING_RECVSEND_POLL_FIRST`: wait for readiness before the first attempt, because an answered
 /// connection has nothing to read yet.
@@ -99,6 +96,8 @@ pub struct Uring {
     cancelled: Vec<Token>,
     /// Addresses of connects and datagrams that the kernel has not read yet.
     addresses: Vec<SockAddr>,
+    /// Headers of sends in several pieces that the kernel has not read yet.
+    messages: Messages,
     /// Sends whose connection closes afterwards but has something armed that must be cancelled, unless they stop short.
     close_after: Vec<(u32, Option<Token>)>,
     /// Sends of this turn with a close linked behind them.
@@ -109,7 +108,8 @@ pub struct Uring {
     completions: Vec<Completion>,
     wakeup: Arc<Wakeup>,
     wake_count: Box<u64>,
-    datagram_shape: Box<libc::msghdr>,
+    /// How datagrams lie in a buffer: of a socket that is bound to one address, and of one that is bound to all.
+    shapes: [Shape; 2],
     /// Held so that one connection can be refused when descriptors run out.
     reserve: Reserve,
     counters: DriverCounters,
@@ -121,9 +121,6 @@ impl Uring {
         let mut queue = Queue::new()?;
         let buffers = Buffers::register(&mut queue)?;
         let wakeup = Arc::new(Wakeup::new()?);
-        // SAFETY: an all-zero msghdr is a valid empty one.
-        let mut shape: Box<libc::msghdr> = Box::new(unsafe { std::mem::zeroed() });
-        shape.msg_namelen = size_of::<libc::sockaddr_storage>() as u32;
         let mut driver = Uring {
             queue,
             buffers,
@@ -133,13 +130,14 @@ impl Uring {
             starved: VecDeque::with_capacity(TURN_LIST),
             cancelled: Vec::new(),
             addresses: Vec::with_capacity(SUBMISSIONS as usize),
+            messages: Messages::new(MESSAGES, PIECES),
             close_after: Vec::with_capacity(TURN_LIST),
             linked: Vec::with_capacity(TURN_LIST),
             detaching: Vec::new(),
             completions: Vec::with_capacity(COMPLETIONS as usize),
             wakeup,
             wake_count: Box::new(0),
-            datagram_shape: shape,
+            shapes: [Shape::new(0), Shape::new(CONTROL_SIZE)],
             reserve: Reserve::new(),
             counters: DriverCounters::default(),
         };
@@ -197,7 +195,13 @@ impl Uring {
     /// Hands everything queued to the kernel without waiting.
     fn flush(&mut self) {
         self.counters.enters += u64::from(self.queue.submit_all());
+        self.forget_what_was_read();
+    }
+
+    /// The kernel has taken all submissions, and has read what they point to.
+    fn forget_what_was_read(&mut self) {
         self.addresses.clear();
+        self.messages.clear();
     }
 
     fn arm_receive(&mut self, token: Token) {
@@ -208,13 +212,14 @@ impl Uring {
             return;
         }
         let poll_first = if source.expects_data { 0 } else { POLL_FIRST };
+        let shape = &self.shapes[usize::from(source.armed.has(Armed::TELLS_LOCAL))];
         let entry = source.handle.entry(|fd| match role {
             Role::Pipe => opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                 .offset(u64::MAX)
                 .buf_group(buffers::GROUP)
                 .build()
                 .flags(squeue::Flags::BUFFER_SELECT),
-            Role::Datagram => opcode::RecvMsgMulti::new(fd, &*self.datagram_shape, buffers::GROUP).build(),
+            Role::Datagram => opcode::RecvMsgMulti::new(fd, shape.header(), buffers::GROUP).build(),
             Role::Stream | Role::Listener => {
                 opcode::Recv::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_SIZE as u32)
                     .ioprio(poll_first)
@@ -266,65 +271,6 @@ impl Uring {
         }
     }
 
-    /// Queues the send of one outgoing item.
-    fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
-        let Some(source) = self.sources.get_mut(out.token) else {
-            let error = Some(io::ErrorKind::NotConnected.into());
-            return stops.push(SendStop { position, sent: 0, error });
-        };
-        let handle = source.handle;
-        if source.role == Role::Pipe {
-            return self.write_pipe(position, out, stops);
-        }
-        if self.queue.room() < 2 || self.addresses.len() == self.addresses.capacity() {
-            self.flush();
-        }
-        let flags = if out.close { SEND_FLAGS | LAST_SEND } else { SEND_FLAGS };
-        let send = handle.entry(|fd| {
-            let mut send = opcode::Send::new(fd, out.bytes.as_ptr(), out.bytes.len() as u32).flags(flags);
-            if let Some(to) = out.to {
-                self.addresses.push(SockAddr::from(to));
-                let address = self.addresses.last().expect("just pushed");
-                send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
-            }
-            send.build()
-        });
-        let send = send.user_data(Op::Send.at(position));
-        if !out.close {
-            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
-            return;
-        }
-        let source = self.sources.get_mut(out.token).expect("looked up above");
-        if source.in_flight > 0 {
-            self.close_after.push((position, Some(out.token)));
-            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
-            return;
-        }
-        source.arm(Armed::LINKED_CLOSE);
-        self.linked.push((position, out.token));
-        let close = handle.close().user_data(Op::CloseAfterSend.with(out.token));
-        self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
-        self.queue.push(&close);
-    }
-
-    /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
-    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
-        let source = self.sources.get_mut(out.token).expect("the caller looked it up");
-        let pipe = source.handle.descriptor().expect("a pipe keeps its descriptor");
-        self.counters.enters += 1;
-        let result = pipes::write(pipe, out.bytes);
-        let (sent, error) = match result {
-            Ok(sent) => (sent, None),
-            Err(e) if e == rustix::io::Errno::AGAIN || e == rustix::io::Errno::INTR => (0, None),
-            Err(e) => (0, Some(io::Error::from(e))),
-        };
-        if sent < out.bytes.len() {
-            stops.push(SendStop { position, sent: sent as u32, error });
-        } else if out.close {
-            self.close_after.push((position, Some(out.token)));
-        }
-    }
-
     /// Queues a connect; there is room for an entry and an address.
     fn push_connect(&mut self, token: Token, handle: Handle, to: SockAddr) {
         // Within its capacity the list never moves, so the address stays where the kernel will read it.
@@ -340,34 +286,6 @@ impl Uring {
         source.arm(Armed::CLOSE);
         let entry = source.handle.close().user_data(Op::Close.with(token));
         self.submit(&entry);
-    }
-
-    /// A send that stops short takes its linked close with it, without a completion of its own
-    /// (the kernel skips those of links whose head asked to be skipped).
-    fn unlink_stopped(&mut self, stops: &[SendStop]) {
-        for stop in stops {
-            if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
-                && let Some(source) = self.sources.get_mut(self.linked[at].1)
-            {
-                source.disarm(Armed::LINKED_CLOSE);
-            }
-        }
-        self.linked.clear();
-    }
-
-    /// Closes what had to wait for its send to be over.
-    fn close_finished(&mut self, stops: &[SendStop]) {
-        for stop in stops {
-            if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {
-                self.close_after[at].1 = None;
-            }
-        }
-        for at in 0..self.close_after.len() {
-            if let (_, Some(token)) = self.close_after[at] {
-                self.close(token);
-            }
-        }
-        self.close_after.clear();
     }
 
     /// Whether a source can be given back without any further completion.
@@ -461,10 +379,13 @@ impl Driver for Uring {
     }
 
     fn attach(&mut self, token: Token, socket: Accepted, kind: Kind, readable_now: bool) -> io::Result<()> {
+        let mut tells_local = false;
         let handle = match (socket, &self.table) {
             (Accepted::Plain(socket), _) => {
-                if kind == Kind::Pipe {
-                    rustix::io::ioctl_fionbio(&socket, true)?;
+                match kind {
+                    Kind::Pipe => rustix::io::ioctl_fionbio(&socket, true)?,
+                    Kind::Datagram => tells_local = sockopt::tell_local_addresses(&socket)?,
+                    Kind::Stream => {}
                 }
                 Handle::plain(socket.into_raw_fd())
             }
@@ -475,6 +396,9 @@ impl Driver for Uring {
             (Accepted::Direct(_), _) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         self.sources.insert(token, handle, kind.into(), readable_now);
+        if tells_local {
+            self.sources.get_mut(token).expect("just inserted").mark(Armed::TELLS_LOCAL);
+        }
         Ok(())
     }
 
@@ -600,7 +524,7 @@ impl Driver for Uring {
     }
 
     fn datagram(&self, buffer: BufferId) -> Datagram<'_> {
-        complete::datagram(self.buffers.bytes(buffer), &self.datagram_shape)
+        self.shapes[usize::from(self.buffers.tells_local(buffer))].datagram(self.buffers.bytes(buffer))
     }
 
     fn dropped_datagrams(&mut self, token: Token) -> Option<u32> {
@@ -643,7 +567,7 @@ impl Driver for Uring {
             || self.can_detach();
         let wait = if news || cancelled || more_to_rearm { Wait::No } else { wait };
         self.counters.enters += u64::from(self.queue.enter(now, wait)?);
-        self.addresses.clear();
+        self.forget_what_was_read();
         loop {
             self.harvest(stops, events);
             // What the kernel keeps aside for want of room may be the short send of this turn.

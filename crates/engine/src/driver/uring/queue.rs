@@ -136,8 +136,8 @@ impl Queue {
             return;
         }
         // SAFETY: what entries point to outlives their submission: send bytes are borrowed for the
-        // whole turn, addresses and the wake counter live in the driver and do not move, buffers are
-        // registered memory that outlives the ring.
+        // whole turn, addresses, message headers and the wake counter live in the driver and do not move,
+        // buffers are registered memory that outlives the ring.
         let pushed = unsafe { self.ring.submission().push(entry) };
         assert!(pushed.is_ok(), "the submission queue was full although there was room");
     }

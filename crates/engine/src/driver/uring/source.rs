@@ -23,6 +23,8 @@ impl Armed {
     pub(super) const SHUTDOWN: Armed = Armed(128);
     /// The making of an ordinary descriptor for a slot that is left.
     pub(super) const INSTALL: Armed = Armed(256);
+    /// Not an operation: its datagrams tell which local address they came to.
+    pub(super) const TELLS_LOCAL: Armed = Armed(1 << 12);
     /// Not an operation: the receive asked for waits for a buffer.
     pub(super) const WAITING: Armed = Armed(1 << 13);
     /// Not an operation: the receive asked for has found no buffer, and that is counted.

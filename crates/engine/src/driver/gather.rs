@@ -1,0 +1,373 @@
+//! Where the bytes of a send lie: together, or in several pieces that leave behind each other with one call.
+//!
+//! ```text
+//!  arena    │ head 1 │ tail 1, head 2 │        block    │ … payload 1 │ … │ payload 2 │
+//!  chain      head 1 ─▶ payload 1 ─▶ tail 1, head 2 ─▶ payload 2
+//! ```
+//!
+//! The pieces of all sends of a turn are in one list ([`Pieces`]), so that none costs an allocation; a [`Chain`] names
+//! those of one send. The list holds a reference to each block that it names, until [`Pieces::clear`].
+
+use std::fmt;
+use std::ops::Range;
+
+use stilling_ring::{SharedBlock, planted};
+
+use crate::limits::PIECES_MAX;
+
+/// No piece, or no block.
+const NONE: u32 = u32::MAX;
+
+/// References that a further one is compared with: messages of a few publishers take turns.
+const BLOCKS_COMPARED: usize = 4;
+
+/// Where the bytes of a send lie.
+#[derive(Clone, Copy, Debug)]
+pub enum Gather<'a> {
+    /// Together.
+    One(&'a [u8]),
+    /// In several pieces.
+    Many(Chained<'a>),
+}
+
+/// A chain with the memory that it names.
+#[derive(Clone, Copy)]
+pub struct Chained<'a> {
+    pieces: &'a Pieces,
+    arena: &'a [u8],
+    chain: Chain,
+}
+
+/// The pieces of one send, in order. At most [`PIECES_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chain {
+    first: u32,
+    last: u32,
+    count: u32,
+    len: u32,
+}
+
+/// The pieces of all sends of a turn.
+#[derive(Debug, Default)]
+pub struct Pieces {
+    list: Vec<Piece>,
+    blocks: Vec<SharedBlock>,
+    shared_len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: usize,
+    len: usize,
+    /// Which of the blocks; [`NONE`]: the arena.
+    block: u32,
+    /// The piece behind it in its chain.
+    next: u32,
+}
+
+/// The slices of a [`Gather`] in order, none of them empty.
+#[derive(Clone, Debug)]
+pub struct Slices<'a> {
+    /// The only piece, until it has been taken.
+    one: &'a [u8],
+    /// The pieces that follow.
+    many: Option<Chained<'a>>,
+    /// Bytes to leave out before the first slice.
+    skipped: usize,
+    /// Bytes of the slices that follow.
+    left: usize,
+}
+
+impl Default for Chain {
+    fn default() -> Self {
+        Chain { first: NONE, last: NONE, count: 0, len: 0 }
+    }
+}
+
+impl Chain {
+    /// Bytes of all pieces.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many pieces there are.
+    pub fn count(&self) -> usize {
+        self.count as usize
+    }
+}
+
+impl Pieces {
+    /// No pieces, with room for so many.
+    pub fn with_capacity(count: usize) -> Self {
+        Pieces { list: Vec::with_capacity(count), ..Pieces::default() }
+    }
+
+    /// Appends bytes of the arena to a chain. They become part of its last piece if they lie behind it.
+    pub fn push_private(&mut self, chain: &mut Chain, range: Range<usize>) {
+        chain.len += range.len() as u32;
+        match self.list.get_mut(chain.last as usize) {
+            Some(last) if last.block == NONE && last.start + last.len == range.start => {
+                last.len += range.len();
+            }
+            _ => self.push(chain, NONE, range),
+        }
+    }
+
+    /// Appends a range of a block to a chain, and keeps a reference to the block.
+    pub fn push_shared(&mut self, chain: &mut Chain, block: &SharedBlock, range: Range<usize>) {
+        chain.len += range.len() as u32;
+        self.shared_len += range.len();
+        let block = self.keep(block);
+        self.push(chain, block, range);
+    }
+
+    /// The bytes of a chain whose private ones are in `arena`.
+    pub fn gather<'a>(&'a self, chain: Chain, arena: &'a [u8]) -> Gather<'a> {
+        debug_assert!(chain.count() <= PIECES_MAX, "{chain:?} has too many pieces");
+        Gather::Many(Chained { pieces: self, arena, chain })
+    }
+
+    /// Bytes of all shared ranges.
+    pub fn shared_len(&self) -> usize {
+        self.shared_len
+    }
+
+    /// Whether it holds references to blocks.
+    pub fn holds_blocks(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Forgets all pieces, and the blocks with them.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.blocks.clear();
+        self.shared_len = 0;
+    }
+
+    /// Moves the bytes of a chain's last piece to the end of the arena, if they are private, so that they can grow there.
+    pub(crate) fn move_last(&mut self, chain: Chain, arena: &mut Vec<u8>) {
+        let end = arena.len();
+        if let Some(last) = self.list.get_mut(chain.last as usize)
+            && last.block == NONE
+            && last.start + last.len != end
+        {
+            arena.extend_from_within(last.start..last.start + last.len);
+            last.start = end;
+        }
+    }
+
+    fn push(&mut self, chain: &mut Chain, block: u32, range: Range<usize>) {
+        let number = self.list.len() as u32;
+        self.list.push(Piece { start: range.start, len: range.len(), block, next: NONE });
+        match self.list.get_mut(chain.last as usize) {
+            Some(last) => last.next = number,
+            None => chain.first = number,
+        }
+        chain.last = number;
+        chain.count += 1;
+    }
+
+    /// The number of the reference to a block.
+    fn keep(&mut self, block: &SharedBlock) -> u32 {
+        for (number, kept) in self.blocks.iter_mut().enumerate().rev().take(BLOCKS_COMPARED) {
+            if kept.merge(block) {
+                return number as u32;
+            }
+        }
+        if planted!("early block release") {
+            // The next block takes the place of the one before, of which something is still to be sent.
+            self.blocks.pop();
+        }
+        self.blocks.push(block.clone());
+        self.blocks.len() as u32 - 1
+    }
+
+    fn bytes<'a>(&'a self, piece: Piece, arena: &'a [u8]) -> &'a [u8] {
+        let range = piece.start..piece.start + piece.len;
+        match piece.block {
+            NONE => &arena[range],
+            block => self.blocks[block as usize].bytes(range),
+        }
+    }
+}
+
+impl<'a> Gather<'a> {
+    /// Bytes in all.
+    pub fn len(&self) -> usize {
+        match self {
+            Gather::One(bytes) => bytes.len(),
+            Gather::Many(chained) => chained.chain.len(),
+        }
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many pieces there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Gather::One(_) => 1,
+            Gather::Many(chained) => chained.chain.count(),
+        }
+    }
+
+    /// The bytes, if they lie together.
+    pub fn as_slice(&self) -> Option<&'a [u8]> {
+        match *self {
+            Gather::One(bytes) => Some(bytes),
+            Gather::Many(_) => None,
+        }
+    }
+
+    /// All bytes, slice by slice.
+    pub fn slices(self) -> Slices<'a> {
+        self.part(0..self.len())
+    }
+
+    /// The bytes from one position to another, as far as there are so many.
+    pub fn part(self, range: Range<usize>) -> Slices<'a> {
+        let end = range.end.min(self.len());
+        let (one, many) = match self {
+            Gather::One(bytes) => (bytes, None),
+            Gather::Many(chained) => (<&[u8]>::default(), Some(chained)),
+        };
+        Slices { one, many, skipped: range.start, left: end.saturating_sub(range.start) }
+    }
+}
+
+impl Slices<'_> {
+    /// Bytes of the slices that follow.
+    pub fn remaining(&self) -> usize {
+        self.left
+    }
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        while self.left > 0 {
+            let piece = match &mut self.many {
+                Some(chained) => chained.take_first()?,
+                None => std::mem::take(&mut self.one),
+            };
+            let skipped = self.skipped.min(piece.len());
+            self.skipped -= skipped;
+            let slice = &piece[skipped..];
+            let slice = &slice[..slice.len().min(self.left)];
+            self.left -= slice.len();
+            if !slice.is_empty() {
+                return Some(slice);
+            }
+        }
+        None
+    }
+}
+
+impl<'a> Chained<'a> {
+    fn take_first(&mut self) -> Option<&'a [u8]> {
+        let piece = *self.pieces.list.get(self.chain.first as usize)?;
+        self.chain.first = piece.next;
+        Some(self.pieces.bytes(piece, self.arena))
+    }
+}
+
+impl fmt::Debug for Chained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes in {} pieces", self.chain.len(), self.chain.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_ring::BlockWriter;
+
+    use super::*;
+
+    fn all(slices: Slices<'_>) -> Vec<u8> {
+        slices.flatten().copied().collect()
+    }
+
+    /// Two messages with a head in the arena and a payload in a block each.
+    fn two_messages() -> (Pieces, Chain, &'static [u8]) {
+        let mut writer = BlockWriter::new(16);
+        writer.append(b"payload1payload2").expect("there is room");
+        let (block, mut pieces, mut chain) = (writer.share(), Pieces::default(), Chain::default());
+        pieces.push_private(&mut chain, 0..2);
+        pieces.push_shared(&mut chain, &block, 0..8);
+        pieces.push_private(&mut chain, 2..3);
+        pieces.push_private(&mut chain, 3..5);
+        pieces.push_shared(&mut chain, &block, 8..16);
+        (pieces, chain, b"h1\nh2")
+    }
+
+    #[test]
+    fn pieces_come_in_order_and_private_ones_that_touch_are_one() {
+        let (pieces, chain, arena) = two_messages();
+        let gather = pieces.gather(chain, arena);
+        let slices: Vec<&[u8]> = gather.slices().collect();
+        assert_eq!(slices, [b"h1" as &[u8], b"payload1", b"\nh2", b"payload2"]);
+        assert_eq!((gather.len(), gather.count(), pieces.shared_len()), (21, 4, 16));
+        assert_eq!(pieces.blocks.len(), 1);
+        assert_eq!(format!("{gather:?}"), "Many(21 bytes in 4 pieces)");
+    }
+
+    #[test]
+    fn every_part_is_the_part_of_the_whole() {
+        let (pieces, chain, arena) = two_messages();
+        let many = pieces.gather(chain, arena);
+        let whole = all(many.slices());
+        for gather in [many, Gather::One(&whole)] {
+            for start in 0..=whole.len() {
+                for end in start..=whole.len() + 1 {
+                    let part = gather.part(start..end);
+                    let expected = &whole[start..end.min(whole.len())];
+                    assert_eq!(part.remaining(), expected.len());
+                    assert!(part.clone().all(|slice| !slice.is_empty()));
+                    assert_eq!(all(part), expected, "{start}..{end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn chains_of_one_list_do_not_mix() {
+        let mut writers = [BlockWriter::new(4), BlockWriter::new(4)];
+        writers[0].append(b"aaaa").expect("there is room");
+        writers[1].append(b"bbbb").expect("there is room");
+        let (mut pieces, mut chains) = (Pieces::with_capacity(8), [Chain::default(); 2]);
+        for at in 0..4 {
+            for (number, chain) in chains.iter_mut().enumerate() {
+                pieces.push_private(chain, number..number + 1);
+                pieces.push_shared(chain, &writers[number].share(), at..at + 1);
+            }
+        }
+        assert_eq!(all(pieces.gather(chains[0], b"01").slices()), b"0a0a0a0a");
+        assert_eq!(all(pieces.gather(chains[1], b"01").slices()), b"1b1b1b1b");
+        assert_eq!(pieces.blocks.len(), 2, "one reference for each block");
+        assert!(pieces.holds_blocks() && !writers[0].renew());
+        pieces.clear();
+        assert!(!pieces.holds_blocks() && writers.iter_mut().all(BlockWriter::renew));
+        assert_eq!(pieces.shared_len(), 0);
+    }
+
+    #[test]
+    fn the_last_private_piece_can_move_and_grow() {
+        let (mut arena, mut pieces, mut chain) = (b"onetwo".to_vec(), Pieces::default(), Chain::default());
+        pieces.push_private(&mut chain, 0..3);
+        pieces.move_last(chain, &mut arena);
+        assert_eq!(arena, b"onetwoone");
+        pieces.move_last(chain, &mut arena);
+        assert_eq!(arena, b"onetwoone", "it is at the end already");
+        arena.extend_from_slice(b"more");
+        pieces.push_private(&mut chain, 9..13);
+        assert_eq!((chain.count(), all(pieces.gather(chain, &arena).slices())), (1, b"onemore".to_vec()));
+    }
+}

@@ -1,0 +1,159 @@
+//! The local address that a datagram came to, or is to leave from, as a control message: `IP_PKTINFO` of ip(7),
+//! `IPV6_PKTINFO` of ipv6(7).
+//!
+//! ```text
+//!  0        8       12     16        28     36
+//!  │ length │ level │ type │ interface │ address of this side │ address in the header │      IPv4
+//!  │ length │ level │ type │ address, 16 bytes                │ interface │ padding   │      IPv6
+//! ```
+//!
+//! A socket that is bound to one address needs neither. Only internet sockets are given room for control messages: a sender
+//! to a Unix socket could put descriptors into it.
+
+use std::mem::offset_of;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Where the payload of a control message begins.
+const HEADER_SIZE: usize = size_of::<libc::cmsghdr>();
+
+/// What the length of a control message is rounded up to.
+const ALIGN: usize = align_of::<libc::cmsghdr>();
+
+/// Bytes of the longer of the two.
+pub(super) const CONTROL_SIZE: usize = HEADER_SIZE + size_of::<libc::in6_pktinfo>().next_multiple_of(ALIGN);
+
+/// Room for one control message, aligned as the system wants it.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(super) struct Control([u8; CONTROL_SIZE]);
+
+const _: () = assert!(align_of::<Control>() >= ALIGN && size_of::<Control>() == CONTROL_SIZE);
+
+impl Control {
+    /// Nothing.
+    pub(super) const EMPTY: Control = Control([0; CONTROL_SIZE]);
+
+    /// Has a datagram to `to` leave from `from`, and says how many bytes that takes; `None` if the address is of another
+    /// family than the destination.
+    pub(super) fn set_source(&mut self, from: IpAddr, to: SocketAddr) -> Option<usize> {
+        match (to, from.to_canonical()) {
+            (SocketAddr::V4(_), IpAddr::V4(from)) => {
+                let mut info = [0; size_of::<libc::in_pktinfo>()];
+                info[offset_of!(libc::in_pktinfo, ipi_spec_dst)..][..4].copy_from_slice(&from.octets());
+                Some(self.set(libc::IPPROTO_IP, libc::IP_PKTINFO, &info))
+            }
+            (SocketAddr::V4(_), IpAddr::V6(_)) => None,
+            (SocketAddr::V6(to), from) => {
+                let from = match from {
+                    IpAddr::V4(from) => from.to_ipv6_mapped(),
+                    IpAddr::V6(from) => from,
+                };
+                // An address of one link only says nothing without its interface.
+                let interface = if from.is_unicast_link_local() { to.scope_id() } else { 0 };
+                let mut info = [0; size_of::<libc::in6_pktinfo>()];
+                info[..16].copy_from_slice(&from.octets());
+                info[offset_of!(libc::in6_pktinfo, ipi6_ifindex)..][..4]
+                    .copy_from_slice(&interface.to_ne_bytes());
+                Some(self.set(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info))
+            }
+        }
+    }
+
+    fn set(&mut self, level: libc::c_int, kind: libc::c_int, info: &[u8]) -> usize {
+        let len = HEADER_SIZE + info.len();
+        self.0 = [0; CONTROL_SIZE];
+        self.0[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+        self.0[offset_of!(libc::cmsghdr, cmsg_level)..][..4].copy_from_slice(&level.to_ne_bytes());
+        self.0[offset_of!(libc::cmsghdr, cmsg_type)..][..4].copy_from_slice(&kind.to_ne_bytes());
+        self.0[HEADER_SIZE..len].copy_from_slice(info);
+        HEADER_SIZE + info.len().next_multiple_of(ALIGN)
+    }
+
+    /// The bytes, for the system.
+    pub(super) fn as_mut_ptr(&mut self) -> *mut libc::c_void {
+        self.0.as_mut_ptr().cast()
+    }
+
+    /// The local address in the first `len` bytes, which the system has written.
+    pub(super) fn local_address(&self, len: usize) -> Option<IpAddr> {
+        local_address(&self.0[..len.min(CONTROL_SIZE)])
+    }
+}
+
+/// The local address that a datagram came to, by its control messages: one from which it can be answered, so never that of
+/// a group.
+pub(super) fn local_address(mut messages: &[u8]) -> Option<IpAddr> {
+    loop {
+        let len = usize::from_ne_bytes(field(messages, 0)?);
+        let level = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_level))?);
+        let kind = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_type))?);
+        let info = messages.get(HEADER_SIZE..len)?;
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                let octets: [u8; 4] = field(info, offset_of!(libc::in_pktinfo, ipi_spec_dst))?;
+                return Some(Ipv4Addr::from(octets).into());
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                let octets: [u8; 16] = field(info, 0)?;
+                let address = IpAddr::from(Ipv6Addr::from(octets));
+                return Some(address).filter(|address| !address.to_canonical().is_multicast());
+            }
+            _ => messages = messages.get(len.next_multiple_of(ALIGN)..)?,
+        }
+    }
+}
+
+fn field<const SIZE: usize>(bytes: &[u8], at: usize) -> Option<[u8; SIZE]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// The message that leaves from an address is understood like one that has come to it.
+    #[test]
+    fn an_address_survives_the_way_through_a_control_message() {
+        let cases = [
+            ("10.1.2.3", "192.0.2.7:1", Some("10.1.2.3")),
+            ("::ffff:10.1.2.3", "192.0.2.7:1", Some("10.1.2.3")),
+            ("10.1.2.3", "[::ffff:192.0.2.7]:1", Some("::ffff:10.1.2.3")),
+            ("2001:db8::1", "[2001:db8::2]:1", Some("2001:db8::1")),
+            ("2001:db8::1", "192.0.2.7:1", None),
+        ];
+        for (from, to, expected) in cases {
+            let mut control = Control::EMPTY;
+            let len = control.set_source(address(from), to.parse().unwrap());
+            let read = len.and_then(|len| control.local_address(len));
+            assert_eq!(read, expected.map(address), "{from} {to}");
+        }
+    }
+
+    #[test]
+    fn a_link_local_address_is_given_with_its_interface() {
+        let (mut control, to) = (Control::EMPTY, "[fe80::2%7]:1".parse().unwrap());
+        assert_eq!(control.set_source(address("fe80::1"), to), Some(CONTROL_SIZE));
+        assert_eq!(control.0[HEADER_SIZE + 16..][..4], 7_u32.to_ne_bytes());
+    }
+
+    #[test]
+    fn messages_about_other_things_are_passed_over_and_torn_ones_are_none() {
+        let mut control = Control::EMPTY;
+        let len = control.set_source(address("127.0.0.2"), "127.0.0.1:1".parse().unwrap()).unwrap();
+        let mut other = Control::EMPTY;
+        let other_len = other.set(libc::SOL_SOCKET, 1, b"five!");
+        let both = [&other.0[..other_len], &control.0[..len]].concat();
+        assert_eq!(local_address(&both), Some(address("127.0.0.2")));
+        for cut in 0..both.len() - 4 {
+            assert_eq!(local_address(&both[..cut]), None, "{cut}");
+        }
+        assert_eq!(local_address(&[0; 64]), None, "a message shorter than its own header");
+        let mut group = Control::EMPTY;
+        let len = group.set_source(address("ff02::1"), "[::1]:1".parse().unwrap()).unwrap();
+        assert_eq!(group.local_address(len), None);
+    }
+}

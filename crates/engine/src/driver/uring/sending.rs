@@ -1,0 +1,151 @@
+//! Sends, and the closes that follow them.
+//!
+//! ```text
+//!  one piece       ──► SEND     ┐
+//!                               ├─► took all: no completion   [─► linked CLOSE]
+//!  several pieces  ──► SENDMSG  ┘   short: a completion        (the close is cancelled)
+//! ```
+//!
+//! Datagrams that leave from a certain local address take a `SENDMSG` as well.
+//!
+//! Both carry `MSG_DONTWAIT`, so the kernel has done with the bytes, and with the header and the vectors of a `SENDMSG`,
+//! when the call that submits them returns.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use io_uring::{opcode, squeue};
+use rustix::io::Errno;
+use socket2::SockAddr;
+
+use super::Uring;
+use super::handle::Handle;
+use super::queue::Op;
+use super::source::Armed;
+use crate::driver::role::Role;
+use crate::driver::{Driver, Gather, Outgoing, SendStop};
+
+/// A send must take all or report: the linked close runs only after a complete send.
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_NOSIGNAL;
+
+/// The close that follows at once pushes the bytes out together with its FIN: one packet, not two.
+const LAST_SEND: i32 = libc::MSG_MORE;
+
+impl Uring {
+    /// Queues the send of one outgoing item.
+    pub(super) fn push_send(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+        let Some(source) = self.sources.get_mut(out.token) else {
+            let error = Some(io::ErrorKind::NotConnected.into());
+            return stops.push(SendStop { position, sent: 0, error });
+        };
+        let handle = source.handle;
+        if source.role == Role::Pipe {
+            return self.write_pipe(position, out, stops);
+        }
+        let fits = self.addresses.len() < self.addresses.capacity() && self.messages.has_room_for(out.bytes);
+        if self.queue.room() < 2 || !fits {
+            self.flush();
+        }
+        let send = self.send_entry(handle, out).user_data(Op::Send.at(position));
+        if !out.close {
+            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
+            return;
+        }
+        let source = self.sources.get_mut(out.token).expect("looked up above");
+        if source.in_flight > 0 {
+            self.close_after.push((position, Some(out.token)));
+            self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS));
+            return;
+        }
+        source.arm(Armed::LINKED_CLOSE);
+        self.linked.push((position, out.token));
+        let close = handle.close().user_data(Op::CloseAfterSend.with(out.token));
+        self.queue.push(&send.flags(squeue::Flags::SKIP_SUCCESS | squeue::Flags::IO_LINK));
+        self.queue.push(&close);
+    }
+
+    /// The entry of a send for which there is room among addresses and messages.
+    fn send_entry(&mut self, handle: Handle, out: &Outgoing<'_>) -> squeue::Entry {
+        let flags = if out.close { SEND_FLAGS | LAST_SEND } else { SEND_FLAGS };
+        match (out.bytes, out.to, out.from) {
+            (Gather::One(payload), Some(to), Some(from)) => self.datagram_entry(handle, payload, to, from),
+            (Gather::One(bytes), to, _) => handle.entry(|fd| {
+                let mut send = opcode::Send::new(fd, bytes.as_ptr(), bytes.len() as u32).flags(flags);
+                if let Some(to) = to {
+                    self.addresses.push(SockAddr::from(to));
+                    let address = self.addresses.last().expect("just pushed");
+                    send = send.dest_addr(address.as_ptr().cast()).dest_addr_len(address.len());
+                }
+                send.build()
+            }),
+            (Gather::Many(_), to, _) => {
+                debug_assert!(to.is_none(), "a datagram is in one piece");
+                let header = self.messages.push(out.bytes);
+                handle.entry(|fd| opcode::SendMsg::new(fd, header).flags(flags.cast_unsigned()).build())
+            }
+        }
+    }
+
+    /// The entry of a datagram that leaves from a certain address.
+    fn datagram_entry(
+        &mut self,
+        handle: Handle,
+        payload: &[u8],
+        to: SocketAddr,
+        from: IpAddr,
+    ) -> squeue::Entry {
+        self.addresses.push(SockAddr::from(to));
+        let name = self.addresses.last().expect("just pushed");
+        let header = self.messages.push_datagram(payload, name, to, from);
+        handle.entry(|fd| opcode::SendMsg::new(fd, header).flags(SEND_FLAGS.cast_unsigned()).build())
+    }
+
+    /// Pipes know no `MSG_DONTWAIT`: they are non-blocking and written to directly.
+    fn write_pipe(&mut self, position: u32, out: &Outgoing<'_>, stops: &mut Vec<SendStop>) {
+        if out.bytes.as_slice().is_none() {
+            // The list of messages is used below, and is read for the last time now.
+            self.flush();
+        }
+        let source = self.sources.get_mut(out.token).expect("the caller looked it up");
+        let pipe = source.handle.descriptor().expect("a pipe keeps its descriptor");
+        self.counters.enters += 1;
+        let (sent, error) = match self.messages.write(pipe, out.bytes) {
+            Ok(sent) => (sent, None),
+            Err(Errno::AGAIN | Errno::INTR) => (0, None),
+            Err(error) => (0, Some(io::Error::from(error))),
+        };
+        if sent < out.bytes.len() {
+            stops.push(SendStop { position, sent: sent as u32, error });
+        } else if out.close {
+            self.close_after.push((position, Some(out.token)));
+        }
+    }
+
+    /// A send that stops short takes its linked close with it, without a completion of its own
+    /// (the kernel skips those of links whose head asked to be skipped).
+    pub(super) fn unlink_stopped(&mut self, stops: &[SendStop]) {
+        for stop in stops {
+            if let Ok(at) = self.linked.binary_search_by_key(&stop.position, |(position, _)| *position)
+                && let Some(source) = self.sources.get_mut(self.linked[at].1)
+            {
+                source.disarm(Armed::LINKED_CLOSE);
+            }
+        }
+        self.linked.clear();
+    }
+
+    /// Closes what had to wait for its send to be over.
+    pub(super) fn close_finished(&mut self, stops: &[SendStop]) {
+        for stop in stops {
+            if let Ok(at) = self.close_after.binary_search_by_key(&stop.position, |(position, _)| *position) {
+                self.close_after[at].1 = None;
+            }
+        }
+        for at in 0..self.close_after.len() {
+            if let (_, Some(token)) = self.close_after[at] {
+                self.close(token);
+            }
+        }
+        self.close_after.clear();
+    }
+}

@@ -28,12 +28,19 @@ pub struct Alone<S: Service> {
 }
 
 impl<S: Service> Alone<S> {
-    /// A shard that listens, on a network that keeps `buffer` bytes in each direction of a connection.
+    /// A shard that listens, on a kind network that keeps `buffer` bytes in each direction of a connection.
     ///
     /// # Panics
     /// If it cannot listen.
     pub fn new(service: S, config: Config, buffer: usize) -> Self {
-        let network = Network::new(1, Options { buffer, ..Options::default() });
+        Alone::on(Network::new(1, Options { buffer, ..Options::default() }), service, config)
+    }
+
+    /// The same on a network of the caller's.
+    ///
+    /// # Panics
+    /// If it cannot listen.
+    pub fn on(network: Network, service: S, config: Config) -> Self {
         let address = Address::Tcp("10.0.0.1:80".parse().expect("an address"));
         let listener = network.listen(address, config.capacity as usize, None);
         let address = listener.listening_at().expect("it listens");

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Event, Kind, Outgoing, SendStop, Wait};
+use stilling_engine::driver::{Driver, Event, Gather, Kind, Outgoing, SendStop, Wait};
 use stilling_ring::Time;
 
 use crate::faults::Faults;
@@ -69,7 +69,7 @@ impl Echo {
             .collect();
         let outgoing = sending.iter().map(|(slot, bytes)| {
             let token = self.connections[*slot as usize].as_ref().expect("it is sending").token;
-            Outgoing { token, bytes, to: None, close: false }
+            Outgoing::stream(token, Gather::One(bytes), false)
         });
         self.driver.turn(now, Wait::No, outgoing, &mut self.stops, &mut self.events).expect("turns");
         for stop in std::mem::take(&mut self.stops) {

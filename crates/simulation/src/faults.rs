@@ -4,7 +4,7 @@
 //! network. A world draws its rates from its seed, leaving about half of the kinds out altogether: bugs often need one
 //! kind to be frequent and another to be absent.
 
-use crate::random::SplitMix64;
+use crate::SplitMix64;
 
 /// One kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -22,11 +22,11 @@ use stilling_engine::{
 };
 use stilling_ring::{Time, Wake};
 
+use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::echo::{CLIENTS, Client, FAULTS_STOP, HANG_UP, WORLD_ENDS};
 use crate::faults::Faults;
 use crate::network::{Address, Network, Options, SimSocket};
-use crate::random::SplitMix64;
 use crate::report::{Failure, Report, attempt};
 
 /// Turns of both shards without the time moving. More: they spin.
@@ -84,8 +84,8 @@ struct Echo {
 }
 
 impl Echo {
-    fn perhaps_leave(&mut self, io: &mut Io<'_, Echoes>, per_mille: u16) {
-        if io.service.random.chance(per_mille) && !io.is_finishing() {
+    fn perhaps_leave(&mut self, io: &mut Io<'_>, service: &mut Echoes, per_mille: u16) {
+        if service.random.chance(per_mille) && !io.is_finishing() {
             io.detach();
             self.leaving = true;
         }
@@ -95,14 +95,14 @@ impl Echo {
 impl Session for Echo {
     type Service = Echoes;
 
-    fn opened(&mut self, io: &mut Io<'_, Echoes>) {
-        self.perhaps_leave(io, 50);
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Echoes) {
+        self.perhaps_leave(io, service, 50);
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Echoes) -> usize {
         let most = bytes.len().min(io.room());
-        let taken = match io.service.random.chance(300) {
-            true => io.service.random.between(0, most as u64) as usize,
+        let taken = match service.random.chance(300) {
+            true => service.random.between(0, most as u64) as usize,
             false => most,
         };
         if taken > 0 {
@@ -111,7 +111,7 @@ impl Session for Echo {
                 io.finish(CloseReason::Done);
             }
         }
-        self.perhaps_leave(io, 200);
+        self.perhaps_leave(io, service, 200);
         if taken < bytes.len() {
             // Also while it leaves: what it asks for is not its own any more.
             io.again();
@@ -119,13 +119,13 @@ impl Session for Echo {
         taken
     }
 
-    fn ended(&mut self, io: &mut Io<'_, Echoes>) {
-        self.perhaps_leave(io, 100);
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut Echoes) {
+        self.perhaps_leave(io, service, 100);
         io.finish(CloseReason::PeerClosed);
     }
 
-    fn flushed(&mut self, io: &mut Io<'_, Echoes>) {
-        self.perhaps_leave(io, 100);
+    fn flushed(&mut self, io: &mut Io<'_>, service: &mut Echoes) {
+        self.perhaps_leave(io, service, 100);
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut Echoes) {

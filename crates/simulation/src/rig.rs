@@ -127,6 +127,12 @@ impl Rig for SimRig {
         (socket, at)
     }
 
+    fn datagram_socket_on_all(&mut self) -> (SimSocket, u16) {
+        let socket = self.network.bind("0.0.0.0:0".parse().expect("an address"));
+        let at = socket.local_addr().expect("it is bound");
+        (socket, at.port())
+    }
+
     fn datagram_peer(&mut self, place: Place) -> network::DatagramPeer {
         let address = self.ip_address(place);
         self.network.bind_as_peer(address)

@@ -3,9 +3,7 @@
 //! Two runs of one seed must be equal to the last event. Comparing two 64-bit hashes shows whether they are; the
 //! text, which costs time and memory, is only kept when somebody is going to read it.
 
-use stilling_ring::Time;
-
-use crate::random::mix;
+use stilling_ring::{SplitMix64, Time};
 
 /// Lines of text that are kept; the oldest go first, because the end of a run is where it failed.
 pub const LINES_MAX: usize = 50_000;
@@ -41,7 +39,7 @@ impl Trace {
         detail: u64,
     ) {
         for word in [now.as_nanos(), number, hash_bytes(what.as_bytes()), subject, detail] {
-            self.hash = mix(self.hash.rotate_left(5) ^ word);
+            self.hash = SplitMix64::mix(self.hash.rotate_left(5) ^ word);
         }
         if let Some(lines) = &mut self.lines {
             if lines.len() == LINES_MAX {

@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use stilling_engine::{CloseReason, Config, Io, Service, Session, Token};
+use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Token};
 
+use crate::SplitMix64;
 use crate::alone::{Alone, read};
 use crate::network::Peer;
-use crate::random::SplitMix64;
 use crate::report::{Failure, attempt};
 
 /// Bytes that the network takes in one direction.
@@ -74,8 +74,8 @@ impl Service for Feed {
         Subscriber { number: self.tokens.len(), messages: 0 }
     }
 
-    fn next_mail(&mut self) -> Option<(Token, Vec<usize>)> {
-        self.mail.pop_front()
+    fn next_mail(&mut self) -> Option<(Recipient, Vec<usize>)> {
+        self.mail.pop_front().map(|(token, sizes)| (token.into(), sizes))
     }
 
     fn has_mail(&self) -> bool {
@@ -103,17 +103,17 @@ impl Feed {
 impl Session for Subscriber {
     type Service = Feed;
 
-    fn opened(&mut self, io: &mut Io<'_, Feed>) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Feed) {
         io.set_send_max(1 << 20);
         let token = io.token();
-        io.service.tokens.push(token);
+        service.tokens.push(token);
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Feed>) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Feed) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, sizes: Vec<usize>, io: &mut Io<'_, Feed>) {
+    fn delivered(&mut self, sizes: Vec<usize>, io: &mut Io<'_>, service: &mut Feed) {
         for size in sizes {
             if io.is_finishing() {
                 return;
@@ -123,10 +123,10 @@ impl Session for Subscriber {
             message[4..HEAD].copy_from_slice(&self.messages.to_le_bytes());
             self.messages += 1;
             if size > io.room() || io.send(&message).is_err() {
-                io.service.accounts.borrow_mut()[self.number].is_too_slow = true;
+                service.accounts.borrow_mut()[self.number].is_too_slow = true;
                 return io.end_slow_consumer();
             }
-            io.service.accounts.borrow_mut()[self.number].sent += size;
+            service.accounts.borrow_mut()[self.number].sent += size;
         }
     }
 

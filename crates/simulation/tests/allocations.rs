@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 
 use stilling_engine::Token;
 use stilling_engine::driver::{
-    Destination, Driver, Event, Kind, Outgoing, SendStop, Wait, poll::Poll, uring::Uring,
+    Chain, Destination, Driver, Event, Gather, Kind, Outgoing, Pieces, SendStop, Wait, poll::Poll,
+    uring::Uring,
 };
 use stilling_probe::allocations::{Counting, of_this_thread};
 use stilling_simulation::suite::system::{DirectUring, System, SystemDriver};
@@ -90,9 +91,12 @@ fn round<D: SystemDriver>(
         let read = charged.charge(|driver| driver.recv_now(token, &mut into)).expect("it is readable");
         assert_eq!(&into[..read], b"another");
     }
-    let closing: Vec<_> = (0..CONNECTIONS)
-        .map(|at| Outgoing { token: token(at), bytes: b"answer", to: None, close: true })
-        .collect();
+    let (mut pieces, mut chain) = (Pieces::default(), Chain::default());
+    pieces.push_private(&mut chain, 0..3);
+    pieces.push_private(&mut chain, 6..9);
+    let answers = [Gather::One(b"answer"), pieces.gather(chain, b"ans   wer")];
+    let closing: Vec<_> =
+        (0..CONNECTIONS).map(|at| Outgoing::stream(token(at), answers[at % 2], true)).collect();
     charged.turn_until(CONNECTIONS, &closing);
 
     let mut peer = charged.rig.datagram_peer(Place::V4);
@@ -104,7 +108,8 @@ fn round<D: SystemDriver>(
         charged.charge(|driver| driver.release(buffer));
     }
     let to = Some(DatagramPeer::local_addr(&peer));
-    let answers = vec![Outgoing { token: datagrams.0, bytes: b"answer", to, close: false }; CONNECTIONS];
+    let bytes = Gather::One(b"answer");
+    let answers = vec![Outgoing { token: datagrams.0, bytes, to, from: None, close: false }; CONNECTIONS];
     // A handle is made once per thread that holds it, so making it is not charged.
     charged.driver.wake_handle().wake();
     charged.turn_until(1, &answers);

@@ -234,7 +234,7 @@ impl Service for Answers {
 impl Session for Answer {
     type Service = Answers;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Answers>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Answers) -> usize {
         io.send(&bytes[..1]).expect("there is room");
         io.finish(CloseReason::Done);
         bytes.len()

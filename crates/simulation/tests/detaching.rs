@@ -21,7 +21,7 @@ const NETWORK_BUFFER: usize = 1000;
 /// Connections of the shard.
 const CAPACITY: u32 = 2;
 
-type Received = fn(&[u8], &mut Io<'_, Stage>) -> usize;
+type Received = fn(&[u8], &mut Io<'_>, &mut Stage) -> usize;
 type Turn = fn(&mut Control<'_, Stage>);
 
 /// What a session does when bytes come; the rest it does as every session.
@@ -57,12 +57,12 @@ impl Service for Stage {
 impl Session for Actor {
     type Service = Stage;
 
-    fn opened(&mut self, io: &mut Io<'_, Stage>) {
-        io.service.opened_at = Some(io.now());
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        service.opened_at = Some(io.now());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
-        (self.received)(bytes, io)
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
+        (self.received)(bytes, io, service)
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
@@ -171,14 +171,14 @@ fn stop(control: &mut Control<'_, Stage>) {
 }
 
 /// Consumes five bytes and asks for the socket.
-fn leave(_: &[u8], io: &mut Io<'_, Stage>) -> usize {
+fn leave(_: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
     io.send(b"bye").expect("there is room");
     io.detach();
     5
 }
 
 /// Asks for the socket behind more than the network holds.
-fn leave_behind_much(bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
+fn leave_behind_much(bytes: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
     io.send(&[b'x'; 5 * NETWORK_BUFFER]).expect("there is room");
     io.detach();
     bytes.len()
@@ -215,7 +215,7 @@ fn without_a_taker_the_socket_is_closed() {
 /// Row 4.4: the first word counts, whatever end it asks for.
 #[test]
 fn asking_twice_and_finishing_afterwards_changes_nothing() {
-    let mut world = World::new(|bytes, io| {
+    let mut world = World::new(|bytes, io, _| {
         io.detach();
         io.detach();
         io.finish(CloseReason::Done);
@@ -225,7 +225,7 @@ fn asking_twice_and_finishing_afterwards_changes_nothing() {
     let _peer = world.client(b"leave");
     assert!(world.take().is_some());
     assert_eq!(world.ended(), [CloseReason::Detached]);
-    world.shard.service().received = |bytes, io| {
+    world.shard.service().received = |bytes, io, _| {
         io.finish(CloseReason::Done);
         io.detach();
         bytes.len()
@@ -238,7 +238,7 @@ fn asking_twice_and_finishing_afterwards_changes_nothing() {
 /// Row 4.4: a session may think better of it.
 #[test]
 fn an_abort_after_asking_ends_the_connection() {
-    let mut world = World::new(|bytes, io| {
+    let mut world = World::new(|bytes, io, _| {
         io.detach();
         io.abort(CloseReason::ProtocolError);
         bytes.len()
@@ -265,7 +265,7 @@ fn a_slow_reader_gets_everything_before_the_socket_moves() {
     assert_eq!(all, [b'x'; 5 * NETWORK_BUFFER]);
     let it = world.take().expect("just seen");
     // It was received before, or it is still in the socket: attached elsewhere, it is shown.
-    world.shard.service().received = |bytes, io| {
+    world.shard.service().received = |bytes, io, _| {
         io.send(bytes).expect("there is room");
         bytes.len()
     };
@@ -348,10 +348,10 @@ fn who_waits_to_leave_is_cut_off_with_all_others() {
 /// or when the driver is about to give the socket back.
 #[test]
 fn a_socket_that_comes_too_late_is_closed() {
-    let mut world = World::new(|bytes, io| {
+    let mut world = World::new(|bytes, io, service| {
         io.detach();
         // In the service's turn of the same turn the driver has been asked, and has not answered.
-        io.service.turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
+        service.turn = Some(|control| control.abort_all(CloseReason::DrainTimeout));
         bytes.len()
     });
     let mut peer = world.client(b"leave");
@@ -362,9 +362,9 @@ fn a_socket_that_comes_too_late_is_closed() {
 /// Row 4.34: a shard that is gone leaves nobody behind.
 #[test]
 fn a_shard_that_stops_closes_what_was_leaving() {
-    let mut world = World::new(|bytes, io| {
+    let mut world = World::new(|bytes, io, service| {
         io.detach();
-        io.service.turn = Some(stop);
+        service.turn = Some(stop);
         bytes.len()
     });
     let mut peer = world.network.connect(world.address.clone(), None);

@@ -22,7 +22,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-type Act = fn(&mut Io<'_, Stage>);
+type Act = fn(&mut Io<'_>);
 type Turn = fn(&mut Control<'_, Stage>);
 
 /// What the sessions of one test do.
@@ -66,18 +66,18 @@ impl Service for Stage {
 impl Session for Actor {
     type Service = Stage;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
-        (io.service.script.received)(io);
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
+        (service.script.received)(io);
         bytes.len()
     }
 
-    fn ended(&mut self, io: &mut Io<'_, Stage>) {
-        (io.service.script.ended)(io);
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        (service.script.ended)(io);
     }
 
-    fn draining(&mut self, io: &mut Io<'_, Stage>) {
-        io.service.told += 1;
-        (io.service.script.draining)(io);
+    fn draining(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        service.told += 1;
+        (service.script.draining)(io);
     }
 
     fn refused(&mut self, error: &io::Error, service: &mut Stage) {
@@ -171,7 +171,7 @@ fn read(peer: &mut Peer) -> (usize, bool) {
     }
 }
 
-fn say_all(io: &mut Io<'_, Stage>) {
+fn say_all(io: &mut Io<'_>) {
     io.send(&[b'x'; SEND_MAX]).expect("there is room");
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use stilling_engine::counters::Counters;
 use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
-use stilling_engine::{Config, Io, Service, Session, Shard, Token};
+use stilling_engine::{Config, Io, Recipient, Service, Session, Shard, Token};
 use stilling_ring::Wake;
 use stilling_simulation::{Address, Network, Options, Peer, SimDriver};
 
@@ -37,8 +37,8 @@ impl Service for Stage {
         Talking { at: self.delivered.len() - 1 }
     }
 
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        self.mail.pop().map(|at| (self.open[at], ()))
+    fn next_mail(&mut self) -> Option<(Recipient, ())> {
+        self.mail.pop().map(|at| (self.open[at].into(), ()))
     }
 
     fn has_mail(&self) -> bool {
@@ -49,27 +49,27 @@ impl Service for Stage {
 impl Session for Talking {
     type Service = Stage;
 
-    fn opened(&mut self, io: &mut Io<'_, Stage>) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
         let token = io.token();
-        io.service.open.push(token);
+        service.open.push(token);
     }
 
     /// Each byte is answered by as much as may be sent.
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Stage) -> usize {
         let room = io.room();
         io.send(&vec![0; room]).expect("there is room");
         bytes.len()
     }
 
-    fn delivered(&mut self, (): (), io: &mut Io<'_, Stage>) {
-        io.service.delivered[self.at] += 1;
+    fn delivered(&mut self, (): (), io: &mut Io<'_>, service: &mut Stage) {
+        service.delivered[self.at] += 1;
         let room = io.room();
         io.send(&vec![0; room]).expect("there is room");
         io.set_deadline(Some(io.now().after(Duration::from_millis(1))));
     }
 
-    fn deadline(&mut self, io: &mut Io<'_, Stage>) {
-        io.service.late[self.at] += 1;
+    fn deadline(&mut self, _: &mut Io<'_>, service: &mut Stage) {
+        service.late[self.at] += 1;
     }
 }
 

@@ -13,7 +13,7 @@ use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, Wait};
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Shard, Token};
 use stilling_ring::{Clock, Wake};
 
 /// Only so long may one wait take before the test counts as hanging, in milliseconds.
@@ -46,8 +46,8 @@ impl Service for Echoes {
         Echo
     }
 
-    fn next_mail(&mut self) -> Option<(Token, ())> {
-        Some((self.mailbox.lock().expect("nobody panicked").pop_front()?, ()))
+    fn next_mail(&mut self) -> Option<(Recipient, ())> {
+        Some((self.mailbox.lock().expect("nobody panicked").pop_front()?.into(), ()))
     }
 
     fn has_mail(&self) -> bool {
@@ -58,16 +58,16 @@ impl Service for Echoes {
 impl Session for Echo {
     type Service = Echoes;
 
-    fn opened(&mut self, io: &mut Io<'_, Echoes>) {
-        *io.service.opened.lock().expect("nobody panicked") = Some(io.token());
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Echoes) {
+        *service.opened.lock().expect("nobody panicked") = Some(io.token());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
         io.send(bytes).expect("there is room");
         bytes.len()
     }
 
-    fn delivered(&mut self, (): (), io: &mut Io<'_, Echoes>) {
+    fn delivered(&mut self, (): (), io: &mut Io<'_>, _: &mut Echoes) {
         io.send(b"mail").expect("there is room");
         io.finish(CloseReason::Done);
     }
@@ -110,6 +110,50 @@ fn a_foreign_loop_serves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
         client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     }
     assert_eq!(shard.counters().closed(CloseReason::Done).get(), 2 * CONNECTIONS);
+}
+
+/// Turns until there is nothing more to do.
+fn settle<D: Driver>(shard: &mut Shard<D, Echoes>) {
+    while shard.prepare_to_wait() == Wait::No {
+        shard.turn(false).expect("the driver works");
+    }
+}
+
+/// The owner of the shard acts on a connection while its loop is between two turns: what that leads to is news of nobody else,
+/// and happens all the same.
+fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
+    let opened: Arc<Mutex<Option<Token>>> = Arc::default();
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let waitable = driver.waitable().expect("both drivers have one");
+    let service = Echoes { mailbox: Mailbox::default(), opened: Arc::clone(&opened) };
+    let mut shard = Shard::new(driver, service, Config::default(), Clock::real(), wake, Arc::default());
+    let (listener, address) = a_listener();
+    shard.listen(listener, false).expect("there is room");
+    let client = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).expect("it closes in order");
+        heard
+    });
+    settle(&mut shard);
+    while shard.open() == 0 {
+        wait_for(waitable);
+        shard.turn(false).expect("the driver works");
+        settle(&mut shard);
+    }
+    let token = opened.lock().expect("nobody panicked").expect("it is open");
+    for number in 0..10_u8 {
+        let outcome = shard.with(token, |_, io| io.send(&[number; 3]));
+        assert_eq!(outcome, Some(Ok(())));
+        settle(&mut shard);
+    }
+    assert_eq!(shard.with(token, |_, io| io.finish(CloseReason::Done)), Some(()));
+    settle(&mut shard);
+    let heard = client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    let said: Vec<u8> = (0..10).flat_map(|number| [number; 3]).collect();
+    assert_eq!(heard, said);
 }
 
 /// Connections one after the other, each with mail of its own: the system may lose not the first wake but the next.
@@ -156,4 +200,14 @@ fn a_shard_on_uring_with_direct_descriptors_lives_in_a_foreign_loop() {
 #[test]
 fn a_shard_on_poll_lives_in_a_foreign_loop() {
     a_foreign_loop_serves(Poll::new().expect("the system has epoll"));
+}
+
+#[test]
+fn the_owner_of_a_shard_on_uring_acts_between_turns() {
+    the_owner_acts_between_turns(Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn the_owner_of_a_shard_on_poll_acts_between_turns() {
+    the_owner_acts_between_turns(Poll::new().expect("the system has epoll"));
 }

@@ -75,7 +75,7 @@ impl Service for House {
 impl Session for Lines {
     type Service = House;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, House>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut House) -> usize {
         let mut done = 0;
         while let Some(len) = bytes[done..].iter().position(|byte| *byte == b'\n') {
             let line = &bytes[done..=done + len];

@@ -12,7 +12,7 @@ use stilling_engine::driver::Driver;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::net::{self, ListenOptions};
-use stilling_engine::{CloseReason, Config, Io, Service, Session, Shard, Token};
+use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Shard, Token};
 use stilling_ring::{Clock, Wake};
 
 /// Bytes of the store of output.
@@ -51,10 +51,10 @@ impl Service for Feeder {
         Fed { number: self.tokens.len(), sent: 0 }
     }
 
-    fn next_mail(&mut self) -> Option<(Token, usize)> {
+    fn next_mail(&mut self) -> Option<(Recipient, usize)> {
         let next = self.next;
         self.next += 1;
-        Some((*self.tokens.get(next)?, self.levels[next]))
+        Some(((*self.tokens.get(next)?).into(), self.levels[next]))
     }
 
     fn has_mail(&self) -> bool {
@@ -65,18 +65,18 @@ impl Service for Feeder {
 impl Session for Fed {
     type Service = Feeder;
 
-    fn opened(&mut self, io: &mut Io<'_, Feeder>) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Feeder) {
         io.set_send_max(BUDGET);
         let token = io.token();
-        io.service.tokens.push(token);
-        io.service.levels.push(0);
+        service.tokens.push(token);
+        service.levels.push(0);
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Feeder>) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Feeder) -> usize {
         bytes.len()
     }
 
-    fn delivered(&mut self, level: usize, io: &mut Io<'_, Feeder>) {
+    fn delivered(&mut self, level: usize, io: &mut Io<'_>, _: &mut Feeder) {
         // What is sent in this turn counts as unsent until its end.
         while !io.is_finishing() && BUDGET - io.room() + PIECE <= level {
             let piece: Vec<u8> = (self.sent..self.sent + PIECE).map(pattern).collect();

@@ -53,8 +53,8 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
     Style::ALL.iter().for_each(|style| seen("style", style, &styles));
     Manner::ALL.iter().for_each(|manner| seen("manner", manner, &manners));
     for reason in CloseReason::ALL {
-        // The shards dial nobody, no handler asks for its socket, unread output never fills the store, and HTTP is for
-        // everybody.
+        // The shards dial nobody, no handler asks for its socket, unread output never fills the store, HTTP is for
+        // everybody, and there are no custom protocols.
         let absent = matches!(
             reason,
             CloseReason::ConnectFailed
@@ -62,6 +62,7 @@ fn every_world_ends_well_and_all_that_can_happen_does() {
                 | CloseReason::OutputFull
                 | CloseReason::SlowConsumer
                 | CloseReason::Forbidden
+                | CloseReason::SessionPanicked
         );
         if absent {
             assert_eq!(closed[&reason], 0, "{reason:?}");

@@ -39,27 +39,27 @@ impl Service for Stage {
 impl Session for Reader {
     type Service = Stage;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
-        io.service.looks.push(bytes.len());
-        let mut whole = bytes.len() / io.service.piece * io.service.piece;
-        if let Some(at) = io.service.pauses_at
-            && io.service.taken.len() + whole >= at
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
+        service.looks.push(bytes.len());
+        let mut whole = bytes.len() / service.piece * service.piece;
+        if let Some(at) = service.pauses_at
+            && service.taken.len() + whole >= at
         {
-            whole = at - io.service.taken.len();
-            io.service.pauses_at = None;
+            whole = at - service.taken.len();
+            service.pauses_at = None;
             io.pause();
             io.set_deadline(Some(io.now().after(Duration::from_millis(5))));
         }
-        io.service.taken.extend(&bytes[..whole]);
+        service.taken.extend(&bytes[..whole]);
         whole
     }
 
-    fn deadline(&mut self, io: &mut Io<'_, Stage>) {
+    fn deadline(&mut self, io: &mut Io<'_>, _: &mut Stage) {
         io.resume();
     }
 
-    fn ended(&mut self, io: &mut Io<'_, Stage>) {
-        io.service.ended += 1;
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        service.ended += 1;
         io.finish(CloseReason::PeerClosed);
     }
 

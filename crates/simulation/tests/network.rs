@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, SendStop, Wait};
+use stilling_engine::driver::{Destination, Driver, Event, Gather, Kind, Outgoing, SendStop, Wait};
 use stilling_simulation::{Address, Fault, Faults, Network, Options, Peer, SimDriver, SimSocket};
 
 const LISTENER: Token = Token::new(0, 1);
@@ -134,7 +134,7 @@ fn what_was_sent_before_a_close_arrives_unless_unread_bytes_turn_the_close_into_
             peer.write(b"ignored").expect("it is connected");
             after(&network, 1);
         }
-        shard.turn(&[Outgoing { token: SOCKET, bytes: b"bye", to: None, close: true }]);
+        shard.turn(&[Outgoing::stream(SOCKET, Gather::One(b"bye"), true)]);
         after(&network, 1);
         let mut into = [0; 10];
         match unread {
@@ -159,7 +159,7 @@ fn writing_to_who_has_left_is_answered_by_a_reset_on_tcp_and_at_once_on_unix_soc
     shard.accept_and_attach();
     peer.close();
     after(&network, 1);
-    let send = [Outgoing { token: SOCKET, bytes: b"hello?", to: None, close: false }];
+    let send = [Outgoing::stream(SOCKET, Gather::One(b"hello?"), false)];
     shard.turn(&send);
     assert!(shard.stops.is_empty(), "the first send is taken");
     after(&network, 2);
@@ -244,7 +244,8 @@ fn datagrams_are_lost_doubled_and_cut_as_the_faults_say() {
             assert!(datagram.truncated);
             shard.driver.release(buffer);
         }
-        let answer = Outgoing { token: SOCKET, bytes: b"answer", to: Some(peer.local_addr()), close: false };
+        let (bytes, to) = (Gather::One(b"answer"), Some(peer.local_addr()));
+        let answer = Outgoing { token: SOCKET, bytes, to, from: None, close: false };
         shard.turn(&[answer]);
         after(&network, 1);
         for _ in 0..copies {

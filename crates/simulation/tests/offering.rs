@@ -38,12 +38,12 @@ fn pattern(at: usize) -> u8 {
 }
 
 impl Offering {
-    fn go_on(&mut self, io: &mut Io<'_, Stage>) {
-        if self.at == io.service.body {
+    fn go_on(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        if self.at == service.body {
             return io.finish(CloseReason::Done);
         }
-        let (from, to) = (io.service.head + self.at, io.service.head + io.service.body);
-        let rest: Vec<u8> = (from..to.min(from + io.service.piece)).map(pattern).collect();
+        let (from, to) = (service.head + self.at, service.head + service.body);
+        let rest: Vec<u8> = (from..to.min(from + service.piece)).map(pattern).collect();
         io.offer(&rest);
         assert_eq!((io.room(), io.spare_room()), (0, 0));
         assert_eq!(io.send(b"behind"), Err(Full), "nothing goes behind an offer");
@@ -62,21 +62,21 @@ impl Service for Stage {
 impl Session for Offering {
     type Service = Stage;
 
-    fn opened(&mut self, io: &mut Io<'_, Stage>) {
-        let head: Vec<u8> = (0..io.service.head).map(pattern).collect();
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        let head: Vec<u8> = (0..service.head).map(pattern).collect();
         io.send(&head).expect("there is room");
-        self.go_on(io);
+        self.go_on(io, service);
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
-        assert_eq!(self.at, io.service.body, "input is shown before the offer is over");
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, service: &mut Stage) -> usize {
+        assert_eq!(self.at, service.body, "input is shown before the offer is over");
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_, Stage>) {
-        io.service.taken.push(count);
+    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut Stage) {
+        service.taken.push(count);
         self.at += count;
-        self.go_on(io);
+        self.go_on(io, service);
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut Stage) {

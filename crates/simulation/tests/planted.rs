@@ -6,7 +6,7 @@ use std::panic;
 
 use stilling_ring::planted;
 use stilling_simulation::streams::succession;
-use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, streams, unread};
+use stilling_simulation::{Failure, Faults, SplitMix64, echo, http, moving, sharing, streams, unread};
 
 /// Seeds within which a bug has to be found.
 const SEEDS: u64 = 1000;
@@ -30,6 +30,9 @@ const ON_THE_MOVE: [&str; 4] = ["stale generation", "double-freed buffer", "lost
 
 /// A bug of what happens when unread output fills the store.
 const UNREAD: &str = "fullness closes the asking connection";
+
+/// Bugs that show where output is sent from shared blocks, and datagrams answer none.
+const IN_SHARING: [&str; 4] = ["early reuse", "early block release", "range sent twice", "previous peer"];
 
 /// Bugs that show where streams are on disk.
 const ON_DISK: [&str; 14] = [
@@ -66,6 +69,10 @@ fn unread_world(seed: u64) -> Option<Failure> {
     unread::run(seed).err()
 }
 
+fn sharing_world(seed: u64) -> Option<Failure> {
+    sharing::run(seed).err()
+}
+
 fn http_world(seed: u64) -> Option<Failure> {
     http::run(seed, &http::Options::default()).err()
 }
@@ -93,16 +100,19 @@ fn every_planted_bug_is_found_and_without_one_there_is_nothing_to_find() {
     let seen_in_echo = IN_THE_DRIVER.map(|bug| (bug, found(bug, echo_world)));
     let seen_on_the_move = ON_THE_MOVE.map(|bug| (bug, found(bug, moving_world)));
     let seen_unread = found(UNREAD, unread_world);
+    let seen_in_sharing = IN_SHARING.map(|bug| (bug, found(bug, sharing_world)));
     let seen_on_disk = ON_DISK.map(|bug| (bug, found(bug, streams_world)));
     let seen_in_hand_overs = IN_HAND_OVERS.map(|bug| (bug, found(bug, succession_world)));
-    let without = [http_world, echo_world, moving_world, unread_world, streams_world, succession_world]
-        .map(|world: World| first_failure(None, world));
+    let worlds: [World; 7] =
+        [http_world, echo_world, moving_world, unread_world, sharing_world, streams_world, succession_world];
+    let without = worlds.map(|world| first_failure(None, world));
     let _ = panic::take_hook();
     assert_eq!(seen_in_http, BUGS.map(|bug| (bug, true)));
     assert_eq!(seen_in_echo, IN_THE_DRIVER.map(|bug| (bug, true)));
     assert_eq!(seen_on_the_move, ON_THE_MOVE.map(|bug| (bug, true)));
     assert!(seen_unread, "{UNREAD}");
+    assert_eq!(seen_in_sharing, IN_SHARING.map(|bug| (bug, true)));
     assert_eq!(seen_on_disk, ON_DISK.map(|bug| (bug, true)));
     assert_eq!(seen_in_hand_overs, IN_HAND_OVERS.map(|bug| (bug, true)));
-    assert_eq!(without, [None, None, None, None, None, None]);
+    assert_eq!(without, [const { None }; 7]);
 }

@@ -1,5 +1,5 @@
 //! Peers that say everything before they read the first answer: their input is shown also while output is held up, up to a
-//! bound. Over the simulated network.
+//! bound; and what a session may know of time meanwhile. Over the simulated network.
 
 use std::time::Duration;
 
@@ -13,10 +13,15 @@ const ANSWER: usize = 1000;
 /// Bytes of answers that may wait.
 const SEND_MAX: usize = 100_000;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The deadline of sessions that have one. Before it the client fills what the network takes.
+const DEADLINE: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct Stage {
     reads_on: bool,
+    /// Sessions have a deadline; and whether they keep it.
+    keeps_deadline: Option<bool>,
+    deadlines: usize,
     send_max: usize,
     seen: usize,
     ended: Vec<CloseReason>,
@@ -36,19 +41,31 @@ impl Service for Stage {
 impl Session for Answering {
     type Service = Stage;
 
-    fn opened(&mut self, io: &mut Io<'_, Stage>) {
-        io.set_send_max(io.service.send_max);
-        if io.service.reads_on {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        io.set_send_max(service.send_max);
+        if service.reads_on {
             io.keep_reading();
+        }
+        if let Some(keeps_it) = service.keeps_deadline {
+            io.set_deadline(Some(io.now().after(DEADLINE)));
+            assert_eq!(io.deadline(), Some(io.now().after(DEADLINE)));
+            if keeps_it {
+                io.keep_deadline();
+            }
         }
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Stage>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Stage) -> usize {
         for byte in bytes {
-            io.service.seen += 1;
+            service.seen += 1;
             io.send(&[*byte; ANSWER]).expect("it is not shown what there is no room for");
         }
         bytes.len()
+    }
+
+    fn deadline(&mut self, io: &mut Io<'_>, service: &mut Stage) {
+        assert_eq!(io.deadline(), None);
+        service.deadlines += 1;
     }
 
     fn closed(&mut self, reason: CloseReason, service: &mut Stage) {
@@ -106,6 +123,28 @@ fn who_never_reads_is_given_up() {
         world.network.advance_to(world.network.now().after(WRITE_TIMEOUT));
         world.turns();
         assert_eq!(world.shard.service().ended, [CloseReason::WriteTimeout]);
+    }
+}
+
+/// A session that asks for it has its deadline although its peer does not read, and is shown no input for that.
+#[test]
+fn a_deadline_that_is_kept_comes_while_output_is_held_up() {
+    for keeps_it in [true, false] {
+        let service = Stage { keeps_deadline: Some(keeps_it), send_max: SEND_MAX, ..Stage::default() };
+        let config = Config { capacity: 100, write_timeout: WRITE_TIMEOUT, ..Config::default() };
+        let mut world = Alone::new(service, config, BUFFER);
+        let mut client = world.client();
+        for number in 0..30_u8 {
+            client.write(&[number]).expect("there is room");
+            world.turns();
+        }
+        let seen = world.shard.service().seen;
+        assert!(seen < 30, "{seen} were shown");
+        world.network.advance_to(world.network.now().after(DEADLINE));
+        world.turns();
+        let service = world.shard.service();
+        assert_eq!((service.deadlines, service.seen), (usize::from(keeps_it), seen));
+        assert_eq!(service.ended, []);
     }
 }
 

@@ -34,7 +34,7 @@ impl Service for Echoes {
 impl Session for Echo {
     type Service = Echoes;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
         io.send(bytes).expect("there is room");
         bytes.len()
     }

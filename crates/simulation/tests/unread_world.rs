@@ -52,18 +52,18 @@ impl Service for Ends {
 impl Session for Long {
     type Service = Ends;
 
-    fn opened(&mut self, io: &mut Io<'_, Ends>) {
-        match io.service.offers {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Ends) {
+        match service.offers {
             true => io.offer(&[b'x'; LONG]),
             false => io.send(&[b'x'; LONG]).expect("there is room"),
         }
     }
 
-    fn received(&mut self, bytes: &[u8], _: &mut Io<'_, Ends>) -> usize {
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Ends) -> usize {
         bytes.len()
     }
 
-    fn taken(&mut self, count: usize, io: &mut Io<'_, Ends>) {
+    fn taken(&mut self, count: usize, io: &mut Io<'_>, _: &mut Ends) {
         self.left -= count;
         if self.left > 0 {
             io.offer(&[b'x'; LONG][..self.left]);

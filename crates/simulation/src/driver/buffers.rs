@@ -1,6 +1,6 @@
 //! The receive buffers: lent to the shard with an event, given back by `release`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use stilling_engine::driver::{BufferId, Datagram};
 use stilling_engine::limits::RECEIVE_BUFFER_SIZE;
@@ -19,6 +19,7 @@ struct Buffer {
     /// Allocated at the first use, then kept.
     bytes: Box<[u8]>,
     from: Option<SocketAddr>,
+    local: Option<IpAddr>,
     /// Length of the datagram in it; what exceeded the buffer is gone.
     len: usize,
     state: State,
@@ -55,11 +56,11 @@ impl Buffers {
     }
 
     /// Puts a datagram into a buffer that was taken.
-    pub(super) fn fill(&mut self, id: BufferId, from: SocketAddr, payload: &[u8]) {
+    pub(super) fn fill(&mut self, id: BufferId, from: SocketAddr, local: Option<IpAddr>, payload: &[u8]) {
         let buffer = &mut self.buffers[usize::from(id.0)];
         let kept = payload.len().min(buffer.bytes.len());
         buffer.bytes[..kept].copy_from_slice(&payload[..kept]);
-        (buffer.from, buffer.len) = (Some(from), payload.len());
+        (buffer.from, buffer.local, buffer.len) = (Some(from), local, payload.len());
     }
 
     /// A filled buffer is handed to the shard.
@@ -99,7 +100,7 @@ impl Buffers {
         let buffer = self.borrowed(id);
         let kept = buffer.len.min(buffer.bytes.len());
         let from = buffer.from.expect("contract broken by the shard: the buffer holds no datagram");
-        Datagram { from, payload: &buffer.bytes[..kept], truncated: buffer.len > kept }
+        Datagram { from, local: buffer.local, payload: &buffer.bytes[..kept], truncated: buffer.len > kept }
     }
 
     fn borrowed(&self, id: BufferId) -> &Buffer {

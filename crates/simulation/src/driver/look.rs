@@ -220,10 +220,10 @@ impl SimDriver {
                     if !self.network.state().has_datagram(socket) || self.is_starved(token) {
                         return;
                     }
-                    let Some((from, payload)) = self.network.state().take_datagram(socket) else { return };
+                    let Some(datagram) = self.network.state().take_datagram(socket) else { return };
                     let Some((buffer, _)) = self.buffers.take() else { return };
-                    self.buffers.fill(buffer, from, &payload);
-                    self.note("arrived", token, hash_bytes(&payload));
+                    self.buffers.fill(buffer, datagram.from, datagram.local, &datagram.payload);
+                    self.note("arrived", token, hash_bytes(&datagram.payload));
                     self.complete(Event::Datagram { token, buffer }, events);
                 }
                 self.mark(token.index());

@@ -19,13 +19,14 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use stilling_engine::Token;
 use stilling_engine::driver::{
-    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Kind, Outgoing, SendStop, Wait,
+    BufferId, Datagram, Destination, Driver, DriverCounters, Event, Gather, Kind, Outgoing, SendStop, Wait,
     WakeHandle,
 };
 use stilling_engine::limits;
@@ -142,29 +143,31 @@ impl SimDriver {
     fn send(&mut self, out: Outgoing<'_>) -> Result<(), (u32, Option<io::Error>)> {
         let turn = self.turns;
         let source = self.sources.live(out.token, "send on it");
-        let stream = source.check_send(turn, out.to.is_some());
+        let stream = source.check_send(turn, out.to.is_some(), out.bytes.count());
+        let bytes = joined(out.bytes);
         let what = source.socket_kind();
         let mut state = self.network.state();
-        state.note("shard", self.number, "send", out.token.bits(), hash_bytes(out.bytes));
+        state.note("shard", self.number, "send", out.token.bits(), hash_bytes(&bytes));
         state.acted();
         let blocked = |sent, errno| match errno {
             libc::EAGAIN => Err((sent, None)),
             errno => Err((sent, Some(io::Error::from_raw_os_error(errno)))),
         };
-        if !out.bytes.is_empty() && state.strikes(Fault::BlockedSend) {
+        if !bytes.is_empty() && state.strikes(Fault::BlockedSend) {
             return Err((0, None));
         }
         if !stream {
             let to = out.to.expect("checked: a datagram says where it goes");
-            return state.send_datagram(what.datagram(), to, out.bytes).or_else(|errno| blocked(0, errno));
+            let sent = state.send_datagram(what.datagram(), out.from, to, &bytes);
+            return sent.or_else(|errno| blocked(0, errno));
         }
-        let limit = if out.bytes.len() > 1 && state.strikes(Fault::ShortSend) {
-            state.random.between(1, out.bytes.len() as u64 - 1) as usize
+        let limit = if bytes.len() > 1 && state.strikes(Fault::ShortSend) {
+            state.random.between(1, bytes.len() as u64 - 1) as usize
         } else {
-            out.bytes.len()
+            bytes.len()
         };
-        match state.write(what.end(), out.bytes, limit) {
-            Ok(taken) if taken == out.bytes.len() => Ok(()),
+        match state.write(what.end(), &bytes, limit) {
+            Ok(taken) if taken == bytes.len() => Ok(()),
             Ok(taken) => Err((taken as u32, None)),
             Err(errno) => blocked(0, errno),
         }
@@ -207,6 +210,14 @@ impl SimDriver {
                 self.network.state().acted();
             }
         }
+    }
+}
+
+/// The bytes of a send as the network takes them.
+fn joined(bytes: Gather<'_>) -> Cow<'_, [u8]> {
+    match bytes {
+        Gather::One(bytes) => Cow::Borrowed(bytes),
+        Gather::Many(_) => Cow::Owned(bytes.slices().flatten().copied().collect()),
     }
 }
 

@@ -4,6 +4,7 @@
 //! goes through [`Sources::live`], which is where a shard that uses a stale, closed or closing token is stopped.
 
 use stilling_engine::Token;
+use stilling_engine::limits::PIECES_MAX;
 
 use crate::network::{EndId, Owner, SimSocket, SocketKind};
 
@@ -165,8 +166,12 @@ impl Source {
     }
 
     /// Checks a send in `turn`; says whether it is one of bytes (not a datagram).
-    pub(super) fn check_send(&mut self, turn: u64, addressed: bool) -> bool {
+    pub(super) fn check_send(&mut self, turn: u64, addressed: bool, pieces: usize) -> bool {
+        if pieces > PIECES_MAX {
+            violated(self.token, "a send in too many pieces");
+        }
         match (self.what, addressed) {
+            (What::Datagram, true) if pieces > 1 => violated(self.token, "a datagram in several pieces"),
             (What::Datagram, true) => return false,
             (What::Stream { connecting: false } | What::Pipe, false) => {}
             (What::Datagram, false) => violated(self.token, "a datagram without an address"),

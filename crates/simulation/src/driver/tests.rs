@@ -53,7 +53,7 @@ impl Rig {
 }
 
 fn sending(token: Token, bytes: &[u8]) -> Outgoing<'_> {
-    Outgoing { token, bytes, to: None, close: false }
+    Outgoing::stream(token, Gather::One(bytes), false)
 }
 
 /// The act breaks the contract, and the judge says so with these words.

@@ -5,7 +5,7 @@
 //! whose text varies are checked by their framing.
 
 use super::own::{self, Fate};
-use crate::random::SplitMix64;
+use crate::SplitMix64;
 
 /// Twenty-nine bytes of a date, each matched by anything, then compared as a whole.
 pub(super) const DATE: &str = "#############################";

@@ -11,8 +11,8 @@ use stilling_ring::Time;
 use super::exchange::{Answer, Body, CONTINUE, Exchange, Match, Version};
 use super::own::{self, Fate};
 use super::{CALENDAR_START, Scene};
+use crate::SplitMix64;
 use crate::network::{Peer, PeerKey};
-use crate::random::SplitMix64;
 
 /// How an honest client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

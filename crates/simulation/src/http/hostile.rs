@@ -5,8 +5,8 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 use super::Scene;
+use crate::SplitMix64;
 use crate::network::{Peer, PeerKey};
-use crate::random::SplitMix64;
 
 /// How a hostile client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -2,7 +2,7 @@
 //! sort on the other side. In some worlds there is a hub beside them, with clients that speak NATS.
 //!
 //! ```text
-//!  honest, hostile clients ─ network ─ SimDriver ─ Shard ─ HttpService ─ Lane ─ Pool, played by hand
+//!  honest, hostile clients ─ network ─ SimDriver ─ Shard ─ ShardService ─ Lane ─ Pool, played by hand
 //!  talkers                 ─                             └ NatsSession ─ Port ─ Hub, on the first shard
 //! ```
 //!
@@ -25,13 +25,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use stilling::parts::HttpService;
+use stilling::parts::ShardService;
 use stilling_engine::{CloseReason, Shard};
 use stilling_ring::Time;
 
+use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::{Address, Network};
-use crate::random::SplitMix64;
 use crate::report::{Failure, Report, attempt};
 
 pub use honest::Style;
@@ -46,7 +46,7 @@ const CALENDAR_START: u64 = 1_700_000_000;
 /// Turns of a shard without the time moving. More: it spins.
 const TURNS_AT_ONCE_MAX: u32 = 20_000;
 
-type HttpShard = Shard<SimDriver, HttpService>;
+type SimShard = Shard<SimDriver, ShardService>;
 
 /// What to do beside running the world.
 #[derive(Clone, Copy, Debug, Default)]

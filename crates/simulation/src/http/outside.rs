@@ -13,7 +13,7 @@ use super::honest::{Honest, Style};
 use super::hostile::{Hostile, Manner};
 use super::setting::Setting;
 use super::talker::{Board, Talker};
-use super::{HttpShard, Scene, TURNS_AT_ONCE_MAX};
+use super::{Scene, SimShard, TURNS_AT_ONCE_MAX};
 use crate::network::{Address, Network, PeerKey};
 
 /// Everybody has to be finished this long after the network became kind.
@@ -41,7 +41,7 @@ pub(super) struct Outside {
     pub(super) board: Board,
     /// What the stream has is read, or has been.
     is_audited: bool,
-    pub(super) second: Option<HttpShard>,
+    pub(super) second: Option<SimShard>,
     pub(super) pool: Pool<JobOutcome>,
     /// Jobs that have run and whose answers leave at a point in time.
     working: Vec<(Time, Finished<JobOutcome>)>,
@@ -69,7 +69,7 @@ impl Outside {
         network: Network,
         (address, hub_address): (Address, Address),
         clients: Vec<Client>,
-        second: Option<HttpShard>,
+        second: Option<SimShard>,
         pool: Pool<JobOutcome>,
         lifecycle: Arc<Lifecycle>,
         overview: Arc<Overview>,
@@ -153,7 +153,7 @@ impl Outside {
         let second = self.second.as_ref().filter(|shard| !shard.is_stopped());
         let others = [
             self.network.next_event(),
-            second.and_then(HttpShard::next_deadline),
+            second.and_then(SimShard::next_deadline),
             self.operator_at(),
             self.keeper_at,
         ];

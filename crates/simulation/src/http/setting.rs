@@ -8,7 +8,8 @@ use std::time::Duration;
 use stilling::Overview;
 use stilling::http::Timeouts;
 use stilling::parts::{
-    Calendar, Door, HttpConfig, HttpCounters, HttpService, Lifecycle, Serves, hub_in_memory,
+    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, Lifecycle, ShardService,
+    hub_in_memory,
 };
 use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::counters::Counters;
@@ -23,11 +24,11 @@ use super::hostile::{Hostile, Manner};
 use super::outside::{Client, Outside};
 use super::own;
 use super::talker::Talker;
-use super::{CALENDAR_START, HttpShard};
+use super::{CALENDAR_START, SimShard};
+use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::faults::Faults;
 use crate::network::{Address, Network, Options, SimSocket};
-use crate::random::SplitMix64;
 
 /// Clients come within this time.
 const ARRIVALS_MS: u64 = 400;
@@ -112,11 +113,6 @@ impl Setting {
             slow_duration: millis(random, 1, 30),
             has_workers: threads > 0,
             queue_age_max,
-            doors: vec![
-                Door { serves: Serves::Everything, demo: true, publishes: true },
-                Door { serves: Serves::Nats, demo: false, publishes: false },
-            ],
-            addresses: Vec::new(),
             routes: Arc::new(own::routes()),
             answers_held_max: 1 << 30,
             requests_held_max: if cramped { random.between(2000, 10_000) as usize } else { 1 << 20 },
@@ -150,7 +146,7 @@ impl Setting {
     }
 
     /// The first shard, and everything else.
-    pub(super) fn build(mut self) -> (HttpShard, Rc<RefCell<Outside>>) {
+    pub(super) fn build(mut self) -> (SimShard, Rc<RefCell<Outside>>) {
         let network = Network::new(self.random.bits(), self.network);
         let drivers: Vec<SimDriver> =
             (0..self.shards).map(|_| SimDriver::with_buffers(&network, self.buffers)).collect();
@@ -176,30 +172,32 @@ impl Setting {
             pool: pool.clone(),
             app: None,
             hub: std::sync::OnceLock::new(),
-            desks: (0..self.shards).map(|_| Arc::default()).collect(),
+            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),
             volumes: Arc::default(),
         });
-        let mut desks = Vec::new();
+        let mut hubs = Vec::new();
         if self.talks {
             let events =
                 StreamConfig { durability: Durability::Memory, ..StreamConfig::new("events", ["events.>"]) };
-            desks = hub_in_memory(&[events], &wakes, &overview, &lifecycle).expect("nothing is opened");
+            hubs = hub_in_memory(&[events], &wakes, &overview, &lifecycle).expect("nothing is opened");
         }
-        let mut desks = desks.into_iter();
+        let mut hubs = hubs.into_iter();
         let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
         let hub_address = Address::Tcp("10.0.0.1:4222".parse().expect("an address"));
-        let mut shards: Vec<HttpShard> = Vec::new();
+        let mut shards: Vec<SimShard> = Vec::new();
         for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
             let counters = Arc::clone(&overview.http[number]);
-            let service = HttpService::new(
+            let everything = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true };
+            let service = ShardService::new(
+                vec![Endpoint::Http(everything), Endpoint::Nats],
                 self.http.clone(),
                 lane,
                 counters,
                 Arc::clone(&overview),
                 Arc::clone(&lifecycle),
             );
-            let service = service.with_hub(desks.next());
+            let service = service.with_hub(hubs.next());
             let engine = Arc::clone(&overview.engines[number]);
             let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
             shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stilling_engine::CloseReason;
 
 use super::outside::Outside;
-use super::{HttpReport, HttpShard};
+use super::{HttpReport, SimShard};
 use crate::report::Report;
 
 /// How often the last things are waited for, a millisecond each.
@@ -19,7 +19,7 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 /// Lets what is under way end, then checks everything.
-pub(super) fn settle(mut first: HttpShard, outside: &Rc<RefCell<Outside>>) -> Result<HttpReport, String> {
+pub(super) fn settle(mut first: SimShard, outside: &Rc<RefCell<Outside>>) -> Result<HttpReport, String> {
     let network = outside.borrow().network();
     network.stop_faults();
     let mut waits = 0;
@@ -76,7 +76,7 @@ pub(super) fn settle(mut first: HttpShard, outside: &Rc<RefCell<Outside>>) -> Re
 }
 
 /// Every connection has ended with one reason, and nothing of it is left.
-fn check_shard(shard: &mut HttpShard) -> Result<(), String> {
+fn check_shard(shard: &mut SimShard) -> Result<(), String> {
     shard.audit()?;
     shard.driver().assert_drained();
     let (open, held) = (shard.open(), shard.held());

@@ -15,8 +15,8 @@ use std::time::Duration;
 use stilling_ring::Time;
 
 use super::Scene;
+use crate::SplitMix64;
 use crate::network::{Peer, PeerKey};
-use crate::random::SplitMix64;
 
 /// Most messages of a publisher.
 const MESSAGES_MAX: u64 = 40;

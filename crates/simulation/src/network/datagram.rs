@@ -1,7 +1,7 @@
 //! Datagrams: they arrive whole, late, in any order, twice, or not at all.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::socket::SocketKind;
 use super::{Happening, Network, Owner, SimSocket, State};
@@ -16,8 +16,16 @@ pub(super) const WAITING_MAX: usize = 1024;
 pub(super) struct Socket {
     address: SocketAddr,
     owner: Owner,
-    waiting: VecDeque<(SocketAddr, Vec<u8>)>,
+    waiting: VecDeque<ArrivedDatagram>,
     closed: bool,
+}
+
+/// A datagram that has arrived.
+pub(crate) struct ArrivedDatagram {
+    pub(crate) from: SocketAddr,
+    /// The address it was sent to, at a socket that is bound to all.
+    pub(crate) local: Option<IpAddr>,
+    pub(crate) payload: Vec<u8>,
 }
 
 pub(super) struct Flying {
@@ -40,13 +48,29 @@ impl Network {
     }
 }
 
+impl Socket {
+    fn is_at(&self, address: SocketAddr) -> bool {
+        let is_everywhere = self.address.ip().is_unspecified();
+        self.address.port() == address.port() && (is_everywhere || self.address.ip() == address.ip())
+    }
+}
+
 impl State {
-    /// Sends one datagram; whether it arrives is another question.
-    pub(crate) fn send_datagram(&mut self, socket: u32, to: SocketAddr, payload: &[u8]) -> Result<(), i32> {
+    /// Sends one datagram, from a certain local address or the socket's own; whether it arrives is another question.
+    pub(crate) fn send_datagram(
+        &mut self,
+        socket: u32,
+        local: Option<IpAddr>,
+        to: SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), i32> {
         if payload.len() > PAYLOAD_MAX {
             return Err(libc::EMSGSIZE);
         }
-        let from = self.datagrams[socket as usize].address;
+        let mut from = self.datagrams[socket as usize].address;
+        if let Some(local) = local {
+            from.set_ip(local);
+        }
         if self.strikes(Fault::DatagramLost) {
             return Ok(());
         }
@@ -64,17 +88,18 @@ impl State {
 
     pub(super) fn land(&mut self, number: u64) {
         let Some(Flying { from, to, payload }) = self.flying.remove(&number) else { return };
-        let home = self.datagrams.iter_mut().find(|socket| socket.address == to && !socket.closed);
+        let home = self.datagrams.iter_mut().find(|socket| socket.is_at(to) && !socket.closed);
         if let Some(socket) = home
             && socket.waiting.len() < WAITING_MAX
         {
-            socket.waiting.push_back((from, payload));
+            let local = socket.address.ip().is_unspecified().then_some(to.ip());
+            socket.waiting.push_back(ArrivedDatagram { from, local, payload });
             let owner = socket.owner;
             self.mark(owner);
         }
     }
 
-    pub(crate) fn take_datagram(&mut self, socket: u32) -> Option<(SocketAddr, Vec<u8>)> {
+    pub(crate) fn take_datagram(&mut self, socket: u32) -> Option<ArrivedDatagram> {
         self.datagrams[socket as usize].waiting.pop_front()
     }
 

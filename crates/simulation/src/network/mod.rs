@@ -28,8 +28,8 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, ManualTime, Time};
 
+use crate::SplitMix64;
 use crate::faults::{Fault, FaultCounts, Faults};
-use crate::random::SplitMix64;
 use crate::trace::Trace;
 
 pub use peer::{DatagramPeer, Peer, PeerKey, PeerListener};

@@ -195,13 +195,14 @@ impl DatagramPeer {
 
     /// Sends one datagram.
     pub fn send(&self, to: SocketAddr, payload: &[u8]) -> io::Result<()> {
-        let result = self.socket.network().state().send_datagram(self.number, to, payload);
+        let result = self.socket.network().state().send_datagram(self.number, None, to, payload);
         result.map_err(io::Error::from_raw_os_error)
     }
 
     /// The next datagram and its sender, if one waits.
     #[must_use]
     pub fn receive(&self) -> Option<(SocketAddr, Vec<u8>)> {
-        self.socket.network().state().take_datagram(self.number)
+        let datagram = self.socket.network().state().take_datagram(self.number)?;
+        Some((datagram.from, datagram.payload))
     }
 }

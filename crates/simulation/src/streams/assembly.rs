@@ -10,8 +10,8 @@ use super::message::{ON_DISK, UNKEPT};
 use super::server::{self, NATS, Plan, Server};
 use super::setting;
 use super::wire::{Input, Wire};
+use crate::SplitMix64;
 use crate::network::{Address, Network, Options};
-use crate::random::SplitMix64;
 
 /// Bytes of a message. Four messages take all memory that a shard has for the beginnings of messages.
 const SIZE: u32 = 16 << 20;

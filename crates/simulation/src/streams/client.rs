@@ -9,8 +9,8 @@ use stilling_ring::Time;
 use super::ledger::Ledger;
 use super::message::{MEMORY, Name, ON_DISK, STREAMS, UNKEPT};
 use super::wire::{Input, Trouble, Wire, number_of};
+use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
-use crate::random::SplitMix64;
 
 /// A publication that is unanswered for so long is never answered: longer than any disk hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(100);

@@ -5,7 +5,7 @@ use std::time::Instant;
 use stilling::parts::SteppedJournal;
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::random::SplitMix64;
+use crate::SplitMix64;
 
 /// How much more the journal does at most after everything else of its process is gone.
 const STEPS_MAX: u64 = 3;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use stilling_journal::disk::simulated::{Faults as DiskFaults, INPUT_OUTPUT, SimulatedDisk};
 
 use super::ledger::{Content, Ledger};
-use crate::random::SplitMix64;
+use crate::SplitMix64;
 
 /// What happens to a disk between two servers.
 #[derive(Clone, Copy, Debug)]

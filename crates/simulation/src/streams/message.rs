@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::random::SplitMix64;
+use crate::SplitMix64;
 
 /// Most bytes of a message beyond its name, unless it is a long one.
 const FILLING_MAX: u64 = 1500;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use stilling::Overview;
 use stilling::http::{Routes, Timeouts};
 use stilling::parts::{
-    Calendar, Door, HttpConfig, HttpCounters, HttpService, HubDesk, JobOutcome, Lifecycle, Serves,
-    SimulatedStorage, SteppedJournal, hub_on_simulated_disks,
+    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardHub,
+    ShardService, SimulatedStorage, SteppedJournal, hub_on_simulated_disks,
 };
 use stilling::settings::StreamConfig;
 use stilling_engine::counters::Counters;
@@ -19,9 +19,9 @@ use stilling_ring::{Time, Wake};
 use stilling_wire::http1::Limits;
 use stilling_workers::{Lane, Pool};
 
+use crate::SplitMix64;
 use crate::driver::SimDriver;
 use crate::network::{Network, SimSocket};
-use crate::random::SplitMix64;
 
 /// Seconds after 1970 at the beginning of every world.
 const CALENDAR_START: u64 = 1_700_000_000;
@@ -31,7 +31,7 @@ pub(super) const HTTP: &str = "127.0.0.1:9000";
 /// Where it listens for NATS.
 pub(super) const NATS: &str = "127.0.0.1:4222";
 
-type SimShard = Shard<SimDriver, HttpService>;
+type SimShard = Shard<SimDriver, ShardService>;
 
 /// How a server is set up; the same in all its lives.
 pub(super) struct Plan {
@@ -77,6 +77,12 @@ pub(super) fn listen(network: &Network, shards: usize) -> Sockets {
     (0..shards).map(pair).collect()
 }
 
+/// HTTP and NATS, as [`listen`] has them.
+fn endpoints() -> Vec<Endpoint> {
+    let everything = HttpEndpoint { scope: HttpScope::Everything, demo: false, publishes: true };
+    vec![Endpoint::Http(everything), Endpoint::Nats]
+}
+
 /// What a server is put together from, but for its hub.
 pub(super) struct Frame {
     drivers: Vec<SimDriver>,
@@ -117,21 +123,21 @@ impl Frame {
             pool,
             app: None,
             hub: std::sync::OnceLock::new(),
-            desks: (0..plan.shards).map(|_| Arc::default()).collect(),
+            hub_handles: (0..plan.shards).map(|_| Arc::default()).collect(),
             rates: Default::default(),
             volumes: Arc::default(),
         });
         Frame { drivers, lanes, engine, wakes, overview, lifecycle }
     }
 
-    /// The shards, with these desks. They do not listen yet.
-    pub(super) fn nodes(self, plan: &Plan, network: &Network, desks: Vec<HubDesk>) -> Vec<Node> {
-        let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(desks).enumerate();
-        let node = |(number, (((driver, lane), wake), desk)): (usize, (((SimDriver, _), _), _))| {
+    /// The shards, with these ways to the hub. They do not listen yet.
+    pub(super) fn nodes(self, plan: &Plan, network: &Network, hubs: Vec<ShardHub>) -> Vec<Node> {
+        let parts = self.drivers.into_iter().zip(self.lanes).zip(self.wakes).zip(hubs).enumerate();
+        let node = |(number, (((driver, lane), wake), hub)): (usize, (((SimDriver, _), _), _))| {
             let counters = Arc::clone(&self.overview.http[number]);
             let (see, life) = (Arc::clone(&self.overview), Arc::clone(&self.lifecycle));
-            let service =
-                HttpService::new(plan.http(&self.engine), lane, counters, see, life).with_hub(Some(desk));
+            let service = ShardService::new(endpoints(), plan.http(&self.engine), lane, counters, see, life)
+                .with_hub(Some(hub));
             let counters = Arc::clone(&self.overview.engines[number]);
             let shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, counters);
             Node { shard, asleep: None }
@@ -154,12 +160,12 @@ impl Server {
         let storage = SimulatedStorage { disks, log, limits: plan.journal, now };
         let hub =
             hub_on_simulated_disks(&plan.streams, storage, &frame.wakes, &frame.overview, &frame.lifecycle);
-        let (desks, journal) = match hub {
+        let (hubs, journal) = match hub {
             Ok(opened) => opened,
             Err(error) => return Err((sockets, error.to_string())),
         };
         let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
-        let mut nodes = frame.nodes(plan, network, desks);
+        let mut nodes = frame.nodes(plan, network, hubs);
         for (node, (http, nats)) in nodes.iter_mut().zip(sockets) {
             for socket in [http, nats] {
                 node.listen(socket).map_err(|error| (Vec::new(), error))?;
@@ -331,11 +337,6 @@ impl Plan {
             slow_duration: Duration::ZERO,
             has_workers: false,
             queue_age_max: Duration::from_secs(1),
-            doors: vec![
-                Door { serves: Serves::Everything, demo: false, publishes: true },
-                Door { serves: Serves::Nats, demo: false, publishes: false },
-            ],
-            addresses: Vec::new(),
             routes: Arc::new(Routes::new()),
             answers_held_max: 1 << 30,
             requests_held_max: 1 << 20,

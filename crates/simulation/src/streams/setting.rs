@@ -13,9 +13,9 @@ use super::harm::Harm;
 use super::ledger::{Bounds, Ledger};
 use super::message::{ON_DISK, STREAMS};
 use super::server::Plan;
+use crate::SplitMix64;
 use crate::faults::{Fault, Faults};
 use crate::network::Options as NetworkOptions;
-use crate::random::SplitMix64;
 
 /// The longest message with its headers.
 const MESSAGE_SIZE_MAX: u32 = 8 * 1024;

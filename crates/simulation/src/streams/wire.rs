@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 
+use crate::SplitMix64;
 use crate::network::{Address, Network, Peer, PeerKey};
-use crate::random::SplitMix64;
 
 /// A connection, or none at the moment.
 #[derive(Debug, Default)]

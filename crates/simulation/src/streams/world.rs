@@ -14,8 +14,8 @@ use super::message::ON_DISK;
 use super::server::{self, HTTP, NATS, Plan, Server, Sockets};
 use super::setting::{End, Life, Setting, Step, Trouble};
 use super::{Events, Options, StreamsReport};
+use crate::SplitMix64;
 use crate::network::{Address, Network, PeerKey};
-use crate::random::SplitMix64;
 use crate::report::Report;
 
 /// Rounds without the time moving. More: something spins.

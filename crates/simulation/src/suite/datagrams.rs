@@ -1,9 +1,9 @@
 //! Promises about datagram sockets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use stilling_engine::Token;
-use stilling_engine::driver::{BufferId, Destination, Driver, Event, Kind, Outgoing, Wait};
+use stilling_engine::driver::{BufferId, Destination, Driver, Event, Gather, Kind, Outgoing, Wait};
 use stilling_engine::limits::{RECEIVE_BUFFER_SIZE, RECEIVE_BUFFERS};
 
 use super::{DatagramPeer, News, Place, Rig, Stage, pattern};
@@ -64,7 +64,13 @@ fn come_and_go<R: Rig>(place: Place) {
     let outgoing: Vec<_> = answers
         .iter()
         .enumerate()
-        .map(|(at, bytes)| Outgoing { token, bytes, to: Some(peers[at % 2].local_addr()), close: false })
+        .map(|(at, bytes)| Outgoing {
+            token,
+            bytes: Gather::One(bytes),
+            to: Some(peers[at % 2].local_addr()),
+            from: None,
+            close: false,
+        })
         .collect();
     let stops = stage.turn(Wait::No, &outgoing);
     assert!(stops.is_empty(), "{stops:?}");
@@ -108,7 +114,8 @@ pub fn an_empty_datagram_is_a_datagram<R: Rig>() {
     peer.send(address, b"");
     assert_eq!(heard(&mut stage, token), (peer.local_addr(), Vec::new(), false));
     let to = Some(peer.local_addr());
-    let stops = stage.turn(Wait::No, &[Outgoing { token, bytes: b"", to, close: false }]);
+    let bytes = Gather::One(b"");
+    let stops = stage.turn(Wait::No, &[Outgoing { token, bytes, to, from: None, close: false }]);
     assert!(stops.is_empty(), "{stops:?}");
     assert_eq!(heard_at(&mut stage, &mut peer), (address, Vec::new()));
 }
@@ -122,7 +129,8 @@ pub fn a_datagram_to_nobody_harms_nothing<R: Rig>() {
         panic!("a vacant place has an address")
     };
     for round in 0..3 {
-        stage.turn(Wait::No, &[Outgoing { token, bytes: b"?", to: Some(nobody), close: false }]);
+        let bytes = Gather::One(b"?");
+        stage.turn(Wait::No, &[Outgoing { token, bytes, to: Some(nobody), from: None, close: false }]);
         stage.expect_silence();
         peer.send(address, &[round]);
         assert_eq!(heard(&mut stage, token), (peer.local_addr(), vec![round], false));
@@ -172,4 +180,42 @@ pub fn a_closed_datagram_socket_is_silent<R: Rig>() {
     stage.expect(News::Closed(token));
     stage.expect_silence();
     assert_eq!(stage.driver.buffers_lent(), 0);
+}
+
+/// Row 5.1: on a machine with several addresses an answer comes from the one that was asked; a datagram that answers nothing
+/// can leave from any of them.
+pub fn a_datagram_can_leave_from_the_address_that_another_came_to<R: Rig>() {
+    let mut stage = Stage::<R>::new();
+    let (socket, port) = stage.rig.datagram_socket_on_all();
+    let token = stage.attach(socket, Kind::Datagram);
+    stage.driver.receive(token);
+    let mut peer = stage.rig.datagram_peer(Place::V4);
+    let locals = [Ipv4Addr::new(127, 0, 0, 1), Ipv4Addr::new(127, 0, 0, 2)].map(IpAddr::from);
+    for local in locals {
+        peer.send((local, port).into(), b"question");
+        let buffer = lent(&mut stage, token);
+        let datagram = stage.driver.datagram(buffer);
+        assert_eq!((datagram.from, datagram.local), (peer.local_addr(), Some(local)));
+        assert_eq!(datagram.payload, b"question");
+        stage.driver.release(buffer);
+    }
+    let to = Some(peer.local_addr());
+    let notices = locals.map(|local| Outgoing {
+        token,
+        bytes: Gather::One(b"notice"),
+        to,
+        from: Some(local),
+        close: false,
+    });
+    let stops = stage.turn(Wait::No, &notices);
+    assert!(stops.is_empty(), "{stops:?}");
+    for local in locals {
+        let from = SocketAddr::from((local, port));
+        assert_eq!(heard_at(&mut stage, &mut peer), (from, b"notice".to_vec()));
+    }
+    let (bound, address) = open(&mut stage, Place::V4);
+    peer.send(address, b"question");
+    let buffer = lent(&mut stage, bound);
+    assert_eq!(stage.driver.datagram(buffer).local, None, "there is only one address to answer from");
+    stage.driver.release(buffer);
 }

@@ -14,6 +14,7 @@ mod closing;
 mod connecting;
 mod datagrams;
 mod detaching;
+mod pieces;
 mod pipes;
 mod receiving;
 mod sending;
@@ -37,6 +38,7 @@ pub mod promises {
     pub use super::connecting::*;
     pub use super::datagrams::*;
     pub use super::detaching::*;
+    pub use super::pieces::*;
     pub use super::pipes::*;
     pub use super::receiving::*;
     pub use super::sending::*;
@@ -92,6 +94,9 @@ pub trait Rig: Sized {
     fn pipe_from_driver(&mut self) -> (Socket<Self>, Self::Peer);
     /// A bound datagram socket for the driver, and its address. Not for [`Place::Unix`].
     fn datagram_socket(&mut self, place: Place) -> (Socket<Self>, SocketAddr);
+    /// A datagram socket for the driver that is bound to all IPv4 addresses, among them all that begin with 127, and its
+    /// port.
+    fn datagram_socket_on_all(&mut self) -> (Socket<Self>, u16);
     /// A bound datagram socket on the other side. Not for [`Place::Unix`].
     fn datagram_peer(&mut self, place: Place) -> Self::DatagramPeer;
 }
@@ -167,6 +172,10 @@ macro_rules! every_promise {
             closing_with_the_send_waits_for_all_bytes,
             an_empty_send_with_close_closes,
             many_sources_in_one_turn,
+            pieces_are_sent_in_their_order,
+            pieces_that_stop_short_go_on_where_they_stopped,
+            many_sends_in_pieces_in_one_turn,
+            a_pipe_takes_pieces,
             shutdown_ends_our_direction_only,
             close_takes_back_a_receive,
             close_takes_back_a_readable,
@@ -201,6 +210,7 @@ macro_rules! every_promise {
             a_datagram_to_nobody_harms_nothing,
             datagrams_without_a_buffer_wait_in_the_socket,
             a_closed_datagram_socket_is_silent,
+            a_datagram_can_leave_from_the_address_that_another_came_to,
             several_wakes_before_a_turn_are_one,
         }
     };

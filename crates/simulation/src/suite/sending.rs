@@ -1,7 +1,7 @@
 //! Promises about the writing side, and about wakes.
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Driver, Kind, Outgoing, Wait};
+use stilling_engine::driver::{Driver, Gather, Kind, Outgoing, Wait};
 
 use super::{News, Peer, Place, Rig, Stage, pattern};
 
@@ -101,7 +101,7 @@ pub fn many_sources_in_one_turn<R: Rig>() {
     }
     let answers: Vec<_> = (0..CONNECTIONS).map(|at| [at as u8; 20]).collect();
     let outgoing: Vec<_> = std::iter::zip(&tokens, &answers)
-        .map(|(token, bytes)| Outgoing { token: *token, bytes, to: None, close: true })
+        .map(|(token, bytes)| Outgoing::stream(*token, Gather::One(bytes), true))
         .collect();
     let stops = stage.turn(Wait::No, &outgoing);
     assert!(stops.is_empty(), "{stops:?}");

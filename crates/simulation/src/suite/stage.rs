@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use stilling_engine::Token;
-use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, SendStop, Wait};
+use stilling_engine::driver::{Destination, Driver, Event, Gather, Kind, Outgoing, SendStop, Wait};
 
 use super::{Accepted, Peer, Place, Rig, Socket};
 
@@ -228,7 +228,12 @@ impl<R: Rig> Stage<R> {
 
     /// Sends on a stream or pipe; the stop, if it was not all taken.
     pub fn send(&mut self, token: Token, bytes: &[u8], close: bool) -> Option<SendStop> {
-        let mut stops = self.turn(Wait::No, &[Outgoing { token, bytes, to: None, close }]);
+        self.send_gather(token, Gather::One(bytes), close)
+    }
+
+    /// The same for bytes in several pieces.
+    pub fn send_gather(&mut self, token: Token, bytes: Gather<'_>, close: bool) -> Option<SendStop> {
+        let mut stops = self.turn(Wait::No, &[Outgoing::stream(token, bytes, close)]);
         assert!(stops.len() <= 1 && stops.iter().all(|stop| stop.position == 0), "{stops:?}");
         stops.pop()
     }

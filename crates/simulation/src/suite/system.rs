@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockRef, Socket};
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
-use stilling_engine::driver::{Destination, Driver, Event, Kind, Outgoing, Wait};
+use stilling_engine::driver::{Destination, Driver, Event, Gather, Kind, Outgoing, Wait};
 use stilling_engine::net::{self, ListenOptions};
 use stilling_ring::{Clock, Time};
 
@@ -204,6 +204,12 @@ impl<D: SystemDriver> Rig for System<D> {
         let socket = net::bind_udp(loopback(place)).expect("bind");
         let address = net::local_addr(&socket).expect("its address");
         (socket, address)
+    }
+
+    fn datagram_socket_on_all(&mut self) -> (OwnedFd, u16) {
+        let socket = net::bind_udp((Ipv4Addr::UNSPECIFIED, 0).into()).expect("bind");
+        let address = net::local_addr(&socket).expect("its address");
+        (socket, address.port())
     }
 
     fn datagram_peer(&mut self, place: Place) -> UdpSocket {
@@ -434,7 +440,8 @@ pub fn the_waitable_is_readable_when_there_is_work<D: SystemDriver>() {
     stage.driver.receive(datagrams);
     stage.expect_silence();
     settle(&mut stage, &mut idle_turns);
-    let outgoing = Outgoing { token: datagrams, bytes: b"to myself", to: Some(address), close: false };
+    let bytes = Gather::One(b"to myself");
+    let outgoing = Outgoing { token: datagrams, bytes, to: Some(address), from: None, close: false };
     // More than one turn takes, so that work is left over.
     let many = [outgoing; 2 * stilling_engine::limits::DATAGRAMS_PER_TURN];
     stage.turn(Wait::No, &many);

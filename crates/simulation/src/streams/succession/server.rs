@@ -14,8 +14,8 @@ use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_ring::{Time, Wake};
 
 use super::HubPlace;
+use crate::SplitMix64;
 use crate::network::Network;
-use crate::random::SplitMix64;
 use crate::streams::disks::{self, Cut};
 use crate::streams::server::{Frame, Node, Plan, instant, step};
 
@@ -82,11 +82,11 @@ impl Server {
         };
         let (lifecycle, overview) = (Arc::clone(&frame.lifecycle), Arc::clone(&frame.overview));
         let opened = hub_in_succession(&plan.streams, succession, &frame.wakes, &overview, &lifecycle);
-        let SimulatedHub { desks, hub, threads } = opened.map_err(|error| error.to_string())?;
+        let SimulatedHub { shards, hub, threads } = opened.map_err(|error| error.to_string())?;
         frame.wakes.iter().for_each(|_| lifecycle.shard_began());
         let due = Some(network.now());
         Ok(Server {
-            nodes: frame.nodes(plan, network, desks),
+            nodes: frame.nodes(plan, network, shards),
             lifecycle,
             overview,
             threads,

@@ -10,8 +10,8 @@ use stilling_ring::Time;
 
 use super::server::Server;
 use super::{Case, DiskTrouble, Events, Held, Side, Step, SuccessionReport};
+use crate::SplitMix64;
 use crate::network::{Address, Network, Options as NetworkOptions, PeerKey};
-use crate::random::SplitMix64;
 use crate::report::Report;
 use crate::streams::client::{Client, Scene, Totals};
 use crate::streams::ledger::{Bounds, Ledger};

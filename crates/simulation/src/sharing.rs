@@ -1,0 +1,316 @@
+//! A small world of subscribers to the same bytes. Messages are written into shared blocks and sent from there to some of the
+//! subscribers, and a block is filled anew as soon as nothing refers to it. Sends stop short at any byte, and subscribers read at
+//! different paces: each has to get exactly its messages, and no output may keep a block when its turn is over.
+//!
+//! Beside them observers send datagrams to a socket with two addresses, and are answered and notified, at any time, by
+//! datagrams that name them: none may get another's, or one from the other address.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use stilling_engine::driver::Datagram;
+use stilling_engine::{
+    BlockWriter, Config, Control, DatagramIo, DatagramPath, Io, Recipient, Service, Session, SharedBlock,
+    Time, Token,
+};
+
+use crate::SplitMix64;
+use crate::alone::{Alone, read};
+use crate::faults::{Fault, Faults};
+use crate::network::{DatagramPeer, Network, Options, Peer};
+use crate::report::{Failure, attempt};
+
+/// Blocks that messages are written into, and their size.
+const BLOCKS: usize = 3;
+const BLOCK_SIZE: usize = 16_000;
+/// Bytes of the longest payload. Short ones are copied, long ones are sent from their block.
+const PAYLOAD_MAX: u64 = 3000;
+/// Bytes of the store of output: enough for all that is sent in a world.
+const BUDGET: usize = 16 << 20;
+const STEPS: u32 = 80;
+/// Rounds of reading after which a subscriber counts as waiting for ever.
+const ROUNDS_MAX: u32 = 10_000;
+/// Where datagrams come to: a socket that is bound to all addresses, and two of them.
+const DATAGRAMS_TO: &str = "0.0.0.0:5683";
+const LOCAL: [[u8; 4]; 2] = [[10, 0, 0, 1], [10, 0, 0, 2]];
+/// What follows a payload, as a line's end does.
+const TAIL: &[u8] = b"\r\n";
+
+/// A world that went well.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharingReport {
+    /// Messages sent, each counted for each of its subscribers.
+    pub delivered: u64,
+    /// Blocks filled anew.
+    pub renewed: u64,
+    /// Blocks that could not be filled anew, because something referred to them.
+    pub referenced: u64,
+    /// Sends that stopped short.
+    pub stopped: u64,
+    /// Datagrams that observers have got.
+    pub notices: u64,
+}
+
+/// What a subscriber is sent: its number, a payload and an end.
+struct Message {
+    number: [u8; 4],
+    block: SharedBlock,
+    payload: Range<usize>,
+}
+
+/// Mail for a subscriber, or for the observer of this number.
+enum Mail {
+    Message(Message),
+    Notice(usize),
+}
+
+/// What the sessions share: who they are, and what they are to send.
+#[derive(Default)]
+struct Publisher {
+    tokens: Vec<Token>,
+    mail: VecDeque<(Recipient, Mail)>,
+    /// The ways to the observers, by their numbers.
+    paths: Vec<Option<DatagramPath>>,
+    /// Observers to be notified at the end of the turn.
+    notices: Vec<usize>,
+}
+
+/// What an observer is sent: its number, and the address that it is sent from.
+fn notice(number: usize, path: DatagramPath) -> String {
+    format!("{number} from {}", path.local.map_or_else(String::new, |local| local.to_string()))
+}
+
+struct Subscriber;
+
+impl Service for Publisher {
+    type Session = Subscriber;
+    type Mail = Mail;
+
+    fn accepted(&mut self, _listener: u32) -> Subscriber {
+        Subscriber
+    }
+
+    fn next_mail(&mut self) -> Option<(Recipient, Mail)> {
+        self.mail.pop_front()
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let number = usize::from(datagram.payload[0]);
+        self.paths[number] = Some(io.path());
+        io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
+    }
+
+    fn delivered(&mut self, mail: Mail, io: &mut DatagramIo<'_>) {
+        let Mail::Notice(number) = mail else { unreachable!("messages are for connections") };
+        io.reply(notice(number, io.path()).as_bytes()).expect("there is room");
+    }
+
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        for number in self.notices.drain(..) {
+            if let Some(path) = self.paths[number] {
+                control.send_datagram(&path, notice(number, path).as_bytes()).expect("there is room");
+            }
+        }
+        None
+    }
+}
+
+impl Session for Subscriber {
+    type Service = Publisher;
+
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Publisher) {
+        io.set_send_max(BUDGET);
+        service.tokens.push(io.token());
+    }
+
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Publisher) -> usize {
+        bytes.len()
+    }
+
+    fn delivered(&mut self, mail: Mail, io: &mut Io<'_>, _: &mut Publisher) {
+        let Mail::Message(message) = mail else { unreachable!("notices are for observers") };
+        io.send(&message.number).expect("there is room");
+        io.send_shared(&message.block, message.payload).expect("there is room");
+        io.send(TAIL).expect("there is room");
+    }
+}
+
+/// A subscriber's other end.
+struct Client {
+    peer: Peer,
+    expected: Vec<u8>,
+    read: usize,
+    /// Bytes that it reads at once; some read nothing before the end.
+    appetite: usize,
+}
+
+impl Client {
+    /// Reads as much as it likes, and checks it.
+    fn read(&mut self, most: usize) -> Result<(), String> {
+        let (bytes, is_end) = read(&mut self.peer, most);
+        let until = self.read + bytes.len();
+        if self.expected.get(self.read..until) != Some(&bytes[..]) {
+            let expected = self.expected.iter().skip(self.read);
+            let right = std::iter::zip(&bytes, expected).take_while(|(one, other)| one == other).count();
+            return Err(format!("a wrong byte behind {}", self.read + right));
+        }
+        self.read = until;
+        if is_end { Err(format!("the end came after {until} bytes")) } else { Ok(()) }
+    }
+}
+
+struct World {
+    alone: Alone<Publisher>,
+    clients: Vec<Client>,
+    observers: Vec<DatagramPeer>,
+    blocks: Vec<BlockWriter>,
+    report: SharingReport,
+}
+
+/// Plays the world of a seed.
+///
+/// # Errors
+/// What was found.
+pub fn run(seed: u64) -> Result<SharingReport, Failure> {
+    attempt(seed, || World::new(&mut SplitMix64::new(seed)).play(&mut SplitMix64::new(!seed)))
+}
+
+impl World {
+    fn new(random: &mut SplitMix64) -> Self {
+        let mut rate = || random.between(0, 300) as u16;
+        let faults = Faults::NONE.with(Fault::ShortSend, rate()).with(Fault::BlockedSend, rate() / 2);
+        let buffer = random.between(2000, 20_000) as usize;
+        let network = Network::new(random.bits(), Options { buffer, faults, ..Options::default() });
+        let config = Config { capacity: 100, output_bytes_max: BUDGET, ..Config::default() };
+        let mut alone = Alone::on(network, Publisher::default(), config);
+        let clients = (0..random.between(2, 6))
+            .map(|_| {
+                let appetite = [0, 3000, usize::MAX][random.index(3)];
+                Client { peer: alone.client(), expected: Vec::new(), read: 0, appetite }
+            })
+            .collect();
+        let blocks = (0..BLOCKS).map(|_| BlockWriter::new(BLOCK_SIZE)).collect();
+        let socket = alone.network.bind(DATAGRAMS_TO.parse().expect("an address"));
+        alone.shard.receive_datagrams(socket).expect("the driver takes it");
+        let observers: Vec<DatagramPeer> = (0..random.between(2, 4))
+            .map(|number| alone.network.bind_as_peer(SocketAddr::from(([10, 0, 1, number as u8], 5683))))
+            .collect();
+        alone.service().paths = vec![None; observers.len()];
+        World { alone, clients, observers, blocks, report: SharingReport::default() }
+    }
+
+    fn play(mut self, random: &mut SplitMix64) -> Result<SharingReport, String> {
+        for _ in 0..STEPS {
+            for _ in 0..random.between(0, 5) {
+                self.publish(random);
+            }
+            for _ in 0..random.between(0, 3) {
+                self.notify(random);
+            }
+            if random.chance(300) {
+                let number = random.index(self.clients.len());
+                let client = &mut self.clients[number];
+                client.read(client.appetite).map_err(|why| format!("subscriber {number}: {why}"))?;
+            }
+            // One turn shows the messages to the sessions, the next one sends them: blocks are tried in between.
+            if random.chance(700) {
+                self.alone.shard.turn(false).expect("turns");
+            } else {
+                self.alone.turns();
+                self.check_blocks()?;
+            }
+            self.read_notices()?;
+        }
+        self.alone.network.stop_faults();
+        for round in 0.. {
+            self.alone.turns();
+            for (number, client) in self.clients.iter_mut().enumerate() {
+                client.read(usize::MAX).map_err(|why| format!("subscriber {number}: {why}"))?;
+            }
+            if self.clients.iter().all(|client| client.read == client.expected.len()) {
+                break;
+            }
+            if round == ROUNDS_MAX {
+                return Err("a subscriber waits for ever".to_owned());
+            }
+        }
+        self.check_blocks()?;
+        self.read_notices()?;
+        let counters = self.alone.shard.counters();
+        self.report.stopped = counters.blocked_sends.get();
+        let sent = counters.datagrams_sent.get() - counters.datagrams_dropped.get();
+        if self.report.notices != sent {
+            return Err(format!("{} of {sent} notices have come", self.report.notices));
+        }
+        self.clients.clear();
+        self.alone.turns();
+        match self.alone.shard.held() {
+            (0, 0) => Ok(self.report),
+            held => Err(format!("{held:?} bytes are held for no connection")),
+        }
+    }
+
+    /// Writes a message into a block and sends it to some of the subscribers.
+    fn publish(&mut self, random: &mut SplitMix64) {
+        let block = &mut self.blocks[random.index(BLOCKS)];
+        let size = random.between(1, PAYLOAD_MAX) as usize;
+        if random.chance(300) || block.spare_len() < size {
+            match block.renew() {
+                true => self.report.renewed += 1,
+                false => self.report.referenced += 1,
+            }
+        }
+        let factor = random.bits();
+        let payload: Vec<u8> = (0..size as u64).map(|at| (factor.wrapping_mul(at | 1) >> 56) as u8).collect();
+        let Some(range) = block.append(&payload) else { return };
+        for (number, client) in self.clients.iter_mut().enumerate().filter(|_| random.chance(500)) {
+            let service = self.alone.shard.service();
+            let count = (self.report.delivered as u32).to_le_bytes();
+            let message = Message { number: count, block: block.share(), payload: range.clone() };
+            service.mail.push_back((service.tokens[number].into(), Mail::Message(message)));
+            client.expected.extend([&count[..], &payload, TAIL].concat());
+            self.report.delivered += 1;
+        }
+    }
+
+    /// Has an observer say where it is, by one of the two addresses, or be told something.
+    fn notify(&mut self, random: &mut SplitMix64) {
+        let number = random.index(self.observers.len());
+        let service = self.alone.shard.service();
+        match (random.index(3), service.paths[number]) {
+            (0, _) | (_, None) => {
+                let to = SocketAddr::from((LOCAL[random.index(LOCAL.len())], 5683));
+                self.observers[number].send(to, &[number as u8]).expect("it is short");
+            }
+            (1, Some(path)) => service.mail.push_back((path.into(), Mail::Notice(number))),
+            (_, Some(_)) => service.notices.push(number),
+        }
+    }
+
+    /// Observers get what is meant for them, from the address that it names.
+    fn read_notices(&mut self) -> Result<(), String> {
+        for (number, observer) in self.observers.iter().enumerate() {
+            while let Some((from, payload)) = observer.receive() {
+                let expected = format!("{number} from {}", from.ip());
+                if payload != expected.as_bytes() {
+                    return Err(format!("`{expected}` was expected, and `{}` came", payload.escape_ascii()));
+                }
+                self.report.notices += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The shard has done all it can: nothing refers to a block any more, whatever the subscribers have read.
+    fn check_blocks(&mut self) -> Result<(), String> {
+        match self.blocks.iter_mut().position(|block| !block.renew()) {
+            Some(at) => Err(format!("block {at} is kept when the turn is over")),
+            None => Ok(()),
+        }
+    }
+}

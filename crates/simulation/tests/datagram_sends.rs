@@ -1,0 +1,140 @@
+//! Datagrams that answer none: at the end of a turn, on mail, and when the socket is being closed.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use stilling_engine::driver::Datagram;
+use stilling_engine::limits::{ARENA_SIZE, SEND_MAX};
+use stilling_engine::{
+    Config, Control, DatagramIo, DatagramPath, Full, Io, Recipient, Service, Session, Time,
+};
+use stilling_simulation::DatagramPeer;
+use stilling_simulation::alone::Alone;
+
+type Turn = fn(&mut Control<'_, Observed>, DatagramPath) -> Vec<Result<(), Full>>;
+
+/// A server with one observer, which has said where it is.
+#[derive(Default)]
+struct Observed {
+    path: Option<DatagramPath>,
+    /// What it does in its next turn.
+    turn: Option<Turn>,
+    outcomes: Vec<Result<(), Full>>,
+    mail: VecDeque<(Recipient, Vec<u8>)>,
+    /// Pieces of mail that it was told of.
+    delivered: usize,
+}
+
+struct Never;
+
+impl Service for Observed {
+    type Session = Never;
+    type Mail = Vec<u8>;
+
+    fn accepted(&mut self, _listener: u32) -> Never {
+        Never
+    }
+
+    fn next_mail(&mut self) -> Option<(Recipient, Vec<u8>)> {
+        self.mail.pop_front()
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+
+    fn datagram(&mut self, _: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        self.path = Some(io.path());
+    }
+
+    fn delivered(&mut self, mail: Vec<u8>, io: &mut DatagramIo<'_>) {
+        self.delivered += 1;
+        self.outcomes.push(io.reply(&mail));
+    }
+
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        if let Some(turn) = self.turn.take() {
+            self.outcomes = turn(control, self.path.expect("it has said where it is"));
+        }
+        None
+    }
+}
+
+impl Session for Never {
+    type Service = Observed;
+
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Observed) -> usize {
+        bytes.len()
+    }
+}
+
+/// The world, and the observer.
+fn observed() -> (Alone<Observed>, DatagramPeer) {
+    let config = Config { capacity: 1, ..Config::default() };
+    let mut world = Alone::new(Observed::default(), config, 1000);
+    let address: SocketAddr = "10.0.0.1:5683".parse().expect("an address");
+    let socket = world.network.bind(address);
+    assert_eq!(world.shard.receive_datagrams(socket).expect("the driver takes it"), 1);
+    let observer = world.network.bind_as_peer("10.0.0.2:5683".parse().expect("an address"));
+    observer.send(address, b"here").expect("it is short");
+    world.turns();
+    let path = world.service().path.expect("it was heard");
+    assert_eq!(path, DatagramPath { socket: 1, peer: observer.local_addr(), local: None });
+    (world, observer)
+}
+
+fn heard(observer: &DatagramPeer) -> Vec<Vec<u8>> {
+    std::iter::from_fn(|| Some(observer.receive()?.1)).collect()
+}
+
+/// Row 5.1: a service sends at the end of a turn, within what is left of the turn; what finds no room is not sent, and what
+/// follows it is, if it is shorter.
+#[test]
+fn a_turn_has_room_for_datagrams_at_its_end() {
+    let (mut world, observer) = observed();
+    world.service().turn = Some(|control, path| {
+        let long = vec![b'x'; SEND_MAX / 2 - 1];
+        (0..40).map(|at| control.send_datagram(&path, if at < 39 { &long } else { b"!" })).collect()
+    });
+    world.turns();
+    let sent = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!((sent, world.service().outcomes.last()), (ARENA_SIZE / (SEND_MAX / 2) + 1, Some(&Ok(()))));
+    let lens: Vec<usize> = heard(&observer).iter().map(Vec::len).collect();
+    assert_eq!((lens.len(), lens.last()), (sent, Some(&1)));
+    assert_eq!(world.shard.counters().datagrams_sent.get(), sent as u64);
+}
+
+/// Row 5.1: mail for a peer of a datagram socket is answered like a datagram.
+#[test]
+fn mail_reaches_a_peer() {
+    let (mut world, observer) = observed();
+    let path = world.service().path.expect("it was heard");
+    for text in ["one", "two"] {
+        world.service().mail.push_back((path.into(), text.into()));
+    }
+    world.turns();
+    assert_eq!(heard(&observer), [b"one", b"two"]);
+}
+
+/// Row 4.36: what a turn sends by a socket that is closed in the same turn leaves before it is closed; then there is no way.
+#[test]
+fn a_socket_is_closed_behind_its_last_datagram() {
+    let (mut world, observer) = observed();
+    world.service().turn = Some(|control, path| {
+        let outcome = control.send_datagram(&path, b"the last word");
+        control.close_datagram_sockets();
+        vec![outcome]
+    });
+    world.turns();
+    assert_eq!(heard(&observer), [b"the last word"]);
+    assert_eq!((world.service().delivered, world.shard.counters().datagrams_dropped.get()), (0, 0));
+    let path = world.service().path.expect("it was heard");
+    world.service().mail.push_back((path.into(), b"too late".to_vec()));
+    world.service().turn = Some(|control, path| {
+        assert!(!control.has_datagram_sockets());
+        vec![control.send_datagram(&path, b"too late")]
+    });
+    world.turns();
+    assert_eq!((heard(&observer), world.service().delivered), (Vec::new(), 0));
+    assert_eq!(world.shard.counters().datagrams_dropped.get(), 1, "no loss is silent");
+}

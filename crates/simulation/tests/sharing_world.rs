@@ -1,0 +1,160 @@
+//! Output from shared blocks: what subscribers get, and how long a block is kept.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use stilling_engine::limits::{PIECES_MAX, SEND_MAX, SHARED_MIN};
+use stilling_engine::{
+    BlockWriter, CloseReason, Config, Full, Io, Recipient, Service, Session, SharedBlock, Token,
+};
+use stilling_simulation::alone::{Alone, read};
+use stilling_simulation::sharing::{SharingReport, run};
+
+/// Row 4.35: whatever a send takes of private bytes and shared ranges, every byte arrives once and in order, and a block is
+/// free when the turn is over.
+#[test]
+fn every_subscriber_gets_its_messages_from_blocks_that_are_filled_anew() {
+    let mut sum = SharingReport::default();
+    for seed in 0..300 {
+        let report = run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+        sum.delivered += report.delivered;
+        sum.renewed += report.renewed;
+        sum.referenced += report.referenced;
+        sum.stopped += report.stopped;
+        sum.notices += report.notices;
+    }
+    assert!(sum.delivered > 20_000 && sum.renewed > 1000, "{sum:?}");
+    assert!(sum.referenced > 1000 && sum.stopped > 1000 && sum.notices > 10_000, "{sum:?}");
+}
+
+/// Bytes that the network takes in one direction.
+const BUFFER: usize = 50_000;
+
+/// A block that is sent whole to a connection as often as its mail says, each time with a full stop behind it.
+struct Station {
+    block: SharedBlock,
+    send_max: usize,
+    tokens: Vec<Token>,
+    mail: VecDeque<(Token, usize)>,
+    outcomes: Vec<Result<(), Full>>,
+    ended: Vec<CloseReason>,
+}
+
+struct Listener;
+
+impl Service for Station {
+    type Session = Listener;
+    type Mail = usize;
+
+    fn accepted(&mut self, _listener: u32) -> Listener {
+        Listener
+    }
+
+    fn next_mail(&mut self) -> Option<(Recipient, usize)> {
+        self.mail.pop_front().map(|(token, times)| (token.into(), times))
+    }
+
+    fn has_mail(&self) -> bool {
+        !self.mail.is_empty()
+    }
+}
+
+impl Session for Listener {
+    type Service = Station;
+
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Station) {
+        service.tokens.push(io.token());
+        io.set_send_max(service.send_max);
+        io.set_deadline(Some(io.now().after(Duration::from_secs(10))));
+    }
+
+    fn received(&mut self, bytes: &[u8], _: &mut Io<'_>, _: &mut Station) -> usize {
+        bytes.len()
+    }
+
+    fn delivered(&mut self, times: usize, io: &mut Io<'_>, service: &mut Station) {
+        for _ in 0..times {
+            service.outcomes.push(io.send_shared(&service.block, 0..SHARED_MIN));
+            let _ = io.send(b".");
+        }
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut Station) {
+        service.ended.push(reason);
+    }
+}
+
+/// A world whose block is `b'x'` throughout, and its writer.
+fn station(send_max: usize) -> (Alone<Station>, BlockWriter) {
+    let mut writer = BlockWriter::new(SHARED_MIN);
+    writer.append(&[b'x'; SHARED_MIN]).expect("it is as long");
+    let service = Station {
+        block: writer.share(),
+        send_max,
+        tokens: Vec::new(),
+        mail: VecDeque::new(),
+        outcomes: Vec::new(),
+        ended: Vec::new(),
+    };
+    (Alone::new(service, Config { capacity: 10, ..Config::default() }, BUFFER), writer)
+}
+
+/// Row 4.35: a shard that goes to sleep keeps no block: the turn that sends from one does not wait.
+#[test]
+fn a_turn_that_sends_from_a_block_does_not_wait() {
+    let (mut world, mut writer) = station(SEND_MAX);
+    let mut client = world.client();
+    let token = world.service().tokens[0];
+    world.service().mail.push_back((token, 1));
+    world.shard.turn(false).expect("turns");
+    world.service().block = BlockWriter::new(0).share();
+    assert!(!writer.renew(), "the output of the turn refers to it");
+    let before = world.network.now();
+    world.shard.turn(true).expect("turns");
+    assert!(writer.renew(), "the turn is over");
+    assert_eq!(world.network.now(), before);
+    world.shard.turn(true).expect("turns");
+    assert!(world.network.now() > before, "without such output it waits");
+    assert_eq!(read(&mut client, usize::MAX).0.len(), SHARED_MIN + 1);
+}
+
+/// Row 4.35: shared ranges count against what a connection may have unsent; what is refused is not sent.
+#[test]
+fn shared_ranges_have_no_more_room_than_private_bytes() {
+    let (mut world, _writer) = station(SEND_MAX);
+    let mut client = world.client();
+    let token = world.service().tokens[0];
+    world.service().mail.push_back((token, 100));
+    world.turns();
+    let mut received = read(&mut client, usize::MAX).0;
+    while !received.ends_with(&[b'.'; 2]) {
+        world.turns();
+        let more = read(&mut client, usize::MAX).0;
+        assert!(!more.is_empty(), "the rest never comes");
+        received.extend(more);
+    }
+    world.turns();
+    received.extend(read(&mut client, usize::MAX).0);
+    let taken = world.service().outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(taken, SEND_MAX / (SHARED_MIN + 1));
+    assert_eq!(received.iter().filter(|byte| **byte == b'x').count(), taken * SHARED_MIN);
+    assert_eq!((received.len() - taken * SHARED_MIN, world.service().ended.len()), (100, 0));
+}
+
+/// Row 4.35: a connection may be sent more ranges in a turn than one send has pieces.
+#[test]
+fn more_ranges_than_a_send_has_pieces_arrive_whole() {
+    const RANGES: usize = PIECES_MAX / 2 + 50;
+    let (mut world, _writer) = station(1 << 20);
+    let mut client = world.client();
+    let token = world.service().tokens[0];
+    world.service().mail.push_back((token, RANGES));
+    let mut received = Vec::new();
+    for _ in 0..20 {
+        world.turns();
+        received.extend(read(&mut client, usize::MAX).0);
+    }
+    let one = [&[b'x'; SHARED_MIN][..], b"."].concat();
+    assert!(received == one.repeat(RANGES), "{} bytes came", received.len());
+    assert!(world.service().outcomes.iter().all(Result::is_ok) && world.service().ended.is_empty());
+}

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_hub::{
-    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication, Request,
-    StreamConfig, Threads, Traits,
+    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Request,
+    Retention, StreamConfig, Threads, Traits, UnixNanos,
 };
 
 /// Shards that take everything at once and forget it.
@@ -24,14 +24,10 @@ impl Outlets for Forgetful {
 type TestHub = Hub<Threads, Forgetful>;
 
 fn hub() -> TestHub {
-    let stream = StreamConfig {
-        name: "events".to_owned(),
-        subjects: vec!["events.>".to_owned()],
-        durability: Durability::Memory,
-        ..StreamConfig::default()
-    };
+    let (durability, retention) = (Durability::Memory, Retention::of(Durability::Memory));
+    let stream = StreamConfig { durability, retention, ..StreamConfig::default() };
     let config = HubConfig { streams: vec![stream], ..HubConfig::default() };
-    Hub::new(config, &[], (Threads::default(), Forgetful), 1, (HashKey(1, 2), 0))
+    Hub::new(config, &[], (Threads::default(), Forgetful), 1, (HashKey(1, 2), UnixNanos::EPOCH))
 }
 
 /// Processor time of this thread, to which other programs do not add; it moves on with the kernel's tick, some milliseconds.
@@ -52,9 +48,9 @@ fn ask(hub: &mut TestHub, token: u64, requests: &[Request<'_>], now_ns: u64) -> 
     }
     let (begun, mut turns) = (busy(), 0);
     while turns == 0 || !intakes.is_empty() || !hub.is_quiet() {
-        hub.absorb(now_ns);
+        hub.absorb(Now::simulated(now_ns));
         if let Some((intake, at)) = intakes.front_mut() {
-            *at = hub.take(0, intake, *at, now_ns);
+            *at = hub.take(0, intake, *at, Now::simulated(now_ns));
             if *at == intake.len() {
                 intakes.pop_front();
             }

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stilling_hub::{
-    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Publication, Recovered, Request,
-    Resumed, StreamConfig, Threads, Traits,
+    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Recovered,
+    Request, Resumed, Retention, StreamConfig, Threads, Traits, UnixNanos,
 };
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{Batch, Config, From, Log, Read, Record};
@@ -34,18 +34,13 @@ fn headers(number: u64) -> String {
 }
 
 fn stream(durability: Durability) -> StreamConfig {
-    StreamConfig {
-        name: "events".to_owned(),
-        subjects: vec!["events.>".to_owned()],
-        durability,
-        ..StreamConfig::default()
-    }
+    StreamConfig { durability, retention: Retention::of(durability), ..StreamConfig::default() }
 }
 
 /// The longest publication of a million with ids, and all of them.
 fn fill() -> (Duration, Duration) {
     let config = HubConfig { streams: vec![stream(Durability::None)], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, 0));
+    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, UnixNanos::EPOCH));
     let (mut intake, mut longest, begun) = (Intake::new(), Duration::ZERO, Instant::now());
     for number in 0..IDS {
         let headers = headers(number);
@@ -60,7 +55,7 @@ fn fill() -> (Duration, Duration) {
         };
         intake.push(1, Traits::default(), &Request::Publish(message));
         let turn = Instant::now();
-        assert_eq!(hub.take(0, &intake, 0, 1), 1);
+        assert_eq!(hub.take(0, &intake, 0, Now::simulated(1)), 1);
         longest = longest.max(turn.elapsed());
     }
     hub.flush();
@@ -105,7 +100,8 @@ fn main() {
     let begun = Instant::now();
     let log = open(folder);
     let opened = begun.elapsed();
-    let resumed = Resumed { first: 1, next: log.next(), created_ns: log.created_ns() };
+    let created_ns = UnixNanos::from_nanos(log.created_ns());
+    let resumed = Resumed { first: 1, next: log.next(), created_ns };
     let mut recovered = Recovered::new(&stream(Durability::Disk), KEY, resumed);
     let mut reader = log.source().read_from(From::Sequence(1));
     loop {
@@ -117,7 +113,7 @@ fn main() {
     }
     let rebuilt = begun.elapsed();
     let config = HubConfig { streams: vec![stream(Durability::Disk)], ..HubConfig::default() };
-    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, 0));
+    let mut hub = Hub::new(config, &[], (Threads::default(), Forgetful), 1, (KEY, UnixNanos::EPOCH));
     hub.open(0, recovered);
     hub.flush();
     assert_eq!(hub.counters().streams[0].ids.get(), IDS);

@@ -31,9 +31,12 @@
 
 use std::collections::VecDeque;
 
-use crate::hub::{SteadyNanos, UnixNanos};
+use stilling_journal::BatchView;
+use stilling_wire::nats::{Headers, MESSAGE_ID};
+
 use crate::key::HashKey;
 use crate::limits::{DEDUP_IDS_MAX, DEDUP_MOVED_PER_ID, DEDUP_REMOVED_PER_TURN, DISK_PATIENCE_NS};
+use crate::time::{SteadyNanos, UnixNanos};
 
 /// Parts of the time that have one mark each. An id is kept for up to one part longer.
 const MARKS: u64 = 128;
@@ -124,10 +127,21 @@ impl DedupWindow {
         self.insert(name, sequence);
     }
 
+    /// Notes the ids of a batch that was kept before the start, one batch after the other.
+    pub(crate) fn remember(&mut self, batch: BatchView<'_>) {
+        self.replay_batch(batch.epoch, UnixNanos::from_nanos(batch.time_ns));
+        for (sequence, record) in batch.records {
+            let id = Headers::parse(record.headers).ok().and_then(|headers| headers.find(MESSAGE_ID));
+            if let Some(name) = id.and_then(|id| self.name(id)) {
+                self.replay(name, sequence);
+            }
+        }
+    }
+
     /// Begins with a batch that was kept before the start; its records follow, each with [`replay`](Self::replay).
-    pub(crate) fn replay_batch(&mut self, epoch: u64, time_ns: UnixNanos) {
+    fn replay_batch(&mut self, epoch: u64, time_ns: UnixNanos) {
         if let Some((_, before_ns)) = self.replayed.filter(|(before, _)| *before == epoch) {
-            self.clock_ns = self.clock_ns.saturating_add(time_ns.saturating_sub(before_ns));
+            self.clock_ns = self.clock_ns.saturating_add(time_ns.since(before_ns));
             // A batch has the time at which it was begun: ids in it may have come until the next one was, as long as the
             // hub waits for a disk.
             if let Some(mark) = self.marks.back_mut() {
@@ -139,7 +153,7 @@ impl DedupWindow {
     }
 
     /// Notes a record of that batch.
-    pub(crate) fn replay(&mut self, name: u128, sequence: u64) {
+    fn replay(&mut self, name: u128, sequence: u64) {
         self.insert(name, sequence);
     }
 
@@ -186,7 +200,7 @@ impl DedupWindow {
             self.evicted += self.live_from.saturating_sub(self.expired_to);
             now_ns
         });
-        let passed = now_ns.saturating_sub(before);
+        let passed = now_ns.since(before);
         if passed > 0 {
             self.clock_ns = self.clock_ns.saturating_add(passed);
             self.expire();
@@ -387,6 +401,14 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn at(nanos: u64) -> SteadyNanos {
+        SteadyNanos::from_nanos(nanos)
+    }
+
+    fn on(nanos: u64) -> UnixNanos {
+        UnixNanos::from_nanos(nanos)
+    }
+
     fn window(seconds: u64) -> DedupWindow {
         DedupWindow::new(HashKey(1, 2), seconds * SECOND)
     }
@@ -395,14 +417,14 @@ mod tests {
     fn an_id_is_known_for_the_time_however_many_records_come() {
         let mut window = window(120);
         let name = window.key.wide(b"a");
-        assert_eq!(window.find(name, 5 * SECOND), None);
-        window.note(name, 10, 5 * SECOND);
-        assert_eq!(window.find(name, 6 * SECOND), Some(10));
+        assert_eq!(window.find(name, at(5 * SECOND)), None);
+        window.note(name, 10, at(5 * SECOND));
+        assert_eq!(window.find(name, at(6 * SECOND)), Some(10));
         assert_eq!(window.first(1_000_000), 10);
-        assert_eq!(window.find(name, 125 * SECOND - 1), Some(10));
-        assert_eq!(window.find(name, 125 * SECOND), None);
+        assert_eq!(window.find(name, at(125 * SECOND - 1)), Some(10));
+        assert_eq!(window.find(name, at(125 * SECOND)), None);
         assert_eq!((window.first(77), window.len(), window.evicted()), (77, 0, 0));
-        window.sweep(125 * SECOND);
+        window.sweep(at(125 * SECOND));
         assert_eq!((window.begin, window.sweep_in()), (window.end, None));
     }
 
@@ -410,8 +432,8 @@ mod tests {
     fn without_a_time_nothing_is_known() {
         let mut window = window(0);
         let name = window.key.wide(b"a");
-        window.note(name, 1, 0);
-        assert_eq!((window.find(name, 0), window.first(2)), (None, 2));
+        window.note(name, 1, at(0));
+        assert_eq!((window.find(name, at(0)), window.first(2)), (None, 2));
     }
 
     #[test]
@@ -419,10 +441,10 @@ mod tests {
         let mut window = window(120);
         window.ids_max = 100;
         for number in 0..250_u64 {
-            window.note(number.into(), number, number);
+            window.note(number.into(), number, at(number));
         }
         assert_eq!((window.len(), window.evicted()), (100, 150));
-        assert_eq!((window.find(149, 250), window.find(150, 250)), (None, Some(150)));
+        assert_eq!((window.find(149, at(250)), window.find(150, at(250))), (None, Some(150)));
         assert_eq!((window.first(250), window.table.ring.len()), (150, 128));
     }
 
@@ -432,18 +454,18 @@ mod tests {
         let mut window = window(1);
         let count = 2 * DEDUP_REMOVED_PER_TURN + 1;
         for number in 0..count {
-            window.note(number.into(), number, 0);
+            window.note(number.into(), number, at(0));
         }
-        assert_eq!(window.find(0, SECOND), None);
+        assert_eq!(window.find(0, at(SECOND)), None);
         assert_eq!((window.sweep_in(), window.len()), (Some(0), 0));
-        window.note(0, count, SECOND);
-        assert_eq!(window.find(0, SECOND), Some(count), "the later one of the same id");
+        window.note(0, count, at(SECOND));
+        assert_eq!(window.find(0, at(SECOND)), Some(count), "the later one of the same id");
         for _ in 0..3 {
-            window.sweep(SECOND);
+            window.sweep(at(SECOND));
         }
         assert_eq!((window.begin, window.end), (count, count + 1));
-        assert_eq!(window.find(0, SECOND), Some(count));
-        window.sweep(2 * SECOND);
+        assert_eq!(window.find(0, at(SECOND)), Some(count));
+        window.sweep(at(2 * SECOND));
         assert!(window.table.ring.is_empty() && window.table.slots.is_empty());
     }
 
@@ -463,7 +485,7 @@ mod tests {
             // All of one home are neighbours in the table.
             let name = u128::from((random >> 20) % 700 % 64) | u128::from((random >> 20) % 700) << 64;
             let expected = known.get(&name).copied();
-            match (window.find(name, now), expected) {
+            match (window.find(name, at(now)), expected) {
                 (Some(found), Some((original, at))) => {
                     assert_eq!(found, original);
                     assert!(now - at < TIME + TIME / 128 + 1);
@@ -476,10 +498,10 @@ mod tests {
                 (Some(found), None) => panic!("{found} is not known"),
             }
             known.entry(name).or_insert_with(|| {
-                window.note(name, sequence, now);
+                window.note(name, sequence, at(now));
                 (sequence, now)
             });
-            window.sweep(now);
+            window.sweep(at(now));
         }
         assert!(window.table.ring.len() <= 1024, "{}", window.table.ring.len());
     }
@@ -498,7 +520,7 @@ mod tests {
                 // Within the second case 20,000 ids are live.
                 now += SECOND / 20_000;
                 let (capacity, moved) = (window.table.ring.len(), window.moved);
-                window.note(name(number), number, now);
+                window.note(name(number), number, at(now));
                 if window.table.ring.len() == capacity {
                     assert!(moved - window.moved <= DEDUP_MOVED_PER_ID, "{moved} {}", window.moved);
                 } else {
@@ -506,7 +528,7 @@ mod tests {
                 }
                 for back in [0, 1, 63, 500, 9_000, 19_000] {
                     let Some(known) = number.checked_sub(back) else { continue };
-                    assert_eq!(window.find(name(known), now), Some(known), "{known} at {number}");
+                    assert_eq!(window.find(name(known), at(now)), Some(known), "{known} at {number}");
                 }
             }
             assert!(growths >= 10 && window.old.ring.is_empty(), "{growths} growths");
@@ -519,12 +541,12 @@ mod tests {
         for (later, evicted) in [(60, 50), (400, 0)] {
             let mut window = window(120);
             window.ids_max = 100;
-            window.replay_batch(1, SECOND);
+            window.replay_batch(1, on(SECOND));
             (0..150_u64).for_each(|number| window.replay(number.into(), number));
-            window.replay_batch(1, later * SECOND);
-            assert_eq!(window.find(149, 7 * SECOND).is_some(), evicted > 0);
+            window.replay_batch(1, on(later * SECOND));
+            assert_eq!(window.find(149, at(7 * SECOND)).is_some(), evicted > 0);
             assert_eq!(window.evicted(), evicted, "the next batch is of second {later}");
-            (1000..1100_u64).for_each(|number| window.note(number.into(), number, 7 * SECOND));
+            (1000..1100_u64).for_each(|number| window.note(number.into(), number, at(7 * SECOND)));
             let live = if evicted > 0 { 100 } else { 0 };
             assert_eq!(window.evicted(), evicted + live, "evictions of the running server count");
         }
@@ -534,39 +556,39 @@ mod tests {
     #[test]
     fn a_rebuilt_window_knows_an_id_for_at_least_its_time() {
         let mut window = window(120);
-        window.replay_batch(1, 1000 * SECOND);
+        window.replay_batch(1, on(1000 * SECOND));
         window.replay(1, 1);
         // A day without a server; then two records of another life, 100 seconds apart.
-        window.replay_batch(2, 90_000 * SECOND);
-        window.replay_batch(2, 90_100 * SECOND);
+        window.replay_batch(2, on(90_000 * SECOND));
+        window.replay_batch(2, on(90_100 * SECOND));
         window.replay(2, 2);
         // It is idle for an hour, and restarted once more.
         let start = 7 * SECOND;
-        assert_eq!((window.find(1, start), window.find(2, start)), (Some(1), Some(2)));
+        assert_eq!((window.find(1, at(start)), window.find(2, at(start))), (Some(1), Some(2)));
         // At least 20 seconds are left of one, and all of the time of the other.
         let left = start + 20 * SECOND - 1;
-        assert_eq!((window.find(1, left), window.find(2, left)), (Some(1), Some(2)));
+        assert_eq!((window.find(1, at(left)), window.find(2, at(left))), (Some(1), Some(2)));
         let later = start + 20 * SECOND + DISK_PATIENCE_NS;
-        assert_eq!((window.find(1, later), window.find(2, later)), (None, Some(2)));
-        assert_eq!(window.find(2, start + 120 * SECOND - 1), Some(2));
-        assert_eq!(window.find(2, start + 120 * SECOND + DISK_PATIENCE_NS), None);
+        assert_eq!((window.find(1, at(later)), window.find(2, at(later))), (None, Some(2)));
+        assert_eq!(window.find(2, at(start + 120 * SECOND - 1)), Some(2));
+        assert_eq!(window.find(2, at(start + 120 * SECOND + DISK_PATIENCE_NS)), None);
     }
 
     #[test]
     fn a_replayed_window_counts_neither_time_without_a_server_nor_a_calendar_that_was_set_back() {
         let mut window = window(120);
-        window.replay_batch(1, 1000 * SECOND);
+        window.replay_batch(1, on(1000 * SECOND));
         window.replay(1, 1);
         // The calendar is set back by 900 seconds.
-        window.replay_batch(1, 100 * SECOND);
+        window.replay_batch(1, on(100 * SECOND));
         window.replay(2, 2);
-        window.replay_batch(1, 219 * SECOND);
+        window.replay_batch(1, on(219 * SECOND));
         window.replay(3, 3);
         // An hour without a server.
-        window.replay_batch(2, 3819 * SECOND);
+        window.replay_batch(2, on(3819 * SECOND));
         window.replay(4, 4);
         let start = 7 * SECOND;
-        let known = |window: &mut DedupWindow, now| [1, 2, 3, 4].map(|name| window.find(name, now));
+        let known = |window: &mut DedupWindow, now| [1, 2, 3, 4].map(|name| window.find(name, at(now)));
         assert_eq!(known(&mut window, start), [Some(1), Some(2), Some(3), Some(4)]);
         // The second batch may have been open for a while when its id came, but not for 119 seconds.
         let open_ns = DISK_PATIENCE_NS;

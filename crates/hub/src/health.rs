@@ -11,9 +11,9 @@ use std::{hint, io};
 use stilling_journal::{Gap, GapCause};
 
 use crate::counters::StreamCounters;
-use crate::hub::SteadyNanos;
 use crate::limits::NOTICE_EVERY_NS;
 use crate::ranges::CountedRanges;
+use crate::time::SteadyNanos;
 
 /// What a stream does with publications.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -354,7 +354,7 @@ impl HealthLog {
             return None;
         }
         let is_due = |line: &&mut Line| {
-            let may = line.sent_ns.is_none_or(|sent| now_ns >= sent.saturating_add(NOTICE_EVERY_NS));
+            let may = line.sent_ns.is_none_or(|sent| now_ns >= sent.after(NOTICE_EVERY_NS));
             line.text.is_some() && may
         };
         let line = self.lines.iter_mut().find(is_due)?;
@@ -392,12 +392,16 @@ fn seconds(span_ns: u64) -> String {
 mod tests {
     use super::*;
 
+    fn at(nanos: u64) -> SteadyNanos {
+        SteadyNanos::from_nanos(nanos)
+    }
+
     #[test]
     fn lines_of_one_kind_are_limited_and_the_latest_is_never_dropped() {
         let mut log = HealthLog::default();
         let full = io::ErrorKind::StorageFull;
         log.wait("no space", full);
-        let line = log.next_line("events", 5).expect("the first is reported at once");
+        let line = log.next_line("events", at(5)).expect("the first is reported at once");
         assert!(line.starts_with("stream events: waits for room") && line.contains("no space"), "{line}");
         assert!(line.contains("make room on its volume"), "{line}");
         for _ in 0..10 {
@@ -405,8 +409,8 @@ mod tests {
             log.wait("no space", full);
         }
         log.resume(1_500_000_000);
-        assert_eq!(log.next_line("events", 5 + NOTICE_EVERY_NS - 1), None);
-        let line = log.next_line("events", 5 + NOTICE_EVERY_NS).expect("its time has come");
+        assert_eq!(log.next_line("events", at(5 + NOTICE_EVERY_NS - 1)), None);
+        let line = log.next_line("events", at(5 + NOTICE_EVERY_NS)).expect("its time has come");
         assert_eq!(
             line,
             "stream events: has room and is written again after 1.5 s of waiting for it: no space; make room on \
@@ -416,7 +420,7 @@ mod tests {
         // Another kind has a limit of its own.
         log.freeze("EIO", io::ErrorKind::Other);
         log.freeze("EIO", io::ErrorKind::Other);
-        assert!(log.next_line("events", 5).is_some_and(|line| line.contains("is frozen")));
+        assert!(log.next_line("events", at(5)).is_some_and(|line| line.contains("is frozen")));
         assert!(!log.has_lines());
     }
 
@@ -433,9 +437,9 @@ mod tests {
         log.publish(&shared);
         let shown = shared.get().damage.expect("it is shown");
         assert!(shown.contains("512 bytes at 4096; records 9 to 10 were cut off"), "{shown}");
-        let line = log.next_line("events", 0).expect("it is logged");
+        let line = log.next_line("events", at(0)).expect("it is logged");
         assert!(line.contains("records 9 to 10") && line.contains("1 earlier change"), "{line}");
-        assert_eq!((log.damaged, log.torn, log.next_line("events", NOTICE_EVERY_NS)), (3, 2, None));
+        assert_eq!((log.damaged, log.torn, log.next_line("events", at(NOTICE_EVERY_NS))), (3, 2, None));
         log.passed_over(Gap { last: 8, ..damaged });
         log.passed_over(damaged);
         assert_eq!((log.damaged, log.torn), (4, 2));

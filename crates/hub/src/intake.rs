@@ -9,6 +9,7 @@
 
 use crate::ledger::Loss;
 use crate::limits::INTAKE_SIZE;
+use crate::time::UnixNanos;
 
 /// A connection as the hub knows it: its shard, and the name it has there.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -40,11 +41,13 @@ pub enum Door {
     Http,
     /// Syslog.
     Syslog,
+    /// A protocol of the embedding program.
+    Custom,
 }
 
 impl Door {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Door; 3] = [Door::Nats, Door::Http, Door::Syslog];
+    pub const ALL: [Door; 4] = [Door::Nats, Door::Http, Door::Syslog, Door::Custom];
 
     /// Its name in metrics.
     #[must_use]
@@ -53,6 +56,7 @@ impl Door {
             Door::Nats => "nats",
             Door::Http => "http",
             Door::Syslog => "syslog",
+            Door::Custom => "custom",
         }
     }
 }
@@ -123,10 +127,10 @@ pub struct Lost<'a> {
     pub loss: Loss,
     /// How many.
     pub count: u64,
-    /// When the first was lost, in nanoseconds of Unix time.
-    pub from_ns: u64,
+    /// When the first was lost.
+    pub from_ns: UnixNanos,
     /// When the last was.
-    pub to_ns: u64,
+    pub to_ns: UnixNanos,
 }
 
 /// Requests of one shard, in order.
@@ -155,7 +159,7 @@ enum Kind {
     EndPulls,
     Farewell,
     Leave,
-    Lost { door: Door, subject: u16, loss: Loss, count: u64, from_ns: u64, to_ns: u64 },
+    Lost { door: Door, subject: u16, loss: Loss, count: u64, from_ns: UnixNanos, to_ns: UnixNanos },
 }
 
 impl Intake {
@@ -309,8 +313,8 @@ mod tests {
                 subject: b"a.c",
                 loss: Loss::Shed,
                 count: 1 << 33,
-                from_ns: 1,
-                to_ns: 2,
+                from_ns: UnixNanos::from_nanos(1),
+                to_ns: UnixNanos::from_nanos(2),
             }),
             Request::EndPulls,
             Request::Farewell,

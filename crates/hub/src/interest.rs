@@ -29,6 +29,8 @@ pub struct Interest {
     /// Where each entry stands in the list of its node.
     positions: Vec<u32>,
     free_entries: Vec<u32>,
+    /// How often filters have come and gone, and one.
+    version: u64,
 }
 
 /// A filter in the tree, to be removed by it.
@@ -79,11 +81,18 @@ impl Interest {
             free: Vec::new(),
             positions: Vec::new(),
             free_entries: Vec::new(),
+            version: 1,
         }
+    }
+
+    /// Another number whenever a filter has come or gone; never 0.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
     }
 
     /// Adds a filter of `id`.
     pub fn insert(&mut self, filter: Filter<'_>, id: Id) -> Entry {
+        self.version += 1;
         let mut at = ROOT;
         for token in filter.tokens() {
             if token == b">" {
@@ -117,6 +126,7 @@ impl Interest {
 
     /// Removes the `filter` that is the `entry`. Returns whether it was there.
     pub fn remove(&mut self, filter: Filter<'_>, entry: Entry) -> bool {
+        self.version += 1;
         let was_there = self.remove_below(ROOT, filter.tokens(), entry.0);
         if was_there {
             self.free_entries.push(entry.0);
@@ -135,7 +145,12 @@ impl Interest {
         self.find_below(ROOT, subject, into);
     }
 
-    fn find_below(&self, at: u32, rest: &[u8], into: &mut Vec<Id>) {
+    /// The same; returns whether it is so for every subject that differs in its last token alone.
+    pub(crate) fn find_for_all(&self, subject: &[u8], into: &mut Vec<Id>) -> bool {
+        self.find_below(ROOT, subject, into)
+    }
+
+    fn find_below(&self, at: u32, rest: &[u8], into: &mut Vec<Id>) -> bool {
         let node = &self.nodes[at as usize];
         into.extend(node.rest.iter().map(|listed| listed.id));
         // Tokens are a few bytes long; a search by words would cost more to set up.
@@ -145,12 +160,14 @@ impl Interest {
         };
         let literal = if node.children.is_empty() { None } else { node.children.get(token).copied() };
         let any = (node.any != ROOT).then_some(node.any);
+        let mut is_for_all = behind.is_some() || node.children.is_empty();
         for child in literal.into_iter().chain(any) {
             match behind {
-                Some(behind) => self.find_below(child, behind, into),
+                Some(behind) => is_for_all &= self.find_below(child, behind, into),
                 None => into.extend(self.nodes[child as usize].here.iter().map(|listed| listed.id)),
             }
         }
+        is_for_all
     }
 
     fn child(&self, at: u32, token: &[u8]) -> Option<u32> {
@@ -256,6 +273,28 @@ mod tests {
         assert!(interest.nodes[0].is_empty());
         assert_eq!((interest.free.len(), interest.nodes.len()), (0, 1), "nothing is left behind");
         assert_eq!((interest.free_entries.len(), interest.positions.len()), (0, 0));
+    }
+
+    #[test]
+    fn it_is_known_whether_the_last_token_makes_a_difference() {
+        let mut interest = Interest::new(HashKey(1, 2));
+        for (id, text) in (0..).zip(["inbox.a.*", "inbox.>", "inbox.b.*", "*.b.x"]) {
+            let version = interest.version();
+            interest.insert(filter(text), id);
+            assert_ne!(interest.version(), version);
+        }
+        for (subject, expected, is_for_all) in [
+            ("inbox.a.1", &[0_u32, 1][..], true),
+            ("inbox.b.1", &[1, 2][..], false),
+            ("inbox.c.1", &[1][..], true),
+            ("inbox.c", &[1][..], false),
+            ("other.a.1", &[][..], true),
+        ] {
+            let mut into = Vec::new();
+            assert_eq!(interest.find_for_all(subject.as_bytes(), &mut into), is_for_all, "{subject}");
+            into.sort_unstable();
+            assert_eq!(into, expected, "{subject}");
+        }
     }
 
     fn token() -> impl Strategy<Value = &'static str> {

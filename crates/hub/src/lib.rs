@@ -10,9 +10,12 @@
 //! - **Bounded**: see [`limits`].
 #![forbid(unsafe_code)]
 
+mod clients;
+mod consumers;
 mod counters;
 mod dedup;
 mod deliveries;
+mod fan_out;
 mod health;
 mod hub;
 mod intake;
@@ -20,20 +23,30 @@ mod interest;
 mod key;
 mod ledger;
 pub mod limits;
+mod losses;
+mod pull;
 mod ranges;
+mod recovered;
+mod reply_cache;
+mod router;
 mod stall;
 mod storage;
 mod stream;
+mod stream_writer;
+mod streams;
 mod subscriptions;
 mod time;
 
 pub use counters::{Counters, Figure, StreamCounters};
 pub use deliveries::{Deliveries, Delivery, Refusal, Verdict};
+pub use fan_out::Outlets;
 pub use health::{Condition, SharedHealth, StreamHealth};
-pub use hub::{Hub, HubConfig, Now, Outlets, Recovered, Resumed, SteadyNanos, UnixNanos, describe};
+pub use hub::{Hub, HubConfig, describe};
 pub use intake::{Client, Door, Intake, Lost, Publication, Request, Traits};
 pub use interest::Interest;
 pub use key::HashKey;
 pub use ledger::{Ledger, Loss};
+pub use recovered::Recovered;
 pub use storage::{Opening, Storage, Threads};
-pub use stream::{Durability, StreamConfig};
+pub use stream::{Durability, Resumed, Retention, StreamConfig};
+pub use time::{Now, SteadyNanos, UnixNanos};

@@ -44,19 +44,19 @@ pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 
 /// Messages of one stream that may wait for the disk, unless its configuration says otherwise. Full: what the shards hand in
 /// waits in front of the hub until the disk has written, and their publishing connections are not read.
-pub const PENDING_MAX: usize = 262_144;
+pub const PENDING_DEFAULT: u32 = 262_144;
 
 /// Bytes of the reply subjects to which the answers of these messages go. Full: the same.
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 
 /// Answers for one batch for which memory is kept when they have been given. What more took is given back.
-pub const PROMISES_KEPT_MAX: usize = 16_384;
+pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;
 
 /// Bytes of reply subjects for which memory is kept the same way.
 pub const REPLIES_KEPT_SIZE_MAX: usize = 1024 * 1024;
 
 /// Batches of one stream for whose answers such memory is kept. That of more is given back.
-pub const SPARE_PROMISES_MAX: usize = 4;
+pub const SPARE_PENDING_ACKS_MAX: usize = 4;
 
 /// Subscriptions in all. More are refused with `-ERR 'maximum subscriptions exceeded'`.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
@@ -167,6 +167,12 @@ pub const PULLS_PER_CLIENT_MAX: usize = 8192;
 
 /// Requests for messages that may wait in all.
 pub const PULLS_MAX: usize = 65_536;
+
+/// Bytes of a message with its headers unless told otherwise. Longer: refused, and its sender is told.
+pub const MESSAGE_SIZE_DEFAULT: u32 = 1024 * 1024;
+
+/// Bytes that a stream on disk keeps unless told otherwise. Full: the oldest records go.
+pub const DISK_STREAM_SIZE: u64 = 10 * 1024 * 1024 * 1024;
 
 /// Bytes that a memory stream keeps unless told otherwise. Full: the oldest records go.
 pub const MEMORY_STREAM_SIZE: u64 = 64 * 1024 * 1024;

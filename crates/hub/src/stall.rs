@@ -5,8 +5,8 @@
 //! that has not answered for [`DISK_PATIENCE_NS`] counts as hung; until it answers, its
 //! streams refuse what they cannot take, as a frozen stream does, and everything else continues.
 
-use crate::hub::SteadyNanos;
 use crate::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS};
+use crate::time::SteadyNanos;
 
 /// Measures a stall. Time in which the process stood still does not count.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl DiskStallTimer {
     /// Lets time pass, since the last call at most two intervals of observation.
     pub(crate) fn observe(&mut self, now_ns: SteadyNanos) {
         if let Some(stall) = &mut self.stall {
-            stall.waited_ns += now_ns.saturating_sub(stall.observed_ns).min(2 * DISK_LOOK_EVERY_NS);
+            stall.waited_ns += now_ns.since(stall.observed_ns).min(2 * DISK_LOOK_EVERY_NS);
             stall.observed_ns = now_ns;
         }
     }

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::hub::Recovered;
 use stilling_journal::{Answer, Batch, Chunk, Journal, ReadOrder, Replay, Retention, StreamIndex};
+
+use crate::recovered::Recovered;
+use crate::time::UnixNanos;
 
 /// Takes batches and says later that they are durable; reads what is.
 pub trait Storage {
@@ -24,7 +26,7 @@ pub trait Storage {
     fn append(&mut self, stream: StreamIndex, batch: Batch, deduplicate_from: u64);
 
     /// Has old records removed, if there is room to ask.
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64) -> bool;
+    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool;
 
     /// Asks for records. Returns whether there was room to ask.
     fn read(&mut self, order: ReadOrder) -> bool;
@@ -86,8 +88,9 @@ impl Storage for Threads {
         }
     }
 
-    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: u64) -> bool {
-        self.0.as_mut().is_some_and(|(journal, _)| journal.retain(stream, retention, now_ns, u64::MAX))
+    fn retain(&mut self, stream: StreamIndex, retention: Retention, now_ns: UnixNanos) -> bool {
+        let Some((journal, _)) = &mut self.0 else { return false };
+        journal.retain(stream, retention, now_ns.as_nanos(), u64::MAX)
     }
 
     fn read(&mut self, order: ReadOrder) -> bool {

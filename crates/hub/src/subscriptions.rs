@@ -19,15 +19,15 @@ pub(crate) const STREAMS: u32 = 1 << 31;
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) client: Client,
-    pub(crate) traits: Traits,
-    pub(crate) sid: Box<[u8]>,
+    traits: Traits,
+    sid: Box<[u8]>,
     filter: Box<[u8]>,
     /// Its filter in the tree.
     entry: Option<interest::Entry>,
     /// The place of its client.
     owner: u32,
     /// The streams whose subjects its filter may take.
-    pub(crate) streams: Streams,
+    pub(crate) streams: ConcernedStreams,
     /// The queue's number.
     pub(crate) queue: Option<u32>,
     pub(crate) delivered: u64,
@@ -35,9 +35,33 @@ pub(crate) struct Subscription {
     pub(crate) ends_after: Option<u32>,
 }
 
+/// A subscription as it is sent messages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipient<'a> {
+    pub(crate) client: Client,
+    pub(crate) sid: &'a [u8],
+    /// Headers are left out otherwise.
+    pub(crate) takes_headers: bool,
+}
+
+impl Subscription {
+    /// The subscription as it is sent messages.
+    #[inline]
+    pub(crate) fn recipient(&self) -> Recipient<'_> {
+        Recipient { client: self.client, sid: &self.sid, takes_headers: self.traits.headers }
+    }
+
+    /// Counts a message that was sent. Returns whether it was the last one.
+    #[inline]
+    pub(crate) fn count_delivery(&mut self) -> bool {
+        self.delivered += 1;
+        self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
+    }
+}
+
 /// Streams that a filter concerns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Streams {
+pub(crate) enum ConcernedStreams {
     #[default]
     None,
     One(u32),
@@ -49,7 +73,7 @@ pub(crate) enum Streams {
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Removed {
     pub(crate) filter: Box<[u8]>,
-    pub(crate) streams: Streams,
+    pub(crate) streams: ConcernedStreams,
 }
 
 /// Why there is no more room for a subscription.
@@ -187,7 +211,7 @@ impl Subscriptions {
             filter: filter.into(),
             entry: checked(filter).map(|filter| interest.insert(filter, id)),
             owner,
-            streams: Streams::None,
+            streams: ConcernedStreams::None,
             queue,
             delivered: 0,
             ends_after: None,
@@ -407,7 +431,8 @@ mod tests {
         assert_eq!(all.add(&mut interest, client, traits, (b"b", b"q", b"2")), Ok(Some(1)));
         assert_eq!(all.add(&mut interest, client, traits, (b"b", b"", b"3")), Err(TooMany::OfClient));
         assert_eq!(all.len(), 2);
-        let removed = |filter: &[u8]| Some(Removed { filter: filter.into(), streams: Streams::None });
+        let removed =
+            |filter: &[u8]| Some(Removed { filter: filter.into(), streams: ConcernedStreams::None });
         assert_eq!(all.remove(&mut interest, 0), removed(b"a.>"));
         all.leave(client);
         assert_eq!((all.len(), all.find(client, b"2")), (0, None), "at once");

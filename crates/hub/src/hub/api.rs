@@ -5,7 +5,6 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use jiff::Timestamp;
 use serde_json::{Value, json};
 use stilling_journal::{Chunk, From, Kind, ReadOrder, Record};
 use stilling_wire::nats::{Headers, NO_RESPONDERS, Subject, SubjectLimits, strip_status};
@@ -14,10 +13,12 @@ use self::questions::{MessageGet, Wrong, bad_request, fields, object, unknown_fi
 use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos, describe};
 use crate::deliveries::Refusal;
 use crate::intake::{Client, Publication};
+use crate::key::HashKey;
 use crate::limits::{API_SIZE_PER_TURN, CHUNKS_PER_TURN};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::checked;
+use crate::time::rfc3339;
 
 mod answers;
 mod create;
@@ -37,9 +38,40 @@ const SINGLE: u64 = 1 << 63;
 /// What nats-server tells as the time of a message that there is not. Clients do not read a state without one.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
 
+/// What waits for the disk, and what the API may still cost in a turn.
+#[derive(Debug)]
+pub(super) struct ApiState {
+    key: HashKey,
+    /// Those who wait for single records.
+    reads: Vec<PendingRead>,
+    /// There was no room to ask the storage for what one of them wants. There is when records have come.
+    pub(super) is_full: bool,
+    /// Numbers them, and whatever else needs a number of its own.
+    asked: u64,
+    /// Bytes of questions and answers in this turn, and whether one was put off because of them.
+    size: usize,
+    has_put_off: bool,
+}
+
+impl ApiState {
+    pub(super) fn new(key: HashKey) -> ApiState {
+        ApiState { key, reads: Vec::new(), is_full: false, asked: 0, size: 0, has_put_off: false }
+    }
+
+    /// Begins a turn, in which as much may be asked.
+    pub(super) fn begin_turn(&mut self) {
+        (self.size, self.has_put_off) = (0, false);
+    }
+
+    /// Whether nothing can go on before something happens.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.has_put_off && (self.is_full || !self.reads.iter().any(PendingRead::is_due))
+    }
+}
+
 /// Somebody waits for a record.
 #[derive(Debug)]
-pub(super) struct PendingRead {
+struct PendingRead {
     ticket: u64,
     stream: usize,
     /// It is to be looked for from here on; none while records are on their way.
@@ -51,7 +83,7 @@ pub(super) struct PendingRead {
 
 impl PendingRead {
     /// Whether it can go on at once.
-    pub(super) fn is_due(&self) -> bool {
+    fn is_due(&self) -> bool {
         self.due.is_some()
     }
 }
@@ -68,9 +100,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let text = std::str::from_utf8(subject).unwrap_or("");
         if let Some(rest) = text.strip_prefix("$JS.FC.") {
             if let Some((stream, name)) = rest.split_once('.')
-                && let Some(stream) = self.stream_named(stream)
+                && let Some(stream) = self.streams.named(stream)
             {
-                self.flow_answered(stream, name, now.steady_ns);
+                self.delivery().flow_answered(stream, name, now.steady_ns);
             }
             return Ok(());
         }
@@ -79,11 +111,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.send_status(reply, b"", NO_RESPONDERS);
             return Ok(());
         };
-        if self.api_size >= API_SIZE_PER_TURN {
-            self.has_put_off = true;
+        if self.api.size >= API_SIZE_PER_TURN {
+            self.api.has_put_off = true;
             return Err(Stalled);
         }
-        self.api_size += payload.len();
+        self.api.size += payload.len();
         self.answer_api(client, question, (reply, payload), now);
         Ok(())
     }
@@ -91,7 +123,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn answer_api(&mut self, client: Client, question: &str, (reply, payload): (&[u8], &[u8]), now: Now) {
         let words: Vec<&str> = question.split('.').collect();
         let is_order = matches!(words.as_slice(), ["CONSUMER", "CREATE" | "DELETE" | "MSG", ..]);
-        if !is_order && (reply.is_empty() || !self.is_heard(reply)) {
+        if !is_order && (reply.is_empty() || !self.router.is_heard(reply)) {
             return;
         }
         let (kind, answer) = match words.as_slice() {
@@ -128,7 +160,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ),
             ["CONSUMER", "DELETE", stream, name] => {
                 let deleted = self.consumer(stream, name).map(|(_, number)| {
-                    self.delete_consumer(number);
+                    self.delivery().delete(number);
                     json!({ "success": true })
                 });
                 ("consumer_delete", deleted)
@@ -163,24 +195,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn send_json(&mut self, to: &[u8], body: &Value) {
-        if self.is_heard(to) {
+        if self.router.is_heard(to) {
             self.send_text(to, &body.to_string());
         }
     }
 
     fn send_text(&mut self, to: &[u8], text: &str) {
-        self.api_size += text.len();
+        self.api.size += text.len();
         self.send_by_subject(&Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() });
-    }
-
-    fn stream_named(&self, name: &str) -> Option<usize> {
-        self.streams.iter().position(|stream| stream.config.name == name)
     }
 
     /// The number of a stream whose records and figures are known. Those of a closed one are not: the error is one to ask again
     /// after, not that there is nothing.
     fn open_stream(&self, name: &str) -> Result<usize, Wrong> {
-        let number = self.stream_named(name).ok_or_else(no_stream)?;
+        let number = self.streams.named(name).ok_or_else(no_stream)?;
         let Some(reason) = &self.streams[number].closed else { return Ok(number) };
         let (code, error_code, words) =
             describe(Refusal::Closed { stream: number as u32 }, Some(reason.as_ref()));
@@ -194,8 +222,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     fn consumer(&self, stream: &str, name: &str) -> Result<(usize, u32), Wrong> {
-        let stream = self.stream_named(stream).ok_or_else(no_stream)?;
-        let number = self.consumers.find(stream, name).ok_or_else(no_consumer)?;
+        let stream = self.streams.named(stream).ok_or_else(no_stream)?;
+        let number = self.consumers.table.find(stream, name).ok_or_else(no_consumer)?;
         Ok((stream, number))
     }
 
@@ -232,14 +260,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if get.next_by_subj.as_ref().is_some_and(|filter| checked(filter.as_bytes()).is_none()) {
             return Err(bad_request("next_by_subj is no filter"));
         }
-        if self.reads.len() >= READS_MAX {
+        if self.api.reads.len() >= READS_MAX {
             return Err(too_many_reads());
         }
         if state.config.durability == Durability::None {
             return Err(no_message());
         }
-        self.reads_asked += 1;
-        let ticket = SINGLE | self.reads_asked;
+        self.api.asked += 1;
+        let ticket = SINGLE | self.api.asked;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
         let read = PendingRead { ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
         self.look_for(read, first);
@@ -253,13 +281,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if state.config.durability == Durability::Disk {
-            self.reads_full = !self.storage.read(order);
-            let due = self.reads_full.then_some(first);
-            self.reads.push(PendingRead { due, ..read });
+            self.api.is_full = !self.storage.read(order);
+            let due = self.api.is_full.then_some(first);
+            self.api.reads.push(PendingRead { due, ..read });
         } else {
             let chunk = state.read_memory(&order);
-            self.api_size += chunk.size();
-            self.reads.push(PendingRead { due: None, ..read });
+            self.api.size += chunk.size();
+            self.api.reads.push(PendingRead { due: None, ..read });
             self.answer_read(chunk);
         }
     }
@@ -274,10 +302,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             // What is in memory does not wait for those who read the disk.
             let may = |read: &PendingRead| {
                 let is_on_disk = self.streams[read.stream].config.durability == Durability::Disk;
-                read.is_due() && !(self.reads_full && is_on_disk)
+                read.is_due() && !(self.api.is_full && is_on_disk)
             };
-            let Some(at) = self.reads.iter().position(may) else { break };
-            let read = self.reads.remove(at);
+            let Some(at) = self.api.reads.iter().position(may) else { break };
+            let read = self.api.reads.remove(at);
             let first = read.due.unwrap_or(1);
             self.look_for(read, first);
         }
@@ -285,8 +313,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// The record that somebody has asked for.
     pub(super) fn answer_read(&mut self, chunk: Chunk) {
-        let Some(at) = self.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
-        let read = self.reads.swap_remove(at);
+        let Some(at) = self.api.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
+        let read = self.api.reads.swap_remove(at);
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
             // A marker of a loss is none that anybody published.
@@ -307,15 +335,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return self.refuse_read(&read, &no_message());
             }
             // It may be further on. Nobody looks for what nobody waits for any more.
-            if self.is_heard(&read.reply) {
-                self.reads.push(PendingRead { due: Some(chunk.next), ..read });
+            if self.router.is_heard(&read.reply) {
+                self.api.reads.push(PendingRead { due: Some(chunk.next), ..read });
             }
             return;
         };
+        let time_ns = UnixNanos::from_nanos(time_ns);
         if !read.is_direct {
             let mut message = json!({
                 "subject": String::from_utf8_lossy(record.subject), "seq": sequence,
-                "data": BASE64.encode(record.payload), "time": time(time_ns),
+                "data": BASE64.encode(record.payload), "time": rfc3339(time_ns),
             });
             let mut stripped = Vec::new();
             let headers = strip_status(record.headers, &mut stripped);
@@ -378,11 +407,6 @@ fn no_message() -> Wrong {
     Wrong(404, 10037, "Message Not Found".to_owned())
 }
 
-/// A point in time as RFC 3339 has it.
-pub(super) fn time(unix_ns: UnixNanos) -> String {
-    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
-}
-
 /// The record's own headers, as far as they can be read, behind those that say what it is.
 fn direct_headers(stream: &str, sequence: u64, time_ns: UnixNanos, record: &Record<'_>) -> Vec<u8> {
     let mut out = b"NATS/1.0\r\n".to_vec();
@@ -391,7 +415,7 @@ fn direct_headers(stream: &str, sequence: u64, time_ns: UnixNanos, record: &Reco
         ("Nats-Stream", stream),
         ("Nats-Subject", &subject),
         ("Nats-Sequence", &sequence.to_string()),
-        ("Nats-Time-Stamp", &time(time_ns)),
+        ("Nats-Time-Stamp", &rfc3339(time_ns)),
     ] {
         out.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
     }

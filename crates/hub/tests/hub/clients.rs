@@ -1,5 +1,7 @@
 //! Whatever clients say, the hub answers in the protocol, and its accounts add up.
 
+use stilling_ring::SplitMix64;
+
 use crate::rig::clients::{Said, play};
 
 /// What clients say.
@@ -74,22 +76,9 @@ fn published(subject: &str, reply: &str, headers: &str, payload: &str) -> String
     }
 }
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % end
-    }
-}
-
 /// A script that is mostly the protocol: words, some cut in two, some with a wrong bit, some noise.
 fn script(words: &[String], seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
+    let mut random = SplitMix64::new(seed);
     let mut script = Vec::new();
     let is_faulty = random.below(3) == 0;
     let mut say = |step: u8, said: &[u8]| {
@@ -114,13 +103,13 @@ fn script(words: &[String], seed: u64) -> Vec<u8> {
             say(if is_faulty && random.below(200) == 0 { 255 } else { step }, b"");
             continue;
         }
-        let mut said = words[random.below(words.len() as u64) as usize].clone().into_bytes();
+        let mut said = words[random.index(words.len())].clone().into_bytes();
         if is_faulty {
             match random.below(40) {
                 0 => said = (0..random.below(60)).map(|_| random.below(256) as u8).collect(),
                 1 => said = vec![b'x'; 600],
                 2 => {
-                    let at = random.below(said.len() as u64) as usize;
+                    let at = random.index(said.len());
                     said[at] ^= 1 << random.below(8);
                 }
                 3 => said = format!("PUB disk.long inbox.1 600\r\n{}\r\n", "y".repeat(600)).into_bytes(),

@@ -111,7 +111,7 @@ fn each_message_says_how_many_come_behind_it() {
 /// A stream in memory knows when each record came, not only when it began to fill a piece of memory.
 #[test]
 fn records_in_memory_are_found_by_their_time() {
-    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     for number in 0..2000_u64 {
         // Most of the oldest have gone in the end.
@@ -143,7 +143,7 @@ fn records_in_memory_are_found_by_their_time() {
 /// As nats-server has it, a consumer goes on with what there is; how much that leaves out is counted.
 #[test]
 fn what_consumers_pass_over_is_counted() {
-    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     rig.subscribe(READER, "pulled", "2");
     fill(&mut rig, "memory", 1..11);

@@ -8,6 +8,7 @@ use stilling_hub::limits::{
 };
 use stilling_hub::{Client, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
+use stilling_ring::SplitMix64;
 use stilling_wire::nats::{Filter, Subject, SubjectLimits};
 
 use crate::asking::{publish, publish_for};
@@ -262,19 +263,6 @@ fn a_client_with_many_consumers_and_requests_leaves_in_short_turns() {
     }
 }
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) % end as u64) as usize
-    }
-}
-
 /// What a client has, by sid: a filter and a queue.
 type Table = BTreeMap<String, (String, String)>;
 
@@ -306,7 +294,7 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
     const SUBJECTS: [&str; 5] = ["a.b", "a.c.d", "b", "memory.a", "memory.b"];
     let mut delivered = 0;
     for seed in 0..20 {
-        let (mut random, mut rig) = (Random(seed), wide());
+        let (mut random, mut rig) = (SplitMix64::new(seed), wide());
         let mut clients: Vec<(Client, Table)> = Vec::new();
         for step in 0..150_u64 {
             match random.below(8) {
@@ -315,8 +303,8 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
                     let by = client(random.below(2) as u32, 1000 + step);
                     let mut table = Table::new();
                     for sid in 0..random.below(2) * 600 + 5 {
-                        let filter = FILTERS[random.below(FILTERS.len())].to_owned();
-                        let queue = ["", "", "q", "r"][random.below(4)].to_owned();
+                        let filter = FILTERS[random.index(FILTERS.len())].to_owned();
+                        let queue = ["", "", "q", "r"][random.index(4)].to_owned();
                         table.insert(sid.to_string(), (filter, queue));
                     }
                     for (sid, (filter, queue)) in &table {
@@ -326,11 +314,11 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
                     clients.push((by, table));
                 }
                 1 if !clients.is_empty() => {
-                    let (by, _) = clients.swap_remove(random.below(clients.len()));
+                    let (by, _) = clients.swap_remove(random.index(clients.len()));
                     rig.ask_all(by, &[Request::Leave]);
                 }
                 2 if !clients.is_empty() => {
-                    let at = random.below(clients.len());
+                    let at = random.index(clients.len());
                     let (by, table) = &mut clients[at];
                     if let Some((sid, _)) = table.pop_first() {
                         rig.ask_all(*by, &[Request::Unsubscribe { sid: sid.as_bytes(), after: None }]);
@@ -338,7 +326,7 @@ fn whoever_comes_and_goes_the_table_agrees_with_comparing_every_filter() {
                 }
                 3 => rig.turn(),
                 _ => {
-                    let subject = SUBJECTS[random.below(SUBJECTS.len())];
+                    let subject = SUBJECTS[random.index(SUBJECTS.len())];
                     rig.ask_all(WRITER, &[publish(subject, "x")]);
                     let mut got = received(&mut rig);
                     let mut queues: BTreeMap<&str, usize> = BTreeMap::new();

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use stilling_hub::{
-    Deliveries, Delivery, Durability, HashKey, Hub, HubConfig, Intake, Outlets, Request, Resumed, Threads,
+    Deliveries, Delivery, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Request, Resumed,
+    Threads, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Journal, Limits, Log, Replay};
@@ -74,17 +75,17 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let outside = Outside { told, acknowledged: BTreeSet::new(), seen: BTreeSet::new() };
     let storage = Threads::new(journal, replay);
     let resumed = [Resumed::default()];
-    let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), 0));
+    let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let (publisher, subscriber) = (client(0, 1), client(1, 2));
     let mut asked = Intake::new();
     asked.push(publisher.token, ABLE, &Request::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" });
-    assert_eq!(hub.take(0, &asked, 0, 1), 1);
+    assert_eq!(hub.take(0, &asked, 0, Now::simulated(1)), 1);
     asked.clear();
     asked.push(subscriber.token, ABLE, &Request::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" });
-    assert_eq!(hub.take(1, &asked, 0, 1), 1);
+    assert_eq!(hub.take(1, &asked, 0, Now::simulated(1)), 1);
     let (mut next, mut burst) = (1, 1);
     loop {
-        hub.absorb(next);
+        hub.absorb(Now::simulated(next));
         hub.flush();
         let answered = hub.outlets().acknowledged.len() as u64;
         if answered == MESSAGES {
@@ -97,7 +98,7 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
             let payload = format!("number {sequence} {}", "x".repeat((sequence * 97 % 1700) as usize));
             asked.push(publisher.token, ABLE, &publish_for("disk.a", &payload, "inbox.1"));
         }
-        let done = hub.take(0, &asked, 0, next);
+        let done = hub.take(0, &asked, 0, Now::simulated(next));
         hub.flush();
         next += done as u64;
         burst = burst % 9 + 1;

@@ -1,7 +1,7 @@
 //! What was lost before the hub: counted, and told in the stream it would have been in.
 
 use stilling_hub::limits::MARKER_EVERY_NS;
-use stilling_hub::{Client, Door, Loss, Lost, Request};
+use stilling_hub::{Client, Door, Loss, Lost, Request, UnixNanos};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::{From, Kind, Read};
 
@@ -11,8 +11,9 @@ use crate::rig::Rig;
 const ALICE: Client = Client { shard: 0, token: 1 };
 
 fn lost(subject: &str, count: u64, from_ns: u64, to_ns: u64) -> Request<'_> {
-    let subject = subject.as_bytes();
-    Request::Lost(Lost { door: Door::Syslog, subject, loss: Loss::Shed, count, from_ns, to_ns })
+    let (subject, loss) = (subject.as_bytes(), Loss::Shed);
+    let [from_ns, to_ns] = [from_ns, to_ns].map(UnixNanos::from_nanos);
+    Request::Lost(Lost { door: Door::Syslog, subject, loss, count, from_ns, to_ns })
 }
 
 /// What the stream on disk has: kind, subject and payload.

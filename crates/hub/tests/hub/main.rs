@@ -18,6 +18,7 @@ mod questions;
 mod released;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod slow_shards;
 mod statuses;
 mod streams;
 mod trouble;

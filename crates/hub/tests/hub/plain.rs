@@ -1,6 +1,6 @@
 //! Publish and subscribe without streams.
 
-use stilling_hub::{Request, Traits};
+use stilling_hub::{Now, Request, Traits};
 
 use crate::asking::{publish, publish_for};
 use crate::rig::{ABLE, Rig, Told, client, publish_with};
@@ -150,7 +150,7 @@ fn without_room_the_hub_stops_and_goes_on_where_it_was() {
     }
     let (mut at, mut turns, mut count) = (0, 0, 0);
     while at < intake.len() {
-        at = rig.hub.take(0, &intake, at, 1);
+        at = rig.hub.take(0, &intake, at, Now::simulated(1));
         rig.hub.flush();
         count += rig.heard(BOB).matches("MSG").count();
         turns += 1;
@@ -180,23 +180,23 @@ fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn
         intake.push(ALICE.token, ABLE, &publish("a", &payload));
         intake.push(ALICE.token, ABLE, &publication);
         rig.hub.outlets_mut().room = usize::from(subject == "many");
-        rig.hub.absorb(1);
-        let mut at = rig.hub.take(0, &intake, 0, 1);
+        rig.hub.absorb(Now::simulated(1));
+        let mut at = rig.hub.take(0, &intake, 0, Now::simulated(1));
         if subject == "disk.a" {
             rig.hub.outlets_mut().room = 1;
-            at = rig.hub.take(0, &intake, at, 1);
+            at = rig.hub.take(0, &intake, at, Now::simulated(1));
             rig.hub.flush();
             rig.ask(ALICE, ABLE, &[publish("a", &payload)]);
             rig.hub.storage_mut().write();
-            rig.hub.absorb(1);
+            rig.hub.absorb(Now::simulated(1));
         }
         rig.hub.outlets_mut().room = 2;
         rig.hub.flush();
         let mut heard = rig.heard(BOB).len();
         assert!(!rig.hub.is_quiet(), "{subject}: it sleeps with what it could do");
         for _ in 0..10 {
-            rig.hub.absorb(1);
-            at = rig.hub.take(0, &intake, at, 1);
+            rig.hub.absorb(Now::simulated(1));
+            at = rig.hub.take(0, &intake, at, Now::simulated(1));
             rig.hub.flush();
             heard += rig.heard(BOB).len();
         }

@@ -3,10 +3,9 @@
 use std::io::Write;
 
 use stilling_hub::{
-    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Loss, Outlets,
-    Publication, Request, StreamConfig, Verdict,
+    Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Loss, Now, Outlets,
+    Publication, Request, Retention, StreamConfig, UnixNanos, Verdict,
 };
-use stilling_journal::Retention;
 use stilling_probe::allocations::of_this_thread;
 
 use crate::asking::publication;
@@ -100,19 +99,20 @@ fn fill(intake: &mut Intake, start: usize, too_long: &[u8], texts: &mut [Vec<u8>
 #[test]
 fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     let memory = StreamConfig {
-        retention: Retention { bytes_max: Some(256 * 1024), ..Retention::default() },
+        retention: Retention { bytes: 256 * 1024, ..Retention::of(Durability::Memory) },
         ..stream("memory", &["memory.>"], Durability::Memory)
     };
     let streams = vec![memory, stream("none", &["none.>"], Durability::None)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
     let answers = Answers { of: [0; WINDOW], refusals: 0, deliveries: 0 };
-    let mut hub = Hub::new(config, &[], (SteppedStorage::new(Vec::new(), 0), answers), 2, (HashKey(1, 2), 0));
+    let storage = SteppedStorage::new(Vec::new(), 0);
+    let mut hub = Hub::new(config, &[], (storage, answers), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let mut intake = Intake::new();
     for (from, filter) in [(PUBLISHER, "inbox.*"), (client(1, 2), "none.>")] {
         intake.clear();
         let subscribe = Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
         intake.push(from.token, ABLE, &subscribe);
-        assert_eq!(hub.take(from.shard as usize, &intake, 0, 1), 1);
+        assert_eq!(hub.take(from.shard as usize, &intake, 0, Now::simulated(1)), 1);
     }
     let too_long = vec![b'x'; BATCH_SIZE + 1];
     let mut texts = [Vec::with_capacity(64), Vec::with_capacity(64)];
@@ -125,8 +125,8 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
         fill(&mut intake, window * WINDOW, &too_long, &mut texts);
         let mut at = 0;
         while at < intake.len() {
-            at = hub.take(PUBLISHER.shard as usize, &intake, at, now_ns);
-            hub.absorb(now_ns);
+            at = hub.take(PUBLISHER.shard as usize, &intake, at, Now::simulated(now_ns));
+            hub.absorb(Now::simulated(now_ns));
             hub.flush();
         }
         let answered = &mut hub.outlets_mut().of;

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 
-use stilling_hub::limits::{PENDING_MAX, REPLIES_SIZE_MAX};
+use stilling_hub::limits::{PENDING_DEFAULT, REPLIES_SIZE_MAX};
 use stilling_hub::{Client, Condition, Door, Loss, Publication, Refusal, Request, Traits, Verdict};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
 use stilling_journal::limits::BLOCK_SIZE;
@@ -448,9 +448,10 @@ fn take_all(rig: &mut Rig, request: &Request<'_>, count: usize) -> usize {
 fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
     let id = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
     let long = format!("inbox.{}", "x".repeat(60_000));
-    let (many, some) = (PENDING_MAX + 1000, REPLIES_SIZE_MAX / long.len() + 100);
+    let pending_max = PENDING_DEFAULT as usize;
+    let (many, some) = (pending_max + 1000, REPLIES_SIZE_MAX / long.len() + 100);
     for (request, count, most) in [
-        (publish_with("disk.a", "", "i", id), many, PENDING_MAX),
+        (publish_with("disk.a", "", "i", id), many, pending_max),
         (publish_with("disk.a", "", &long, id), some, REPLIES_SIZE_MAX / long.len()),
         (publish_with("disk.a", "", &long, ""), some, REPLIES_SIZE_MAX / long.len()),
     ] {
@@ -470,7 +471,7 @@ fn answers_that_wait_for_the_disk_are_bounded_by_number_and_by_bytes() {
 fn messages_without_answers_are_pending_too_and_bounded() {
     const MOST: usize = 100;
     let disk = SimulatedDisk::new();
-    let (mut rig, _) = Rig::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST);
+    let (mut rig, _) = Rig::changed(&disk, (8, 1 << 20), |streams| streams[0].pending_max = MOST as u32);
     for request in [publish("disk.a", "x"), publish_for("disk.a", "x", "inbox.1")] {
         let before = rig.hub.counters().streams[0].last.get();
         assert_eq!(take_all(&mut rig, &request, 1000), MOST);
@@ -502,7 +503,7 @@ impl SteppedStorage {
 #[test]
 fn a_burst_is_stored_in_batches_that_fit_into_a_segment() {
     let segments = Config::for_retention(Some(1024 * 1024)).segment_size as usize;
-    let mut rig = Rig::with(|streams| streams[0].retention.bytes_max = Some(1024 * 1024));
+    let mut rig = Rig::with(|streams| streams[0].retention.bytes = 1024 * 1024);
     rig.hub.storage_mut().idle = (0..8).map(|_| Batch::new(1024 * 1024)).collect();
     let (short, long) = ("x".repeat(1000), "x".repeat(400_000));
     let mut requests = vec![publish("disk.a", &short); 600];

@@ -363,7 +363,7 @@ fn a_torn_end_is_told_with_its_range() {
 /// A consumer that was following and fell behind is told what retention has taken from it; one that begins is not.
 #[test]
 fn what_retention_took_from_a_follower_is_told_with_its_range() {
-    let mut rig = Rig::with(|streams| streams[1].retention.bytes_max = Some(32 * 1024));
+    let mut rig = Rig::with(|streams| streams[1].retention.bytes = 32 * 1024);
     rig.subscribe(READER, "answers.*", "1");
     rig.subscribe(READER, "pulled", "2");
     fill(&mut rig, "memory", 1..11);

@@ -260,10 +260,11 @@ impl World {
     /// The hub's turn, as its runner does it.
     fn turn(&mut self) {
         let World { rig, ways, .. } = self;
-        if !rig.hub.absorb(rig.now_ns) {
+        let now = rig.now();
+        if !rig.hub.absorb(now) {
             for (shard, way) in ways.iter_mut().enumerate() {
                 while let Some((intake, at)) = way.intakes.front_mut() {
-                    *at = rig.hub.take(shard, intake, *at, rig.now_ns);
+                    *at = rig.hub.take(shard, intake, *at, now);
                     if *at < intake.len() {
                         break;
                     }

@@ -8,16 +8,20 @@ use std::collections::VecDeque;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
-    Publication, Request, Resumed, Storage, StreamConfig, Traits, Verdict,
+    Publication, Request, Resumed, Retention, SteadyNanos, Storage, StreamConfig, Traits, UnixNanos, Verdict,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, AppendError, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Retention, Source,
-    StreamIndex, read_chunk,
+    Answer, AppendError, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Source, StreamIndex,
+    read_chunk,
 };
 
 /// Short segments, so that there are many.
 pub(crate) const SEGMENTS: Config = Config { segment_size: 128 * 1024, created_ns: 0 };
+
+/// What the calendar says when a rig begins, and what it said when the steady clock was started.
+const BEGUN_NS: u64 = 1_700_000_000_000_000_000;
+const STARTED_NS: u64 = 1_600_000_000_000_000_000;
 
 /// Bytes of a batch; a longer record is refused.
 pub(crate) const BATCH_SIZE: usize = 8192;
@@ -145,7 +149,7 @@ impl Storage for SteppedStorage {
         self.waiting.push_back((stream, batch, dedup_from));
     }
 
-    fn retain(&mut self, stream: StreamIndex, _: Retention, _: u64) -> bool {
+    fn retain(&mut self, stream: StreamIndex, _: stilling_journal::Retention, _: UnixNanos) -> bool {
         self.retained.push(stream);
         true
     }
@@ -211,10 +215,14 @@ pub(crate) struct Rig {
     pub(crate) hub: Hub<SteppedStorage, Shards>,
     /// What each connection was told, in order, as far as its shard has looked.
     pub(crate) told: Vec<(Client, Told)>,
+    /// The calendar's time if it had not been set back.
     pub(crate) now_ns: u64,
     /// How far the calendar was set back.
     pub(crate) set_back_ns: u64,
 }
+
+/// A stream in memory is bounded even so.
+const UNBOUNDED: Retention = Retention { bytes: 0, records: None, age: None };
 
 /// A stream.
 pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> StreamConfig {
@@ -222,6 +230,8 @@ pub(crate) fn stream(name: &str, subjects: &[&str], durability: Durability) -> S
         name: name.to_owned(),
         subjects: subjects.iter().map(|subject| (*subject).to_owned()).collect(),
         durability,
+        retention: UNBOUNDED,
+        message_size_max: u32::MAX,
         ..StreamConfig::default()
     }
 }
@@ -260,20 +270,20 @@ impl Rig {
         let (log, recovery) = Log::open(disk.clone(), "disk", config).expect("it opens");
         let mut streams = vec![
             StreamConfig {
-                retention: Retention { bytes_max: Some(1 << 30), ..Retention::default() },
+                retention: Retention { bytes: 1 << 30, ..UNBOUNDED },
                 ..stream("disk", &["disk.>"], Durability::Disk)
             },
             stream("memory", &["memory.>"], Durability::Memory),
             stream("none", &["none.>"], Durability::None),
         ];
         change(&mut streams);
-        let resumed =
-            [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: log.created_ns() }];
+        let created_ns = UnixNanos::from_nanos(log.created_ns());
+        let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };
         let storage = SteppedStorage::new(vec![log], batches);
-        let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), 0));
+        let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let from = recovery.deduplicate_from.max(1);
         let mut reader = ids.read_from(stilling_journal::From::Sequence(from));
         loop {
@@ -283,7 +293,7 @@ impl Rig {
                 Read::End => break,
             }
         }
-        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovery)
+        (Rig { hub, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovery)
     }
 
     /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
@@ -295,18 +305,20 @@ impl Rig {
             stream("disk", &["disk.>"], Durability::Disk),
             stream("memory", &["memory.>"], Durability::Memory),
         ];
-        let resumed = Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: 0 };
+        let resumed =
+            Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: UnixNanos::EPOCH };
         let recovered = stilling_hub::Recovered::new(&streams[0], HashKey(1, 2), resumed);
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20 };
         let mut storage = SteppedStorage::new(vec![log], 8);
         storage.orders_max = 0;
-        let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), 0));
-        (Rig { hub, told: Vec::new(), now_ns: 1_700_000_000_000_000_000, set_back_ns: 0 }, recovered)
+        let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
+        (Rig { hub, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovered)
     }
 
-    fn now(&self) -> Now {
-        Now { unix_ns: self.now_ns - self.set_back_ns, steady_ns: self.now_ns }
+    pub(crate) fn now(&self) -> Now {
+        let steady_ns = SteadyNanos::from_nanos(self.now_ns - STARTED_NS);
+        Now { unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns), steady_ns }
     }
 
     /// Has the hub deal with requests of a connection. Returns how many it dealt with.

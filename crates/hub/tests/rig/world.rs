@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stilling_hub::{Client, Door, Loss};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_journal::{From, Log, Read};
+use stilling_ring::SplitMix64;
 
 use super::{ABLE, Rig, SEGMENTS, Told, client, publish_with};
 
@@ -28,19 +29,6 @@ pub(crate) struct Story {
     pub(crate) crashes: u64,
     pub(crate) frozen: u64,
     pub(crate) unanswered: u64,
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        // splitmix64
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % end
-    }
 }
 
 /// Publisher and number.
@@ -62,7 +50,7 @@ struct Known {
 
 /// Lives three times. Returns what happened, or which promise was broken.
 pub(crate) fn live(seed: u64) -> Result<Story, String> {
-    let mut random = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut random = SplitMix64::new(seed);
     let (mut story, mut known) = (Story::default(), Known::default());
     let mut disk = SimulatedDisk::recording();
     for life in 0..3 {
@@ -79,7 +67,7 @@ pub(crate) fn live(seed: u64) -> Result<Story, String> {
 /// One life, up to the crash: returns what the disk has then.
 fn one_life(
     disk: &SimulatedDisk,
-    random: &mut Random,
+    random: &mut SplitMix64,
     known: &mut Known,
     story: &mut Story,
 ) -> Result<SimulatedDisk, String> {
@@ -143,7 +131,7 @@ struct Life {
 }
 
 impl Life {
-    fn publish(&mut self, rig: &mut Rig, random: &mut Random, known: &mut Known) {
+    fn publish(&mut self, rig: &mut Rig, random: &mut SplitMix64, known: &mut Known) {
         let publisher = random.below(PUBLISHERS);
         let open = known.open.entry(publisher).or_default();
         // In order: what is sent again goes before what is new.

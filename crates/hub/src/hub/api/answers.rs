@@ -8,9 +8,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::questions::{Page, Wrong, bad_request, fields, object};
-use super::{Hub, Outlets, time};
+use super::{Hub, Outlets};
 use crate::limits::{CONSUMERS_PAGE_SIZE, CONSUMERS_PER_PAGE};
 use crate::storage::Storage;
+use crate::time::rfc3339;
 
 /// What a place in a list of consumers costs to be looked at, in bytes of an answer.
 pub(super) const PLACE_COST: usize = 16;
@@ -47,13 +48,13 @@ struct Listed<T> {
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     fn info(&self, stream: usize, number: u32) -> Option<Info<'_>> {
-        let consumer = self.consumers.get(number)?;
+        let consumer = self.consumers.table.get(number)?;
         let stream = &self.streams[stream];
-        let next = self.consumers.next_of(number).unwrap_or(stream.first).max(stream.first);
+        let next = self.consumers.table.next_of(number).unwrap_or(stream.first).max(stream.first);
         Some(Info {
             stream_name: &stream.config.name,
             name: &consumer.wanted.name,
-            created: time(consumer.created_ns),
+            created: rfc3339(consumer.created_ns),
             config: &consumer.wanted.config,
             delivered: Delivered { consumer_seq: consumer.delivered, stream_seq: consumer.last },
             ack_floor: Delivered::default(),
@@ -78,12 +79,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<String, Wrong> {
         let stream = self.open_stream(stream)?;
         let page = if payload.is_empty() { Page::default() } else { object(payload).and_then(fields)? };
-        let numbers = self.consumers.of_stream(stream);
-        self.api_size += PLACE_COST * numbers.len();
+        let numbers = self.consumers.table.of_stream(stream);
+        self.api.size += PLACE_COST * numbers.len();
         let mut size = 0;
         let of_page = |number: &&u32| {
             let is_within = !is_list || size < CONSUMERS_PAGE_SIZE;
-            size += self.consumers.get(**number).map_or(0, |consumer| consumer.wanted.config.get().len());
+            let consumer = self.consumers.table.get(**number);
+            size += consumer.map_or(0, |consumer| consumer.wanted.config.get().len());
             is_within
         };
         let infos = numbers.iter().skip(page.offset).take(CONSUMERS_PER_PAGE).take_while(of_page);

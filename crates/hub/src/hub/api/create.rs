@@ -6,14 +6,15 @@ use stilling_journal::From;
 
 use super::questions::{ConsumerConfig, Wrong, bad_request, field, fields, object, unknown_field};
 use super::{answers, durable, is_subject, unsupported};
-use crate::hub::roster::{Consumer, Unwelcome, Wanted};
+use crate::consumers::{Consumer, Unwelcome, Wanted};
 use crate::hub::{Hub, Now, Outlets};
 use crate::intake::Client;
 use crate::limits::{
-    CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX, PULLS_PER_CONSUMER_MAX,
+    CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX, LEFT_PER_TURN,
+    PULLS_PER_CONSUMER_MAX,
 };
 use crate::storage::Storage;
-use crate::stream::Stream;
+use crate::stream_writer::StreamWriter;
 use crate::subscriptions::checked;
 
 /// Bytes of a consumer's name.
@@ -44,7 +45,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(bad_request("the stream's name differs from that in the subject"));
         }
         judge(raw, &config)?;
-        let Stream { visible, first, .. } = self.streams[number];
+        let StreamWriter { visible, first, .. } = self.streams[number];
         let from = match config.deliver_policy.as_deref().unwrap_or("") {
             "" | "all" => From::Sequence(first),
             "new" => From::Sequence(visible + 1),
@@ -81,8 +82,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return Err(unsupported("deliver_policy last with a filter"));
         }
         let own_name = || {
-            let wide = self.key.wide(format!("{stream} {} {}", now.unix_ns, self.reads_asked).as_bytes());
-            format!("{:016x}", wide as u64)
+            let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.asked);
+            format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
         };
         let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
         // Both stand in lines that others get.
@@ -93,7 +94,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
             return Err(bad_request("deliver_subject is no subject"));
         }
-        self.reads_asked += 1;
+        self.api.asked += 1;
         let mut told = raw.clone();
         told.insert("name".to_owned(), name.clone().into());
         let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
@@ -102,9 +103,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             told.insert("inactive_threshold".to_owned(), inactive_ns.into());
         }
         let told = to_raw_value(&told).map_err(|error| bad_request(&error.to_string()))?;
-        if let Some(there) = self.consumers.find(number, &name) {
+        if let Some(there) = self.consumers.table.find(number, &name) {
             let is_same = |consumer: &Consumer| consumer.wanted.config.get() == told.get();
-            if self.consumers.get(there).is_some_and(is_same) {
+            if self.consumers.table.get(there).is_some_and(is_same) {
                 return Ok(self.consumer_info(number, there));
             }
             return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
@@ -128,14 +129,40 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             inactive_ns,
             config: told,
         };
-        self.api_size += answers::PLACE_COST * self.make_room_for(&wanted);
-        let added = self.consumers.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
+        self.api.size += answers::PLACE_COST * self.make_room_for(&wanted);
+        let added = self.consumers.table.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
             Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
         })?;
         let info = self.consumer_info(number, added);
-        self.advance(added, now.steady_ns);
+        self.delivery().advance(added, now.steady_ns);
         Ok(info)
+    }
+
+    /// Makes room for a consumer where there is none: of those without a listener whose clients have left the oldest are
+    /// removed. Returns how many were looked at.
+    fn make_room_for(&mut self, wanted: &Wanted) -> usize {
+        for looked in 0..LEFT_PER_TURN {
+            if !self.consumers.table.are_full(wanted) {
+                return looked;
+            }
+            let Some(number) = self.consumers.table.first_left() else {
+                // Those of a client that has just left are not noted yet.
+                if self.clients.end_a_departure(&mut self.consumers.table, &mut self.router).is_none() {
+                    return looked;
+                }
+                continue;
+            };
+            let Some(consumer) = self.consumers.table.get(number) else { return looked };
+            let (is_idle, deliver) = (consumer.is_idle(), consumer.wanted.deliver.clone());
+            if is_idle && !deliver.is_some_and(|deliver| self.router.is_heard(&deliver)) {
+                self.consumers.table.remove(number);
+            } else {
+                // To the end of the line.
+                self.consumers.table.note_left(number);
+            }
+        }
+        LEFT_PER_TURN
     }
 }
 

@@ -2,10 +2,11 @@
 
 use super::questions::{Next, Wrong, bad_request, fields, object, unknown_field};
 use super::unsupported;
-use crate::hub::roster::Pull;
-use crate::hub::{Hub, Outlets, SteadyNanos};
+use crate::hub::{Hub, Outlets};
 use crate::intake::Client;
+use crate::pull::Pull;
 use crate::storage::Storage;
+use crate::time::SteadyNanos;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn consumer_next(
@@ -42,11 +43,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             left: next.batch.unwrap_or(1).max(1),
             bytes_left: Some(next.max_bytes).filter(|bytes| *bytes > 0),
             no_wait: next.no_wait && next.expires == 0,
-            expires_ns: Some(next.expires).filter(|span| *span > 0).map(|span| now_ns.saturating_add(span)),
+            expires_ns: Some(next.expires).filter(|span| *span > 0).map(|span| now_ns.after(span)),
             heartbeat_ns: Some(next.idle_heartbeat).filter(|every| *every > 0),
             spoke_ns: now_ns,
         };
-        self.pull(number, pull, now_ns);
+        self.delivery().pull(number, pull, now_ns);
         Ok(())
     }
 }

@@ -3,11 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::questions::{Page, Wrong, fields, is_unset, object, unknown_field};
-use super::{NO_TIME, no_stream, time, unsupported};
+use super::{NO_TIME, no_stream, unsupported};
 use crate::hub::{Hub, Outlets, UnixNanos};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::{checked, overlap};
+use crate::time::rfc3339;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     pub(super) fn account(&self) -> Value {
@@ -18,7 +19,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         json!({
             "memory": used(false), "storage": used(true), "reserved_memory": 0, "reserved_storage": 0,
-            "streams": self.streams.len(), "consumers": self.consumers.len(),
+            "streams": self.streams.len(), "consumers": self.consumers.table.len(),
             "limits": {
                 "max_memory": -1, "max_storage": -1, "max_streams": -1, "max_consumers": -1,
                 "max_ack_pending": -1, "memory_max_stream_bytes": -1, "storage_max_stream_bytes": -1,
@@ -81,7 +82,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         payload: &[u8],
         now_ns: UnixNanos,
     ) -> Result<Value, Wrong> {
-        let Some(number) = self.stream_named(name) else { return Err(configured()) };
+        let Some(number) = self.streams.named(name) else { return Err(configured()) };
         self.stream_as_configured(number, payload, now_ns)
     }
 
@@ -92,13 +93,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         payload: &[u8],
         now_ns: UnixNanos,
     ) -> Result<Value, Wrong> {
-        let number = self.stream_named(name).ok_or_else(no_stream)?;
+        let number = self.streams.named(name).ok_or_else(no_stream)?;
         self.stream_as_configured(number, payload, now_ns)
     }
 
     /// Why a stream, or what is in it, is not deleted.
     pub(super) fn unchangeable(&self, name: &str) -> Wrong {
-        if self.stream_named(name).is_none() { no_stream() } else { configured() }
+        if self.streams.named(name).is_none() { no_stream() } else { configured() }
     }
 
     fn stream_as_configured(&self, number: usize, payload: &[u8], now_ns: UnixNanos) -> Result<Value, Wrong> {
@@ -117,18 +118,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let first = if stream.config.durability == Durability::None { stream.next } else { stream.first };
         let messages = (stream.visible + 1).saturating_sub(first);
         let (bytes, first_ns, last_ns) = stream.kept();
-        let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), time);
+        let known = |time_ns: Option<UnixNanos>| time_ns.map_or_else(|| NO_TIME.to_owned(), rfc3339);
         // By this followers know whether a stream is still the one that they have seen. One in memory begins with the server.
-        let created = time(stream.created_ns);
+        let created = rfc3339(stream.created_ns);
         json!({
             "config": self.stream_config(number),
             "created": created,
-            "ts": time(now_ns),
+            "ts": rfc3339(now_ns),
             "state": {
                 "messages": messages, "bytes": bytes,
                 "first_seq": first, "first_ts": known(first_ns),
                 "last_seq": stream.visible, "last_ts": known(last_ns),
-                "consumer_count": self.consumers.count_of_stream(number),
+                "consumer_count": self.consumers.table.count_of_stream(number),
             },
         })
     }
@@ -136,7 +137,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// A stream's configuration in the words of nats-server.
     fn stream_config(&self, number: usize) -> Value {
         let config = &self.streams[number].config;
-        let retention = config.retention;
+        let retention = config.retention.for_journal();
         let bound = |bound: Option<u64>| bound.and_then(|bound| i64::try_from(bound).ok()).unwrap_or(-1);
         let storage = if config.durability == Durability::Disk { "file" } else { "memory" };
         json!({
@@ -144,7 +145,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             "retention": "limits", "max_consumers": -1, "max_msgs": bound(retention.records),
             "max_bytes": bound(retention.bytes_max), "max_age": retention.age_ns.unwrap_or(0),
             "max_msgs_per_subject": -1, "max_msg_size": i32::try_from(config.message_size_max).unwrap_or(-1),
-            "duplicate_window": config.dedup_time_ns, "discard": "old", "storage": storage,
+            "duplicate_window": config.dedup_time_ns(), "discard": "old", "storage": storage,
             "num_replicas": 1, "allow_direct": true, "sealed": false, "compression": "none",
             "deny_delete": true, "deny_purge": true, "allow_rollup_hdrs": false,
         })

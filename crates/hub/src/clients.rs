@@ -1,0 +1,179 @@
+//! The ends of connections: those that close when they have been answered, and those that have left.
+//!
+//! ```text
+//!   Farewell ─▶ closed when each stream has given the answers that waited in it, or is not waited for any more
+//!   Leave    ─▶ at once:    no subscription of the client counts
+//!               each turn:  LEFT_PER_TURN steps: a consumer that waits for it, a consumer that it made
+//! ```
+//!
+//! A client is named by its shard and token, which has a generation, so the next connection in the same slot is another
+//! client from its first request on.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::consumers::ConsumerTable;
+use crate::intake::Client;
+use crate::key::HashKey;
+use crate::limits::LEFT_PER_TURN;
+use crate::router::Router;
+
+/// Connections that come to their end.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    /// Connections that are to be closed, and how many streams still have answers for each.
+    closing: HashMap<Client, u32, HashKey>,
+    /// Clients that have left, and whose consumers are to be dealt with.
+    departures: VecDeque<Departure>,
+    /// Steps for them that this turn may still do.
+    steps: usize,
+    steps_done: u64,
+}
+
+/// A client that has left, and how far its consumers are dealt with.
+#[derive(Clone, Copy, Debug)]
+struct Departure {
+    client: Client,
+    stage: Stage,
+}
+
+/// The kind of consumers that comes next, from this number on.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// Consumers that wait for the client, or hold requests of it.
+    Concerned(u32),
+    /// Consumers that it made.
+    Made(u32),
+}
+
+impl Clients {
+    pub(crate) fn new(key: HashKey) -> Clients {
+        Clients {
+            closing: HashMap::with_hasher(key),
+            departures: VecDeque::new(),
+            steps: LEFT_PER_TURN,
+            steps_done: 0,
+        }
+    }
+
+    /// Has a connection wait until so many streams have answered it. Returns whether it is to be closed now.
+    pub(crate) fn close_after(&mut self, client: Client, streams: u32) -> bool {
+        if streams > 0 {
+            self.closing.insert(client, streams);
+        }
+        streams == 0
+    }
+
+    /// A stream has answered a connection, or is not waited for any more. Returns whether it is to be closed now.
+    pub(crate) fn note_answered(&mut self, client: Client) -> bool {
+        let Some(streams) = self.closing.get_mut(&client) else { return false };
+        *streams -= 1;
+        let is_last = *streams == 0;
+        if is_last {
+            self.closing.remove(&client);
+        }
+        is_last
+    }
+
+    /// A connection is gone. Its subscriptions stop counting at once.
+    pub(crate) fn leave(&mut self, client: Client, consumers: &mut ConsumerTable, router: &mut Router) {
+        self.closing.remove(&client);
+        router.leave(client);
+        if consumers.has_client(client) {
+            self.departures.push_back(Departure { client, stage: Stage::Concerned(0) });
+        }
+        self.end_departures(consumers, router);
+    }
+
+    /// Begins a turn, in which as many steps may be done.
+    pub(crate) fn begin_turn(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
+        self.steps = LEFT_PER_TURN;
+        self.end_departures(consumers, router);
+    }
+
+    /// Whether consumers of clients that have left are still to be dealt with.
+    pub(crate) fn has_departures(&self) -> bool {
+        !self.departures.is_empty()
+    }
+
+    /// How many steps were done for clients that have left.
+    pub(crate) fn steps_done(&self) -> u64 {
+        self.steps_done
+    }
+
+    /// Deals with the consumers of clients that have left, as far as this turn allows.
+    fn end_departures(&mut self, consumers: &mut ConsumerTable, router: &mut Router) {
+        while self.steps > 0
+            && let Some(cost) = self.end_a_departure(consumers, router)
+        {
+            self.steps = self.steps.saturating_sub(cost);
+        }
+    }
+
+    /// Does one step for a client that has left. Returns what that cost; none if there is no such client.
+    pub(crate) fn end_a_departure(
+        &mut self,
+        consumers: &mut ConsumerTable,
+        router: &mut Router,
+    ) -> Option<usize> {
+        let Departure { client, stage } = self.departures.pop_front()?;
+        self.steps_done += 1;
+        let (stage, cost) = match stage {
+            Stage::Concerned(from) => match consumers.next_concerned(client, from) {
+                Some(number) => {
+                    let pulls = consumers.stop_waiting_for(router, client, number);
+                    (Stage::Concerned(number + 1), 1 + pulls)
+                }
+                None => (Stage::Made(0), 1),
+            },
+            Stage::Made(from) => {
+                let Some(number) = consumers.next_made(client, from) else { return Some(1) };
+                consumers.note_left(number);
+                (Stage::Made(number + 1), 1)
+            }
+        };
+        self.departures.push_front(Departure { client, stage });
+        Some(cost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::consumers::Wanted;
+    use crate::time::Now;
+
+    const ALICE: Client = Client { shard: 0, token: 1 };
+    const KEY: HashKey = HashKey(1, 2);
+
+    #[test]
+    fn a_connection_closes_when_the_last_stream_has_answered() {
+        let mut clients = Clients::new(KEY);
+        assert!(clients.close_after(ALICE, 0), "nothing is awaited");
+        assert!(!clients.note_answered(ALICE), "and it is closed once");
+        assert!(!clients.close_after(ALICE, 2));
+        assert!(!clients.note_answered(ALICE) && clients.note_answered(ALICE));
+        assert!(!clients.note_answered(ALICE));
+        assert!(!clients.close_after(ALICE, 1));
+        let mut router = Router::new(KEY, 10, std::iter::empty());
+        clients.leave(ALICE, &mut ConsumerTable::new(KEY, 0), &mut router);
+        assert!(!clients.note_answered(ALICE) && !clients.has_departures(), "it is gone");
+    }
+
+    #[test]
+    fn the_consumers_of_a_client_that_has_left_are_dealt_with_over_several_turns() {
+        let (mut clients, mut consumers) = (Clients::new(KEY), ConsumerTable::new(KEY, 1));
+        let mut router = Router::new(KEY, 10, std::iter::empty());
+        for name in 0..LEFT_PER_TURN + 10 {
+            let wanted = Wanted::of_everything(0, name);
+            consumers.add(ALICE, wanted, Now::simulated(0)).expect("there is room");
+        }
+        clients.leave(ALICE, &mut consumers, &mut router);
+        assert!(clients.has_departures());
+        assert_eq!(clients.steps_done(), LEFT_PER_TURN as u64);
+        clients.begin_turn(&mut consumers, &mut router);
+        assert!(!clients.has_departures());
+        // One more step for each kind of consumers, in which there is none left.
+        assert_eq!(clients.steps_done(), LEFT_PER_TURN as u64 + 10 + 2);
+        assert_eq!(consumers.first_left(), Some(0));
+    }
+}

@@ -1,0 +1,243 @@
+//! Consumers: those who follow a stream from a place in it, record by record.
+//!
+//! ```text
+//!   asleep ──somebody listens──▶ reading ──chunk──▶ sending ──all of it──▶ gone ahead ──it has left──┐
+//!                                   ▲                                                             │
+//!                                   └──────────── more is visible ────────────────────────────────┤
+//!                                following ◀───────────── nothing more is visible ────────────────┘
+//! ```
+//!
+//! What lies behind is read in chunks, one at a time, and the next one is asked for when the last one has left the server:
+//! so a consumer that reads slowly costs a chunk, however far it is behind. One that has caught up gets each record as it
+//! becomes visible.
+
+use stilling_journal::Record;
+
+pub(crate) use self::consumer::{Consumer, Wanted};
+pub(crate) use self::table::{ConsumerTable, Unwelcome};
+use crate::fan_out::{FanOut, Message, Outlets, Unsent};
+use crate::key::HashKey;
+use crate::router::Router;
+use crate::storage::Storage;
+use crate::streams::Streams;
+
+mod catch_up;
+mod consumer;
+mod deliver;
+mod followers;
+mod pulls;
+mod table;
+mod upkeep;
+
+/// How often it is looked which consumers' time has come, in nanoseconds.
+const LOOK_EVERY_NS: u64 = 50_000_000;
+
+/// All consumers.
+#[derive(Debug)]
+pub(crate) struct Consumers {
+    pub(crate) table: ConsumerTable,
+    /// Filters that were compared with records of chunks in this turn.
+    compared: usize,
+    /// Consumers to which a record was offered.
+    offered: u64,
+    /// Consumers that want a record; memory that is used again.
+    found: Vec<u32>,
+    /// Headers without their status; memory that is used again.
+    stripped: Vec<u8>,
+}
+
+impl Consumers {
+    pub(crate) fn new(key: HashKey, streams: usize) -> Consumers {
+        Consumers {
+            table: ConsumerTable::new(key, streams),
+            compared: 0,
+            offered: 0,
+            found: Vec::new(),
+            stripped: Vec::new(),
+        }
+    }
+
+    /// Begins a turn, in which as many filters may be compared.
+    pub(crate) fn begin_turn(&mut self) {
+        self.compared = 0;
+    }
+
+    /// How often a record was offered to a consumer, whether it was sent or not.
+    pub(crate) fn offered(&self) -> u64 {
+        self.offered
+    }
+
+    /// The longest span, in nanoseconds, before consumers have to be looked after.
+    pub(crate) fn looks_again_in(&self) -> Option<u64> {
+        (!self.table.is_empty()).then_some(LOOK_EVERY_NS)
+    }
+}
+
+/// Consumers with the parts of the hub that they read from and send through.
+pub(crate) struct ConsumerDelivery<'a, S, O> {
+    pub(crate) consumers: &'a mut Consumers,
+    pub(crate) storage: &'a mut S,
+    pub(crate) streams: &'a mut Streams,
+    pub(crate) router: &'a mut Router,
+    pub(crate) fan_out: &'a mut FanOut<O>,
+}
+
+impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+    /// Whether every shard can be handed more, and nothing waits for that.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        self.finish_begun() && self.fan_out.has_room()
+    }
+
+    /// Goes on with what was begun and had no room. Returns whether it came to its end.
+    pub(crate) fn finish_begun(&mut self) -> bool {
+        while let Some((first, others)) = self.fan_out.take_unsent() {
+            match first {
+                Unsent::Message { number, message, mut to } => {
+                    let sent = self.fan_out.send_to_all(self.router, number, &message.message(), &to);
+                    if sent < to.len() {
+                        to.drain(..sent);
+                        self.fan_out.keep(Unsent::Message { number, message, to });
+                    }
+                }
+                Unsent::Record { visible, kind, record, to } => {
+                    let Message { subject, headers, payload, .. } = record.message();
+                    self.offer(visible, &Record { kind, subject, headers, payload }, &to);
+                }
+                Unsent::Statuses(ended) => self.tell_ended(ended),
+                Unsent::Mark { to, mark } => self.fan_out.put_mark(to, mark),
+            }
+            if !self.fan_out.put_back(others) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Sends a message without payload that says something about the consumer itself.
+    fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
+        self.fan_out.send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"" });
+    }
+}
+
+/// Where a flow control request is answered to.
+fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {
+    format!("$JS.FC.{stream}.{consumer}").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::deliveries::Deliveries;
+    use crate::fan_out::Visible;
+    use crate::intake::{Client, Traits};
+    use crate::limits::DELIVERIES_SIZE;
+    use crate::storage::Threads;
+    use crate::stream::{Durability, StreamConfig};
+    use crate::time::Now;
+
+    const KEY: HashKey = HashKey(1, 2);
+    const NOW: Now = Now::simulated(0);
+    const ALICE: Client = Client { shard: 0, token: 1 };
+
+    /// A shard that forgets what it is handed, if it takes it.
+    struct Forgetful {
+        has_room: bool,
+    }
+
+    impl Outlets for Forgetful {
+        fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+            if self.has_room {
+                deliveries.clear();
+            }
+            self.has_room
+        }
+    }
+
+    /// The parts of a hub with one stream, in memory, and a client that listens to `push`.
+    struct Parts {
+        consumers: Consumers,
+        storage: Threads,
+        streams: Streams,
+        router: Router,
+        fan_out: FanOut<Forgetful>,
+    }
+
+    impl Parts {
+        fn new(has_room: bool) -> Parts {
+            let config = StreamConfig { durability: Durability::Memory, ..StreamConfig::default() };
+            let mut router = Router::new(KEY, 10, std::iter::empty());
+            router.subscribe(ALICE, Traits::default(), (b"push", b"", b"1")).expect("there is room");
+            Parts {
+                consumers: Consumers::new(KEY, 1),
+                storage: Threads::default(),
+                streams: Streams::new(vec![config], &[], 1024 * 1024, (KEY, NOW.unix_ns)),
+                router,
+                fan_out: FanOut::new(Forgetful { has_room }, 1),
+            }
+        }
+
+        fn delivery(&mut self) -> ConsumerDelivery<'_, Threads, Forgetful> {
+            let Parts { consumers, storage, streams, router, fan_out } = self;
+            ConsumerDelivery { consumers, storage, streams, router, fan_out }
+        }
+
+        /// Adds a consumer that has everything pushed.
+        fn add(&mut self, name: usize) -> u32 {
+            let wanted = Wanted { deliver: Some(b"push".to_vec()), ..Wanted::of_everything(0, name) };
+            let number = self.consumers.table.add(ALICE, wanted, NOW).expect("there is room");
+            self.delivery().advance(number, NOW.steady_ns);
+            number
+        }
+
+        fn publish(&mut self, payload: &[u8]) {
+            let record = Record::new(b"events.a", payload);
+            let sequence = self.streams[0].apply(&record, None, &mut self.storage, NOW).expect("it is kept");
+            let Now { unix_ns: time_ns, steady_ns: now_ns } = NOW;
+            self.delivery().follow(Visible { stream: 0, sequence, time_ns, now_ns }, &record);
+        }
+    }
+
+    #[test]
+    fn a_consumer_reads_what_is_kept_and_then_follows() {
+        let mut parts = Parts::new(true);
+        for _ in 0..3 {
+            parts.publish(b"x");
+        }
+        let number = parts.add(1);
+        assert_eq!(parts.fan_out.delivered(), 3);
+        parts.publish(b"x");
+        assert_eq!(parts.fan_out.delivered(), 3, "what was read has not left");
+        let ticket = parts.consumers.table.ticket(number);
+        parts.delivery().reached(ticket, NOW.steady_ns);
+        assert_eq!(parts.fan_out.delivered(), 4);
+        parts.delivery().reached(ticket, NOW.steady_ns);
+        assert_eq!(parts.consumers.offered(), 0);
+        parts.publish(b"x");
+        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (5, 1));
+    }
+
+    #[test]
+    fn without_room_the_rest_of_the_consumers_gets_a_record_later() {
+        let mut parts = Parts::new(false);
+        for name in 0..3 {
+            parts.add(name);
+        }
+        parts.publish(&vec![b'x'; DELIVERIES_SIZE]);
+        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (1, 2));
+        assert!(!parts.delivery().has_room());
+        parts.fan_out.outlets_mut().has_room = true;
+        assert!(parts.delivery().has_room());
+        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (3, 3));
+    }
+
+    #[test]
+    fn nothing_is_looked_after_without_consumers() {
+        let mut parts = Parts::new(true);
+        assert_eq!(parts.consumers.looks_again_in(), None);
+        let number = parts.add(1);
+        assert_eq!(parts.consumers.looks_again_in(), Some(LOOK_EVERY_NS));
+        parts.delivery().delete(number);
+        assert_eq!(parts.consumers.looks_again_in(), None);
+    }
+}

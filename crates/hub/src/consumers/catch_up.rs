@@ -1,0 +1,300 @@
+//! Consumers that read what lies behind: chunk by chunk, each as fast as it leaves.
+
+use stilling_journal::{Chunk, From, Gap, GapCause, ReadOrder};
+use stilling_wire::nats::{GAP_CAUSE, GAP_FIRST, GAP_LAST};
+
+use super::ConsumerDelivery;
+use super::consumer::State;
+use super::deliver::Sent;
+use super::table::Ticket;
+use crate::fan_out::Outlets;
+use crate::intake::Client;
+use crate::limits::FILTERS_COMPARED_PER_TURN;
+use crate::storage::Storage;
+use crate::stream::Durability;
+use crate::time::{SteadyNanos, UnixNanos};
+
+/// Records of one read.
+const RECORDS_PER_READ: u32 = 4096;
+
+/// How many messages of a consumer come behind one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Behind {
+    /// So many, the next one included.
+    Counted(u64),
+    /// At most those up to this sequence.
+    Sequences(u64),
+}
+
+impl Behind {
+    /// What comes behind the next message, which has this sequence.
+    fn pending(&mut self, sequence: u64) -> u64 {
+        match self {
+            Behind::Counted(count) => {
+                *count = count.saturating_sub(1);
+                *count
+            }
+            Behind::Sequences(last) => last.saturating_sub(sequence),
+        }
+    }
+}
+
+impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+    /// Has a consumer go on, if it can.
+    pub(crate) fn advance(&mut self, number: u32, now_ns: SteadyNanos) {
+        self.consumers.table.catch_up(number);
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        match consumer.state {
+            State::Asleep | State::Following => {}
+            State::Sending(..) => return self.send_chunk(number, now_ns),
+            State::Reading(_) | State::Ahead(_) => return,
+        }
+        let stream = consumer.wanted.stream;
+        let is_pulled = consumer.wanted.deliver.is_none();
+        let has_target = consumer.target().is_some_and(|target| is_pulled || self.router.is_heard(target));
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        if !has_target {
+            consumer.state = State::Asleep;
+            return;
+        }
+        consumer.active_ns = now_ns;
+        if !self.send_gaps(number) {
+            return self.doze(number);
+        }
+        let state = &self.streams[stream];
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        let order = match consumer.next {
+            Some(next) if next > state.visible => {
+                self.consumers.table.follow_on(number);
+                return self.end_pulls(number, now_ns);
+            }
+            Some(next) => From::Sequence(next.max(state.first)),
+            None => consumer.wanted.from,
+        };
+        let records_max = match &consumer.wanted.deliver {
+            Some(_) => RECORDS_PER_READ,
+            None => consumer.pulls().front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
+        };
+        let order = ReadOrder {
+            ticket: self.consumers.table.ticket(number),
+            stream: stream as u32,
+            from: order,
+            records_max: if self.consumers.table.get(number).is_some_and(|c| c.wanted.filters.is_empty()) {
+                records_max
+            } else {
+                RECORDS_PER_READ
+            },
+        };
+        let visible = state.visible;
+        let chunk = match state.config.durability {
+            Durability::Disk => {
+                if self.storage.read(order)
+                    && let Some(consumer) = self.consumers.table.get_mut(number)
+                {
+                    consumer.state = State::Reading(visible);
+                }
+                return;
+            }
+            Durability::Memory => state.read_memory(&order),
+            Durability::None => {
+                let mut chunk = Chunk::empty(&order);
+                chunk.next = state.next;
+                chunk
+            }
+        };
+        self.receive(number, chunk, now_ns);
+    }
+
+    /// Records have been read. Returns them if no consumer has asked for them.
+    pub(crate) fn take_chunk(&mut self, chunk: Chunk, now_ns: SteadyNanos) -> Option<Chunk> {
+        let health = &mut self.streams[chunk.stream as usize].health;
+        match &chunk.failure {
+            Some(failure) => health.read_failed(failure),
+            None => health.read_succeeded(),
+        }
+        let Some(number) = self.consumers.table.by_ticket(chunk.ticket) else { return Some(chunk) };
+        self.receive(number, chunk, now_ns);
+        None
+    }
+
+    /// Records have come for a consumer.
+    fn receive(&mut self, number: u32, chunk: Chunk, now_ns: SteadyNanos) {
+        let removed = self.count_removed(number, &chunk);
+        if let Some(removed) = removed {
+            self.report_gap(number, removed);
+        }
+        if let Some(consumer) = self.consumers.table.get_mut(number) {
+            let visible = match consumer.state {
+                State::Reading(visible) => visible,
+                // It was read from memory, just now.
+                _ => self.streams[consumer.wanted.stream].visible,
+            };
+            consumer.state = State::Sending(Box::new(chunk), 0, visible);
+        }
+        self.send_chunk(number, now_ns);
+    }
+
+    /// Counts what was removed before a consumer came to it. As nats-server has it, the consumer goes on with what comes
+    /// next, and whoever follows sees it by the sequences. Who begins with the oldest there is misses nothing.
+    ///
+    /// Returns what a consumer that had begun before has missed by it.
+    fn count_removed(&mut self, number: u32, chunk: &Chunk) -> Option<Gap> {
+        let consumer = self.consumers.table.get(number)?;
+        let stream = &mut self.streams[consumer.wanted.stream];
+        let next = consumer.next.filter(|&next| next > 1)?;
+        if stream.config.durability == Durability::None {
+            return None;
+        }
+        let first = chunk.get(0).map(|(sequence, ..)| sequence);
+        let begin = first.or(chunk.gap.map(|gap| gap.first)).unwrap_or(chunk.next);
+        stream.count_removed(begin.saturating_sub(next));
+        let has_begun = consumer.wanted.from != From::Sequence(next);
+        (has_begun && begin > next).then_some(Gap { first: next, last: begin - 1, cause: GapCause::Removed })
+    }
+
+    /// Reports missing sequences to the consumer's subscribers, before its next record.
+    fn report_gap(&mut self, number: u32, gap: Gap) {
+        if let Some(consumer) = self.consumers.table.get_mut(number) {
+            consumer.gaps.push_back(gap);
+            self.send_gaps(number);
+        }
+    }
+
+    /// Sends the reports of gaps, each with a heartbeat, unless the consumer's messages have nowhere to go now: then they wait
+    /// until they have. Pull requests without heartbeats get no report: their clients might take it for an error. Returns
+    /// whether none is left.
+    fn send_gaps(&mut self, number: u32) -> bool {
+        if self.consumers.table.get(number).is_none_or(|consumer| consumer.gaps.is_empty()) {
+            return true;
+        }
+        if self.has_no_target(number) {
+            return false;
+        }
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return true };
+        let target = consumer.target().map(<[u8]>::to_vec).unwrap_or_default();
+        let is_pushed = consumer.wanted.deliver.is_some();
+        let takes_reports =
+            is_pushed || consumer.pulls().front().is_some_and(|pull| pull.heartbeat_ns.is_some());
+        let (delivered, last) = (consumer.delivered, consumer.last);
+        let gaps = std::mem::take(&mut consumer.gaps);
+        if is_pushed && !self.router.is_heard(&target) {
+            if let Some(consumer) = self.consumers.table.get_mut(number) {
+                consumer.gaps = gaps;
+            }
+            return false;
+        }
+        for gap in gaps.into_iter().filter(|_| takes_reports) {
+            self.send_status(&target, b"", &gap_status(gap, delivered, last));
+        }
+        true
+    }
+
+    fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
+        self.send_gaps(number);
+        let mut last_client = self.consumers.table.take_sent(number);
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
+        let mut behind = self.count_behind(number, &chunk, from, visible);
+        for at in from..chunk.len() {
+            let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
+            let has_room = self.has_room();
+            let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+            if !has_room || self.consumers.compared >= FILTERS_COMPARED_PER_TURN {
+                consumer.state = State::Sending(chunk, at, visible);
+                self.consumers.table.note_sent(number, last_client);
+                return self.consumers.table.call(number, has_room);
+            }
+            self.consumers.compared += consumer.wanted.filters.len();
+            if consumer.wants(&record) {
+                if self.has_no_target(number) {
+                    // The pulls are satisfied, or the flow is to be answered first.
+                    self.sleep(number, sequence);
+                    return self.mark(number, last_client);
+                }
+                let (pending, time_ns) = (behind.pending(sequence), UnixNanos::from_nanos(time_ns));
+                match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
+                    Sent::To(client) => last_client = Some(client),
+                    // Nobody listens any more: what is left of the chunk is for who listens next.
+                    Sent::Unheard => {
+                        self.sleep(number, sequence);
+                        return self.mark(number, last_client);
+                    }
+                }
+            } else {
+                consumer.next = Some(sequence + 1);
+            }
+        }
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        if chunk.failure.is_none() {
+            // Where reading failed it may not be known, and least of all for who began at a time.
+            consumer.next = Some(chunk.next.max(consumer.next.unwrap_or(0)));
+        }
+        if chunk.is_end {
+            // What lies between the last record and what comes next belongs to nobody.
+            // Not what has become visible since: nobody has read that.
+            consumer.next = consumer.next.max(Some(visible + 1));
+        }
+        consumer.state = State::Asleep;
+        if let Some(gap) = chunk.gap {
+            self.streams[consumer.wanted.stream].pass_over(gap);
+            self.report_gap(number, gap);
+        }
+        if last_client.is_some() {
+            return self.mark(number, last_client);
+        }
+        if chunk.failure.is_some() {
+            // Asked for again when the next look comes.
+            return;
+        }
+        self.consumers.table.call(number, true);
+    }
+
+    /// How many messages come behind each of a chunk. With a filter it is counted where that costs little; else, and beyond
+    /// the chunk, every record counts, so it may be too many.
+    fn count_behind(&mut self, number: u32, chunk: &Chunk, from: usize, visible: u64) -> Behind {
+        let Some(consumer) = self.consumers.table.get(number) else { return Behind::Sequences(visible) };
+        let now_visible = self.streams[consumer.wanted.stream].visible;
+        let cost = consumer.wanted.filters.len() * (chunk.len() - from);
+        let budget = FILTERS_COMPARED_PER_TURN.saturating_sub(self.consumers.compared) / 2;
+        if consumer.wanted.filters.is_empty() || cost > budget {
+            return Behind::Sequences(now_visible);
+        }
+        self.consumers.compared += cost;
+        let records = (from..chunk.len()).filter_map(|at| chunk.get(at));
+        let wanted = records.filter(|(_, _, record)| consumer.wants(record)).count() as u64;
+        let end = if chunk.is_end { visible.max(chunk.next - 1) } else { chunk.next - 1 };
+        Behind::Counted(wanted + now_visible.saturating_sub(end))
+    }
+
+    /// Has whoever got the last message say when it has left.
+    fn mark(&mut self, number: u32, client: Option<Client>) {
+        let ticket = self.consumers.table.ticket(number);
+        if let Some(client) = client {
+            self.consumers.table.wait_for(number, client);
+            self.fan_out.mark(client, ticket);
+        }
+    }
+
+    /// What stood before a mark has left.
+    pub(crate) fn reached(&mut self, ticket: Ticket, now_ns: SteadyNanos) {
+        let Some(number) = self.consumers.table.by_ticket(ticket) else { return };
+        if self.consumers.table.has_left(number) {
+            self.advance(number, now_ns);
+        }
+    }
+}
+
+/// The status that tells of sequences which a consumer does not get. It is a heartbeat to clients that do not know the headers,
+/// with what they check in one.
+fn gap_status(Gap { first, last, cause }: Gap, delivered: u64, last_sequence: u64) -> Vec<u8> {
+    let cause = match cause {
+        GapCause::Removed => "removed",
+        GapCause::Damaged => "damaged",
+        GapCause::Torn => "torn",
+    };
+    format!(
+        "NATS/1.0 100 Idle Heartbeat\r\nNats-Last-Consumer: {delivered}\r\nNats-Last-Stream: {last_sequence}\r\n\
+         {GAP_FIRST}: {first}\r\n{GAP_LAST}: {last}\r\n{GAP_CAUSE}: {cause}\r\n\r\n"
+    )
+    .into_bytes()
+}

@@ -1,0 +1,202 @@
+//! Consumers that have caught up get each record as it becomes visible; and how a record is sent to any of them.
+
+use stilling_journal::{Kind, Record};
+use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
+
+use super::consumer::{Consumer, State, Wanted};
+use super::{ConsumerDelivery, flow_subject};
+use crate::fan_out::{Message, Outlets, Visible};
+use crate::intake::Client;
+use crate::storage::Storage;
+use crate::time::{SteadyNanos, UnixNanos};
+
+/// The header that tells the payload's size where a consumer gets headers alone.
+const MESSAGE_SIZE: &str = "Nats-Msg-Size";
+
+/// Bytes that a consumer with flow control may have ahead of its last answer.
+const FLOW_WINDOW: usize = 1024 * 1024;
+
+/// What became of a record that a consumer wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sent {
+    /// It was sent, to this connection among others.
+    To(Client),
+    /// Nobody listens where it was to go. It is still the next one.
+    Unheard,
+}
+
+impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+    /// A record has become visible, and goes to the consumers that follow its stream and want it.
+    pub(crate) fn follow(&mut self, visible: Visible, record: &Record<'_>) {
+        let Visible { stream, sequence, .. } = visible;
+        let table = &self.consumers.table;
+        if table.has_hole_before(stream, sequence) && table.has_following(stream) {
+            self.read_again_before(stream, sequence);
+        }
+        let mut found = std::mem::take(&mut self.consumers.found);
+        found.clear();
+        if record.kind == Kind::Ordinary && self.consumers.table.has_following(stream) {
+            self.consumers.table.find_following(stream, record.subject, &mut found);
+        }
+        self.offer(visible, record, &found);
+        self.consumers.found = found;
+    }
+
+    /// Offers a record to consumers that want it. Without room the rest of them waits.
+    pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
+        let Visible { stream, sequence, time_ns, now_ns } = visible;
+        let pending = self.streams[stream].visible.saturating_sub(sequence);
+        for (at, &number) in to.iter().enumerate() {
+            if self.fan_out.has_begun() {
+                return self.fan_out.keep_record(visible, record, &to[at..]);
+            }
+            self.consumers.offered += 1;
+            let Some(consumer) = self.consumers.table.get(number) else { continue };
+            if !matches!(consumer.state, State::Following) {
+                self.consumers.table.unlist(number);
+            } else if consumer.next.is_none_or(|next| next <= sequence)
+                && (self.has_no_target(number)
+                    || self.send_record(number, sequence, time_ns, record, (pending, now_ns))
+                        == Sent::Unheard)
+            {
+                self.sleep(number, sequence);
+            }
+        }
+        self.consumers.table.note_offered(stream, sequence);
+    }
+
+    /// Records before `sequence` became visible without being offered: the consumers that follow the stream read them.
+    pub(crate) fn read_again_before(&mut self, stream: usize, sequence: u64) {
+        for number in self.consumers.table.of_stream(stream) {
+            if self.consumers.table.next_of(number).is_some_and(|next| next < sequence)
+                && self.consumers.table.get(number).is_some_and(|c| matches!(c.state, State::Following))
+            {
+                self.consumers.table.catch_up(number);
+                if let Some(consumer) = self.consumers.table.get_mut(number) {
+                    consumer.state = State::Asleep;
+                }
+                self.consumers.table.call(number, true);
+            }
+        }
+    }
+
+    /// Has a consumer wait for a listener or a request.
+    pub(super) fn doze(&mut self, number: u32) {
+        if let Some(consumer) = self.consumers.table.get_mut(number) {
+            consumer.state = State::Asleep;
+        }
+    }
+
+    /// Has a consumer wait for somebody who wants the record `next`.
+    pub(super) fn sleep(&mut self, number: u32, next: u64) {
+        if let Some(consumer) = self.consumers.table.get_mut(number) {
+            (consumer.state, consumer.next) = (State::Asleep, Some(next));
+        }
+    }
+
+    /// Whether a consumer's next message has nowhere to go. Pulls whose senders listen no more are forgotten.
+    pub(super) fn has_no_target(&mut self, number: u32) -> bool {
+        loop {
+            let Some(consumer) = self.consumers.table.get(number) else { return true };
+            let Some(target) = consumer.target() else { return true };
+            if consumer.wanted.deliver.is_some() {
+                return false;
+            }
+            if self.router.is_heard(target) {
+                return false;
+            }
+            self.consumers.table.take_pull(number);
+        }
+    }
+
+    /// Sends a record to where the consumer's messages go, and moves the consumer on behind it if somebody listens there.
+    /// `pending` is what the message says of how many come behind it.
+    pub(super) fn send_record(
+        &mut self,
+        number: u32,
+        sequence: u64,
+        time_ns: UnixNanos,
+        record: &Record<'_>,
+        (pending, now_ns): (u64, SteadyNanos),
+    ) -> Sent {
+        let Some(consumer) = self.consumers.table.get(number) else { return Sent::Unheard };
+        let mut reply = Vec::with_capacity(128);
+        let ack = AckSubject {
+            stream: &self.streams[consumer.wanted.stream].config.name,
+            consumer: &consumer.wanted.name,
+            delivered: 1,
+            stream_sequence: sequence,
+            consumer_sequence: consumer.delivered + 1,
+            time_ns: time_ns.as_nanos(),
+            pending,
+        };
+        ack.encode(&mut reply);
+        // Journals of former versions have records with a status.
+        let mut stripped = std::mem::take(&mut self.consumers.stripped);
+        let (mut headers, mut payload) = (strip_status(record.headers, &mut stripped), record.payload);
+        let sized;
+        if consumer.wanted.headers_only {
+            sized = with_size(headers, payload.len());
+            (headers, payload) = (&sized, b"");
+        }
+        let size = headers.len() + payload.len();
+        let extra = record.subject.len() + reply.len();
+        self.end_pulls_too_small_for(number, size + extra);
+        let message = Message { subject: record.subject, reply: &reply, headers, payload };
+        let target = self.consumers.table.get(number).and_then(Consumer::target);
+        let heard = target.and_then(|target| self.fan_out.send_heard(self.router, target, &message));
+        if heard.is_some() {
+            self.was_sent(number, sequence, size + extra, now_ns);
+        }
+        self.consumers.stripped = stripped;
+        heard.map_or(Sent::Unheard, Sent::To)
+    }
+
+    /// Counts a record that a consumer's listeners got, and its bytes: subject, reply subject, headers and payload.
+    fn was_sent(&mut self, number: u32, sequence: u64, size: usize, now_ns: SteadyNanos) {
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        consumer.next = Some(sequence + 1);
+        consumer.delivered += 1;
+        consumer.last = sequence;
+        (consumer.spoke_ns, consumer.active_ns) = (now_ns, now_ns);
+        let mut is_satisfied = false;
+        if let Some(pull) = consumer.first_pull() {
+            pull.left = pull.left.saturating_sub(1);
+            pull.spoke_ns = now_ns;
+            let is_full = pull.bytes_left.as_mut().is_some_and(|left| {
+                *left = left.saturating_sub(size);
+                *left == 0
+            });
+            is_satisfied = pull.left == 0 || is_full;
+        }
+        if is_satisfied {
+            self.consumers.table.take_pull(number);
+        }
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        consumer.flow += size;
+        if consumer.wanted.has_flow_control && consumer.flow > FLOW_WINDOW / 2 {
+            (consumer.flow, consumer.stalled) = (0, true);
+            let Wanted { stream, name, deliver, .. } = &consumer.wanted;
+            let reply = flow_subject(&self.streams[*stream].config.name, name);
+            let target = deliver.clone().unwrap_or_default();
+            self.send_status(&target, &reply, FLOW_CONTROL);
+        }
+    }
+
+    /// The answer to a flow control request.
+    pub(crate) fn flow_answered(&mut self, stream: usize, name: &str, now_ns: SteadyNanos) {
+        let Some(number) = self.consumers.table.find(stream, name) else { return };
+        if let Some(consumer) = self.consumers.table.get_mut(number) {
+            (consumer.stalled, consumer.active_ns) = (false, now_ns);
+            self.advance(number, now_ns);
+        }
+    }
+}
+
+/// Headers that tell the size of a payload that is left out.
+fn with_size(headers: &[u8], size: usize) -> Vec<u8> {
+    let mut sized =
+        headers.strip_suffix(b"\r\n").filter(|lines| !lines.is_empty()).unwrap_or(b"NATS/1.0\r\n").to_vec();
+    sized.extend_from_slice(format!("{MESSAGE_SIZE}: {size}\r\n\r\n").as_bytes());
+    sized
+}

@@ -1,0 +1,80 @@
+//! Requests for messages of a consumer: how they come in, and how they end.
+
+use std::collections::VecDeque;
+
+use super::ConsumerDelivery;
+use crate::fan_out::Outlets;
+use crate::intake::Client;
+use crate::pull::{EndedPull, Pull, PullEnd};
+use crate::storage::Storage;
+use crate::time::SteadyNanos;
+
+impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+    /// Takes a request for messages, or ends it at once if there is no room for it.
+    pub(crate) fn pull(&mut self, number: u32, pull: Pull, now_ns: SteadyNanos) {
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        consumer.active_ns = now_ns;
+        match self.consumers.table.add_pull(number, pull) {
+            Ok(()) => self.advance(number, now_ns),
+            Err(pull) => self.tell_ended(VecDeque::from([EndedPull::new(pull, PullEnd::TooMany)])),
+        }
+    }
+
+    /// Removes a consumer, and ends the open requests for its messages.
+    pub(crate) fn delete(&mut self, number: u32) {
+        let Some(consumer) = self.consumers.table.remove(number) else { return };
+        let pulls = consumer.into_pulls().into_iter();
+        self.tell_ended(pulls.map(|pull| EndedPull::new(pull, PullEnd::Deleted)).collect());
+    }
+
+    /// Ends the requests that do not wait, when there is nothing more for them.
+    pub(super) fn end_pulls(&mut self, number: u32, now_ns: SteadyNanos) {
+        self.end_pulls_if(number, |pull| {
+            let is_late = pull.expires_ns.is_some_and(|at| at <= now_ns);
+            match (is_late, pull.no_wait) {
+                (true, _) => Some(PullEnd::Timeout),
+                (false, true) => Some(PullEnd::NoMessages),
+                (false, false) => None,
+            }
+        });
+    }
+
+    pub(super) fn end_pulls_if(&mut self, number: u32, why: impl Fn(&Pull) -> Option<PullEnd>) {
+        let consumer = self.consumers.table.get(number);
+        if !consumer.is_some_and(|consumer| consumer.pulls().iter().any(|pull| why(pull).is_some())) {
+            return;
+        }
+        let ended = self.consumers.table.take_pulls(number, why);
+        self.tell_ended(ended.into_iter().map(|(pull, why)| EndedPull::new(pull, why)).collect());
+    }
+
+    /// Ends the oldest requests as long as they have no room for a message of so many bytes.
+    pub(super) fn end_pulls_too_small_for(&mut self, number: u32, size: usize) {
+        let is_too_small = |pull: &Pull| pull.bytes_left.is_some_and(|left| left < size);
+        while self.consumers.table.get(number).is_some_and(|c| c.pulls().front().is_some_and(is_too_small)) {
+            let Some(pull) = self.consumers.table.take_pull(number) else { return };
+            self.tell_ended(VecDeque::from([EndedPull::new(pull, PullEnd::TooLarge)]));
+        }
+    }
+
+    /// Ends the requests of a client, since the server drains. Its clients then ask another server, or this one's successor.
+    pub(crate) fn end_pulls_of(&mut self, client: Client) {
+        let mut from = 0;
+        while let Some(number) = self.consumers.table.next_concerned(client, from) {
+            from = number + 1;
+            self.end_pulls_if(number, |pull| (pull.client == client).then_some(PullEnd::Shutdown));
+        }
+    }
+
+    /// Answers open requests with the reason why no message comes, one at a time: each may have many subscribers.
+    pub(super) fn tell_ended(&mut self, mut ended: VecDeque<EndedPull>) {
+        while !self.fan_out.has_begun()
+            && let Some(one) = ended.pop_front()
+        {
+            self.send_status(one.reply(), b"", &one.headers());
+        }
+        if !ended.is_empty() {
+            self.fan_out.keep_statuses(ended);
+        }
+    }
+}

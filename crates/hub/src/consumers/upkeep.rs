@@ -1,0 +1,101 @@
+//! What consumers do as time passes: go on, beat, and go when nobody listens.
+
+use std::sync::Arc;
+
+use stilling_wire::nats::IDLE_HEARTBEAT;
+
+use super::consumer::State;
+use super::{ConsumerDelivery, LOOK_EVERY_NS, flow_subject};
+use crate::fan_out::Outlets;
+use crate::limits::{CHUNKS_PER_TURN, CONSUMERS_LOOKED_AT};
+use crate::pull::PullEnd;
+use crate::storage::Storage;
+use crate::time::SteadyNanos;
+
+impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
+    /// Looks after consumers: those who can go on, and some of those whose time may have come.
+    pub(crate) fn look_after(&mut self, now_ns: SteadyNanos) {
+        for _ in 0..self.consumers.table.due().min(CHUNKS_PER_TURN) {
+            if !self.has_room() {
+                break;
+            }
+            let Some(number) = self.consumers.table.next_due() else { break };
+            self.advance(number, now_ns);
+        }
+        // Without room there is nothing to do until a shard gives deliveries back, which is told.
+        self.consumers.table.go_on = self.consumers.table.due() > 0 && self.has_room();
+        if now_ns < self.consumers.table.looked_ns.after(LOOK_EVERY_NS) {
+            return;
+        }
+        self.consumers.table.looked_ns = now_ns;
+        for _ in 0..self.consumers.table.places().min(CONSUMERS_LOOKED_AT) {
+            if !self.has_room() {
+                break;
+            }
+            let Some(number) = self.consumers.table.next_looked_at() else { continue };
+            let consumer = self.consumers.table.get(number);
+            if consumer.is_some_and(|consumer| matches!(consumer.state, State::Asleep)) {
+                self.advance(number, now_ns);
+            }
+            self.keep_time(number, now_ns);
+        }
+    }
+
+    fn keep_time(&mut self, number: u32, now_ns: SteadyNanos) {
+        // A client gets the whole threshold to ask again, however long its request was open.
+        if let Some(consumer) = self.consumers.table.get_mut(number).filter(|one| !one.pulls().is_empty()) {
+            consumer.active_ns = now_ns;
+        }
+        self.end_pulls_if(number, |pull| {
+            pull.expires_ns.is_some_and(|at| at <= now_ns).then_some(PullEnd::Timeout)
+        });
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        let is_idle = consumer.is_idle();
+        let is_unwanted = is_idle && now_ns > consumer.active_ns.after(consumer.inactive_ns());
+        let is_heard = consumer.wanted.deliver.clone().is_some_and(|deliver| self.router.is_heard(&deliver));
+        if is_unwanted && !is_heard {
+            self.consumers.table.remove(number);
+            return;
+        }
+        if is_idle && !is_heard {
+            // A record that it wants would still visit it.
+            self.consumers.table.catch_up(number);
+        }
+        let Some(consumer) = self.consumers.table.get_mut(number) else { return };
+        if is_heard {
+            consumer.active_ns = now_ns;
+        } else if is_idle {
+            consumer.state = State::Asleep;
+        }
+        let mut beats: Vec<(Arc<[u8]>, Vec<u8>)> = Vec::new();
+        if let (Some(every), Some(deliver)) = (consumer.wanted.heartbeat_ns, &consumer.wanted.deliver)
+            && now_ns >= consumer.spoke_ns.after(every)
+        {
+            consumer.spoke_ns = now_ns;
+            let mut headers = b"NATS/1.0 100 Idle Heartbeat\r\n".to_vec();
+            for (name, value) in
+                [("Nats-Last-Consumer", consumer.delivered), ("Nats-Last-Stream", consumer.last)]
+            {
+                headers.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
+            }
+            if consumer.stalled {
+                let stream = &self.streams[consumer.wanted.stream].config.name;
+                let subject = flow_subject(stream, &consumer.wanted.name);
+                headers.extend_from_slice(b"Nats-Consumer-Stalled: ");
+                headers.extend_from_slice(&subject);
+                headers.extend_from_slice(b"\r\n");
+            }
+            headers.extend_from_slice(b"\r\n");
+            beats.push((deliver.as_slice().into(), headers));
+        }
+        if let Some(pull) = consumer.first_pull()
+            && pull.heartbeat_ns.is_some_and(|every| now_ns >= pull.spoke_ns.after(every))
+        {
+            pull.spoke_ns = now_ns;
+            beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
+        }
+        for (to, headers) in beats {
+            self.send_status(&to, b"", &headers);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! What a shard had no room for in the middle of it, as it is kept until a piece comes back.
+
+use std::collections::VecDeque;
+
+use stilling_journal::{Kind, Record};
+
+use super::Message;
+use crate::intake::Client;
+use crate::pull::EndedPull;
+use crate::time::{SteadyNanos, UnixNanos};
+
+/// Something that could not be handed out to its end.
+#[derive(Debug)]
+pub(crate) enum Unsent {
+    /// A message for the rest of its subscriptions.
+    Message { number: u64, message: KeptMessage, to: Vec<u32> },
+    /// A record for the rest of the consumers that want it.
+    Record { visible: Visible, kind: Kind, record: KeptMessage, to: Vec<u32> },
+    /// Ends of requests for messages, which their clients are told.
+    Statuses(VecDeque<EndedPull>),
+    /// A mark behind what waits.
+    Mark { to: Client, mark: u64 },
+}
+
+/// Which record has become visible, when it came, and what time it was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Visible {
+    pub(crate) stream: usize,
+    pub(crate) sequence: u64,
+    pub(crate) time_ns: UnixNanos,
+    pub(crate) now_ns: SteadyNanos,
+}
+
+/// A message's parts, one behind the other.
+#[derive(Debug)]
+pub(crate) struct KeptMessage {
+    bytes: Vec<u8>,
+    /// Where its reply subject, its headers and its payload begin.
+    starts: [usize; 3],
+}
+
+impl Unsent {
+    pub(super) fn of_message(number: u64, message: &Message<'_>, to: &[u32]) -> Unsent {
+        Unsent::Message { number, message: KeptMessage::new(message), to: to.to_vec() }
+    }
+
+    pub(super) fn of_record(visible: Visible, record: &Record<'_>, to: &[u32]) -> Unsent {
+        let &Record { kind, subject, headers, payload } = record;
+        let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload });
+        Unsent::Record { visible, kind, record, to: to.to_vec() }
+    }
+}
+
+impl KeptMessage {
+    fn new(message: &Message<'_>) -> KeptMessage {
+        let Message { subject, reply, headers, payload } = *message;
+        let (headers_at, payload_at) =
+            (subject.len() + reply.len(), subject.len() + reply.len() + headers.len());
+        KeptMessage {
+            bytes: [subject, reply, headers, payload].concat(),
+            starts: [subject.len(), headers_at, payload_at],
+        }
+    }
+
+    pub(crate) fn message(&self) -> Message<'_> {
+        let [reply_at, headers_at, payload_at] = self.starts;
+        Message {
+            subject: &self.bytes[..reply_at],
+            reply: &self.bytes[reply_at..headers_at],
+            headers: &self.bytes[headers_at..payload_at],
+            payload: &self.bytes[payload_at..],
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Marker records: how what was lost gets into the stream that it would have been in.
+
+use stilling_journal::{Kind, Record};
+
+use super::{Hub, Now, Outlets};
+use crate::fan_out::Visible;
+use crate::intake::Lost;
+use crate::storage::Storage;
+use crate::stream::Durability;
+use crate::stream_writer::ApplyError;
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Counts what was lost, and has the stream of its subject marked.
+    pub(super) fn lose(&mut self, lost: &Lost<'_>, now: Now) {
+        let &Lost { door, subject, loss, count, .. } = lost;
+        self.losses.count(door, loss, count);
+        if subject.is_empty() {
+            return;
+        }
+        if let Some(number) = self.router.stream_of(subject) {
+            self.losses.add_to_marker(number, lost);
+            self.write_marker(number, now);
+        }
+    }
+
+    /// Writes the markers whose time has come.
+    pub(super) fn mark_losses(&mut self, now: Now) {
+        for number in 0..self.streams.len() {
+            if self.losses.has_unmarked(number) {
+                self.write_marker(number, now);
+            }
+        }
+    }
+
+    fn write_marker(&mut self, number: usize, now: Now) {
+        let Some(marker) = self.losses.take_due_marker(number, now.steady_ns) else { return };
+        let stream = &mut self.streams[number];
+        if stream.frozen.is_some() || stream.config.durability == Durability::None {
+            // Nobody reads it again; the ledger has the count.
+            return;
+        }
+        let text = marker.payload();
+        let record =
+            Record { kind: Kind::Loss, subject: marker.subject(), headers: b"", payload: text.as_bytes() };
+        let is_on_disk = stream.config.durability == Durability::Disk;
+        match stream.apply(&record, None, &mut self.storage, now) {
+            // A little later.
+            Err(ApplyError::NoBatch) => self.losses.put_marker_back(number, marker),
+            // It is short, so it always fits; the count stands in the ledger all the same.
+            Err(ApplyError::TooLarge) => {}
+            Ok(sequence) => {
+                self.losses.note_marked(number, now.steady_ns);
+                if !is_on_disk {
+                    let visible =
+                        Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
+                    self.delivery().follow(visible, &record);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! What the disk has written goes out: records to subscriptions and consumers, then acknowledgements.
+//!
+//! ```text
+//!   answers ─▶ releases of each stream, in order ─▶ a batch of each stream in turn ─▶ deliveries
+//!                                                    └─ no room: the other streams come on first
+//! ```
+//!
+//! A release that finds no room waits, with those of its stream behind it. What is asked of the hub meanwhile goes on: only
+//! answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records wait
+//! for room in all shards, since any may have subscriptions; an acknowledgement waits for that of its own.
+
+use stilling_journal::{Answer, Batch, Kind, Record};
+use stilling_ring::planted;
+use stilling_wire::nats::strip_status;
+
+use super::{Hub, Message, Outlets};
+use crate::deliveries::{Refusal, Verdict};
+use crate::fan_out::Visible;
+use crate::intake::{Door, Traits};
+use crate::ledger::Loss;
+use crate::storage::Storage;
+use crate::stream_writer::{AckTarget, PendingAck, Release};
+use crate::time::{SteadyNanos, UnixNanos};
+
+impl<S: Storage, O: Outlets> Hub<S, O> {
+    /// Takes what the journal answers, and lets go what it has written.
+    pub(super) fn release_written(&mut self, now_ns: SteadyNanos) {
+        loop {
+            self.release_all(now_ns);
+            let Some((answer, batch)) = self.storage.next_answer() else { return };
+            self.streams.stalls().of(self.storage.writer(answer.stream())).end();
+            self.take_answer(answer, batch, now_ns);
+        }
+    }
+
+    /// Notes what has become of a stream, or of its oldest batch under way.
+    fn take_answer(&mut self, answer: Answer, batch: Option<Batch>, now_ns: SteadyNanos) {
+        let number = answer.stream() as usize;
+        let stream = &mut self.streams[number];
+        let (watermark, is_frozen) = match answer {
+            Answer::Durable { watermark, .. } => {
+                // The next batch under way has been with the journal since now at the latest.
+                stream.end_stall();
+                (watermark, false)
+            }
+            Answer::Frozen { frozen, is_batch_lost: false, .. } if batch.is_none() => {
+                return stream.freeze(frozen);
+            }
+            Answer::Frozen { watermark, frozen, .. } => {
+                stream.freeze(frozen);
+                (watermark, true)
+            }
+            Answer::Waiting { reason, kind, .. } => return stream.wait(&reason, kind, now_ns),
+            Answer::WriteFailed { reason, .. } => return stream.health.write_failed(&reason),
+            Answer::Resumed { .. } => return stream.resume(now_ns),
+            Answer::Retained { first, removed, .. } => {
+                return stream.retained(first, removed.as_ref().err());
+            }
+        };
+        // A batch that does not come back has gone with the journal.
+        let is_lost = batch.as_ref().map_or(is_frozen, |batch| batch.next() - 1 > watermark);
+        let release = stream.answered(batch, watermark);
+        if is_lost {
+            for door in Door::ALL {
+                self.losses.count(door, Loss::Frozen, release.acks.records(door));
+            }
+        }
+        self.streams.queue_release(number, release);
+    }
+
+    /// Goes on with releases, a batch of each stream in turn, until none is left or all that are left find no room.
+    fn release_all(&mut self, now_ns: SteadyNanos) {
+        let mut without_room = 0;
+        while without_room < self.streams.releasing().len()
+            && let Some((number, mut release)) = self.streams.next_release()
+        {
+            let is_done =
+                self.send_records(number, &mut release, now_ns) && self.give_acks(number, &mut release);
+            if is_done {
+                without_room = 0;
+                if let Some(batch) = self.streams.end_release(number, release) {
+                    self.storage.give_back(number as u32, batch);
+                }
+            } else {
+                without_room += 1;
+                self.streams.put_release_back(number, release);
+            }
+        }
+    }
+
+    /// Sends the records of a release to subscriptions and consumers. Returns whether there was room for all.
+    fn send_records(&mut self, number: usize, release: &mut Release, now_ns: SteadyNanos) -> bool {
+        let last = release.last();
+        let Release { batch, acks, next_record, next_sender, .. } = release;
+        let Some(batch) = batch else { return true };
+        let is_wanted = self.router.listeners(number) > 0 || self.consumers.table.has_following(number);
+        if is_wanted && *next_record <= last {
+            let mut found = std::mem::take(&mut self.scratch.found);
+            let mut stripped = std::mem::take(&mut self.scratch.stripped);
+            for (sequence, record) in batch.records() {
+                if sequence < *next_record {
+                    continue;
+                }
+                if sequence > last || !self.has_room() {
+                    break;
+                }
+                if record.kind == Kind::Ordinary {
+                    self.router.find(record.subject, &mut found);
+                    let sender = acks.of_record(sequence, next_sender);
+                    let reply = match sender.map(|sender| sender.to) {
+                        Some(AckTarget::Reply(start, size)) => acks.reply(start, size),
+                        _ => b"",
+                    };
+                    let from = sender.map(|PendingAck { client, no_echo, .. }| {
+                        (client, Traits { no_echo, ..Traits::default() })
+                    });
+                    let Record { subject, headers, payload, .. } = record;
+                    let headers = strip_status(headers, &mut stripped);
+                    self.send(&found, from, &Message { subject, reply, headers, payload });
+                }
+                // Consumers pass over what is not for them.
+                let time_ns = UnixNanos::from_nanos(batch.time_ns());
+                let visible = Visible { stream: number, sequence, time_ns, now_ns };
+                self.delivery().follow(visible, &record);
+                *next_record = sequence + 1;
+            }
+            (self.scratch.found, self.scratch.stripped) = (found, stripped);
+            if *next_record <= last {
+                return false;
+            }
+        }
+        self.consumers.table.note_offered(number, last);
+        true
+    }
+
+    /// Gives the acknowledgements of a release. Returns whether there was room for all.
+    fn give_acks(&mut self, number: usize, release: &mut Release) -> bool {
+        let stream = number as u32;
+        while let Some(ack) = release.acks.get(release.next_ack) {
+            let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
+            if !self.delivery().finish_begun() || !self.fan_out.has_room_in(client.shard as usize) {
+                return false;
+            }
+            release.next_ack += 1;
+            let verdict = if sequence <= release.watermark {
+                Verdict::Stored { stream, sequence, duplicate: is_duplicate }
+            } else {
+                Verdict::Refused(Refusal::Frozen { stream })
+            };
+            match to {
+                AckTarget::Close => self.note_answered(client),
+                AckTarget::Ticket(ticket) => self.answer(client, Some(ticket), b"", verdict),
+                AckTarget::Reply(start, size) => {
+                    let reply = release.acks.reply(start, size);
+                    self.answer(client, None, reply, verdict);
+                    if planted!("double acknowledgement") && sequence.is_multiple_of(8) {
+                        self.answer(client, None, reply, verdict);
+                    }
+                }
+            }
+        }
+        true
+    }
+}

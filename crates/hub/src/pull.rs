@@ -1,0 +1,104 @@
+//! Requests for messages of a consumer, and the statuses that end them.
+//!
+//! Each of these statuses carries what was asked for and not delivered, by which clients count what they have to ask for next.
+
+use crate::intake::Client;
+use crate::time::SteadyNanos;
+
+/// An open request for messages.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    pub(crate) client: Client,
+    pub(crate) reply: Vec<u8>,
+    pub(crate) left: u32,
+    pub(crate) bytes_left: Option<usize>,
+    pub(crate) no_wait: bool,
+    pub(crate) expires_ns: Option<SteadyNanos>,
+    pub(crate) heartbeat_ns: Option<u64>,
+    pub(crate) spoke_ns: SteadyNanos,
+}
+
+/// Why a request ends before all that it asked for was delivered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PullEnd {
+    /// It does not wait, and there is nothing more.
+    NoMessages,
+    /// Its time has passed.
+    Timeout,
+    /// The next message has more bytes than are left of it.
+    TooLarge,
+    /// Its consumer is gone.
+    Deleted,
+    /// There is no room for one more request.
+    TooMany,
+    /// The server drains.
+    Shutdown,
+}
+
+impl PullEnd {
+    const fn status(self) -> &'static str {
+        match self {
+            PullEnd::NoMessages => "404 No Messages",
+            PullEnd::Timeout => "408 Request Timeout",
+            PullEnd::TooLarge => "409 Message Size Exceeds MaxBytes",
+            PullEnd::Deleted => "409 Consumer Deleted",
+            PullEnd::TooMany => "409 Exceeded MaxWaiting",
+            PullEnd::Shutdown => "409 Server Shutdown",
+        }
+    }
+}
+
+/// A request that is over: where its answer goes, and what that says.
+#[derive(Debug)]
+pub(crate) struct EndedPull {
+    reply: Vec<u8>,
+    why: PullEnd,
+    /// Messages and bytes that were asked for and not delivered.
+    messages: u32,
+    bytes: usize,
+}
+
+impl EndedPull {
+    pub(crate) fn new(pull: Pull, why: PullEnd) -> EndedPull {
+        EndedPull { reply: pull.reply, why, messages: pull.left, bytes: pull.bytes_left.unwrap_or(0) }
+    }
+
+    /// The subject of its answer.
+    pub(crate) fn reply(&self) -> &[u8] {
+        &self.reply
+    }
+
+    /// The status that its client is told.
+    pub(crate) fn headers(&self) -> Vec<u8> {
+        let EndedPull { why, messages, bytes, .. } = self;
+        let status = why.status();
+        format!(
+            "NATS/1.0 {status}\r\nNats-Pending-Messages: {messages}\r\nNats-Pending-Bytes: {bytes}\r\n\r\n"
+        )
+        .into_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_says_what_is_left_of_the_request() {
+        let pull = Pull {
+            client: Client { shard: 0, token: 1 },
+            reply: b"inbox.1".to_vec(),
+            left: 3,
+            bytes_left: Some(77),
+            no_wait: true,
+            expires_ns: None,
+            heartbeat_ns: None,
+            spoke_ns: SteadyNanos::START,
+        };
+        let ended = EndedPull::new(pull, PullEnd::NoMessages);
+        assert_eq!(ended.reply(), b"inbox.1");
+        let expected =
+            "NATS/1.0 404 No Messages\r\nNats-Pending-Messages: 3\r\nNats-Pending-Bytes: 77\r\n\r\n";
+        assert_eq!(ended.headers(), expected.as_bytes());
+    }
+}

@@ -1,0 +1,97 @@
+//! What takes the reply subjects of a client, for subjects that differ in their last token alone.
+//!
+//! A publisher has its acknowledgements sent to `_INBOX.<its own>.<number>`, and what takes one of these subjects takes all of
+//! them as long as no filter names the last token. So the tree of filters is asked once for many acknowledgements. A change of
+//! any filter makes all entries void.
+
+use crate::intake::Client;
+
+/// Clients of which something may be remembered at the same time; others take their places.
+const SLOTS: usize = 64;
+
+/// Bytes of a subject without its last token. Nothing is remembered of longer ones.
+const PREFIX_SIZE: usize = 64;
+
+/// Subscriptions that take a subject. Where there are more nothing is remembered.
+const FOUND: usize = 2;
+
+/// What was found for one client each.
+#[derive(Debug)]
+pub(crate) struct ReplyCache {
+    slots: Box<[Slot; SLOTS]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    /// That of the filters by which it was found.
+    version: u64,
+    prefix: [u8; PREFIX_SIZE],
+    prefix_size: usize,
+    found: [u32; FOUND],
+    count: usize,
+}
+
+impl ReplyCache {
+    pub(crate) fn new() -> ReplyCache {
+        let empty =
+            Slot { version: 0, prefix: [0; PREFIX_SIZE], prefix_size: 0, found: [0; FOUND], count: 0 };
+        ReplyCache { slots: Box::new([empty; SLOTS]) }
+    }
+
+    /// What takes the subjects that begin with these tokens and have one more.
+    #[inline]
+    pub(crate) fn get(&self, client: Client, prefix: &[u8], version: u64) -> Option<&[u32]> {
+        let slot = &self.slots[slot_of(client)];
+        let is_known = slot.version == version && slot.prefix[..slot.prefix_size] == *prefix;
+        is_known.then_some(&slot.found[..slot.count])
+    }
+
+    /// Remembers it, if it is short. No version is 0.
+    pub(crate) fn put(&mut self, client: Client, prefix: &[u8], version: u64, found: &[u32]) {
+        if prefix.len() > PREFIX_SIZE || found.len() > FOUND {
+            return;
+        }
+        let slot = &mut self.slots[slot_of(client)];
+        slot.version = version;
+        (slot.prefix_size, slot.count) = (prefix.len(), found.len());
+        slot.prefix[..prefix.len()].copy_from_slice(prefix);
+        slot.found[..found.len()].copy_from_slice(found);
+    }
+}
+
+fn slot_of(Client { shard, token }: Client) -> usize {
+    // A token has a number that counts from 0 in one half and a generation in the other.
+    let mixed = token ^ (token >> 32);
+    mixed.wrapping_add(u64::from(shard) * 29) as usize % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Client = Client { shard: 0, token: 1 };
+
+    #[test]
+    fn what_was_found_is_known_until_a_filter_changes() {
+        let mut cache = ReplyCache::new();
+        assert_eq!(cache.get(ALICE, b"", 1), None);
+        cache.put(ALICE, b"inbox.1", 1, &[7]);
+        assert_eq!(cache.get(ALICE, b"inbox.1", 1), Some(&[7][..]));
+        assert_eq!((cache.get(ALICE, b"inbox.2", 1), cache.get(ALICE, b"inbox", 1)), (None, None));
+        assert_eq!(cache.get(ALICE, b"inbox.1", 2), None);
+        assert_eq!(cache.get(Client { token: 2, ..ALICE }, b"inbox.1", 1), None);
+        cache.put(ALICE, b"inbox.2", 2, &[]);
+        assert_eq!(cache.get(ALICE, b"inbox.2", 2), Some(&[][..]), "that nothing takes it is known, too");
+    }
+
+    #[test]
+    fn what_is_too_long_is_not_remembered() {
+        let mut cache = ReplyCache::new();
+        let long = [b'x'; PREFIX_SIZE + 1];
+        cache.put(ALICE, &long, 1, &[7]);
+        cache.put(ALICE, b"inbox", 1, &[7; FOUND + 1]);
+        assert_eq!((cache.get(ALICE, &long, 1), cache.get(ALICE, b"inbox", 1)), (None, None));
+        cache.put(ALICE, &long[1..], 1, &[7; FOUND]);
+        assert_eq!(cache.get(ALICE, &long[1..], 1), Some(&[7; FOUND][..]));
+    }
+}

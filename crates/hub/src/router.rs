@@ -1,0 +1,472 @@
+//! Where messages go: the stream that takes a subject, the subscriptions that are sent it, and whose turn it is in a queue.
+//!
+//! ```text
+//!   subject ─▶ find ─▶ stream, subscriptions ─▶ choose ─▶ recipients: all without a queue, one of each queue
+//! ```
+//!
+//! The subscriptions of clients that have left are removed some at a time, so that no turn of the hub is long because of them.
+//! Messages and new subscriptions pay for removals beyond that in proportion to their own work:
+//!
+//! ```text
+//!   leave ─▶ at once:    no subscription of the client counts
+//!            each turn:  LEFT_SUBSCRIPTIONS_PER_TURN subscriptions that messages would have matched, and one more
+//!                        for each LEFT_MATCHES_PER_STEP such matches
+//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
+//!            each new subscription: one
+//! ```
+
+use crate::intake::{Client, Traits};
+use crate::interest::Interest;
+use crate::key::HashKey;
+use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
+use crate::reply_cache::ReplyCache;
+use crate::subscriptions::{
+    ConcernedStreams, Removed, STREAMS, Subscription, Subscriptions, TooMany, checked, overlap,
+};
+use crate::time::SteadyNanos;
+
+/// Streams that are compared with a filter in the time in which a subscription is removed.
+const STREAMS_PER_SUBSCRIPTION: usize = 16;
+
+/// Subjects, filters and subscriptions.
+#[derive(Debug)]
+pub(crate) struct Router {
+    interest: Interest,
+    replies: ReplyCache,
+    subscriptions: Subscriptions,
+    /// By the streams' numbers.
+    streams: Vec<StreamSubjects>,
+    /// Queues and their members among the subscriptions that a message goes to; memory that is used again.
+    members: Vec<(u32, u32)>,
+    /// What takes a subject that is only asked about; memory that is used again.
+    found: Vec<u32>,
+    /// Subscriptions of clients that have left which the present message would have matched, and how many steps for such
+    /// this turn may still do.
+    left_matches: Vec<u32>,
+    left_match_steps: usize,
+    /// When the next ones of them are removed.
+    remove_at_ns: SteadyNanos,
+    work: RouterWork,
+}
+
+/// Steps that were done for clients that have left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RouterWork {
+    /// Subscriptions that were removed.
+    pub(crate) removed: u64,
+    /// Matches of messages with such subscriptions.
+    pub(crate) left_matches: u64,
+}
+
+#[derive(Debug)]
+struct StreamSubjects {
+    filters: Vec<String>,
+    /// Subscriptions whose filters may take a subject of the stream.
+    listeners: u32,
+}
+
+impl StreamSubjects {
+    fn overlap(&self, filter: &[u8]) -> bool {
+        self.filters.iter().any(|own| overlap(own.as_bytes(), filter))
+    }
+}
+
+impl Router {
+    /// A router without subscriptions, for streams with these filters, in the order of their numbers.
+    pub(crate) fn new(
+        key: HashKey,
+        subscriptions_per_client_max: usize,
+        streams: impl Iterator<Item = Vec<String>>,
+    ) -> Router {
+        let streams: Vec<_> = streams.map(|filters| StreamSubjects { filters, listeners: 0 }).collect();
+        let mut interest = Interest::new(key);
+        for (number, stream) in (STREAMS..).zip(&streams) {
+            for filter in stream.filters.iter().filter_map(|filter| checked(filter.as_bytes())) {
+                interest.insert(filter, number);
+            }
+        }
+        Router {
+            interest,
+            replies: ReplyCache::new(),
+            subscriptions: Subscriptions::new(key, subscriptions_per_client_max),
+            streams,
+            members: Vec::new(),
+            found: Vec::new(),
+            left_matches: Vec::new(),
+            left_match_steps: LEFT_SUBSCRIPTIONS_PER_TURN,
+            remove_at_ns: SteadyNanos::START,
+            work: RouterWork::default(),
+        }
+    }
+
+    /// Subscriptions of clients that are there.
+    pub(crate) fn subscriptions(&self) -> usize {
+        self.subscriptions.len()
+    }
+
+    /// What was done for clients that have left.
+    pub(crate) fn work(&self) -> RouterWork {
+        self.work
+    }
+
+    /// Subscriptions whose filters may take a subject of a stream.
+    pub(crate) fn listeners(&self, stream: usize) -> u32 {
+        self.streams[stream].listeners
+    }
+
+    /// Finds what takes a subject, to be [chosen](Self::choose) from.
+    #[inline]
+    pub(crate) fn find(&self, subject: &[u8], into: &mut Vec<u32>) {
+        into.clear();
+        self.interest.find(subject, into);
+    }
+
+    /// The same without the stream that takes the subject, which is returned.
+    #[inline]
+    pub(crate) fn route(&self, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
+        self.find(subject, into);
+        let at = into.iter().position(|&id| id >= STREAMS)?;
+        Some((into.swap_remove(at) - STREAMS) as usize)
+    }
+
+    /// [Finds](Self::find) what takes a reply subject that a client has given. Of those that differ in their last token alone
+    /// few are looked up in the tree of filters.
+    #[inline]
+    pub(crate) fn find_reply(&mut self, client: Client, reply: &[u8], into: &mut Vec<u32>) {
+        let version = self.interest.version();
+        let Some(dot) = reply.iter().rposition(|&byte| byte == b'.') else { return self.find(reply, into) };
+        let prefix = &reply[..dot];
+        into.clear();
+        if let Some(found) = self.replies.get(client, prefix, version) {
+            into.extend_from_slice(found);
+        } else if self.interest.find_for_all(reply, into) {
+            self.replies.put(client, prefix, version, into);
+        }
+    }
+
+    /// The stream that takes a subject.
+    pub(crate) fn stream_of(&mut self, subject: &[u8]) -> Option<usize> {
+        let mut found = std::mem::take(&mut self.found);
+        let stream = self.route(subject, &mut found);
+        self.found = found;
+        stream
+    }
+
+    /// Whether somebody is subscribed to a subject.
+    pub(crate) fn is_heard(&mut self, subject: &[u8]) -> bool {
+        let mut found = std::mem::take(&mut self.found);
+        self.find(subject, &mut found);
+        let is_heard = self.first_client(&found).is_some();
+        self.found = found;
+        is_heard
+    }
+
+    /// A client with one of the subscriptions `found`.
+    pub(crate) fn first_client(&self, found: &[u32]) -> Option<Client> {
+        found.iter().find_map(|&id| self.subscriptions.get(id)).map(|subscription| subscription.client)
+    }
+
+    /// A subscription, unless it is gone.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Subscription> {
+        self.subscriptions.get_mut(id)
+    }
+
+    /// Appends to `to` those of the subscriptions `found` that a message goes to: all without a queue, one of each queue, none
+    /// of the client `silent`.
+    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<Client>, to: &mut Vec<u32>) {
+        let mut members = std::mem::take(&mut self.members);
+        members.clear();
+        for &id in found.iter().filter(|&&id| id < STREAMS) {
+            let Some(subscription) = self.subscriptions.get(id) else {
+                self.note_left_match(id);
+                continue;
+            };
+            if silent == Some(subscription.client) {
+                continue;
+            }
+            match subscription.queue {
+                Some(queue) => members.push((queue, id)),
+                None => to.push(id),
+            }
+        }
+        if !members.is_empty() {
+            members.sort_unstable();
+            for queue in members.chunk_by(|one, other| one.0 == other.0) {
+                let chosen = self.subscriptions.choose(queue[0].0, queue.len());
+                to.push(queue[chosen].1);
+            }
+        }
+        self.members = members;
+        self.remove_left_matches();
+    }
+
+    /// Adds a subscription, unless its client uses the sid already.
+    ///
+    /// # Errors
+    /// There is no room for one more.
+    pub(crate) fn subscribe(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        (filter, queue, sid): (&[u8], &[u8], &[u8]),
+    ) -> Result<(), TooMany> {
+        self.make_room(filter);
+        if let Some(id) = self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid))? {
+            self.add_listener(id, filter);
+        }
+        Ok(())
+    }
+
+    /// Ends a subscription, at once or after so many messages.
+    pub(crate) fn unsubscribe(&mut self, client: Client, sid: &[u8], after: Option<u32>) {
+        let Some(id) = self.subscriptions.find(client, sid) else { return };
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
+        match after {
+            Some(after) if subscription.delivered < u64::from(after) => subscription.ends_after = Some(after),
+            _ => self.forget(id),
+        }
+    }
+
+    /// Removes a subscription.
+    pub(crate) fn forget(&mut self, id: u32) {
+        if let Some(removed) = self.subscriptions.remove(&mut self.interest, id) {
+            self.remove_listener(&removed);
+        }
+    }
+
+    /// A client has left: its subscriptions do not count any more.
+    pub(crate) fn leave(&mut self, client: Client) {
+        self.subscriptions.leave(client);
+    }
+
+    /// Whether subscriptions of clients that have left are to be removed.
+    pub(crate) fn has_left(&self) -> bool {
+        self.subscriptions.has_left()
+    }
+
+    /// Begins a turn: removes some of these subscriptions if their time has come, and allows messages to remove as many.
+    pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
+        self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
+        if self.has_left() && now_ns >= self.remove_at_ns {
+            self.remove_at_ns = now_ns.after(LEFT_SUBSCRIPTIONS_EVERY_NS);
+            self.remove_left(LEFT_SUBSCRIPTIONS_PER_TURN);
+        }
+    }
+
+    /// Removes subscriptions of clients that have left until so many steps are done; the last removal may exceed them.
+    fn remove_left(&mut self, steps: usize) {
+        let mut rest = steps;
+        while rest > 0 && self.has_left() {
+            rest = rest.saturating_sub(self.examine_left());
+        }
+    }
+
+    /// Looks at the next subscription of a client that has left and removes it, unless it was removed already. Returns how
+    /// many steps that took.
+    fn examine_left(&mut self) -> usize {
+        match self.subscriptions.examine_left(&mut self.interest) {
+            Some(removed) => {
+                self.work.removed += 1;
+                self.remove_listener(&removed)
+            }
+            None => 1,
+        }
+    }
+
+    /// Prepares for a new subscription: removes one of a client that has left, so that subscriptions cannot be made and left
+    /// faster than they are removed, and as many more as have to make room for this one.
+    fn make_room(&mut self, filter: &[u8]) {
+        self.examine_left();
+        while self.subscriptions.waits_for_left(filter) {
+            self.examine_left();
+        }
+    }
+
+    /// Notes that the present message would have matched a subscription of a client that has left. It is removed behind the
+    /// message if the turn has steps for such; each [`LEFT_MATCHES_PER_STEP`] of them add a step, so that the time of these
+    /// matches is bounded for each subscription, however many messages a turn has.
+    fn note_left_match(&mut self, id: u32) {
+        self.work.left_matches += 1;
+        if self.work.left_matches.is_multiple_of(LEFT_MATCHES_PER_STEP) {
+            self.left_match_steps += 1;
+        }
+        if self.left_matches.len() < self.left_match_steps {
+            self.left_matches.push(id);
+        }
+    }
+
+    /// Removes the subscriptions of clients that have left which a message would have matched, so that the next message to its
+    /// subject does not find them.
+    fn remove_left_matches(&mut self) {
+        while let Some(id) = self.left_matches.pop() {
+            if self.left_match_steps > 0
+                && let Some(removed) = self.subscriptions.remove_if_left(&mut self.interest, id)
+            {
+                self.work.removed += 1;
+                let steps = self.remove_listener(&removed);
+                self.left_match_steps = self.left_match_steps.saturating_sub(steps);
+            }
+        }
+    }
+
+    /// A filter has come that streams may have subjects for.
+    fn add_listener(&mut self, id: u32, filter: &[u8]) {
+        let mut concerned = ConcernedStreams::None;
+        for (number, stream) in (0..).zip(&mut self.streams) {
+            if stream.overlap(filter) {
+                stream.listeners += 1;
+                concerned = match concerned {
+                    ConcernedStreams::None => ConcernedStreams::One(number),
+                    ConcernedStreams::One(_) | ConcernedStreams::Many => ConcernedStreams::Many,
+                };
+            }
+        }
+        if let Some(subscription) = self.subscriptions.get_mut(id) {
+            subscription.streams = concerned;
+        }
+    }
+
+    /// It has gone. Returns what that cost, in subscriptions.
+    fn remove_listener(&mut self, removed: &Removed) -> usize {
+        match removed.streams {
+            ConcernedStreams::None => 1,
+            ConcernedStreams::One(number) => {
+                self.streams[number as usize].listeners -= 1;
+                1
+            }
+            ConcernedStreams::Many => {
+                for stream in self.streams.iter_mut().filter(|stream| stream.overlap(&removed.filter)) {
+                    stream.listeners -= 1;
+                }
+                1 + self.streams.len() / STREAMS_PER_SUBSCRIPTION
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALICE: Client = Client { shard: 0, token: 1 };
+    const BOB: Client = Client { shard: 1, token: 2 };
+
+    fn at(nanos: u64) -> SteadyNanos {
+        SteadyNanos::from_nanos(nanos)
+    }
+
+    /// A router for a stream of `a.>` and one of `b.>`.
+    fn router() -> Router {
+        let streams = ["a.>", "b.>"].map(|filter| vec![filter.to_owned()]);
+        Router::new(HashKey(1, 2), 1000, streams.into_iter())
+    }
+
+    fn subscribe(router: &mut Router, client: Client, filter: &str, queue: &str, sid: &str) {
+        let what = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
+        assert_eq!(router.subscribe(client, Traits::default(), what), Ok(()));
+    }
+
+    /// The clients that a message goes to.
+    fn recipients(router: &mut Router, subject: &str, silent: Option<Client>) -> Vec<Client> {
+        let (mut found, mut to) = (Vec::new(), Vec::new());
+        router.find(subject.as_bytes(), &mut found);
+        router.choose(&found, silent, &mut to);
+        to.into_iter().filter_map(|id| router.get_mut(id).map(|one| one.recipient().client)).collect()
+    }
+
+    #[test]
+    fn a_subject_has_its_stream_and_its_subscriptions() {
+        let mut router = router();
+        subscribe(&mut router, ALICE, "a.*", "", "1");
+        let mut found = vec![7];
+        assert_eq!((router.route(b"a.x", &mut found), found.len()), (Some(0), 1));
+        assert_eq!((router.route(b"c", &mut found), found.len()), (None, 0));
+        assert_eq!((router.stream_of(b"b.x"), router.stream_of(b"b")), (Some(1), None));
+        assert!(router.is_heard(b"a.x") && !router.is_heard(b"b.x"), "a stream is no subscription");
+        assert_eq!(recipients(&mut router, "a.x", None), [ALICE]);
+        assert_eq!(recipients(&mut router, "a.x", Some(ALICE)), []);
+    }
+
+    #[test]
+    fn a_reply_finds_what_the_filters_say_whatever_comes_and_goes() {
+        let mut router = router();
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        let filters = ["inbox.1.*", "inbox.>", "inbox.1.b", "*.*.a", ">", "inbox", "inbox.*.>"];
+        let replies = ["inbox.1.a", "inbox.1.b", "inbox.2.a", "inbox", "inbox.1.a.c", "inbox.1"];
+        let mut check = |router: &mut Router| {
+            for client in [ALICE, BOB, ALICE] {
+                for reply in replies {
+                    router.find_reply(client, reply.as_bytes(), &mut found);
+                    router.find(reply.as_bytes(), &mut expected);
+                    assert_eq!(found, expected, "{reply}");
+                }
+            }
+        };
+        for filter in filters {
+            subscribe(&mut router, BOB, filter, "", filter);
+            check(&mut router);
+        }
+        for filter in filters {
+            router.unsubscribe(BOB, filter.as_bytes(), None);
+            check(&mut router);
+        }
+    }
+
+    #[test]
+    fn a_queue_takes_turns_beside_the_others() {
+        let mut router = router();
+        subscribe(&mut router, ALICE, "jobs", "workers", "1");
+        subscribe(&mut router, BOB, "jobs", "workers", "1");
+        subscribe(&mut router, BOB, "jobs", "", "2");
+        let mut of_queue = Vec::new();
+        for _ in 0..4 {
+            let to = recipients(&mut router, "jobs", None);
+            assert_eq!((to.len(), to[0]), (2, BOB));
+            of_queue.push(to[1]);
+        }
+        assert_eq!(of_queue.iter().filter(|client| **client == ALICE).count(), 2, "{of_queue:?}");
+    }
+
+    /// A stream that nobody listens to need not look for subscriptions.
+    #[test]
+    fn each_stream_knows_how_many_may_listen_to_it() {
+        let mut router = router();
+        let listeners = |router: &Router| (router.listeners(0), router.listeners(1));
+        for (filter, sid) in [("a.x", "1"), (">", "2"), ("c", "3"), ("*.*", "4")] {
+            subscribe(&mut router, ALICE, filter, "", sid);
+        }
+        assert_eq!(listeners(&router), (3, 2));
+        router.unsubscribe(ALICE, b"2", None);
+        router.unsubscribe(ALICE, b"1", Some(3));
+        assert_eq!(listeners(&router), (2, 1), "one ends later");
+        router.leave(ALICE);
+        router.begin_turn(at(5));
+        assert_eq!((listeners(&router), router.subscriptions(), router.has_left()), ((0, 0), 0, false));
+        assert_eq!(router.work(), RouterWork { removed: 3, left_matches: 0 });
+    }
+
+    /// What a client that has left would have got costs a message once, and removes it.
+    #[test]
+    fn messages_remove_what_they_would_have_matched_of_a_client_that_has_left() {
+        let mut router = router();
+        let count = 2 * LEFT_SUBSCRIPTIONS_PER_TURN;
+        for sid in 0..count {
+            subscribe(&mut router, ALICE, "x", "", &sid.to_string());
+        }
+        router.leave(ALICE);
+        assert_eq!(recipients(&mut router, "x", None), []);
+        let RouterWork { removed, left_matches } = router.work();
+        assert_eq!((removed as usize, left_matches as usize), (LEFT_SUBSCRIPTIONS_PER_TURN, count));
+        assert_eq!(recipients(&mut router, "x", None), []);
+        assert_eq!(router.work().removed, removed, "the turn has no more steps");
+        router.begin_turn(at(5));
+        assert!(router.work().removed > removed);
+        let before = router.work();
+        subscribe(&mut router, BOB, "y", "", "1");
+        router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS - 1));
+        assert!(router.work().removed <= before.removed + 1, "it is not time, and a new one removes one");
+        router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS));
+        assert_eq!((router.work().removed as usize, router.subscriptions()), (count, 1));
+    }
+}

@@ -1,0 +1,150 @@
+//! What a stream is told to be: what goes into it, how safe that is, and how much of it is kept.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::limits::{
+    DEDUP_TIME_NS, DISK_STREAM_SIZE, MEMORY_STREAM_SIZE, MESSAGE_SIZE_DEFAULT, PENDING_DEFAULT,
+};
+
+/// A named, ordered, numbered log of what is published to its subjects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Its name, and that of its folder: letters, digits, `-` and `_`.
+    pub name: String,
+    /// Filters of what belongs to it. No subject may belong to two streams.
+    pub subjects: Vec<String>,
+    /// When a message is acknowledged. Default: when it is on disk.
+    pub durability: Durability,
+    /// What is kept.
+    pub retention: Retention,
+    /// How long a message id (`Nats-Msg-Id`) is recognised, so that a message sent twice is stored once; 0: never. At most
+    /// 1,000,000 ids, of 32 bytes each; then the oldest is forgotten. Default: 2 minutes.
+    pub dedup_time: Duration,
+    /// Bytes of a message with its headers; longer ones are refused. Default: 1 MiB.
+    pub message_size_max: u32,
+    /// Messages that may wait for the disk. When there are as many, connections that publish to the stream are not read until
+    /// the disk has written. Default: 262,144.
+    pub pending_max: u32,
+}
+
+/// When a message is acknowledged, hence what a crash can cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// When it is on disk: nothing that was acknowledged is lost. Nobody sees it before.
+    #[default]
+    Disk,
+    /// When it is in the server's memory: a restart loses all.
+    Memory,
+    /// Never: it is numbered and sent to those who listen, and not kept.
+    None,
+}
+
+/// What is kept of a stream. The oldest records go first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Most bytes, whatever else is said; 0: no bound on disk, 64 MiB in memory. Default: 10 GiB on disk, 64 MiB in memory.
+    pub bytes: u64,
+    /// Records that are enough: what is older than so many may go. Default: no such number.
+    pub records: Option<u64>,
+    /// How long a record has to be kept: what is older may go. Default: no such time.
+    pub age: Option<Duration>,
+}
+
+impl StreamConfig {
+    /// A stream on disk with the default bounds.
+    #[must_use]
+    pub fn new(name: impl Into<String>, subjects: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        StreamConfig {
+            name: name.into(),
+            subjects: subjects.into_iter().map(Into::into).collect(),
+            durability: Durability::Disk,
+            retention: Retention::of(Durability::Disk),
+            dedup_time: Duration::from_nanos(DEDUP_TIME_NS),
+            message_size_max: MESSAGE_SIZE_DEFAULT,
+            pending_max: PENDING_DEFAULT,
+        }
+    }
+
+    pub(crate) fn dedup_time_ns(&self) -> u64 {
+        nanos(self.dedup_time)
+    }
+}
+
+/// The stream of a server that is told of none: `events`, bound to `events.>`.
+impl Default for StreamConfig {
+    fn default() -> Self {
+        StreamConfig::new("events", ["events.>"])
+    }
+}
+
+impl Retention {
+    /// What is kept by default.
+    #[must_use]
+    pub fn of(durability: Durability) -> Self {
+        let bytes = match durability {
+            Durability::Disk => DISK_STREAM_SIZE,
+            Durability::Memory | Durability::None => MEMORY_STREAM_SIZE,
+        };
+        Retention { bytes, records: None, age: None }
+    }
+
+    /// The bound of bytes, if there is one.
+    #[must_use]
+    pub fn bytes_max(self) -> Option<u64> {
+        Some(self.bytes).filter(|bytes| *bytes > 0)
+    }
+
+    /// The same in the words of the journal.
+    pub(crate) fn for_journal(self) -> stilling_journal::Retention {
+        let Retention { records, age, .. } = self;
+        stilling_journal::Retention { bytes_max: self.bytes_max(), records, age_ns: age.map(nanos) }
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Durability {
+    /// All of them, with their words.
+    pub const ALL: [(Durability, &str); 3] =
+        [(Durability::Disk, "disk"), (Durability::Memory, "memory"), (Durability::None, "none")];
+}
+
+impl FromStr for Durability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
+        found.map(|(durability, _)| durability).ok_or_else(|| {
+            format!("`{text}` is no durability: disk (acknowledged when it is on disk), memory or none")
+        })
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Durability::Disk => "disk",
+            Durability::Memory => "memory",
+            Durability::None => "none",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durabilities_are_read_as_they_are_written() {
+        for (durability, word) in Durability::ALL {
+            assert_eq!(durability.to_string(), word);
+            assert_eq!(word.parse(), Ok(durability));
+        }
+        let refused = "disc".parse::<Durability>().expect_err("a wrong word");
+        assert!(refused.contains("`disc`") && refused.contains("memory or none"), "{refused}");
+    }
+}

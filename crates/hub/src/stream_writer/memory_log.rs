@@ -1,0 +1,163 @@
+//! The records of a stream that are kept in memory: batches, of which the oldest go.
+
+use std::collections::VecDeque;
+
+use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused};
+
+use crate::limits::MEMORY_TIME_STEP_NS;
+use crate::time::UnixNanos;
+
+/// Batches in memory.
+#[derive(Debug, Default)]
+pub(super) struct MemoryLog {
+    batches: VecDeque<Batch>,
+    /// When records came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has one time for
+    /// all its records, and may be filled for hours.)
+    times: VecDeque<(u64, UnixNanos)>,
+}
+
+/// How much is kept, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MemoryLimits {
+    pub(super) batch_size: usize,
+    pub(super) size_max: usize,
+}
+
+impl MemoryLog {
+    /// Keeps a record under the sequence that follows the last one; the oldest go.
+    ///
+    /// # Errors
+    /// It is longer than a batch.
+    pub(super) fn push(
+        &mut self,
+        sequence: u64,
+        record: &Record<'_>,
+        now_ns: UnixNanos,
+        MemoryLimits { batch_size, size_max }: MemoryLimits,
+    ) -> Result<(), Refused> {
+        let mut outcome = Err(Refused::Full);
+        if let Some(batch) = self.batches.back_mut() {
+            outcome = batch.push(record);
+        }
+        if outcome == Err(Refused::Full) {
+            let is_full = (self.batches.len() + 1) * batch_size > size_max.max(2 * batch_size);
+            let oldest = if is_full { self.batches.pop_front() } else { None };
+            let mut batch = oldest.unwrap_or_else(|| Batch::new(batch_size));
+            batch.begin(sequence, now_ns.as_nanos());
+            outcome = batch.push(record);
+            self.batches.push_back(batch);
+            let first = self.batches.front().map_or(sequence, Batch::first);
+            while self.times.get(1).is_some_and(|(from, _)| *from <= first) {
+                self.times.pop_front();
+            }
+        }
+        let is_new = |&(_, time_ns): &(u64, UnixNanos)| {
+            now_ns.as_nanos().abs_diff(time_ns.as_nanos()) >= MEMORY_TIME_STEP_NS
+        };
+        if outcome.is_ok() && self.times.back().is_none_or(is_new) {
+            self.times.push_back((sequence, now_ns));
+        }
+        outcome.map(|_| ())
+    }
+
+    /// The first sequence that is kept.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.batches.front().map(Batch::first)
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn size(&self) -> u64 {
+        self.batches.iter().map(|batch| batch.size() as u64).sum()
+    }
+
+    /// When the first record that is kept came.
+    pub(super) fn oldest_ns(&self) -> Option<UnixNanos> {
+        self.batches.front().and(self.times.front()).map(|(_, time_ns)| *time_ns)
+    }
+
+    /// Reads the records of a stream whose first sequence is `kept_from`, and whose next one is `next`.
+    pub(super) fn read(&self, order: &ReadOrder, kept_from: u64, next: u64) -> Chunk {
+        let mut chunk = Chunk::empty(order);
+        let first = match order.from {
+            From::Sequence(sequence) => sequence.max(kept_from),
+            From::Time(time_ns) => {
+                let first = self.first_since(UnixNanos::from_nanos(time_ns));
+                first.map_or(next, |from| from.max(kept_from))
+            }
+        };
+        chunk.next = first;
+        let mut times = self.times.partition_point(|(from, _)| *from <= first).saturating_sub(1);
+        let begin = self.batches.partition_point(|batch| batch.next() <= first);
+        for batch in self.batches.range(begin..) {
+            for (sequence, record) in batch.records() {
+                if sequence < first {
+                    continue;
+                }
+                if chunk.is_full() || chunk.len() >= order.records_max as usize {
+                    return chunk;
+                }
+                while self.times.get(times + 1).is_some_and(|(from, _)| *from <= sequence) {
+                    times += 1;
+                }
+                let time_ns =
+                    self.times.get(times).map_or(batch.time_ns(), |(_, time_ns)| time_ns.as_nanos());
+                chunk.push(sequence, time_ns, &record);
+                chunk.next = sequence + 1;
+            }
+        }
+        (chunk.next, chunk.is_end) = (chunk.next.max(next), true);
+        chunk
+    }
+
+    /// The first record that may have come at a time or later.
+    fn first_since(&self, time_ns: UnixNanos) -> Option<u64> {
+        // Those of a step have come after its beginning, and before its end.
+        let may_be = |(_, begin): &&(u64, UnixNanos)| begin.after(MEMORY_TIME_STEP_NS) > time_ns;
+        self.times.iter().find(may_be).map(|(from, _)| *from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: MemoryLimits = MemoryLimits { batch_size: 4096, size_max: 3 * 4096 };
+
+    fn order(from: From) -> ReadOrder {
+        ReadOrder { ticket: 0, stream: 0, from, records_max: u32::MAX }
+    }
+
+    /// What is read: sequences and times.
+    fn read(log: &MemoryLog, from: From, next: u64) -> Vec<(u64, u64)> {
+        let chunk = log.read(&order(from), log.first().unwrap_or(1), next);
+        assert!(chunk.is_end && chunk.next == next, "{chunk:?}");
+        (0..chunk.len()).filter_map(|at| chunk.get(at)).map(|(sequence, time, _)| (sequence, time)).collect()
+    }
+
+    #[test]
+    fn the_newest_records_are_kept_with_their_times() {
+        let mut log = MemoryLog::default();
+        let payload = [b'x'; 1000];
+        assert_eq!((log.first(), log.size(), log.oldest_ns()), (None, 0, None));
+        assert_eq!(read(&log, From::Sequence(1), 1), []);
+        for sequence in 1..=30 {
+            let record = Record::new(b"a", &payload);
+            let now_ns = UnixNanos::from_nanos(sequence * MEMORY_TIME_STEP_NS);
+            assert_eq!(log.push(sequence, &record, now_ns, LIMITS), Ok(()));
+        }
+        let first = log.first().expect("there are records");
+        assert!((20..28).contains(&first), "from {first} on");
+        assert!(log.size() <= LIMITS.size_max as u64);
+        assert_eq!(log.oldest_ns(), Some(UnixNanos::from_nanos(first * MEMORY_TIME_STEP_NS)));
+        let expected: Vec<_> = (first..31).map(|number| (number, number * MEMORY_TIME_STEP_NS)).collect();
+        assert_eq!(read(&log, From::Sequence(1), 31), expected);
+        assert_eq!(read(&log, From::Sequence(29), 31), expected[expected.len() - 2..]);
+        // A time within a step has records of the whole step.
+        let since = From::Time(29 * MEMORY_TIME_STEP_NS + 1);
+        assert_eq!(read(&log, since, 31), expected[expected.len() - 2..]);
+        assert_eq!(read(&log, From::Time(40 * MEMORY_TIME_STEP_NS), 31), []);
+        let long = [b'x'; 4096];
+        let refused = log.push(31, &Record::new(b"a", &long), UnixNanos::EPOCH, LIMITS);
+        assert_eq!((refused, log.first()), (Err(Refused::TooLarge), Some(first)));
+    }
+}

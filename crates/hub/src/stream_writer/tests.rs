@@ -1,0 +1,226 @@
+//! What a writer decides, in which order, and what it hands to the journal.
+
+use stilling_journal::{Answer, Retention, StreamIndex};
+
+use super::*;
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+const NOW: Now = Now { unix_ns: UnixNanos::from_nanos(5), steady_ns: SteadyNanos::from_nanos(7) };
+
+fn at(nanos: u64) -> SteadyNanos {
+    SteadyNanos::from_nanos(nanos)
+}
+
+/// A journal that writes nothing.
+#[derive(Default)]
+struct Batches {
+    free: Vec<Batch>,
+    appended: Vec<Batch>,
+}
+
+impl Storage for Batches {
+    fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
+        self.free.pop()
+    }
+
+    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
+        self.free.push(batch);
+    }
+
+    fn append(&mut self, _: StreamIndex, batch: Batch, _: u64) {
+        self.appended.push(batch);
+    }
+
+    fn retain(&mut self, _: StreamIndex, _: Retention, _: UnixNanos) -> bool {
+        false
+    }
+
+    fn read(&mut self, _: ReadOrder) -> bool {
+        false
+    }
+
+    fn publish(&mut self) {}
+
+    fn next_answer(&mut self) -> Option<(Answer, Option<Batch>)> {
+        None
+    }
+
+    fn next_chunk(&mut self) -> Option<Chunk> {
+        None
+    }
+
+    fn is_quiet(&self) -> bool {
+        true
+    }
+}
+
+fn batches(count: usize) -> Batches {
+    Batches { free: (0..count).map(|_| Batch::new(4096)).collect(), appended: Vec::new() }
+}
+
+fn writer(durability: Durability) -> StreamWriter {
+    let config = StreamConfig { durability, message_size_max: 2000, ..StreamConfig::default() };
+    let limits = WriterLimits { batches_max: 2, memory_batch_size: 4096 };
+    StreamWriter::new((3, config), HashKey(1, 2), Resumed::default(), limits)
+}
+
+fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
+    let headers = headers.as_bytes();
+    Publication { door: Door::Nats, subject: b"events.a", reply: b"", headers, payload, ticket: None }
+}
+
+/// Has a writer take a message as the hub does.
+fn store(writer: &mut StreamWriter, storage: &mut Batches, headers: &str) -> Judgement {
+    let publication = publication(headers, b"x");
+    let judgement = writer.judge(&publication, NOW.steady_ns);
+    if let Judgement::Accept(id) = judgement {
+        let record = Record { headers: publication.headers, ..Record::new(b"events.a", b"x") };
+        writer.apply(&record, id, storage, NOW).expect("there is room");
+    }
+    judgement
+}
+
+/// A message that is rejected changes nothing: its id is not remembered, and it gets no sequence.
+#[test]
+fn a_message_is_judged_by_its_id_before_its_conditions_and_remembered_when_it_is_applied() {
+    let (mut writer, mut storage) = (writer(Durability::None), Batches::default());
+    let wrong = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 7\r\n\r\n";
+    let right = "NATS/1.0\r\nNats-Msg-Id: q\r\nNats-Expected-Last-Sequence: 0\r\n\r\n";
+    let refusal = Refusal::WrongLastSequence { stream: 3, last: 0 };
+    assert_eq!(store(&mut writer, &mut storage, wrong), Judgement::Reject(refusal));
+    assert_eq!((writer.next, writer.dedup.len()), (1, 0));
+    assert!(matches!(store(&mut writer, &mut storage, right), Judgement::Accept(Some(_))));
+    assert_eq!((writer.next, writer.visible, writer.dedup.len()), (2, 1, 1));
+    for again in [right, wrong] {
+        assert_eq!(store(&mut writer, &mut storage, again), Judgement::Duplicate(1));
+    }
+    for (headers, refusal) in [
+        ("NATS/1.0\r\nNats-Expected-Stream: other\r\n\r\n", Refusal::WrongStream { stream: 3 }),
+        ("NATS/1.0\r\nNats-Rollup: all\r\n\r\n", Refusal::UnknownCondition { stream: 3 }),
+    ] {
+        assert_eq!(store(&mut writer, &mut storage, headers), Judgement::Reject(refusal));
+    }
+    let own = "NATS/1.0\r\nNats-Expected-Stream: events\r\n\r\n";
+    assert_eq!(store(&mut writer, &mut storage, own), Judgement::Accept(None));
+}
+
+#[test]
+fn a_stream_that_takes_nothing_says_why() {
+    let mut writer = writer(Durability::Disk);
+    let judged = |writer: &mut StreamWriter, size: usize| {
+        writer.judge(&publication("", &vec![b'x'; size]), NOW.steady_ns)
+    };
+    assert_eq!(judged(&mut writer, 2000), Judgement::Accept(None));
+    assert_eq!(judged(&mut writer, 2001), Judgement::Reject(Refusal::TooLarge { stream: 3 }));
+    let frozen = Frozen { reason: "EIO".into(), kind: io::ErrorKind::Other };
+    writer.freeze(frozen);
+    assert_eq!(judged(&mut writer, 1), Judgement::Reject(Refusal::Frozen { stream: 3 }));
+    writer.keep_closed("it is elsewhere".into());
+    assert_eq!(judged(&mut writer, 1), Judgement::Reject(Refusal::Closed { stream: 3 }));
+}
+
+/// Batches go to the journal when they are full, or at the end of a turn in which it has none.
+#[test]
+fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
+    let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
+    let payload = [b'x'; 1500];
+    let record = Record::new(b"events.a", &payload);
+    let mut sequences = Vec::new();
+    for _ in 0..3 {
+        sequences.push(writer.apply(&record, None, &mut storage, NOW).expect("there is room"));
+        writer.flush(&mut storage);
+    }
+    // The first went alone; the other two fit into one batch, which gathers while that is written.
+    assert_eq!((sequences, storage.appended.len(), writer.visible), (vec![1, 2, 3], 1, 0));
+    assert!(!writer.is_settled() && writer.is_watched());
+    assert_eq!(writer.apply(&record, None, &mut storage, NOW), Err(ApplyError::NoBatch), "it has two");
+    let counts: Vec<u32> = storage.appended.iter().map(Batch::count).collect();
+    assert_eq!((counts, storage.appended[1].first()), (vec![1, 2], 2), "the full one is handed over");
+    let long = [b'x'; 4096];
+    let release = writer.answered(None, 1);
+    writer.end_release(release);
+    let too_large = writer.apply(&Record::new(b"events.a", &long), None, &mut storage, NOW);
+    assert_eq!(too_large, Err(ApplyError::TooLarge));
+    assert_eq!(writer.next, 4, "neither has got a sequence");
+    assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(4));
+}
+
+#[test]
+fn what_is_not_on_disk_is_visible_at_once() {
+    let mut storage = Batches::default();
+    for durability in [Durability::Memory, Durability::None] {
+        let mut writer = writer(durability);
+        let record = Record::new(b"events.a", b"x");
+        assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(1));
+        assert_eq!((writer.visible, writer.newest_ns, writer.is_settled()), (1, Some(NOW.unix_ns), true));
+    }
+    let long = [b'x'; 5000];
+    let too_large = writer(Durability::Memory).apply(&Record::new(b"a", &long), None, &mut storage, NOW);
+    assert_eq!(too_large, Err(ApplyError::TooLarge));
+}
+
+/// Answers that wait count as messages that wait, and so do records without any.
+#[test]
+fn messages_that_wait_for_the_disk_are_bounded() {
+    let (mut writer, mut storage) = (writer(Durability::Disk), batches(1));
+    writer.config.pending_max = 2;
+    let to = AckTarget::Reply(0, 0);
+    let ack = PendingAck { client: ALICE, sequence: 1, is_duplicate: false, no_echo: false, to };
+    assert!(writer.has_room_for(b"inbox", at(0)));
+    store(&mut writer, &mut storage, "");
+    writer.push_ack(ack, b"inbox");
+    writer.push_ack(PendingAck { is_duplicate: true, ..ack }, b"inbox");
+    assert!(!writer.has_room_for(b"inbox", at(0)));
+    writer.flush(&mut storage);
+    let release = writer.answered(None, 1);
+    writer.queue_release(release);
+    assert!(!writer.has_room_for(b"inbox", at(0)), "they are not given yet");
+    let release = writer.take_release().expect("it was queued");
+    assert_eq!(release.acks.get(1).map(|ack| ack.is_duplicate), Some(true));
+    writer.end_release(release);
+    assert!(writer.has_room_for(b"", at(0)));
+    assert!(!writer.has_room_for(&vec![b'x'; REPLIES_SIZE_MAX + 1], at(0)));
+    writer.wait("no space", io::ErrorKind::StorageFull, at(5));
+    assert!(writer.has_room_for(b"", at(4 + DISK_PATIENCE_NS)));
+    assert!(!writer.has_room_for(b"", at(5 + DISK_PATIENCE_NS)), "it has waited too long");
+    writer.resume(at(6 + DISK_PATIENCE_NS));
+    assert!(writer.has_room_for(b"", at(6 + DISK_PATIENCE_NS)));
+}
+
+/// The answers of a connection keep their order while a release waits for room.
+#[test]
+fn what_is_answered_again_and_closed_comes_behind_a_release_that_waits() {
+    let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
+    let ack = |sequence, is_duplicate| PendingAck {
+        client: ALICE,
+        sequence,
+        is_duplicate,
+        no_echo: false,
+        to: AckTarget::Ticket(0),
+    };
+    assert!(!writer.push_close(ALICE, at(0)), "nothing is awaited");
+    store(&mut writer, &mut storage, "");
+    writer.push_ack(ack(1, false), b"");
+    writer.flush(&mut storage);
+    assert!(writer.is_pending(1));
+    let release = writer.answered(None, 1);
+    writer.queue_release(release);
+    let release = writer.take_release().expect("it was queued");
+    assert_eq!((writer.visible, writer.is_settled()), (1, true));
+    writer.put_release_back(release);
+    assert!(writer.is_pending(1) && !writer.is_settled(), "it is durable, and not acknowledged");
+    writer.push_duplicate(ack(1, true), b"");
+    store(&mut writer, &mut storage, "");
+    writer.push_duplicate(ack(2, true), b"");
+    assert!(writer.push_close(ALICE, at(0)));
+    let first = writer.take_release().expect("it was put back");
+    assert_eq!([first.acks.get(1), first.acks.get(2)], [Some(ack(1, true)), None]);
+    writer.put_release_back(first);
+    // The disk has been waited for too long: the connection waits for room alone.
+    assert_eq!(writer.take_closing(), []);
+    let first = writer.take_release().expect("it was put back");
+    assert_eq!(first.acks.get(2), Some(PendingAck::close(ALICE)));
+    writer.end_release(first);
+    assert!(!writer.is_pending(1) && writer.is_pending(2));
+    assert_eq!(writer.take_closing(), []);
+}

@@ -1,0 +1,250 @@
+//! All streams: their writers by number, whose release and whose retention is next, and how long publications have waited for
+//! each journal.
+
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+
+use stilling_journal::{Batch, Retention, StreamIndex};
+
+use crate::counters::StreamCounters;
+use crate::key::HashKey;
+use crate::limits::{
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, RETAIN_EVERY_NS,
+    SWEEP_EVERY_NS,
+};
+use crate::stall::WriterStalls;
+use crate::storage::Storage;
+use crate::stream::{Durability, Resumed, StreamConfig};
+use crate::stream_writer::{Release, StreamWriter, WriterLimits};
+use crate::time::{SteadyNanos, UnixNanos};
+
+/// The streams of a hub.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    writers: Vec<StreamWriter>,
+    stalls: WriterStalls,
+    /// Those with releases, each once, in the order in which their turns come.
+    releasing: VecDeque<usize>,
+    /// When the next round of retention is due, and the stream of the last one. The first is due at once: a server that never
+    /// runs for long keeps its bound, too.
+    retain_at_ns: SteadyNanos,
+    retained: usize,
+}
+
+impl Index<usize> for Streams {
+    type Output = StreamWriter;
+
+    #[inline]
+    fn index(&self, number: usize) -> &StreamWriter {
+        &self.writers[number]
+    }
+}
+
+impl IndexMut<usize> for Streams {
+    #[inline]
+    fn index_mut(&mut self, number: usize) -> &mut StreamWriter {
+        &mut self.writers[number]
+    }
+}
+
+impl Streams {
+    /// Streams that go on where `resumed` says; one without an entry begins.
+    pub(crate) fn new(
+        configs: Vec<StreamConfig>,
+        resumed: &[Resumed],
+        memory_batch_size: usize,
+        (key, started_ns): (HashKey, UnixNanos),
+    ) -> Streams {
+        let on_disk = configs.iter().filter(|config| config.durability == Durability::Disk).count();
+        let batches_max =
+            if on_disk > 1 { (2 * BATCHES_PER_STREAM_MAX / on_disk).max(2) } else { usize::MAX };
+        let limits = WriterLimits { batches_max, memory_batch_size };
+        let writers = configs.into_iter().enumerate().map(|(number, config)| {
+            let mut resumed = resumed.get(number).copied().unwrap_or_default();
+            if resumed.created_ns == UnixNanos::EPOCH {
+                resumed.created_ns = started_ns;
+            }
+            StreamWriter::new((number as u32, config), key, resumed, limits)
+        });
+        let writers: Vec<StreamWriter> = writers.collect();
+        let stalls = WriterStalls::new(writers.len());
+        Streams { writers, stalls, releasing: VecDeque::new(), retain_at_ns: SteadyNanos::START, retained: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.writers.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &StreamWriter> {
+        self.writers.iter()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut StreamWriter> {
+        self.writers.iter_mut()
+    }
+
+    /// The number of the stream with this name.
+    pub(crate) fn named(&self, name: &str) -> Option<usize> {
+        self.writers.iter().position(|stream| stream.config.name == name)
+    }
+
+    /// How long publications have waited for each journal.
+    pub(crate) fn stalls(&mut self) -> &mut WriterStalls {
+        &mut self.stalls
+    }
+
+    /// The streams with releases, in the order in which their turns come.
+    pub(crate) fn releasing(&self) -> &VecDeque<usize> {
+        &self.releasing
+    }
+
+    /// Adds a release behind those of its stream.
+    pub(crate) fn queue_release(&mut self, number: usize, release: Release) {
+        let stream = &mut self.writers[number];
+        if !stream.is_releasing() {
+            self.releasing.push_back(number);
+        }
+        stream.queue_release(release);
+    }
+
+    /// Takes the oldest release of the stream whose turn it is. It is to be [ended](Self::end_release) or [put
+    /// back](Self::put_release_back), before the next one is taken.
+    pub(crate) fn next_release(&mut self) -> Option<(usize, Release)> {
+        let number = self.releasing.pop_front()?;
+        Some((number, self.writers[number].take_release()?))
+    }
+
+    /// A release has come to its end. The next one of its stream comes behind those of the others. Returns its batch.
+    pub(crate) fn end_release(&mut self, number: usize, release: Release) -> Option<Batch> {
+        let stream = &mut self.writers[number];
+        if stream.is_releasing() {
+            self.releasing.push_back(number);
+        }
+        stream.end_release(release)
+    }
+
+    /// A release has found no room. The other streams come on first.
+    pub(crate) fn put_release_back(&mut self, number: usize, release: Release) {
+        self.writers[number].put_release_back(release);
+        self.releasing.push_back(number);
+    }
+
+    /// Begins a turn: frees memory of message ids whose time is over.
+    pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
+        for stream in &mut self.writers {
+            stream.dedup.sweep(now_ns);
+        }
+    }
+
+    /// Ends a turn: hands batches to the storage.
+    pub(crate) fn flush<S: Storage>(&mut self, storage: &mut S) {
+        for stream in &mut self.writers {
+            stream.flush(storage);
+        }
+    }
+
+    /// Writes the figures of all streams to where other threads see them.
+    pub(crate) fn publish_figures(&mut self, to: &[StreamCounters]) {
+        for (stream, counters) in self.writers.iter_mut().zip(to) {
+            stream.publish_figures(counters);
+        }
+    }
+
+    /// The stream whose old records are to be removed now, and what is to be kept of it: one after the other.
+    pub(crate) fn next_retention(&mut self, now_ns: SteadyNanos) -> Option<(StreamIndex, Retention)> {
+        if self.writers.is_empty() || now_ns < self.retain_at_ns {
+            return None;
+        }
+        self.retain_at_ns = now_ns.after(RETAIN_EVERY_NS);
+        self.retained = (self.retained + 1) % self.writers.len();
+        let config = &self.writers[self.retained].config;
+        let retention = config.retention.for_journal();
+        let has_any = config.durability == Durability::Disk && retention != Retention::default();
+        has_any.then_some((self.retained as StreamIndex, retention))
+    }
+
+    /// The longest span, in nanoseconds, before something that depends on time has to be checked.
+    pub(crate) fn looks_again_in(&self) -> Option<u64> {
+        let ages =
+            |stream: &StreamWriter| stream.config.retention.age.is_some() && stream.first < stream.next;
+        let ages = self.writers.iter().any(ages).then_some(AGES_EVERY_NS);
+        let is_watched = self.stalls.is_any_running() || self.writers.iter().any(StreamWriter::is_watched);
+        let disk = is_watched.then_some(DISK_LOOK_EVERY_NS);
+        let lines = self.writers.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
+        let ids = self.writers.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
+        let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
+        [ages, disk, lines, ids].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::stream::Retention;
+
+    fn at(nanos: u64) -> SteadyNanos {
+        SteadyNanos::from_nanos(nanos)
+    }
+
+    const STARTED_NS: UnixNanos = UnixNanos::from_nanos(77);
+
+    fn streams(durabilities: &[Durability]) -> Streams {
+        let config = |(number, durability): (usize, &Durability)| StreamConfig {
+            name: number.to_string(),
+            durability: *durability,
+            retention: Retention { age: Some(Duration::from_nanos(1)), ..Retention::of(*durability) },
+            ..StreamConfig::default()
+        };
+        let configs = durabilities.iter().enumerate().map(config).collect();
+        let resumed = [Resumed { first: 3, next: 9, created_ns: UnixNanos::EPOCH }];
+        Streams::new(configs, &resumed, 4096, (HashKey(1, 2), STARTED_NS))
+    }
+
+    #[test]
+    fn streams_go_on_where_they_were_and_others_begin() {
+        let streams = streams(&[Durability::Disk, Durability::Memory]);
+        let numbers = |stream: &StreamWriter| (stream.first, stream.next, stream.visible, stream.created_ns);
+        assert_eq!(numbers(&streams[0]), (3, 9, 8, STARTED_NS));
+        assert_eq!(numbers(&streams[1]), (1, 1, 0, STARTED_NS));
+        assert_eq!((streams.len(), streams.named("1"), streams.named("2")), (2, Some(1), None));
+        assert_eq!(streams.looks_again_in(), Some(AGES_EVERY_NS), "the first has records");
+    }
+
+    #[test]
+    fn streams_take_turns_with_their_releases() {
+        let mut streams = streams(&[Durability::Disk; 3]);
+        for (number, watermark) in [(0, 10), (0, 11), (2, 5), (0, 12)] {
+            let release = streams[number].answered(None, watermark);
+            streams.queue_release(number, release);
+        }
+        let mut order = Vec::new();
+        let mut has_room = false;
+        while let Some((number, release)) = streams.next_release() {
+            order.push((number, release.watermark));
+            match has_room {
+                true => assert!(streams.end_release(number, release).is_none()),
+                false => streams.put_release_back(number, release),
+            }
+            has_room = true;
+        }
+        assert_eq!(order, [(0, 10), (2, 5), (0, 10), (0, 11), (0, 12)]);
+        assert!(streams.releasing().is_empty() && streams.iter().all(StreamWriter::is_settled));
+        assert_eq!((streams[0].visible, streams[1].visible, streams[2].visible), (12, 0, 5));
+    }
+
+    #[test]
+    fn each_round_of_retention_is_for_the_next_stream_on_disk() {
+        let mut streams = streams(&[Durability::Disk, Durability::Memory, Durability::Disk]);
+        let mut rounds = Vec::new();
+        for now_ns in 1..=6 {
+            let round = streams.next_retention(at(now_ns * RETAIN_EVERY_NS));
+            rounds.push(round.map(|(stream, _)| stream));
+            assert_eq!(streams.next_retention(at((now_ns + 1) * RETAIN_EVERY_NS - 1)), None, "once per span");
+        }
+        assert_eq!(rounds, [None, Some(2), Some(0), None, Some(2), Some(0)]);
+        let mut none = Streams::new(Vec::new(), &[], 0, (HashKey(1, 2), STARTED_NS));
+        assert_eq!(none.next_retention(at(5)), None);
+    }
+}

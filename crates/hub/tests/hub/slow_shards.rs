@@ -1,0 +1,129 @@
+//! Shards that are late: what a stream has for them waits, and holds up only what has to come behind it.
+
+use std::time::Duration;
+
+use stilling_hub::limits::DISK_LOOK_EVERY_NS;
+use stilling_hub::{Client, Durability, Request};
+use stilling_journal::Batch;
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::asking::{publish, publish_for};
+use crate::rig::{ABLE, Rig, Told, publish_with, stream};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+const BOB: Client = Client { shard: 1, token: 2 };
+
+const ID: &str = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
+
+/// A message that fills a piece of deliveries.
+fn long() -> String {
+    "x".repeat(270_000)
+}
+
+/// Two streams on disk, and shards that may have one piece each. ALICE gets the answers, BOB the records of `disk`.
+fn rig(batches: usize) -> Rig {
+    let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (0, 1), |streams| {
+        streams.push(stream("other", &["other.>"], Durability::Disk));
+    });
+    rig.hub.storage_mut().idle = (0..batches).map(|_| Batch::new(1024 * 1024)).collect();
+    rig.subscribe(ALICE, "inbox.>", "1");
+    rig.subscribe(BOB, "disk.>", "1");
+    rig
+}
+
+/// Three records in a batch each, of which the last is acknowledged to `inbox.1`. BOB's shard has no room for it when all are
+/// written.
+fn publish_three(rig: &mut Rig) {
+    let payload = long();
+    for _ in 0..2 {
+        rig.ask_all(ALICE, &[publish("disk.a", &payload)]);
+    }
+    rig.ask_all(ALICE, &[publish_with("disk.a", &payload, "inbox.1", ID)]);
+}
+
+/// Has the disk write so many batches.
+fn write(rig: &mut Rig, batches: usize) {
+    (0..batches).for_each(|_| rig.hub.storage_mut().pretend_to_write());
+    rig.turn();
+}
+
+/// Invariant 7: a stream whose records find no room delays the answers of no other, for whose connections there is room.
+#[test]
+fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another() {
+    let mut rig = rig(8);
+    publish_three(&mut rig);
+    rig.ask_all(ALICE, &[publish_for("other.a", "x", "inbox.2")]);
+    write(&mut rig, 4);
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains(r#"{"stream":"other","seq":1}"#) && !heard.contains("inbox.1"), "{heard}");
+    assert!(!rig.hub.is_settled());
+    rig.turn();
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains("MSG inbox.1 ") && heard.contains(r#"{"stream":"disk","seq":3}"#), "{heard}");
+    rig.turn();
+    assert_eq!(rig.heard(BOB).matches("MSG disk.a").count(), 3);
+    assert!(rig.hub.is_settled());
+}
+
+/// What is asked while a release waits for room is done; only the answer to what was sent again comes behind the first one.
+#[test]
+fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
+    let mut rig = rig(8);
+    publish_three(&mut rig);
+    write(&mut rig, 3);
+    // BOB's shard gives a piece back, and the hub takes requests before it goes on with the release.
+    assert_eq!(rig.heard(ALICE), "");
+    let payload = long();
+    let again = publish_with("disk.a", &payload, "inbox.3", ID);
+    rig.ask_all(ALICE, &[publish_for("memory.a", "x", "inbox.2"), again, Request::Barrier]);
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains(r#"{"stream":"memory","seq":1}"#) && heard.ends_with("PONG\r\n"), "{heard}");
+    assert!(!heard.contains("inbox.1") && !heard.contains("inbox.3"), "{heard}");
+    rig.turn();
+    let heard = rig.heard(ALICE);
+    let at = |inbox: &str| heard.find(inbox).unwrap_or_else(|| panic!("{inbox}: {heard}"));
+    assert!(at("inbox.1") < at("inbox.3"), "{heard}");
+    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":3,\"duplicate\":true}\r\n"), "{heard}");
+    let counters = rig.hub.counters();
+    assert_eq!((counters.duplicates.get(), counters.streams[0].pending.get()), (1, 0));
+}
+
+#[test]
+fn a_connection_closes_behind_answers_that_wait_for_room() {
+    let mut rig = rig(8);
+    publish_three(&mut rig);
+    write(&mut rig, 3);
+    rig.look();
+    rig.ask_all(ALICE, &[Request::Farewell]);
+    assert_eq!(rig.told(ALICE), []);
+    rig.turn();
+    let told = rig.told(ALICE);
+    assert!(
+        matches!(told.as_slice(), [Told::Text(text), Told::Close] if text.contains("inbox.1")),
+        "{told:?}"
+    );
+}
+
+/// Batches that are written and wait for a shard are no sign of a disk that hangs: publications wait, and are not refused.
+#[test]
+fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
+    let mut rig = rig(3);
+    rig.subscribe(BOB, "noise", "2");
+    publish_three(&mut rig);
+    let noise = long();
+    for _ in 0..2 {
+        rig.ask_all(ALICE, &[publish("noise", &noise)]);
+    }
+    write(&mut rig, 3);
+    assert_eq!(rig.heard(ALICE), "", "all batches wait");
+    assert_eq!(rig.ask(ALICE, ABLE, &[publish("disk.a", "x")]), 0);
+    let is_long = |span: Duration| span.as_nanos() > u128::from(DISK_LOOK_EVERY_NS);
+    assert!(rig.hub.looks_again_in().is_none_or(is_long), "no disk is waited for");
+    for _ in 0..4 {
+        rig.turn();
+        rig.look();
+    }
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.2")]);
+    write(&mut rig, 1);
+    assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":4}\r\n"));
+}

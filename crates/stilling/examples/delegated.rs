@@ -72,7 +72,7 @@ impl Service for Alone {
 impl Session for Echo {
     type Service = Alone;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Alone>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Alone) -> usize {
         // A client that sends without reading is paused: no more than there is room for is taken.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {

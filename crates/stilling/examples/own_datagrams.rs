@@ -50,7 +50,7 @@ struct NoConnections;
 impl Session for NoConnections {
     type Service = Tally;
 
-    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_, Tally>) -> usize {
+    fn received(&mut self, bytes: &[u8], _io: &mut Io<'_>, _service: &mut Tally) -> usize {
         bytes.len()
     }
 }

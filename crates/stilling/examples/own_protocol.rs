@@ -35,7 +35,7 @@ impl Service for Echoes {
 impl Session for Echo {
     type Service = Echoes;
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Echoes>) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Echoes) -> usize {
         // A client that sends without reading is paused: no more than there is room for is taken.
         let count = bytes.len().min(io.room());
         if io.send(&bytes[..count]).is_err() {

@@ -13,10 +13,11 @@ use stilling_wire::http1::Limits;
 use stilling_workers::processes::{self, limits::PROCESSES_MAX, limits::SLOTS_MAX};
 use stilling_workers::{Growth, QueueTarget};
 
-use crate::app::AppConfig;
 use crate::hand_over::{ActivationError, HandOverError, TakeOver};
 use crate::http::Timeouts;
-use crate::settings::HubConfig;
+use crate::protocol::CustomListener;
+use crate::settings::{HubConfig, SettingError};
+use crate::upstream::AppConfig;
 
 /// Everything that can be chosen about a server.
 #[derive(Clone, Debug)]
@@ -77,6 +78,9 @@ pub struct ServeConfig {
     /// Worker processes that answer everything but the pages about the server itself. They take the place of worker
     /// threads and handlers. Default: none.
     pub app: Option<AppConfig>,
+    /// [Protocols of your own](crate::protocol), each with its listener; at most
+    /// [`HUB_LISTENERS_MAX`](crate::settings::limits::HUB_LISTENERS_MAX). With one the server has a hub. Default: none.
+    pub protocols: Vec<CustomListener>,
     /// NATS, syslog, streams and users. Default: see [`HubConfig`].
     pub hub: HubConfig,
     /// Where the hub runs. Default: `Auto`.
@@ -151,6 +155,7 @@ impl Default for ServeConfig {
             take_over: None,
             passed_listeners: false,
             app: None,
+            protocols: Vec::new(),
             hub: HubConfig::default(),
             hub_thread: HubThread::Auto,
             log: None,
@@ -197,8 +202,20 @@ impl ServeConfig {
                     .into(),
             ));
         }
-        let problems = self.hub.problems(&self.http_addresses());
-        problems.into_iter().next().map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
+        let first = self.problems().into_iter().next();
+        first.map_or(Ok(()), |problem| Err(ServeError::Config(problem.to_string())))
+    }
+
+    /// Everything about listeners, streams and users that no server can be made with.
+    #[must_use]
+    pub fn problems(&self) -> Vec<SettingError> {
+        let protocols: Vec<SocketAddr> = self.protocols.iter().map(|listener| listener.address).collect();
+        self.hub.problems_beside(&self.http_addresses(), &protocols)
+    }
+
+    /// Whether the server has a hub: where something can publish to it.
+    pub(crate) fn has_hub(&self) -> bool {
+        self.hub.has_listeners() || !self.protocols.is_empty()
     }
 
     /// The addresses of HTTP, each with the name of its option.
@@ -363,6 +380,7 @@ mod tests {
     use std::error::Error;
 
     use super::*;
+    use crate::protocol::unopened_listener;
 
     /// What must be changed about the defaults for it, whether there are routes, and what the error names.
     #[test]
@@ -379,7 +397,12 @@ mod tests {
         assert!(check(|_| (), true).is_ok());
         assert!(check(|config| _ = app(config), false).is_ok());
         assert!(check(|config| config.worker_threads = 0, false).is_ok());
-        let wrong: [(Change, bool, &str); 11] = [
+        fn protocols(config: &mut ServeConfig, addresses: &[&str]) {
+            let listener = |address: &&str| unopened_listener(address.parse().expect("an address"));
+            config.protocols = addresses.iter().map(listener).collect();
+        }
+        assert!(check(|config| protocols(config, &["127.0.0.1:9001", "127.0.0.1:0"]), true).is_ok());
+        let wrong: [(Change, bool, &str); 16] = [
             (
                 |config| config.admin = Admin::At(config.listen[0]),
                 true,
@@ -412,6 +435,34 @@ mod tests {
                 },
                 false,
                 "growth does not fit 0 worker threads",
+            ),
+            (
+                |config| protocols(config, &["0.0.0.0:9000"]),
+                true,
+                "protocols: 0.0.0.0:9000 is taken: `listen` listens on 127.0.0.1:9000",
+            ),
+            (
+                |config| {
+                    config.hub.nats = vec![SocketAddr::from(([127, 0, 0, 1], 4222))];
+                    protocols(config, &["127.0.0.1:4222"]);
+                },
+                true,
+                "protocols: 127.0.0.1:4222 is taken: `nats` listens on",
+            ),
+            (
+                |config| protocols(config, &["127.0.0.1:7"; 2]),
+                true,
+                "protocols: 127.0.0.1:7 is taken: `protocols` listens on",
+            ),
+            (
+                |config| protocols(config, &["127.0.0.1:7", "0.0.0.0:7"]),
+                true,
+                "protocols: 0.0.0.0:7 is taken: `protocols` listens on 127.0.0.1:7",
+            ),
+            (
+                |config| protocols(config, &["127.0.0.1:0"; 65]),
+                true,
+                "protocols: 65 addresses are more than the 64",
             ),
         ];
         for (change, has_routes, named) in wrong {

@@ -27,9 +27,14 @@ impl DataFolder {
     /// # Errors
     /// Why nothing can be stored there.
     pub fn inspect(hub: &HubConfig) -> Result<Option<DataFolder>, String> {
+        if hub.has_listeners() { DataFolder::inspect_streams(hub) } else { Ok(None) }
+    }
+
+    /// The same for a hub that runs also without listeners of its own.
+    pub(crate) fn inspect_streams(hub: &HubConfig) -> Result<Option<DataFolder>, String> {
         let on_disk = |stream: &&StreamConfig| stream.durability == Durability::Disk;
         let streams: Vec<&StreamConfig> = hub.streams.iter().filter(on_disk).collect();
-        if streams.is_empty() || !hub.has_listeners() {
+        if streams.is_empty() {
             return Ok(None);
         }
         DataFolder::of(&hub.data, &streams).map(Some)

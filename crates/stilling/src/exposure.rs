@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 
 use crate::config::{Admin, ServeConfig};
-use crate::http::Way;
 use crate::listeners::{Listeners, Protocol};
-use crate::settings::SourceRange;
+use crate::settings::{PROTOCOLS, SourceRange};
+use crate::syslog::SyslogTransport;
 
 /// Something that is reachable from other machines without credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub struct Exposure {
 
 /// An address and what is answered there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Endpoint {
+pub(crate) struct ListeningAddress {
     pub(crate) speaks: Protocol,
     /// It is the listener of `admin` alone.
     pub(crate) is_admin: bool,
@@ -29,9 +29,10 @@ pub(crate) struct Endpoint {
 }
 
 /// The addresses of open listeners on the network.
-pub(crate) fn endpoints(open: &Listeners) -> Vec<Endpoint> {
-    let of = |(&speaks, &address)| Endpoint { speaks, is_admin: false, address };
-    let admin = open.admin.map(|address| Endpoint { speaks: Protocol::Http, is_admin: true, address });
+pub(crate) fn endpoints(open: &Listeners) -> Vec<ListeningAddress> {
+    let of = |(&speaks, &address)| ListeningAddress { speaks, is_admin: false, address };
+    let admin =
+        open.admin.map(|address| ListeningAddress { speaks: Protocol::Http, is_admin: true, address });
     open.protocols.iter().zip(&open.addresses).map(of).chain(admin).collect()
 }
 
@@ -40,13 +41,15 @@ impl ServeConfig {
     #[must_use]
     pub fn exposures(&self) -> Vec<Exposure> {
         let hub = &self.hub;
-        let of = |speaks, is_admin| move |address| Endpoint { speaks, is_admin, address };
+        let of = |speaks, is_admin| move |address| ListeningAddress { speaks, is_admin, address };
         let http = self.listen.iter().copied().map(of(Protocol::Http, false));
         let admin = self.admin.address().map(of(Protocol::Http, true));
         let nats = hub.nats.iter().copied().map(of(Protocol::Nats, false));
-        let udp = hub.syslog_udp.iter().copied().map(of(Protocol::Syslog(Way::Udp), false));
-        let tcp = hub.syslog_tcp.iter().copied().map(of(Protocol::Syslog(Way::Tcp), false));
-        self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp))
+        let udp = hub.syslog_udp.iter().copied().map(of(Protocol::Syslog(SyslogTransport::Udp), false));
+        let tcp = hub.syslog_tcp.iter().copied().map(of(Protocol::Syslog(SyslogTransport::Tcp), false));
+        let protocols = self.protocols.iter().map(|listener| listener.address);
+        let protocols = protocols.map(of(Protocol::Custom(0), false));
+        self.exposures_of(http.chain(admin).chain(nats).chain(udp).chain(tcp).chain(protocols))
     }
 
     /// Whether `POST /publish/*` is answered at an HTTP listener with this address. With users it demands credentials
@@ -56,9 +59,10 @@ impl ServeConfig {
         self.hub.has_listeners() && (!self.hub.users.is_empty() || self.open_publish || is_loopback(address))
     }
 
-    pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = Endpoint>) -> Vec<Exposure> {
+    pub(crate) fn exposures_of(&self, endpoints: impl Iterator<Item = ListeningAddress>) -> Vec<Exposure> {
         let mut found = Vec::new();
-        for Endpoint { speaks, is_admin, address } in endpoints.filter(|at| !is_loopback(at.address)) {
+        for ListeningAddress { speaks, is_admin, address } in endpoints.filter(|at| !is_loopback(at.address))
+        {
             match speaks {
                 Protocol::Http => self.http_exposures(address, is_admin, &mut found),
                 Protocol::Nats if self.hub.users.is_empty() => found.push(Exposure {
@@ -68,8 +72,15 @@ impl ServeConfig {
                          publish and subscribe to everything; add a [[user]], or listen on 127.0.0.1"
                     ),
                 }),
-                Protocol::Syslog(way) => found.extend(self.syslog_exposure(address, way)),
                 Protocol::Nats => {}
+                Protocol::Syslog(transport) => found.extend(self.syslog_exposure(address, transport)),
+                Protocol::Custom(_) => found.push(Exposure {
+                    option: PROTOCOLS,
+                    reason: format!(
+                        "{address} is reachable from other machines, and only the protocol there can authenticate \
+                         clients; have it do that, or listen on 127.0.0.1"
+                    ),
+                }),
             }
         }
         found
@@ -115,11 +126,11 @@ impl ServeConfig {
         }
     }
 
-    fn syslog_exposure(&self, address: SocketAddr, way: Way) -> Option<Exposure> {
-        let option = match way {
-            Way::Udp => "syslog-udp",
-            Way::Tcp => "syslog-tcp",
-            Way::Unix => return None,
+    fn syslog_exposure(&self, address: SocketAddr, transport: SyslogTransport) -> Option<Exposure> {
+        let option = match transport {
+            SyslogTransport::Udp => "syslog-udp",
+            SyslogTransport::Tcp => "syslog-tcp",
+            SyslogTransport::Unix => return None,
         };
         let is_open = self.hub.syslog_sources.iter().any(SourceRange::is_everything);
         is_open.then(|| Exposure {
@@ -140,6 +151,7 @@ pub(crate) fn is_loopback(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::unopened_listener;
     use crate::settings::{Credential, Secret, UserConfig};
 
     fn at(text: &str) -> SocketAddr {
@@ -169,6 +181,7 @@ mod tests {
             (config.demo, config.open_publish) = (true, true);
             let hub = &mut config.hub;
             (hub.nats, hub.syslog_udp, hub.syslog_tcp) = (all.to_vec(), all.to_vec(), all.to_vec());
+            config.protocols = all.map(unopened_listener).to_vec();
         });
         is(&found, &[]);
     }
@@ -182,16 +195,18 @@ mod tests {
             (config.hub.syslog_udp, config.hub.syslog_tcp) =
                 (vec![at("10.0.0.1:514")], vec![at("10.0.0.1:601")]);
             config.hub.syslog_sources = vec!["::/0".parse().expect("a range")];
+            config.protocols = vec![unopened_listener(at("0.0.0.0:7"))];
         };
-        let [publish, pages, demo, nats, udp, tcp] = [
+        let [publish, pages, demo, nats, udp, tcp, custom] = [
             ("open-publish", "/publish/*"),
             ("listen", "0.0.0.0:80 is reachable from other machines, and /status"),
             ("demo", "/test/slow"),
             ("nats", "[::]:4222 is reachable from other machines, and without users"),
             ("syslog-udp", "lets every address send"),
             ("syslog-tcp", "10.0.0.1:601"),
+            ("protocols", "0.0.0.0:7 is reachable from other machines, and only the protocol there"),
         ];
-        is(&found(open), &[publish, pages, demo, nats, udp, tcp]);
+        is(&found(open), &[publish, pages, demo, nats, udp, tcp, custom]);
         let with_users = |config: &mut ServeConfig| {
             open(config);
             config.hub.users = vec![UserConfig::new("ann", Credential::Password(Secret::new("x")))];
@@ -199,7 +214,8 @@ mod tests {
             config.demo = false;
             config.hub.syslog_sources = vec!["10.0.0.0/8".parse().expect("a range")];
         };
-        is(&found(with_users), &[("admin", "10.0.0.1:9001")]);
+        // Whether a custom protocol authenticates clients is not known.
+        is(&found(with_users), &[("admin", "10.0.0.1:9001"), custom]);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
 
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::Instant;
 
 use stilling_engine::cores;
-use stilling_hub::{Now, UnixNanos};
+use stilling_hub::UnixNanos;
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Config as LogConfig, Limits, LockError, OpenError};
 use stilling_ring::{Time, Wake};
@@ -13,15 +13,16 @@ use stilling_ring::{Time, Wake};
 use crate::config::{HubThread, ServeConfig, ServeError};
 use crate::data_folder::DataFolder;
 use crate::hub::{
-    self, Closers, HubDesk, LazyJournal, OpeningThread, Runner, SharedDisks, SimulatedStore, StartGate,
+    self, Closers, HubHandle, LazyJournal, OpeningThread, Runner, SharedDisks, SimulatedStore, StartGate,
     SteppedHub, SteppedJournal, SteppedThreads, StreamFolder, StreamStore, Streams, Surroundings,
 };
 use crate::lifecycle::{Calendar, EndUnless, Lifecycle, ReleaseOnDrop};
 use crate::log::Log;
-use crate::nats::Users;
+use crate::nats::{NatsShard, Users};
 use crate::overview::Overview;
 use crate::settings::{self, StreamConfig};
-use crate::syslog::Rules;
+use crate::shard::ShardHub;
+use crate::syslog::{Rules, SyslogShard};
 
 /// The hub, its streams opened, or checked if another server has them still.
 pub(crate) struct HubPlan<S: StreamStore = StreamFolder> {
@@ -48,12 +49,12 @@ pub fn hub_in_memory(
     shards: &[Arc<Wake>],
     overview: &Overview,
     lifecycle: &Arc<Lifecycle>,
-) -> Result<Vec<HubDesk>, ServeError> {
+) -> Result<Vec<ShardHub>, ServeError> {
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
     let now_ns = lifecycle.unix_nanos(Time::ZERO);
     let plan = HubPlan::of(&hub, HubThread::Shard, Predecessor::None, now_ns)?;
     let plan = HubPlan { secret: [1, 2, 3], ..plan };
-    plan.start(shards, overview, lifecycle, None).map(|(desks, _)| desks)
+    plan.start(shards, overview, lifecycle, None).map(|(hubs, _)| hubs)
 }
 
 /// Why publications to streams are refused that the predecessor has not released in time.
@@ -93,13 +94,13 @@ pub fn hub_on_simulated_disks(
     shards: &[Arc<Wake>],
     overview: &Overview,
     lifecycle: &Arc<Lifecycle>,
-) -> Result<(Vec<HubDesk>, SteppedJournal), ServeError> {
+) -> Result<(Vec<ShardHub>, SteppedJournal), ServeError> {
     let threads = SteppedThreads::default();
     let hub = settings::HubConfig { streams: streams.to_vec(), ..settings::HubConfig::default() };
     let created_ns = lifecycle.unix_nanos(Time::ZERO);
     let store = SimulatedStore {
         disks: SharedDisks::new(storage.disks.to_vec()),
-        log: LogConfig { created_ns, ..storage.log },
+        log: LogConfig { created_ns: created_ns.as_nanos(), ..storage.log },
         limits: storage.limits,
         threads: threads.clone(),
     };
@@ -108,7 +109,7 @@ pub fn hub_on_simulated_disks(
     let assembled = plan.assemble(shards, (overview, lifecycle), None, storage.now, None)?;
     let journal = threads.take_journals().pop();
     let journal = journal.ok_or_else(|| ServeError::Threads(std::io::ErrorKind::NotFound.into()))?;
-    Ok((assembled.desks, journal))
+    Ok((assembled.hubs, journal))
 }
 
 /// How a simulated server of several, of which each takes over from the one before it, gets its hub.
@@ -131,7 +132,7 @@ pub struct SimulatedSuccession {
 /// The hub of a simulated server that takes over from another one, and is succeeded.
 pub struct SimulatedHub {
     /// One for each shard.
-    pub desks: Vec<HubDesk>,
+    pub shards: Vec<ShardHub>,
     /// The hub, if it is not in the first shard.
     pub hub: Option<SteppedHub>,
     /// What else the server does beside its shards.
@@ -165,11 +166,11 @@ pub fn hub_in_succession(
         succession.hub_wake.as_ref(),
     )?;
     let hub = assembled.runner.map(|runner| SteppedHub::new(runner, Arc::clone(lifecycle)));
-    Ok(SimulatedHub { desks: assembled.desks, hub, threads })
+    Ok(SimulatedHub { shards: assembled.hubs, hub, threads })
 }
 
 impl HubPlan {
-    /// Opens the streams, or checks those that another server still has, if there is a listener for them.
+    /// Opens the streams, or checks those that another server still has, if anything can publish to them.
     pub(crate) fn make(
         config: &ServeConfig,
         predecessor: Predecessor,
@@ -179,7 +180,7 @@ impl HubPlan {
             HubPlan::of(&config.hub, config.hub_thread, predecessor, now_ns)
                 .map(|plan| HubPlan { log: config.log, ..plan })
         };
-        config.hub.has_listeners().then(plan).transpose()
+        config.has_hub().then(plan).transpose()
     }
 
     fn of(
@@ -193,7 +194,7 @@ impl HubPlan {
             Predecessor::Runs(report) | Predecessor::Ends(report) => report,
         };
         let plan = HubPlan::with(config, hub_thread, |hub, size_max| {
-            let data = DataFolder::inspect(config).map_err(ServeError::Data)?;
+            let data = DataFolder::inspect_streams(config).map_err(ServeError::Data)?;
             if let Some(shortage) = data.as_ref().and_then(DataFolder::shortage) {
                 return Err(ServeError::Data(shortage));
             }
@@ -204,39 +205,39 @@ impl HubPlan {
         Ok(HubPlan { report, ..plan })
     }
 
-    /// Starts the hub: on a thread, which is returned, or at the desk of the first shard.
+    /// Starts the hub: on a thread, which is returned, or in the first shard.
     pub(crate) fn start(
         self,
         shards: &[Arc<Wake>],
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
-    ) -> Result<(Vec<HubDesk>, Option<thread::JoinHandle<()>>), ServeError> {
-        let sleeper = Arc::new(OnceLock::<Thread>::new());
-        let wake = wake_of(&sleeper);
+    ) -> Result<(Vec<ShardHub>, Option<thread::JoinHandle<()>>), ServeError> {
+        let sleeper = Arc::new(OnceLock::new());
+        let wake = Arc::new(Wake::of_thread(&sleeper));
         let own = self.has_thread.then_some(&wake);
-        let Assembled { desks, runner } =
+        let Assembled { hubs, runner } =
             self.assemble(shards, (overview, lifecycle), closers, Instant::now(), own)?;
-        let Some(runner) = runner else { return Ok((desks, None)) };
+        let Some(runner) = runner else { return Ok((hubs, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
             let began = Instant::now();
-            let now = || Now {
-                unix_ns: lifecycle.unix_nanos(Time::ZERO),
-                steady_ns: u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            let now = || {
+                let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                lifecycle.both_clocks(Time::from_nanos(elapsed_ns))
             };
             release_behind(runner, &lifecycle, |runner| runner.run(&wake, now));
         };
         let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
         let _ = sleeper.set(thread.thread().clone());
-        Ok((desks, Some(thread)))
+        Ok((hubs, Some(thread)))
     }
 }
 
 /// A hub that is put together.
 struct Assembled {
-    desks: Vec<HubDesk>,
-    /// The hub, if it is not at the desk of the first shard.
+    hubs: Vec<ShardHub>,
+    /// The hub, if it is not in the first shard.
     runner: Option<Runner<LazyJournal>>,
 }
 
@@ -249,8 +250,7 @@ impl<S: StreamStore> HubPlan<S> {
     ) -> Result<HubPlan<S>, ServeError> {
         let payload_size_max =
             config.streams.iter().map(|stream| stream.message_size_max).max().unwrap_or(1 << 20);
-        let streams: Vec<_> = config.streams.iter().map(hub::stream_config).collect();
-        let count = streams.len();
+        let (streams, count) = (config.streams.clone(), config.streams.len());
         let mut hub = stilling_hub::HubConfig { streams, ..stilling_hub::HubConfig::default() };
         let batch_size = payload_size_max as usize + hub::RECORD_EXTRA_MAX;
         hub.memory_batch_size = hub.memory_batch_size.max(batch_size);
@@ -291,10 +291,10 @@ impl<S: StreamStore> HubPlan<S> {
 
     /// Wakes what waits for a change of the server's life.
     pub(crate) fn wake(&self) -> Arc<Wake> {
-        wake_of(&self.opening_thread)
+        Arc::new(Wake::of_thread(&self.opening_thread))
     }
 
-    /// Puts the hub together: for a thread that is woken by `own`, or at the desk of the first shard. `now` is the journal's
+    /// Puts the hub together: for a thread that is woken by `own`, or in the first shard. `now` is the journal's
     /// time.
     fn assemble(
         self,
@@ -332,18 +332,20 @@ impl<S: StreamStore> HubPlan<S> {
         }
         let mut runner: Option<Runner<LazyJournal>> = Some(runner);
         let info = hub::info(id, users.are_any(), payload_size_max);
-        let mut desks = Vec::new();
+        let mut hubs = Vec::new();
         for (number, port) in ports.into_iter().enumerate() {
             let runner = if own.is_some() { None } else { runner.take() };
-            let counters = Arc::clone(&overview.desks[number]);
-            let desk = HubDesk::new(port, Arc::clone(&users), (info.clone(), counters), runner, number);
-            let desk = desk.with_syslog(&syslog);
-            desks.push(match closers {
-                Some(closers) => desk.with_closers(closers.clone()),
-                None => desk,
-            });
+            let counters = Arc::clone(&overview.hub_handles[number]);
+            let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);
+            let hub = match closers {
+                Some(closers) => handle.with_closers(closers.clone()),
+                None => handle,
+            };
+            let (nats, syslog) =
+                (NatsShard::new(info.clone()), SyslogShard::new(Arc::clone(&syslog), payload_size_max));
+            hubs.push(ShardHub { hub, nats, syslog });
         }
-        Ok(Assembled { desks, runner })
+        Ok(Assembled { hubs, runner })
     }
 }
 
@@ -373,12 +375,6 @@ fn release_behind<R>(holder: R, lifecycle: &Arc<Lifecycle>, run: impl FnOnce(&mu
     let mut guard = EndUnless { lifecycle: Arc::clone(lifecycle), served: false };
     run(&mut holder);
     guard.served = true;
-}
-
-/// Wakes a thread, as soon as it is known.
-fn wake_of(thread: &Arc<OnceLock<Thread>>) -> Arc<Wake> {
-    let thread = Arc::clone(thread);
-    Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)))
 }
 
 #[cfg(test)]

@@ -22,11 +22,13 @@
 //! `examples/` has more: slow work, a JSON API, a socket handed to a worker, and protocols of your own on
 //! the [`engine`]'s sessions and datagrams.
 //!
+//! A [`protocol`] of your own has its listener beside those for HTTP, NATS and syslog. Its sessions run in the same shards
+//! and may publish messages.
+//!
 //! Beside the routes every server answers `/status`, `/metrics`, `/livez` and `/readyz`, drains on SIGTERM
 //! and SIGINT, and bounds whatever a client can make it hold (`docs/limits.md`).
 #![forbid(unsafe_code)]
 
-pub mod app;
 mod config;
 mod data_folder;
 mod exposure;
@@ -37,16 +39,20 @@ mod hub_plan;
 mod lifecycle;
 mod listeners;
 mod log;
+mod memory;
 mod metrics;
 mod nats;
 mod overview;
+pub mod protocol;
 mod rates;
 mod room;
 mod running;
 mod server;
 pub mod settings;
+mod shard;
 mod socket_file;
 mod syslog;
+pub mod upstream;
 mod volumes;
 
 pub use config::{Admin, HubThread, ServeConfig, ServeError};
@@ -67,13 +73,15 @@ pub mod parts {
     pub use crate::hand_over::succession::{PredecessorEvent, Retirement, Succession, SuccessionAction};
     pub use crate::http::parts::*;
     pub use crate::hub::{
-        HubDesk, SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads,
+        SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, SteppedRelease, SteppedThreads,
     };
     pub use crate::hub_plan::{
         Predecessor, SimulatedHub, SimulatedStorage, SimulatedSuccession, hub_in_memory, hub_in_succession,
         hub_on_simulated_disks,
     };
     pub use crate::lifecycle::{Calendar, Lifecycle, Phase};
+    pub use crate::shard::{Endpoint, Mail, ShardHub, ShardService, ShardSession};
+    pub use crate::syslog::SyslogTransport;
 }
 
 use std::io::Write;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use stilling_hub::{Now, SteadyNanos, UnixNanos};
 use stilling_ring::{Time, Wake};
 
 /// Where the process is in its life.
@@ -42,13 +43,13 @@ pub enum Calendar {
 
 impl Calendar {
     /// Nanoseconds since 1970.
-    pub(crate) fn unix_nanos(self, now: Time) -> u64 {
-        match self {
+    pub(crate) fn unix_nanos(self, now: Time) -> UnixNanos {
+        UnixNanos::from_nanos(match self {
             Calendar::System => SystemTime::now()
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)),
             Calendar::From(start) => start * 1_000_000_000 + now.as_nanos(),
-        }
+        })
     }
 }
 
@@ -108,6 +109,11 @@ impl Lifecycle {
             0 | 1 => Phase::Draining,
             _ => Phase::Stopping,
         }
+    }
+
+    /// Whether the end has been asked for.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.phase() != Phase::Running
     }
 
     /// The number of requests to end so far, for a signal handler to count on.
@@ -244,8 +250,13 @@ impl Lifecycle {
     }
 
     /// Nanoseconds since 1970.
-    pub fn unix_nanos(&self, now: Time) -> u64 {
+    pub fn unix_nanos(&self, now: Time) -> UnixNanos {
         self.calendar.unix_nanos(now)
+    }
+
+    /// What time it is for the hub: by the calendar, and by the clock of `now`, which is never set.
+    pub(crate) fn both_clocks(&self, now: Time) -> Now {
+        Now { unix_ns: self.unix_nanos(now), steady_ns: SteadyNanos::from_nanos(now.as_nanos()) }
     }
 
     /// Seconds since 1970.

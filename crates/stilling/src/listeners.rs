@@ -27,9 +27,9 @@ use stilling_engine::net::{self, ListenOptions};
 
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::{HandOverError, Passed};
-use crate::http::Way;
 use crate::lifecycle::Stage;
 use crate::socket_file::{self, SocketFile};
+use crate::syslog::SyslogTransport;
 
 /// How long the kernel holds back a connection that sends nothing, in seconds; the first-byte
 /// timeout begins when it lets go.
@@ -40,7 +40,9 @@ const DEFER_ACCEPT_SECONDS: u32 = 1;
 pub(crate) enum Protocol {
     Http,
     Nats,
-    Syslog(Way),
+    Syslog(SyslogTransport),
+    /// The custom protocol with this number.
+    Custom(u16),
 }
 
 impl Protocol {
@@ -49,9 +51,10 @@ impl Protocol {
         match self {
             Protocol::Http => "http",
             Protocol::Nats => "nats",
-            Protocol::Syslog(Way::Tcp) => "syslog-tcp",
-            Protocol::Syslog(Way::Udp) => "syslog-udp",
-            Protocol::Syslog(Way::Unix) => "syslog-unix",
+            Protocol::Syslog(SyslogTransport::Tcp) => "syslog-tcp",
+            Protocol::Syslog(SyslogTransport::Udp) => "syslog-udp",
+            Protocol::Syslog(SyslogTransport::Unix) => "syslog-unix",
+            Protocol::Custom(_) => "custom",
         }
     }
 }
@@ -163,7 +166,7 @@ impl Listeners {
             let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
             taken.push(*wanted);
             addresses.push(address);
-            let speaks = Protocol::Syslog(Way::Udp);
+            let speaks = Protocol::Syslog(SyslogTransport::Udp);
             protocols.push(speaks);
             // One reader for each, so that what a source sends stays in its order.
             of_shards[addresses.len() % config.shards].push(Listener {
@@ -191,7 +194,7 @@ impl Listeners {
                 socket
             };
             let address = SocketAddr::from(([0, 0, 0, 0], 0));
-            let speaks = Protocol::Syslog(Way::Unix);
+            let speaks = Protocol::Syslog(SyslogTransport::Unix);
             of_shards[number % config.shards].push(Listener {
                 socket,
                 address,
@@ -221,7 +224,9 @@ impl Listeners {
         let mut seen = Vec::new();
         let mut copies = Vec::new();
         for listener in self.of_shards.iter().flatten() {
-            if listener.speaks != Protocol::Syslog(Way::Unix) && is_new(&listener.socket, &mut seen)? {
+            if listener.speaks != Protocol::Syslog(SyslogTransport::Unix)
+                && is_new(&listener.socket, &mut seen)?
+            {
                 copies.push(listener.socket.try_clone()?);
             }
         }
@@ -233,8 +238,8 @@ impl Listeners {
 pub(crate) fn options(config: &ServeConfig, speaks: Protocol) -> ListenOptions {
     let defer_accept = match speaks {
         Protocol::Http => DEFER_ACCEPT_SECONDS,
-        // The server speaks first, or nobody for long.
-        Protocol::Nats | Protocol::Syslog(_) => 0,
+        // The server may be the one that sends first, and clients may be silent for long.
+        Protocol::Nats | Protocol::Syslog(_) | Protocol::Custom(_) => 0,
     };
     ListenOptions {
         defer_accept: Some(defer_accept),
@@ -265,8 +270,12 @@ fn group(
     let http = config.listen.iter().map(|wanted| (Protocol::Http, false, *wanted));
     let admin = config.admin.address().map(|wanted| (Protocol::Http, true, wanted));
     let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, false, *wanted));
-    let syslog = config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(Way::Tcp), false, *wanted));
-    for (speaks, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog) {
+    let syslog =
+        config.hub.syslog_tcp.iter().map(|wanted| (Protocol::Syslog(SyslogTransport::Tcp), false, *wanted));
+    let custom = (0..)
+        .zip(&config.protocols)
+        .map(|(number, listener)| (Protocol::Custom(number), false, listener.address));
+    for (speaks, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
             groups.push(Group { speaks, is_admin, wanted, sockets: Vec::new() });

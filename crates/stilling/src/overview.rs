@@ -8,10 +8,10 @@ use stilling_hub::{Door, Loss};
 use stilling_ring::Time;
 use stilling_workers::Pool;
 
-use crate::app::App;
 use crate::http::{HttpCounters, JobOutcome, Status};
-use crate::hub::DeskCounters;
+use crate::hub::HubHandleCounters;
 use crate::rates::{Rates, Recent, Totals};
+use crate::upstream::App;
 use crate::volumes::Volumes;
 
 /// Everything that can be seen of a running server; shared by all threads.
@@ -38,8 +38,8 @@ pub struct Overview {
     pub app: Option<Arc<App>>,
     /// The hub, once it runs, if there is one.
     pub hub: OnceLock<Arc<stilling_hub::Counters>>,
-    /// Each shard's dealings with the hub; none without one.
-    pub desks: Vec<Arc<DeskCounters>>,
+    /// Each shard's handle to the hub; none without a hub.
+    pub hub_handles: Vec<Arc<HubHandleCounters>>,
     /// What happened per second of late.
     pub rates: Rates,
     /// What streams occupy on disk.
@@ -67,13 +67,13 @@ impl Overview {
     /// Connections, requests and messages that were refused; each counts once.
     pub(crate) fn refused(&self) -> u64 {
         let connections = self.engine(|c| &c.refused_descriptors) + self.engine(|c| &c.refused_full);
-        connections + self.requests_refused() + self.lost([Door::Nats, Door::Syslog])
+        connections + self.requests_refused() + self.messages_lost()
     }
 
     /// What was refused: the sum, what it is the sum of, and below the requests their reasons as far as they are counted.
     pub(crate) fn refusals(&self) -> [(&'static str, u64); 11] {
         let work = self.work();
-        let publications = self.desks.iter().map(|desk| desk.publications_shed.get()).sum();
+        let publications = self.hub_handles.iter().map(|handle| handle.publications_shed.get()).sum();
         [
             ("all", self.refused()),
             ("connections: no descriptors left", self.engine(|c| &c.refused_descriptors)),
@@ -85,7 +85,7 @@ impl Overview {
             ("\u{2003}no memory for requests", self.http(|c| &c.requests_shed)),
             ("\u{2003}no memory for answers", self.http(|c| &c.answers_shed)),
             ("\u{2003}publications: no room in time", publications),
-            ("messages by NATS and syslog: refused, shed or lost", self.lost([Door::Nats, Door::Syslog])),
+            ("messages by NATS, syslog and custom protocols: refused, shed or lost", self.messages_lost()),
         ]
     }
 
@@ -95,11 +95,11 @@ impl Overview {
         all.saturating_sub(self.http(|c| &c.unavailable))
     }
 
-    /// Messages of some protocols that were refused, shed or lost.
-    fn lost(&self, doors: [Door; 2]) -> u64 {
+    /// Messages that were refused, shed or lost. Those by HTTP are counted as requests.
+    fn messages_lost(&self) -> u64 {
         let Some(hub) = self.hub.get() else { return 0 };
         let of_door = |door| Loss::ALL.into_iter().map(move |loss| hub.losses(door, loss)).sum::<u64>();
-        doors.into_iter().map(of_door).sum()
+        [Door::Nats, Door::Syslog, Door::Custom].into_iter().map(of_door).sum()
     }
 
     /// A number that changes with what streams keep.

@@ -25,14 +25,13 @@ use stilling_ring::{Clock, Wake};
 use stilling_workers::processes::QueueLimits;
 use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
 
-use crate::app::{App, Desk};
 use crate::config::{Admin, ServeConfig, ServeError};
-use crate::exposure::{self, Endpoint, Exposure, is_loopback};
+use crate::exposure::{self, Exposure, ListeningAddress, is_loopback};
 use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
 use crate::hand_over::succession::Succession;
 use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Held, Porter, Process};
-use crate::http::{Door, HttpConfig, HttpCounters, HttpService, JobOutcome, Routes, Serves, Way};
-use crate::hub::{Closers, DeskCounters, HubDesk};
+use crate::http::{HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Routes};
+use crate::hub::{Closers, HubHandleCounters};
 use crate::hub_plan::{HubPlan, Predecessor};
 use crate::lifecycle::{Calendar, EndUnless, Lifecycle, Phase, Stage};
 use crate::listeners::{self, Listener, Listeners, Protocol, When};
@@ -40,7 +39,10 @@ use crate::overview::Overview;
 use crate::rates::Rates;
 use crate::room::Room;
 use crate::running::RunningServer;
+use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
+use crate::syslog::SyslogTransport;
+use crate::upstream::{App, UpstreamPool};
 use crate::volumes::Volumes;
 
 /// A server that listens but does not serve yet: clients wait in the backlog.
@@ -120,7 +122,7 @@ impl Server {
         let mut urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
             .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
             .collect();
-        let unix = Protocol::Syslog(Way::Unix).scheme();
+        let unix = Protocol::Syslog(SyslogTransport::Unix).scheme();
         urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path().display())));
         let endpoints = exposure::endpoints(&listeners);
         let exposures = config.exposures_of(endpoints.iter().copied());
@@ -141,7 +143,7 @@ impl Server {
             target: config.queue_target,
         };
         let (mut connects_kept, mut app_timeout) = (0, Duration::MAX);
-        let (app, mut desks) = match config.app.take() {
+        let (app, mut pools) = match config.app.take() {
             Some(app) => {
                 (connects_kept, app_timeout) = (app.connects_kept(), app.timeout);
                 let secrets = config
@@ -150,10 +152,10 @@ impl Server {
                     .iter()
                     .filter_map(crate::settings::UserConfig::variable)
                     .map(str::to_owned);
-                let (app, entrances) =
+                let (app, queues) =
                     App::new(app, secrets.collect(), queue, wakes.clone()).map_err(ServeError::App)?;
-                let desks = app.desks(entrances);
-                (Some(Arc::new(app)), desks)
+                let pools = app.pools(queues);
+                (Some(Arc::new(app)), pools)
             }
             None => (None, Vec::new()),
         };
@@ -185,7 +187,7 @@ impl Server {
             None => None,
         };
         let Listeners { addresses, of_shards, kept, files, .. } = listeners;
-        let hub_counters: Vec<Arc<DeskCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
+        let hub_counters: Vec<Arc<HubHandleCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
         let volumes = Arc::new(plan.as_ref().map_or_else(Volumes::default, |_| Volumes::of(&config.hub)));
         let overview = Arc::new(Overview {
             started: std::time::SystemTime::now(),
@@ -199,7 +201,7 @@ impl Server {
             pool: pool.clone(),
             app,
             hub: OnceLock::new(),
-            desks: if plan.is_some() { hub_counters } else { Vec::new() },
+            hub_handles: if plan.is_some() { hub_counters } else { Vec::new() },
             rates: Rates::default(),
             volumes,
         });
@@ -211,8 +213,6 @@ impl Server {
             slow_duration: config.slow_duration,
             has_workers: config.worker_threads > 0,
             queue_age_max: config.queue_age_max,
-            doors: Vec::new(),
-            addresses: Vec::new(),
             routes: Arc::new(routes),
             requests_held_max: config.requests_held_max,
             answers_held_max: config.answers_held_max,
@@ -234,21 +234,18 @@ impl Server {
                 kind: driver.kind,
                 slots: room.slots,
                 lane,
-                http: HttpConfig {
-                    doors: listeners
-                        .iter()
-                        .map(|listener| {
-                            let demo = demo || demo_on_loopback && is_loopback(listener.address);
-                            door(listener, &config, demo)
-                        })
-                        .collect(),
-                    addresses: listeners.iter().map(|listener| listener.address).collect(),
-                    ..http.clone()
-                },
+                http: http.clone(),
+                endpoints: listeners
+                    .iter()
+                    .map(|listener| {
+                        let demo = demo || demo_on_loopback && is_loopback(listener.address);
+                        endpoint(listener, &config, demo)
+                    })
+                    .collect(),
                 listeners,
                 shares_listeners: kept > 0,
                 handle,
-                app: (!desks.is_empty()).then(|| desks.remove(0)),
+                upstream: (!pools.is_empty()).then(|| pools.remove(0)),
                 wake: Arc::clone(&wakes[number]),
                 clock: clock.clone(),
                 engine: engine.clone(),
@@ -351,8 +348,8 @@ impl Server {
             let (threads, closing) = mpsc::channel();
             let closers = Closers::Threads { lifecycle: Arc::clone(&staff.lifecycle), threads };
             staff.closing = Some(closing);
-            let (desks, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
-            seats.iter_mut().zip(desks).for_each(|(seat, desk)| seat.hub = Some(desk));
+            let (hubs, thread) = plan.start(&shard_wakes, &overview, &staff.lifecycle, Some(&closers))?;
+            seats.iter_mut().zip(hubs).for_each(|(seat, hub)| seat.hub = Some(hub));
             staff.hub = thread;
             let see = Arc::downgrade(&overview);
             let progress = move || see.upgrade().map_or(0, |see| see.stream_progress());
@@ -442,17 +439,22 @@ impl Drop for Staff {
     }
 }
 
-/// What a listener answers.
-fn door(listener: &Listener, config: &ServeConfig, demo: bool) -> Door {
-    let serves = match listener.speaks {
-        Protocol::Nats => Serves::Nats,
-        Protocol::Syslog(way) => Serves::Syslog(way),
-        Protocol::Http if listener.is_admin => Serves::Pages,
-        Protocol::Http if config.admin == Admin::Everywhere => Serves::Everything,
-        Protocol::Http => Serves::Routes,
+/// What is spoken at a listener.
+fn endpoint(listener: &Listener, config: &ServeConfig, demo: bool) -> Endpoint {
+    let scope = match listener.speaks {
+        Protocol::Nats => return Endpoint::Nats,
+        Protocol::Syslog(transport) => return Endpoint::Syslog(transport),
+        Protocol::Custom(number) => {
+            let protocol = &config.protocols[usize::from(number)].protocol;
+            return Endpoint::Custom(Arc::clone(protocol));
+        }
+        Protocol::Http if listener.is_admin => HttpScope::Pages,
+        Protocol::Http if config.admin == Admin::Everywhere => HttpScope::Everything,
+        Protocol::Http => HttpScope::Routes,
     };
-    let has_routes = matches!(serves, Serves::Everything | Serves::Routes);
-    Door { serves, demo: demo && has_routes, publishes: has_routes && config.publishes_at(listener.address) }
+    let has_routes = scope != HttpScope::Pages;
+    let publishes = has_routes && config.publishes_at(listener.address);
+    Endpoint::Http(HttpEndpoint { scope, demo: demo && has_routes, publishes })
 }
 
 fn banner(
@@ -484,12 +486,13 @@ fn banner(
 }
 
 /// The listeners whose publications do not reach the program behind the server.
-fn taken_from_app(config: &ServeConfig, endpoints: &[Endpoint]) -> Vec<String> {
-    let takes = |at: &&Endpoint| {
+fn taken_from_app(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
+    let takes = |at: &&ListeningAddress| {
         config.app.is_some() && at.speaks == Protocol::Http && !at.is_admin && config.publishes_at(at.address)
     };
-    let line =
-        |at: &Endpoint| format!("publish http://{}/publish/* (answered here, not by the app)", at.address);
+    let line = |at: &ListeningAddress| {
+        format!("publish http://{}/publish/* (answered here, not by the app)", at.address)
+    };
     endpoints.iter().filter(takes).map(line).collect()
 }
 
@@ -559,7 +562,7 @@ struct Seat {
     kind: DriverKind,
     slots: u32,
     lane: Lane<JobOutcome>,
-    app: Option<Desk>,
+    upstream: Option<UpstreamPool>,
     listeners: Vec<Listener>,
     /// Another process has had its hand in them, or still has.
     shares_listeners: bool,
@@ -567,10 +570,11 @@ struct Seat {
     wake: Arc<Wake>,
     clock: Clock,
     http: HttpConfig,
+    endpoints: Vec<Endpoint>,
     engine: EngineConfig,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
-    hub: Option<HubDesk>,
+    hub: Option<ShardHub>,
 }
 
 impl Seat {
@@ -599,20 +603,26 @@ impl Seat {
         let counters: Arc<Counters> = Arc::clone(&self.overview.engines[self.number]);
         let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
         let lifecycle = Arc::clone(&self.lifecycle);
-        let service = HttpService::new(self.http, self.lane, http, self.overview, self.lifecycle)
-            .with_app(self.app)
-            .with_hub(self.hub);
+        let addresses = self.listeners.iter().map(|listener| listener.address).collect();
+        let has_hub = self.hub.is_some();
+        let service =
+            ShardService::new(self.endpoints, self.http, self.lane, http, self.overview, self.lifecycle)
+                .with_upstream(self.upstream)
+                .with_hub(self.hub)
+                .with_addresses(addresses);
         let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
-        shard.on_detached(HttpService::delegate);
+        shard.on_detached(ShardService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
-        if let Some(hub) = shard.service().hub.as_deref_mut() {
+        for listener in listeners.iter().filter(|_| has_hub) {
             // Before this server is ready: behind `taken` a failure would cost the service.
-            for listener in &listeners {
-                match listener.speaks {
-                    Protocol::Syslog(Way::Unix) => hub.unix_sockets.push(listener.socket.try_clone()?),
-                    Protocol::Syslog(Way::Udp) => hub.udp_sockets.push(listener.socket.try_clone()?),
-                    Protocol::Syslog(Way::Tcp) | Protocol::Http | Protocol::Nats => {}
+            match listener.speaks {
+                Protocol::Syslog(transport @ (SyslogTransport::Unix | SyslogTransport::Udp)) => {
+                    shard.service().keep_datagram_socket(transport, listener.socket.try_clone()?);
                 }
+                Protocol::Syslog(SyslogTransport::Tcp)
+                | Protocol::Http
+                | Protocol::Nats
+                | Protocol::Custom(_) => {}
             }
         }
         let shares_listeners = self.shares_listeners;
@@ -645,7 +655,7 @@ impl Seat {
 /// Accepts from those listeners whose time has come; they are in front. A server that drains begins with none. Returns whether
 /// there were some.
 fn accept_from<D: Driver<Socket = OwnedFd>>(
-    shard: &mut Shard<D, HttpService>,
+    shard: &mut Shard<D, ShardService>,
     listeners: &mut VecDeque<Listener>,
     lifecycle: &Lifecycle,
 ) -> io::Result<bool> {
@@ -656,10 +666,13 @@ fn accept_from<D: Driver<Socket = OwnedFd>>(
         && let Some(listener) = listeners.pop_front()
     {
         match listener.speaks {
-            Protocol::Syslog(Way::Udp | Way::Unix) => {
+            Protocol::Syslog(SyslogTransport::Udp | SyslogTransport::Unix) => {
                 shard.receive_datagrams(listener.socket)?;
             }
-            Protocol::Http | Protocol::Nats | Protocol::Syslog(Way::Tcp) => {
+            Protocol::Http
+            | Protocol::Nats
+            | Protocol::Syslog(SyslogTransport::Tcp)
+            | Protocol::Custom(_) => {
                 let number = shard.listen(listener.socket, true)?;
                 if listener.is_parents {
                     shard.leave_backlog(number);

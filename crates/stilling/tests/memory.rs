@@ -8,12 +8,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use socket2::{Domain, Socket, Type};
 use stilling::engine::{CloseReason, Config};
 use stilling::http::{Method, Response, Routes};
 use stilling::{DriverChoice, RunningServer, ServeConfig, Server};
+use stilling_probe::{HANG, eventually};
 
 /// Bytes allocated and not freed, and the most that this ever was.
 static LIVE: AtomicU64 = AtomicU64::new(0);
@@ -55,8 +55,6 @@ unsafe impl GlobalAlloc for Adding {
 #[global_allocator]
 static ALLOCATOR: Adding = Adding;
 
-/// After this, what has not happened will never happen.
-const HANG: Duration = Duration::from_secs(60);
 const CLIENTS: u64 = 200;
 /// Bytes of each answer: together far more than this machine should ever give them.
 const LENGTH: u64 = 50_000_000;
@@ -76,14 +74,6 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-fn until(what: &str, holds: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !holds() {
-        assert!(begun.elapsed() < HANG, "it never happened: {what}");
-        std::thread::park_timeout(Duration::from_millis(2));
-    }
-}
-
 /// Has every shard serve somebody: what it takes once for all is taken then, if only as addresses.
 fn warm(server: &RunningServer, path: &str) {
     let overview = server.overview();
@@ -92,7 +82,9 @@ fn warm(server: &RunningServer, path: &str) {
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
         client.read_exact(&mut [0; 4096]).expect("the beginning of the answer");
     }
-    until("the first clients are gone", || overview.engine(|counters| &counters.open) == 0);
+    eventually("the first clients are gone", || {
+        (overview.engine(|counters| &counters.open) == 0).then_some(())
+    });
 }
 
 fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
@@ -122,7 +114,7 @@ fn slow_clients_are_cheap_on(driver: DriverChoice, path: &str) {
     for client in &mut clients {
         write!(client, "GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").expect("the server reads");
     }
-    until("all have met resistance", || blocked() >= cold + CLIENTS);
+    eventually("all have met resistance", || (blocked() >= cold + CLIENTS).then_some(()));
     // They go on, slowly: more than the engine holds for one, so that further pieces are read.
     let mut bytes = [0; 4096];
     for _ in 0..40 {

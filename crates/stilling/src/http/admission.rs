@@ -12,14 +12,11 @@ use stilling_wire::http1::{BodyLength, RequestHead, Status};
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, MESSAGE_ID, Subject, encode_headers};
 
 use super::response::Response;
-use crate::hub::HubDesk;
+use crate::hub::{HubHandle, RESERVED_SUBJECTS};
 use crate::nats::{Access, Users};
 
 /// What the paths of publications begin with.
 pub(super) const PREFIX: &[u8] = b"/publish/";
-
-/// What subjects begin with that the hub answers itself, by its own rules.
-const HUBS_OWN: &[u8] = b"$JS.";
 
 /// The media type of several messages, one on a line.
 const LINES: &[u8] = b"application/x-ndjson";
@@ -73,7 +70,7 @@ impl From<Objection> for Response {
 }
 
 /// Whether this request may publish; its body may still be on the way. `is_open`: its listener takes publications.
-pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk, is_open: bool) -> Result<(), Objection> {
+pub(super) fn admit(head: &RequestHead<'_>, hub: &HubHandle, is_open: bool) -> Result<(), Objection> {
     if !is_open {
         let why = "publishing at an address that other machines reach needs users ([[user]]), or --open-publish; loopback \
                    addresses need neither";
@@ -104,7 +101,7 @@ pub(super) fn admit(head: &RequestHead<'_>, hub: &HubDesk, is_open: bool) -> Res
 }
 
 /// Whether a message of so many bytes can be taken; the `line` it stands on, if there are several.
-pub(super) fn fits(size: u64, hub: &HubDesk, line: Option<usize>) -> Result<(), Objection> {
+pub(super) fn fits(size: u64, hub: &HubHandle, line: Option<usize>) -> Result<(), Objection> {
     let most = hub.limits.payload_size_max;
     if size <= u64::from(most) {
         return Ok(());
@@ -116,13 +113,13 @@ pub(super) fn fits(size: u64, hub: &HubDesk, line: Option<usize>) -> Result<(), 
 }
 
 impl<'a> Order<'a> {
-    pub(super) fn of(head: &RequestHead<'a>, hub: &HubDesk) -> Result<Self, Objection> {
+    pub(super) fn of(head: &RequestHead<'a>, hub: &HubHandle) -> Result<Self, Objection> {
         let raw = head.target.path.strip_prefix(PREFIX).unwrap_or_default();
         let subject: Cow<'a, [u8]> = percent_encoding::percent_decode(raw).into();
         if let Err(error) = Subject::parse(&subject, &hub.limits.subject) {
             return Err(Objection::bad(format!("nothing can be published to this subject: {error}")));
         }
-        if subject.starts_with(HUBS_OWN) {
+        if subject.starts_with(RESERVED_SUBJECTS) {
             return Err(Objection::bad(
                 "nothing can be published to this subject: what begins with $JS. is the hub's own, for clients of NATS",
             ));

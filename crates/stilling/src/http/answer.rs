@@ -5,13 +5,13 @@ use std::borrow::Cow;
 use stilling_engine::Io;
 use stilling_wire::http1::{Connection, Method, Reply, RequestHead, Status, Version};
 
-use super::counters::Held;
 use super::heads::{HEAD_SIZE_MAX, HeadKey};
 use super::methods::Methods;
 use super::response::{Body, Response, TEXT};
 use super::route::Route;
-use super::service::HttpService;
+use super::shard::HttpContext;
 use super::stream::{Framing, STREAM_COST};
+use crate::memory::MemoryReservation;
 
 /// Bytes of room that a connection must have before its next request is looked at: for a short answer, or for
 /// the head of a long one, which may take half of it. Longer: 500 instead.
@@ -59,7 +59,12 @@ impl Terms {
 
 /// Sends a short answer without fields of its own, whose head is encoded once per second. Returns whether the connection
 /// persists; `None`: it is another answer, and nothing was sent.
-pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, HttpService>) -> Option<bool> {
+pub(super) fn send_short(
+    terms: &Terms,
+    response: &Response,
+    io: &mut Io<'_>,
+    cx: &mut HttpContext<'_>,
+) -> Option<bool> {
     let status = response.status;
     if !response.fields.is_empty() || is_interim(status) {
         return None;
@@ -78,7 +83,7 @@ pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, Htt
     if sent.len() + HEAD_SIZE_MAX > io.spare_room() {
         return None;
     }
-    let persistent = terms.persistent && !io.service.is_draining();
+    let persistent = terms.persistent && !cx.http.is_draining();
     let key = HeadKey {
         status,
         connection: connection(persistent, terms.keep_alive_10),
@@ -89,7 +94,7 @@ pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, Htt
     let now = io.now();
     let mut is_kept = true;
     // There is room.
-    let _ = io.send_from(|service, out| match service.head(now, &key) {
+    let _ = io.send_with(|out| match cx.http.head(now, &key) {
         Some(head) => {
             out.extend_from_slice(head);
             out.extend_from_slice(sent);
@@ -97,7 +102,7 @@ pub(super) fn send_short(terms: &Terms, response: &Response, io: &mut Io<'_, Htt
         None => is_kept = false,
     });
     is_kept.then(|| {
-        io.service.counters.count_response(status, response.is_refusal);
+        cx.http.counters.count_response(status, response.is_refusal);
         persistent
     })
 }
@@ -108,12 +113,13 @@ pub(super) fn send(
     status: Status,
     content_type: &str,
     body: &[u8],
-    io: &mut Io<'_, HttpService>,
+    io: &mut Io<'_>,
+    cx: &mut HttpContext<'_>,
 ) -> bool {
     debug_assert!(body.len() <= ANSWER_ROOM / 2, "what is long goes out by `send_head`");
-    io.service.counters.count_answer(status);
-    let persistent = terms.persistent && !io.service.is_draining();
-    let date = io.service.date(io.now());
+    cx.http.counters.count_answer(status);
+    let persistent = terms.persistent && !cx.http.is_draining();
+    let date = cx.http.date(io.now());
     let allowed = match terms.route {
         Route::OtherMethods(methods) => methods,
         _ => Methods::default(),
@@ -151,14 +157,14 @@ pub(super) fn send(
 }
 
 /// Sends a status with a line of explanation. Returns whether the connection persists.
-pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_, HttpService>) -> bool {
+pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
     // "HTTP/1.1 404 Not Found\r\n": the code and reason make the body.
     let line = &status.line()["HTTP/1.1 ".len()..];
     let mut body = [0; 64];
     let len = line.len() - 1;
     body[..len - 1].copy_from_slice(&line[..len - 1]);
     body[len - 1] = b'\n';
-    send(terms, status, TEXT, &body[..len], io)
+    send(terms, status, TEXT, &body[..len], io, cx)
 }
 
 /// Sends the head of a handler's answer and decides the framing of its body. Returns whether the
@@ -166,15 +172,16 @@ pub(super) fn send_status(terms: &Terms, status: Status, io: &mut Io<'_, HttpSer
 pub(super) fn send_head(
     terms: &Terms,
     response: Response,
-    held: &mut Option<Held>,
-    io: &mut Io<'_, HttpService>,
+    held: &mut Option<MemoryReservation>,
+    io: &mut Io<'_>,
+    cx: &mut HttpContext<'_>,
 ) -> (bool, Body) {
     let length = response.length();
     let Response { status, content_type, fields, body, is_refusal } = response;
     let has_body = !terms.is_head && !forbids_body(status);
     // RFC 9112 §6.3: without a length and without chunks only the connection's end tells the body's.
     let framed = length.is_some() || terms.takes_chunks;
-    let persistent = terms.persistent && framed && !io.service.is_draining();
+    let persistent = terms.persistent && framed && !cx.http.is_draining();
     let own = fields.iter().map(|(name, value)| (&**name, &**value));
     let framing = if length.is_none() && terms.takes_chunks { Framing::Chunked } else { Framing::Plain };
     // RFC 9112 §6.1: not where there can be no body, whatever the method.
@@ -193,7 +200,7 @@ pub(super) fn send_head(
         many = all.collect();
         &many[..]
     };
-    let date = io.service.date(io.now());
+    let date = cx.http.date(io.now());
     let reply = Reply {
         status,
         date: Some(date.as_bytes()),
@@ -211,10 +218,10 @@ pub(super) fn send_head(
         let _ = io.send_with(|out| written = reply.encode(out).is_ok());
     }
     if !written {
-        let persistent = send_status(terms, Status::InternalServerError, io);
+        let persistent = send_status(terms, Status::InternalServerError, io, cx);
         return (persistent, Body::Static(b""));
     }
-    io.service.counters.count_response(status, is_refusal);
+    cx.http.counters.count_response(status, is_refusal);
     let body = match body {
         _ if !has_body => Body::Static(b""),
         Body::Stream(mut stream) => {

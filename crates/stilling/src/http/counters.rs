@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use stilling_engine::counters::Counter;
 use stilling_wire::http1::Status;
 
+use crate::memory::{MemoryReservation, MemoryUsage};
+
 /// Counters of one shard's HTTP sessions.
 #[derive(Debug)]
 #[repr(align(128))]
@@ -35,10 +37,8 @@ pub struct HttpCounters {
     pub unavailable: Counter,
     /// Handlers that panicked in the shard.
     pub handler_panics: Counter,
-    /// Given back by whoever drops a request, which may be a worker.
-    requests_held: AtomicU64,
-    /// Given back by whoever drops an answer, which may be a worker.
-    answers_held: AtomicU64,
+    requests_held: Arc<MemoryUsage>,
+    answers_held: Arc<MemoryUsage>,
     /// Taken back by the workers that serve them.
     delegated: AtomicU64,
 }
@@ -51,12 +51,23 @@ impl HttpCounters {
 
     /// Bytes of requests that wait for their bodies or for workers, or are with a worker.
     pub fn requests_held(&self) -> u64 {
-        self.requests_held.load(Ordering::Relaxed)
+        self.requests_held.bytes()
     }
 
     /// Bytes of handlers' answers that wait for their clients to take them.
     pub fn answers_held(&self) -> u64 {
-        self.answers_held.load(Ordering::Relaxed)
+        self.answers_held.bytes()
+    }
+
+    /// Memory for a request, none yet.
+    pub(super) fn reserve_for_request(&self) -> MemoryReservation {
+        MemoryReservation::new(&self.requests_held)
+    }
+
+    /// Memory for an answer; `None` when all answers together would hold more than `max`.
+    pub(super) fn reserve_for_answer(&self, bytes: usize, max: usize) -> Option<MemoryReservation> {
+        let mut held = MemoryReservation::new(&self.answers_held);
+        held.grow(bytes, max).then_some(held)
     }
 
     /// Answers with `status`.
@@ -104,8 +115,8 @@ impl Default for HttpCounters {
             answers_shed: Counter::new(),
             unavailable: Counter::new(),
             handler_panics: Counter::new(),
-            requests_held: AtomicU64::new(0),
-            answers_held: AtomicU64::new(0),
+            requests_held: Arc::default(),
+            answers_held: Arc::default(),
             delegated: AtomicU64::new(0),
         }
     }
@@ -125,81 +136,5 @@ impl DelegatedNow {
 impl Drop for DelegatedNow {
     fn drop(&mut self) {
         self.0.delegated.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// What bytes are held for.
-#[derive(Clone, Copy, Debug)]
-enum Sort {
-    Request,
-    Answer,
-}
-
-/// Bytes that count as held for one request, or one answer, until it is dropped, wherever it is then: a request whose
-/// client has gone may still lie in the workers' queue, and the source of an answer may be with a worker.
-#[derive(Debug)]
-pub(crate) struct Held {
-    counters: Arc<HttpCounters>,
-    sort: Sort,
-    bytes: u64,
-}
-
-impl Held {
-    /// Nothing yet of a request.
-    pub(crate) fn new(counters: &Arc<HttpCounters>) -> Self {
-        Held { counters: Arc::clone(counters), sort: Sort::Request, bytes: 0 }
-    }
-
-    /// So many bytes of an answer; `None` when all answers together would have more than `max`.
-    pub(super) fn of_answer(counters: &Arc<HttpCounters>, bytes: usize, max: usize) -> Option<Self> {
-        let mut held = Held { counters: Arc::clone(counters), sort: Sort::Answer, bytes: 0 };
-        held.grow(bytes, max).then_some(held)
-    }
-
-    /// Makes room for more bytes; false when all together would be more than `max`.
-    pub(crate) fn grow(&mut self, bytes: usize, max: usize) -> bool {
-        // Only the shard adds, so what others give back meanwhile makes more room, never less.
-        let fits = self.has_room(bytes, max);
-        if fits {
-            self.add(bytes);
-        }
-        fits
-    }
-
-    /// Whether all together could grow by so many bytes without being more than `max`.
-    pub(crate) fn has_room(&self, bytes: usize, max: usize) -> bool {
-        self.all().load(Ordering::Relaxed).saturating_add(bytes as u64) <= max as u64
-    }
-
-    /// Counts bytes for which there was [room](Self::has_room).
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.all().fetch_add(bytes as u64, Ordering::Relaxed);
-        self.bytes += bytes as u64;
-    }
-
-    /// Gives bytes back that were counted.
-    pub(super) fn release(&mut self, bytes: usize) {
-        let bytes = self.bytes.min(bytes as u64);
-        self.all().fetch_sub(bytes, Ordering::Relaxed);
-        self.bytes -= bytes;
-    }
-
-    /// Bytes that this counts.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// What all of the same sort hold.
-    fn all(&self) -> &AtomicU64 {
-        match self.sort {
-            Sort::Request => &self.counters.requests_held,
-            Sort::Answer => &self.counters.answers_held,
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        self.all().fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -14,8 +14,8 @@ use stilling_engine::{Detached, net};
 
 use super::counters::DelegatedNow;
 use super::response::{Body, Response};
-use super::service::ShardSession;
-use super::service::{HttpService, JobOutcome, Work};
+use super::session::HttpSession;
+use super::shard::{HttpShard, JobOutcome, Work};
 
 /// What is to be done with a socket.
 pub(super) struct Delegate(Box<dyn FnOnce(Delegated) + Send>);
@@ -109,12 +109,11 @@ impl Response {
     }
 }
 
-impl HttpService {
+impl HttpShard {
     /// Gives a connection that has left the shard to a worker. Full queue: it is closed, which
     /// [`can_delegate`](Self::can_delegate) makes a rare thing.
-    pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, ShardSession>) {
+    pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, HttpSession>) {
         let Detached { session, socket, unread } = detached;
-        let Some(session) = session.into_client() else { return };
         let Some(Delegate(serve)) = session.into_delegate() else { return };
         let timeouts = [self.config.timeouts.idle, self.config.write_timeout];
         // Nobody waits for the result: the connection's slot has a new tenant by then.

@@ -27,26 +27,24 @@ mod response;
 mod route;
 mod routes;
 mod sending;
-mod service;
 mod session;
+mod shard;
 mod status_page;
 mod stream;
 
-pub(crate) use counters::Held;
 pub use delegated::Delegated;
 pub(crate) use parts::*;
 pub use request::Request;
 pub use response::Response;
 pub use routes::Routes;
-pub use service::Timeouts;
+pub(crate) use session::HttpSession;
+pub use shard::Timeouts;
+pub(crate) use shard::{HttpContext, HttpShard};
 pub use stilling_wire::http1::{Fields, Limits, Method, RequestHead, Status};
 
 /// What `crate::parts` shows of it.
 pub(crate) mod parts {
     pub use super::counters::HttpCounters;
-    pub use super::route::{Door, Serves, Way};
-    pub use super::service::{
-        AppConnection, AppNews, HttpConfig, HttpService, JobOutcome, Mail, ShardSession, SyslogConnection,
-    };
-    pub use super::session::HttpSession;
+    pub use super::route::{HttpEndpoint, HttpScope};
+    pub use super::shard::{HttpConfig, JobOutcome};
 }

@@ -8,40 +8,40 @@ use stilling_wire::http1::Status;
 
 use super::answer::{self, Terms};
 use super::response::{Response, TEXT};
-use super::service::HttpService;
+use super::shard::{HttpContext, HttpShard};
 use crate::metrics::{self, MetricsFormat};
 use crate::overview::Overview;
 
 /// `/metrics`.
-pub(super) fn metrics(service: &HttpService, format: MetricsFormat) -> Response {
+pub(super) fn metrics(http: &HttpShard, format: MetricsFormat) -> Response {
     // RFC 9110 §12.5.5.
-    fresh(format.media_type(), metrics::render_as(format, &service.overview)).with_header("Vary", "Accept")
+    fresh(format.media_type(), metrics::render_as(format, &http.overview)).with_header("Vary", "Accept")
 }
 
 /// `/readyz`: whether more work is welcome, and how many worker processes are ready for it. Not ready while a stream is frozen
 /// or waits for room: publications to it would be refused. Other trouble of streams is a line of its own.
-pub(super) fn ready(terms: &Terms, io: &mut Io<'_, HttpService>) -> bool {
-    let streams = StreamLines::of(&io.service.overview);
-    if io.service.is_ready() && !streams.refusals.is_empty() {
+pub(super) fn ready(terms: &Terms, io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
+    let streams = StreamLines::of(&cx.http.overview);
+    if cx.http.is_ready() && !streams.refusals.is_empty() {
         let text = streams.refusals + &streams.details;
-        io.service.counters.unavailable.add(1);
-        return answer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io);
+        cx.http.counters.unavailable.add(1);
+        return answer::send(terms, Status::ServiceUnavailable, TEXT, text.as_bytes(), io, cx);
     }
     let details = streams.details;
-    let has_process = io.service.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
-    let is_ready = io.service.is_ready() && has_process;
+    let has_process = cx.http.overview.app.as_ref().is_none_or(|app| app.counters().ready > 0);
+    let is_ready = cx.http.is_ready() && has_process;
     let status = if is_ready { Status::Ok } else { Status::ServiceUnavailable };
-    io.service.counters.unavailable.add(u64::from(!is_ready));
-    let Some(app) = &io.service.overview.app else {
+    cx.http.counters.unavailable.add(u64::from(!is_ready));
+    let Some(app) = &cx.http.overview.app else {
         return match is_ready {
-            true => answer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io),
-            false => answer::send_status(terms, status, io),
+            true => answer::send(terms, status, TEXT, format!("ready\n{details}").as_bytes(), io, cx),
+            false => answer::send_status(terms, status, io, cx),
         };
     };
     let counters = app.counters();
     let word = if is_ready { "ready" } else { "not ready" };
     let text = format!("{word}: {} of {} worker processes\n{details}", counters.ready, counters.wanted);
-    answer::send(terms, status, TEXT, text.as_bytes(), io)
+    answer::send(terms, status, TEXT, text.as_bytes(), io, cx)
 }
 
 /// What `/readyz` says about streams, as much as has room in a short answer.

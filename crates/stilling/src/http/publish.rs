@@ -17,10 +17,10 @@ use stilling_wire::http1::{BodyLength, RequestHead, Status};
 
 use super::admission::{self, Objection, Order};
 use super::response::Response;
-use super::service::HttpService;
 use super::session::{HttpSession, Kept, Waiting};
+use super::shard::HttpContext;
 use crate::hub::limits::HUB_WAIT_MAX;
-use crate::hub::{HubDesk, HubMail};
+use crate::hub::{HubHandle, HubMail};
 use crate::overview::Overview;
 
 /// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is published.
@@ -53,16 +53,21 @@ pub(super) struct Published {
 
 impl HttpSession {
     /// Whether the request of this head may publish. False: the client has been told.
-    pub(super) fn admit(&mut self, head: &RequestHead<'_>, io: &mut Io<'_, HttpService>) -> bool {
+    pub(super) fn admit(
+        &mut self,
+        head: &RequestHead<'_>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) -> bool {
         let now = io.now();
-        let Some(hub) = io.service.hub.as_deref_mut() else {
+        let Some(hub) = cx.hub.as_deref_mut() else {
             self.terms.persistent = false;
             io.finish_lingering(CloseReason::Done);
-            self.respond(handed_over().into(), io);
+            self.respond(handed_over().into(), io, cx);
             return false;
         };
         hub.published = now;
-        let Err(objection) = admission::admit(head, hub, self.door.publishes) else { return true };
+        let Err(objection) = admission::admit(head, hub, self.endpoint.publishes) else { return true };
         if objection.status == Status::Unauthorized {
             hub.counters.shut_out.add(1);
         }
@@ -71,19 +76,19 @@ impl HttpSession {
             self.terms.persistent = false;
             io.finish_lingering(CloseReason::Done);
         }
-        self.respond(objection.into(), io);
+        self.respond(objection.into(), io, cx);
         false
     }
 
     /// The request is complete: hands it to the hub as soon as there is room.
-    pub(super) fn publish(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn publish(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let token = io.token();
         let now = io.now();
-        let began = io.service.hub_has_begun();
-        let HttpService { hub: Some(hub), config, .. } = &mut *io.service else {
+        let began = cx.http.hub_has_begun();
+        let HttpContext { hub: Some(hub), http, .. } = &mut *cx else {
             self.terms.persistent = false;
             self.kept = Kept::Nothing;
-            return self.conclude(handed_over().into(), io);
+            return self.conclude(handed_over().into(), io, cx);
         };
         hub.published = now;
         if !std::mem::replace(&mut self.is_publishing, true) {
@@ -105,7 +110,7 @@ impl HttpSession {
         let Kept::Request(request) = std::mem::replace(&mut self.kept, Kept::Nothing) else {
             unreachable!("a publication is kept from its head on")
         };
-        let view = request.view(&config.limits, &config.routes);
+        let view = request.view(&http.config.limits, &http.config.routes);
         let ticket = self.publication.wrapping_add(1);
         let asked = Order::of(view.head(), hub).and_then(|order| {
             check(&order, view.body(), hub)?;
@@ -131,49 +136,49 @@ impl HttpSession {
                 self.kept = Kept::Published(Box::new(Published { expected, ..Published::default() }));
                 self.waiting = Waiting::Verdict;
                 self.since = io.now();
-                let deadline = self.since.after(io.service.config.timeouts.work);
+                let deadline = self.since.after(cx.http.config.timeouts.work);
                 io.set_deadline(Some(deadline));
                 io.pause();
             }
-            Err(objection) => self.conclude(objection.into(), io),
+            Err(objection) => self.conclude(objection.into(), io, cx),
         }
     }
 
-    fn conclude(&mut self, response: Response, io: &mut Io<'_, HttpService>) {
-        self.end_publication(io.service);
+    fn conclude(&mut self, response: Response, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        self.end_publication(cx);
         io.resume();
-        self.respond(response, io);
+        self.respond(response, io, cx);
     }
 
     /// The publication is answered, or its connection is gone.
-    pub(super) fn end_publication(&mut self, service: &mut HttpService) {
+    pub(super) fn end_publication(&mut self, cx: &mut HttpContext<'_>) {
         if std::mem::take(&mut self.is_publishing)
-            && let Some(hub) = service.hub.as_deref_mut()
+            && let Some(hub) = cx.hub.as_deref_mut()
         {
             hub.publications = hub.publications.saturating_sub(1);
         }
     }
 
     /// The server ends before its hub has begun: what waits for it was not published.
-    pub(super) fn abandon_publication(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(super) fn abandon_publication(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.publication = self.publication.wrapping_add(1);
         self.kept = Kept::Nothing;
         self.terms.persistent = false;
         let why = "this server does not take over: nothing of this was published, and it can be sent again";
-        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io);
+        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io, cx);
     }
 
     /// The hub has something to say to this connection.
-    pub(super) fn hub_says(&mut self, mail: HubMail, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn hub_mail(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match mail {
             HubMail::Room => {
                 self.asks_for_room = false;
                 if self.waiting == Waiting::HubRoom {
-                    self.publish(io);
+                    self.publish(io, cx);
                 }
             }
             HubMail::Delivery => {
-                let Some(hub) = io.service.hub.as_deref_mut() else { return };
+                let Some(hub) = cx.hub.as_deref_mut() else { return };
                 let Some(deliveries) = hub.port.take_current() else { return };
                 let delivery = deliveries.current();
                 let verdict = match delivery {
@@ -184,43 +189,43 @@ impl HttpSession {
                 };
                 hub.port.put_back(deliveries);
                 if let Some(verdict) = verdict {
-                    self.take_verdict(verdict, io);
+                    self.take_verdict(verdict, io, cx);
                 }
             }
         }
     }
 
-    fn take_verdict(&mut self, verdict: Verdict, io: &mut Io<'_, HttpService>) {
+    fn take_verdict(&mut self, verdict: Verdict, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let Kept::Published(published) = &mut self.kept else { return };
         published.note(verdict);
         if published.told == published.expected {
-            let response = published.response(&io.service.overview);
-            self.conclude(response, io);
+            let response = published.response(&cx.http.overview);
+            self.conclude(response, io, cx);
         }
     }
 
     /// There was no room for too long.
-    pub(super) fn room_is_late(&mut self, io: &mut Io<'_, HttpService>) {
-        if let Some(hub) = io.service.hub.as_deref() {
+    pub(super) fn room_is_late(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_shed.add(1);
         }
         self.kept = Kept::Nothing;
         let why = "the hub is busy: nothing of this was published";
-        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io);
+        self.conclude(Objection::new(Status::ServiceUnavailable, why).into(), io, cx);
     }
 
     /// The verdicts were not there in time, and those that come are late from now on.
-    pub(super) fn verdict_is_late(&mut self, io: &mut Io<'_, HttpService>) {
-        if let Some(hub) = io.service.hub.as_deref() {
+    pub(super) fn verdict_is_late(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_unanswered.add(1);
         }
-        self.end_publication(io.service);
+        self.end_publication(cx);
         self.publication = self.publication.wrapping_add(1);
         self.kept = Kept::Nothing;
         self.terms.persistent = false;
         io.finish_lingering(CloseReason::WorkTimeout);
         let why = "no word from the disk in time: this may have been stored, or may be still";
-        self.respond(Objection::new(Status::ServiceUnavailable, why).into(), io);
+        self.respond(Objection::new(Status::ServiceUnavailable, why).into(), io, cx);
     }
 }
 
@@ -244,7 +249,7 @@ fn numbered(body: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 /// Whether all messages of the body can be handed to the hub.
-fn check(order: &Order<'_>, body: &[u8], hub: &HubDesk) -> Result<(), Objection> {
+fn check(order: &Order<'_>, body: &[u8], hub: &HubHandle) -> Result<(), Objection> {
     if !order.is_lines {
         return admission::fits(body.len() as u64, hub, None);
     }

@@ -6,12 +6,12 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use stilling_wire::http1::{Event, Fields, Limits, Method, RequestDecoder, RequestHead};
 
-use super::counters::{Held, HttpCounters};
+use super::counters::HttpCounters;
 use super::routes::Routes;
+use crate::memory::MemoryReservation;
 
 /// A request: head and, where there is one, whole body.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ pub(super) struct KeptRequest {
     head: Vec<u8>,
     body: Vec<u8>,
     peer: Option<IpAddr>,
-    held: Held,
+    held: MemoryReservation,
 }
 
 impl KeptRequest {
@@ -119,10 +119,10 @@ impl KeptRequest {
     pub(super) fn new(
         head: &[u8],
         peer: Option<IpAddr>,
-        counters: &Arc<HttpCounters>,
+        counters: &HttpCounters,
         held_max: usize,
     ) -> Option<Box<Self>> {
-        let mut held = Held::new(counters);
+        let mut held = counters.reserve_for_request();
         held.grow(head.len(), held_max)
             .then(|| Box::new(KeptRequest { head: head.to_vec(), body: Vec::new(), peer, held }))
     }

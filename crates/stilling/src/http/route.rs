@@ -6,14 +6,14 @@ use super::accept::{self, MediaType, Precision};
 use super::admission;
 use super::methods::Methods;
 use super::routes::{Found, Routes};
-use super::service::HttpConfig;
+use super::shard::HttpConfig;
 use crate::metrics::MetricsFormat;
 
-/// What is answered to whoever comes by a listener.
+/// What is answered at a listener for HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Door {
+pub struct HttpEndpoint {
     /// Which of the server's answers.
-    pub serves: Serves,
+    pub scope: HttpScope,
     /// Whether `/test/*` is among them.
     pub demo: bool,
     /// Whether publications are, if there is a hub.
@@ -22,33 +22,18 @@ pub struct Door {
 
 /// Which of the server's answers there are at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serves {
+pub enum HttpScope {
     /// Routes or worker processes, and the pages about the server itself.
     Everything,
     /// All but the pages.
     Routes,
     /// The pages alone.
     Pages,
-    /// Nothing of HTTP: it is for clients that speak NATS.
-    Nats,
-    /// Nothing of HTTP: it is for syslog.
-    Syslog(Way),
 }
 
-/// How syslog comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// On connections.
-    Tcp,
-    /// In datagrams.
-    Udp,
-    /// In datagrams on a Unix socket.
-    Unix,
-}
-
-impl Door {
+impl HttpEndpoint {
     fn has_pages(self) -> bool {
-        self.serves != Serves::Routes
+        self.scope != HttpScope::Routes
     }
 }
 
@@ -82,37 +67,49 @@ pub(super) enum Route {
 }
 
 impl Route {
-    /// The route of a request that came by `door`: a worker process, a handler, the hub if there is one, or one of the
+    /// The route of a request that came by `endpoint`: a worker process, a handler, the hub if there is one, or one of the
     /// server's own pages.
-    pub(super) fn of(head: &RequestHead<'_>, config: &HttpConfig, door: Door, has_hub: bool) -> Route {
+    pub(super) fn of(
+        head: &RequestHead<'_>,
+        config: &HttpConfig,
+        endpoint: HttpEndpoint,
+        has_hub: bool,
+    ) -> Route {
         let publishes = has_hub && head.target.path.starts_with(admission::PREFIX);
-        match door.serves {
-            Serves::Pages => Route::own(head, door),
+        match endpoint.scope {
+            HttpScope::Pages => Route::own(head, endpoint),
             // Where nothing may be published the path is the program's.
-            _ if config.has_app && publishes && door.publishes => Route::publish(head),
-            _ if config.has_app => Route::beside_app(head, door),
-            _ => Route::beside_handlers(head, &config.routes, door, publishes),
+            _ if config.has_app && publishes && endpoint.publishes => Route::publish(head),
+            _ if config.has_app => Route::beside_app(head, endpoint),
+            _ => Route::beside_handlers(head, &config.routes, endpoint, publishes),
         }
     }
 
     /// A worker process answers everything but the pages for those who watch the server.
-    fn beside_app(head: &RequestHead<'_>, door: Door) -> Route {
+    fn beside_app(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         match head.target.path {
-            b"/status" | b"/metrics" | b"/livez" | b"/readyz" if door.has_pages() => Route::own(head, door),
+            b"/status" | b"/metrics" | b"/livez" | b"/readyz" if endpoint.has_pages() => {
+                Route::own(head, endpoint)
+            }
             _ if head.method == Method::Connect => Route::Refused(Status::NotImplemented),
             _ => Route::App,
         }
     }
 
-    fn beside_handlers(head: &RequestHead<'_>, routes: &Routes, door: Door, publishes: bool) -> Route {
+    fn beside_handlers(
+        head: &RequestHead<'_>,
+        routes: &Routes,
+        endpoint: HttpEndpoint,
+        publishes: bool,
+    ) -> Route {
         match routes.find(head) {
             Found::Handler(number) => Route::Handler(number),
             Found::OtherMethods(methods) => Route::OtherMethods(methods),
             // Without a fallback a listener that takes no publications says why (`admission::admit`).
-            Found::Nothing if publishes && (door.publishes || routes.fallback().is_none()) => {
+            Found::Nothing if publishes && (endpoint.publishes || routes.fallback().is_none()) => {
                 Route::publish(head)
             }
-            Found::Nothing => match (Route::own(head, door), routes.fallback()) {
+            Found::Nothing => match (Route::own(head, endpoint), routes.fallback()) {
                 (Route::Refused(_), Some(number)) => Route::Handler(number),
                 // The page at `/` is for a server that has nothing better to show there.
                 (Route::Status, Some(number)) if head.target.path == b"/" => Route::Handler(number),
@@ -134,12 +131,12 @@ impl Route {
         }
     }
 
-    fn own(head: &RequestHead<'_>, door: Door) -> Route {
+    fn own(head: &RequestHead<'_>, endpoint: HttpEndpoint) -> Route {
         let route = match head.target.path {
-            b"/test/fast" if door.demo => Route::Fast,
-            b"/test/slow" if door.demo => Route::Slow,
-            b"/test/panic" if door.demo => Route::Panic,
-            _ if !door.has_pages() => Route::Refused(Status::NotFound),
+            b"/test/fast" if endpoint.demo => Route::Fast,
+            b"/test/slow" if endpoint.demo => Route::Slow,
+            b"/test/panic" if endpoint.demo => Route::Panic,
+            _ if !endpoint.has_pages() => Route::Refused(Status::NotFound),
             b"/" | b"/status" => Route::Status,
             b"/metrics" => Route::Metrics(metrics_format(head)),
             b"/livez" => Route::Live,

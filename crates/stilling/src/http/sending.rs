@@ -1,8 +1,8 @@
 //! An answer that is longer than what may be sent at once.
 
-use super::counters::Held;
 use super::response::Body;
 use super::stream::Stream;
+use crate::memory::MemoryReservation;
 
 /// The rest of an answer's body, on its way to the client.
 pub(super) struct Sending {
@@ -10,7 +10,7 @@ pub(super) struct Sending {
     /// Bytes of it that have been sent; of a stream: of its present piece.
     sent: usize,
     /// Counts bytes among the answers that are held. A stream has its own.
-    _held: Option<Held>,
+    _held: Option<MemoryReservation>,
 }
 
 /// What comes after bytes that have all been sent.
@@ -29,7 +29,7 @@ impl Sending {
     }
 
     /// The same, counted among the answers that are held.
-    pub(super) fn counted(body: Body, held: Option<Held>) -> Box<Self> {
+    pub(super) fn counted(body: Body, held: Option<MemoryReservation>) -> Box<Self> {
         Box::new(Sending { body, sent: 0, _held: held })
     }
 

@@ -13,19 +13,19 @@ use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_ROOM, Terms};
 use super::delegated::Delegate;
-use super::forward::Forward;
+use super::forward::ForwardedRequest;
 use super::job_input::{JobInput, Shared};
 use super::pages;
 use super::publish::Published;
 use super::request::{KeptRequest, Request};
 use super::response::{Response, TEXT};
-use super::route::{Door, Route};
+use super::route::{HttpEndpoint, Route};
 use super::routes::Handler;
 use super::sending::Sending;
-use super::service::{AppNews, HttpService, HubNews, JobOutcome, Mail, Work};
+use super::shard::{HttpContext, JobOutcome, Work};
 use super::status_page;
-use crate::app::limits::CLIENT_LOOK;
-use crate::app::{ExchangeId, Mail as AppMail, nominates_too_many};
+use crate::upstream::limits::CLIENT_LOOK;
+use crate::upstream::{RequestId, UpstreamEvent, nominates_too_many};
 
 /// What the connection is waiting for; decides what its deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,9 +47,9 @@ pub(super) enum Waiting {
     /// The client to take what was sent, so that the answer can go on.
     Room,
     /// A worker process to answer.
-    App,
-    /// A worker process to go on with its answer, or to ask for more of the body.
-    AppPart,
+    Upstream,
+    /// A worker process to go on with its response, or to take more of the body.
+    UpstreamPart,
     /// Room on the way to the hub.
     HubRoom,
     /// The hub to say what became of what was published.
@@ -68,10 +68,10 @@ pub(super) enum Kept {
     Delegate(Delegate),
     /// What the job that waits for a worker needs.
     Job(JobInput),
-    /// A request that a worker process is to answer, and nothing else.
-    Asked(ExchangeId),
-    /// A long request to a worker process, or its long answer.
-    Forward(Box<Forward>),
+    /// The id of a request that a worker process is to answer.
+    Submitted(RequestId),
+    /// A long request to a worker process, or its long response.
+    Forwarded(Box<ForwardedRequest>),
     /// Messages that the hub has.
     Published(Box<Published>),
 }
@@ -85,7 +85,7 @@ pub(super) enum Begun {
 
 /// The state of one HTTP connection.
 #[derive(Debug)]
-pub struct HttpSession {
+pub(crate) struct HttpSession {
     pub(super) decoder: RequestDecoder,
     pub(super) waiting: Waiting,
     pub(super) terms: Terms,
@@ -96,11 +96,11 @@ pub struct HttpSession {
     pub(super) body_received: u64,
     /// The ticket of the last publication. At most one is unanswered: a connection closes behind a late verdict.
     pub(super) publication: u32,
-    /// The hub's desk is to say when there is room, and has not yet.
+    /// The connection waits for room on the way to the hub.
     pub(super) asks_for_room: bool,
     /// Its publication is counted as one that waits.
     pub(super) is_publishing: bool,
-    pub(super) door: Door,
+    pub(super) endpoint: HttpEndpoint,
     /// Where the connection comes from, if a worker process or a handler is to know.
     pub(super) peer: Option<Box<IpAddr>>,
 }
@@ -108,7 +108,7 @@ pub struct HttpSession {
 const _: () = assert!(size_of::<HttpSession>() <= 136, "the HTTP session has grown");
 
 impl HttpSession {
-    pub(super) fn new(door: Door) -> Self {
+    pub(crate) fn new(endpoint: HttpEndpoint) -> Self {
         HttpSession {
             decoder: RequestDecoder::default(),
             waiting: Waiting::FirstByte,
@@ -119,30 +119,30 @@ impl HttpSession {
             publication: 0,
             asks_for_room: false,
             is_publishing: false,
-            door,
+            endpoint,
             peer: None,
         }
     }
 
     /// Remembers where the connection comes from.
-    pub(super) fn comes_from(&mut self, peer: Option<IpAddr>) {
+    pub(crate) fn comes_from(&mut self, peer: Option<IpAddr>) {
         self.peer = peer.map(Box::new);
     }
 
     /// A head is complete; `raw` are its bytes.
-    fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
-        let has_hub = io.service.hub.is_some() || io.service.has_left_hub;
-        self.terms = Terms::of(head, Route::of(head, &io.service.config, self.door, has_hub));
+    fn head(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let has_hub = cx.hub.is_some() || cx.has_left_hub;
+        self.terms = Terms::of(head, Route::of(head, &cx.http.config, self.endpoint, has_hub));
         if self.terms.route == Route::App && nominates_too_many(head.headers()) {
             self.terms.route = Route::Refused(Status::BadRequest);
         }
-        if self.terms.route == Route::Publish && !self.admit(head, io) {
+        if self.terms.route == Route::Publish && !self.admit(head, io, cx) {
             return;
         }
         if head.body == BodyLength::None {
             return match self.terms.route {
-                Route::App => self.forward(head, io),
-                _ => self.answer_without_body(head, raw, io),
+                Route::App => self.forward(head, io, cx),
+                _ => self.answer_without_body(head, raw, io, cx),
             };
         }
         if head.expect_continue {
@@ -154,125 +154,131 @@ impl HttpSession {
             if let Some(status) = refused {
                 // RFC 9110 §10.1.1: the final answer instead of 100; whether the body comes is unknown.
                 self.terms.persistent = false;
-                answer::send_status(&self.terms, status, io);
+                answer::send_status(&self.terms, status, io, cx);
                 return io.finish_lingering(CloseReason::Done);
             }
         }
-        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io) {
+        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io, cx) {
             return;
         }
-        if self.terms.route == Route::App && !self.begin_forward(head, io) {
+        if self.terms.route == Route::App && !self.begin_forward(head, io, cx) {
             return;
         }
         if head.expect_continue {
             // The loop in `received` keeps room for more than this.
             let _ = io.send(CONTINUE);
-            io.service.counters.count_answer(Status::Continue);
+            cx.http.counters.count_answer(Status::Continue);
         }
         self.waiting = Waiting::Body;
         self.since = io.now();
         self.body_received = 0;
     }
 
-    fn answer_without_body(&mut self, head: &RequestHead<'_>, raw: &[u8], io: &mut Io<'_, HttpService>) {
+    fn answer_without_body(
+        &mut self,
+        head: &RequestHead<'_>,
+        raw: &[u8],
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
         if let Route::Handler(number) = self.terms.route {
-            let routes = &io.service.config.routes;
+            let routes = &cx.http.config.routes;
             if let Handler::Inline(answer) = routes.handler(number) {
                 let request = Request::new(*head, b"", routes, self.peer.as_deref().copied());
                 let response = contained(&request, |request| answer(request));
-                return self.respond_inline(response, io);
+                return self.respond_inline(response, io, cx);
             }
         }
-        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io) {
+        if matches!(self.terms.route, Route::Handler(_) | Route::Publish) && !self.keep(raw, io, cx) {
             return;
         }
-        self.answer(io);
+        self.answer(io, cx);
     }
 
     /// Keeps the request for its handler. False: there is no room, and the client has been told.
-    fn keep(&mut self, head: &[u8], io: &mut Io<'_, HttpService>) -> bool {
-        let service = &io.service;
+    fn keep(&mut self, head: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> bool {
+        let http = &*cx.http;
         let peer = self.peer.as_deref().copied();
-        match KeptRequest::new(head, peer, &service.counters, service.config.requests_held_max) {
+        match KeptRequest::new(head, peer, &http.counters, http.config.requests_held_max) {
             Some(request) => {
                 self.kept = Kept::Request(request);
                 true
             }
             None => {
-                self.shed(io);
+                self.shed(io, cx);
                 false
             }
         }
     }
 
     /// There is no memory for the request: the client is told, and what else it sends is discarded.
-    pub(super) fn shed(&mut self, io: &mut Io<'_, HttpService>) {
-        io.service.counters.requests_shed.add(1);
+    pub(super) fn shed(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        cx.http.counters.requests_shed.add(1);
         self.terms.persistent = false;
-        self.let_go(io.service);
-        answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+        self.let_go(cx);
+        answer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
         io.finish_lingering(CloseReason::Done);
     }
 
-    fn body(&mut self, piece: &[u8], io: &mut Io<'_, HttpService>) {
+    fn body(&mut self, piece: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if self.terms.route == Route::Publish {
             let now = io.now();
-            io.service.hub.iter_mut().for_each(|hub| hub.published = now);
+            cx.hub.iter_mut().for_each(|hub| hub.published = now);
         }
         self.body_received += piece.len() as u64;
         if self.terms.route == Route::App {
-            return self.forward_body(piece, io);
+            return self.forward_body(piece, io, cx);
         }
         if let Kept::Request(request) = &mut self.kept
-            && !request.push(piece, io.service.config.requests_held_max)
+            && !request.push(piece, cx.http.config.requests_held_max)
         {
-            self.shed(io);
+            self.shed(io, cx);
         }
     }
 
     /// Answers the request that is complete.
-    fn answer(&mut self, io: &mut Io<'_, HttpService>) {
+    fn answer(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let terms = self.terms;
         let persistent = match terms.route {
-            Route::Handler(number) => return self.handle(number, io),
-            Route::App => return self.forward_end(io),
-            Route::Publish => return self.publish(io),
-            Route::Slow | Route::Panic if io.service.config.has_workers => {
-                let (panics, span) = (terms.route == Route::Panic, io.service.config.slow_duration);
-                return self.submit(io, move |context| {
+            Route::Handler(number) => return self.handle(number, io, cx),
+            Route::App => return self.forward_end(io, cx),
+            Route::Publish => return self.publish(io, cx),
+            Route::Slow | Route::Panic if cx.http.config.has_workers => {
+                let (panics, span) = (terms.route == Route::Panic, cx.http.config.slow_duration);
+                return self.submit(io, cx, move |context| {
                     assert!(!panics, "the demonstration of a panic in a job");
                     context.sleep(span);
                     JobOutcome(Work::Demo)
                 });
             }
-            Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io),
-            Route::Panic => answer::send_status(&terms, Status::InternalServerError, io),
+            Route::Fast | Route::Slow => return self.respond(Response::new(Status::Ok), io, cx),
+            Route::Panic => answer::send_status(&terms, Status::InternalServerError, io, cx),
             Route::Status => {
                 let now = io.now();
-                return self.respond(status_page::answer(io.service, now), io);
+                return self.respond(status_page::answer(cx.http, now), io, cx);
             }
-            Route::Metrics(format) => return self.respond(pages::metrics(io.service, format), io),
-            Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io),
-            Route::Ready => pages::ready(&terms, io),
-            Route::Refused(status) => answer::send_status(&terms, status, io),
-            Route::OtherMethods(_) => answer::send_status(&terms, Status::MethodNotAllowed, io),
+            Route::Metrics(format) => return self.respond(pages::metrics(cx.http, format), io, cx),
+            Route::Live => answer::send(&terms, Status::Ok, TEXT, b"alive\n", io, cx),
+            Route::Ready => pages::ready(&terms, io, cx),
+            Route::Refused(status) => answer::send_status(&terms, status, io, cx),
+            Route::OtherMethods(_) => answer::send_status(&terms, Status::MethodNotAllowed, io, cx),
         };
-        self.answered(persistent, io);
+        self.answered(persistent, io, cx);
     }
 
     /// Gives the kept request to its handler.
-    fn handle(&mut self, number: u16, io: &mut Io<'_, HttpService>) {
+    fn handle(&mut self, number: u16, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let Kept::Request(request) = std::mem::replace(&mut self.kept, Kept::Nothing) else {
             unreachable!("a handler's request is kept from its head on")
         };
-        let config = &io.service.config;
+        let config = &cx.http.config;
         let (routes, limits) = (&config.routes, config.limits);
         match routes.handler(number) {
             Handler::Worker(_) if config.has_workers => {
                 let routes = Arc::clone(routes);
                 let request = Shared::new(request);
                 self.kept = Kept::Job(JobInput::Request(request.clone()));
-                self.submit(io, move |_| {
+                self.submit(io, cx, move |_| {
                     let request = request.take().expect("the request of a withdrawn job is not run");
                     let answer = routes.handler(number).answer();
                     let response = answer(&request.view(&limits, &routes));
@@ -286,19 +292,19 @@ impl HttpSession {
                     let response = handler.answer()(request);
                     if is_workers { response.read_ahead() } else { response }
                 });
-                self.respond_inline(response, io);
+                self.respond_inline(response, io, cx);
             }
         }
     }
 
     /// What comes after an answer: the next request, or the end.
-    pub(super) fn answered(&mut self, persistent: bool, io: &mut Io<'_, HttpService>) {
+    pub(super) fn answered(&mut self, persistent: bool, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         self.kept = Kept::Nothing;
         self.waiting = Waiting::NextRequest;
         if persistent {
             // An answer that began before the server drains may have said that the connection persists.
-            let draining = io.service.is_draining();
-            let patience = if draining { DRAIN_FIRST_BYTE } else { io.service.config.timeouts.idle };
+            let draining = cx.http.is_draining();
+            let patience = if draining { DRAIN_FIRST_BYTE } else { cx.http.config.timeouts.idle };
             let deadline = io.now().after(patience);
             io.set_deadline(Some(deadline));
         } else {
@@ -307,15 +313,21 @@ impl HttpSession {
     }
 
     /// Puts a job into the queue and stops reading until its result is there. `None`: the queue is full.
-    pub(super) fn give<F>(&mut self, begun: Begun, io: &mut Io<'_, HttpService>, job: F) -> Option<Position>
+    pub(super) fn give<F>(
+        &mut self,
+        begun: Begun,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+        job: F,
+    ) -> Option<Position>
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
-        io.service.counters.jobs.add(1);
+        cx.http.counters.jobs.add(1);
         let ticket = io.token().bits();
         let submitted = match begun {
-            Begun::No => io.service.lane.submit(ticket, job),
-            Begun::Yes => io.service.lane.submit_lasting(ticket, job),
+            Begun::No => cx.http.lane.submit(ticket, job),
+            Begun::Yes => cx.http.lane.submit_lasting(ticket, job),
         };
         match submitted {
             Ok(position) => {
@@ -324,41 +336,41 @@ impl HttpSession {
                 Some(position)
             }
             Err(Refused::Full(_) | Refused::Closed(_)) => {
-                io.service.counters.jobs_refused.add(1);
+                cx.http.counters.jobs_refused.add(1);
                 None
             }
         }
     }
 
     /// Gives the request to a worker; or the shard does the work itself, if it may.
-    fn submit<F>(&mut self, io: &mut Io<'_, HttpService>, job: F)
+    fn submit<F>(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>, job: F)
     where
         F: FnOnce(&mut JobContext) -> JobOutcome + Send + 'static,
     {
-        let job = match io.service.lane.run_inline(job) {
+        let job = match cx.http.lane.run_inline(job) {
             Ok(outcome) => {
-                io.service.counters.jobs.add(1);
-                return self.work_is_done(outcome, io);
+                cx.http.counters.jobs.add(1);
+                return self.work_is_done(outcome, io, cx);
             }
             Err(job) => job,
         };
-        match self.give(Begun::No, io, job) {
+        match self.give(Begun::No, io, cx, job) {
             Some(position) => {
                 self.waiting = Waiting::Worker { position };
-                self.wait_for_worker(position, io);
+                self.wait_for_worker(position, io, cx);
             }
             None => {
-                let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io);
-                self.answered(persistent, io);
+                let persistent = answer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
+                self.answered(persistent, io, cx);
             }
         }
     }
 
     /// Sets the deadline for a job: while it waits for a worker, the client is looked for now and then.
-    fn wait_for_worker(&self, position: Position, io: &mut Io<'_, HttpService>) {
-        let config = &io.service.config;
+    fn wait_for_worker(&self, position: Position, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let config = &cx.http.config;
         let done_by = self.since.after(config.timeouts.work);
-        let deadline = if io.service.lane.is_waiting(position) {
+        let deadline = if cx.http.lane.is_waiting(position) {
             let taken_by = self.since.after(config.queue_age_max.min(config.timeouts.work));
             taken_by.min(io.now().after(CLIENT_LOOK))
         } else {
@@ -369,23 +381,23 @@ impl HttpSession {
 
     /// The job's deadline came: it is time to look for the client, or no worker has taken the job in time, or it has
     /// not been done in time.
-    fn look_at_work(&mut self, position: Position, io: &mut Io<'_, HttpService>) {
-        let config = &io.service.config;
+    fn look_at_work(&mut self, position: Position, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let config = &cx.http.config;
         let age_max = config.queue_age_max.min(config.timeouts.work);
         let (taken_by, done_by) = (self.since.after(age_max), self.since.after(config.timeouts.work));
-        if io.now() >= taken_by && self.withdraw_job(true, io.service) {
-            io.service.counters.jobs_expired.add(1);
-            return self.after_work(Status::ServiceUnavailable, io);
+        if io.now() >= taken_by && self.withdraw_job(true, cx) {
+            cx.http.counters.jobs_expired.add(1);
+            return self.after_work(Status::ServiceUnavailable, io, cx);
         }
         if io.now() < done_by {
-            if io.service.lane.is_waiting(position) {
+            if cx.http.lane.is_waiting(position) {
                 io.look_for_peer();
             }
-            return self.wait_for_worker(position, io);
+            return self.wait_for_worker(position, io, cx);
         }
-        io.service.counters.jobs_overdue.add(1);
+        cx.http.counters.jobs_overdue.add(1);
         self.terms.persistent = false;
-        answer::send_status(&self.terms, Status::ServiceUnavailable, io);
+        answer::send_status(&self.terms, Status::ServiceUnavailable, io, cx);
         // Whatever becomes of the job, its result is late from now on.
         self.waiting = Waiting::NextRequest;
         io.finish_lingering(CloseReason::WorkTimeout);
@@ -393,9 +405,9 @@ impl HttpSession {
 
     /// Takes the present job out of the workers' queue and frees what it holds. False: there is none, or a worker has
     /// it.
-    fn withdraw_job(&mut self, is_late: bool, service: &mut HttpService) -> bool {
+    fn withdraw_job(&mut self, is_late: bool, cx: &mut HttpContext<'_>) -> bool {
         let (Waiting::Worker { position } | Waiting::Piece { position }) = self.waiting else { return false };
-        let is_withdrawn = service.lane.withdraw(position, is_late);
+        let is_withdrawn = cx.http.lane.withdraw(position, is_late);
         if is_withdrawn && let Kept::Job(input) = std::mem::replace(&mut self.kept, Kept::Nothing) {
             input.release();
         }
@@ -403,55 +415,55 @@ impl HttpSession {
     }
 
     /// Answers a request that no worker has answered, and goes on reading.
-    fn after_work(&mut self, status: Status, io: &mut Io<'_, HttpService>) {
-        let persistent = answer::send_status(&self.terms, status, io);
-        self.answered(persistent, io);
+    fn after_work(&mut self, status: Status, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let persistent = answer::send_status(&self.terms, status, io, cx);
+        self.answered(persistent, io, cx);
         io.resume();
     }
 
     /// The result of the job that the request waits for.
-    fn work_is_done(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_, HttpService>) {
+    fn work_is_done(&mut self, outcome: Outcome<JobOutcome>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match outcome {
             Outcome::Done(JobOutcome(Work::Demo)) => {
                 io.resume();
-                self.respond(Response::new(Status::Ok), io);
+                self.respond(Response::new(Status::Ok), io, cx);
             }
             Outcome::Done(JobOutcome(Work::Answer(response))) => {
                 io.resume();
-                self.respond(*response, io);
+                self.respond(*response, io, cx);
             }
             Outcome::Done(JobOutcome(Work::Piece(_) | Work::Delegated)) => {
                 unreachable!("a piece or part comes when one is waited for, and nobody waits for a delegate")
             }
-            Outcome::Panicked => self.after_work(Status::InternalServerError, io),
+            Outcome::Panicked => self.after_work(Status::InternalServerError, io, cx),
             Outcome::Expired => {
-                io.service.counters.jobs_expired.add(1);
-                self.after_work(Status::ServiceUnavailable, io);
+                cx.http.counters.jobs_expired.add(1);
+                self.after_work(Status::ServiceUnavailable, io, cx);
             }
         }
     }
 
-    fn reject(&mut self, error: &DecodeError, io: &mut Io<'_, HttpService>) {
-        self.let_go(io.service);
+    fn reject(&mut self, error: &DecodeError, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        self.let_go(cx);
         // In the service's own memory: a flood of garbage must not become a flood of allocations.
-        let mut text = std::mem::take(&mut io.service.scratch);
+        let mut text = std::mem::take(&mut cx.http.scratch);
         text.clear();
         let _ = writeln!(text, "{error}");
-        answer::send(&Terms::unreadable(), error.status(), TEXT, &text, io);
-        io.service.scratch = text;
+        answer::send(&Terms::unreadable(), error.status(), TEXT, &text, io, cx);
+        cx.http.scratch = text;
         io.finish_lingering(CloseReason::ProtocolError);
     }
 
-    fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_, HttpService>) {
+    fn time_out(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         // Whoever waits for the rest of the body hears at once that it does not come.
-        self.let_go(io.service);
-        answer::send_status(&Terms::unreadable(), Status::RequestTimeout, io);
+        self.let_go(cx);
+        answer::send_status(&Terms::unreadable(), Status::RequestTimeout, io, cx);
         io.finish_lingering(reason);
     }
 
     /// Sets the deadline for what the bytes seen so far leave open.
-    pub(super) fn keep_deadline(&mut self, io: &mut Io<'_, HttpService>) {
-        let timeouts = &io.service.config.timeouts;
+    pub(super) fn keep_deadline(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let timeouts = &cx.http.config.timeouts;
         if self.decoder.in_body() {
             let earned = Duration::from_secs(self.body_received / self.body_rate_min(timeouts));
             let deadline = self.since.after(timeouts.body_grace + earned);
@@ -472,21 +484,21 @@ fn contained(request: &Request<'_>, answer: impl Fn(&Request<'_>) -> Response) -
 
 /// What the shard tells it: see [`Session`](stilling_engine::Session).
 impl HttpSession {
-    pub(super) fn opened(&mut self, io: &mut Io<'_, HttpService>) {
-        let draining = io.service.is_draining();
-        let patience = if draining { DRAIN_FIRST_BYTE } else { io.service.config.timeouts.first_byte };
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
+        let draining = cx.http.is_draining();
+        let patience = if draining { DRAIN_FIRST_BYTE } else { cx.http.config.timeouts.first_byte };
         let deadline = io.now().after(patience);
         io.set_deadline(Some(deadline));
     }
 
-    pub(super) fn received(&mut self, bytes: &[u8], io: &mut Io<'_, HttpService>) -> usize {
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut HttpContext<'_>) -> usize {
         if self.waiting == Waiting::Room {
-            self.go_on(io);
+            self.go_on(io, cx);
             if self.is_busy(io) {
                 return 0;
             }
         }
-        let limits = io.service.config.limits;
+        let limits = cx.http.config.limits;
         let mut consumed = 0;
         // The end of a body is an event of its own, behind its last byte.
         while consumed < bytes.len() || self.decoder.in_body() {
@@ -501,93 +513,103 @@ impl HttpSession {
                     consumed += step.consumed;
                     match step.event {
                         Event::NeedMore => break,
-                        Event::Head(head) => self.head(&head, &input[..step.consumed], io),
-                        Event::Body(piece) => self.body(piece, io),
-                        Event::End => self.answer(io),
+                        Event::Head(head) => self.head(&head, &input[..step.consumed], io, cx),
+                        Event::Body(piece) => self.body(piece, io, cx),
+                        Event::End => self.answer(io, cx),
                     }
                 }
-                Err(error) => self.reject(&error, io),
+                Err(error) => self.reject(&error, io, cx),
             }
             if self.is_busy(io) {
                 return consumed;
             }
         }
-        self.forward_what_came(io);
+        self.forward_what_came(io, cx);
         if !self.is_busy(io) {
-            self.keep_deadline(io);
+            self.keep_deadline(io, cx);
         }
         consumed
     }
 
-    pub(super) fn ended(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         if self.decoder.in_head() || self.decoder.in_body() {
             // The rest will never come, but the peer may still read.
-            self.let_go(io.service);
-            answer::send_status(&Terms::unreadable(), Status::BadRequest, io);
+            self.let_go(cx);
+            answer::send_status(&Terms::unreadable(), Status::BadRequest, io, cx);
             io.finish(CloseReason::ProtocolError);
         } else {
             io.finish(CloseReason::PeerClosed);
         }
     }
 
-    pub(super) fn flushed(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         // The peer was busy reading; its time starts anew.
         match self.waiting {
             Waiting::Worker { .. } | Waiting::Piece { .. } | Waiting::QueueRoom | Waiting::Room => {}
-            Waiting::App | Waiting::AppPart | Waiting::HubRoom | Waiting::Verdict => {}
+            Waiting::Upstream | Waiting::UpstreamPart | Waiting::HubRoom | Waiting::Verdict => {}
             Waiting::Head => {
-                let deadline = io.now().after(io.service.config.timeouts.head);
+                let deadline = io.now().after(cx.http.config.timeouts.head);
                 io.set_deadline(Some(deadline));
             }
             Waiting::Body => {
                 self.since = io.now();
                 self.body_received = 0;
-                self.keep_deadline(io);
+                self.keep_deadline(io, cx);
             }
-            Waiting::NextRequest if io.service.is_draining() && !io.has_unread() => {
+            Waiting::NextRequest if cx.http.is_draining() && !io.has_unread() => {
                 io.finish(CloseReason::Drained);
             }
             Waiting::FirstByte | Waiting::NextRequest => {
-                let deadline = io.now().after(io.service.config.timeouts.idle);
+                let deadline = io.now().after(cx.http.config.timeouts.idle);
                 io.set_deadline(Some(deadline));
             }
         }
     }
 
-    pub(super) fn delivered(&mut self, mail: Mail, io: &mut Io<'_, HttpService>) {
-        match (mail, self.waiting) {
-            (Mail::Job(done, outcome), Waiting::Worker { position }) if done == position => {
-                self.work_is_done(outcome, io);
-            }
-            (Mail::Job(done, outcome), Waiting::Piece { position }) if done == position => {
-                self.piece_is_read(outcome, io);
-            }
-            (Mail::Job(..), _) => io.service.counters.late_results.add(1),
-            (Mail::App(AppNews(AppMail::Said(id, said))), _) if self.exchange() == Some(id) => {
-                self.forwarded(said, io);
-            }
-            (Mail::Hub(HubNews(mail)), _) => self.hub_says(mail, io),
-            // To somebody who has left; or to an exchange, which is not ours.
-            (Mail::App(_), _) => {}
+    /// A worker is through with the job that was queued at that position.
+    pub(crate) fn job_done(
+        &mut self,
+        done: Position,
+        outcome: Outcome<JobOutcome>,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        match self.waiting {
+            Waiting::Worker { position } if done == position => self.work_is_done(outcome, io, cx),
+            Waiting::Piece { position } if done == position => self.piece_is_read(outcome, io, cx),
+            _ => cx.http.counters.late_results.add(1),
+        }
+    }
+
+    /// The worker processes' pool says something about a request, which may be an earlier one.
+    pub(crate) fn upstream_event(
+        &mut self,
+        id: RequestId,
+        event: UpstreamEvent,
+        io: &mut Io<'_>,
+        cx: &mut HttpContext<'_>,
+    ) {
+        if self.request_id() == Some(id) {
+            self.forwarded(event, io, cx);
         }
     }
 
     /// The connection is gone, and with it the wish for an answer; unless it has only left the shard, with what is to
     /// become of it.
-    pub(super) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
-        self.end_publication(service);
+    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut HttpContext<'_>) {
+        self.end_publication(cx);
         if reason != CloseReason::Detached {
-            self.let_go(service);
+            self.let_go(cx);
         }
     }
 
     /// Forgets what is kept of the present request. Its job is cancelled if it has not begun; a process that has the
     /// request is told that its answer is not wanted.
-    pub(super) fn let_go(&mut self, service: &mut HttpService) {
-        self.withdraw_job(false, service);
+    pub(super) fn let_go(&mut self, cx: &mut HttpContext<'_>) {
+        self.withdraw_job(false, cx);
         let id = match std::mem::replace(&mut self.kept, Kept::Nothing) {
-            Kept::Asked(id) => Some(id),
-            Kept::Forward(forward) => forward.exchange,
+            Kept::Submitted(id) => Some(id),
+            Kept::Forwarded(forwarded) => forwarded.id,
             Kept::Nothing
             | Kept::Request(_)
             | Kept::Answer(_)
@@ -595,43 +617,43 @@ impl HttpSession {
             | Kept::Job(_)
             | Kept::Published(_) => None,
         };
-        if let Some((id, app)) = id.zip(service.app.as_mut()) {
-            app.abandon(id, false);
+        if let Some((id, upstream)) = id.zip(cx.upstream.as_mut()) {
+            upstream.abandon(id, false);
         }
     }
 
-    pub(super) fn deadline(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match self.waiting {
             // Its request may come in this moment, and is to meet an end in good order, not a reset.
-            Waiting::FirstByte if io.service.is_draining() => io.finish(CloseReason::Drained),
+            Waiting::FirstByte if cx.http.is_draining() => io.finish(CloseReason::Drained),
             Waiting::FirstByte => io.abort(CloseReason::FirstByteTimeout),
-            Waiting::NextRequest if io.service.is_draining() => io.finish(CloseReason::Drained),
+            Waiting::NextRequest if cx.http.is_draining() => io.finish(CloseReason::Drained),
             Waiting::NextRequest => io.finish(CloseReason::IdleTimeout),
-            Waiting::Head => self.time_out(CloseReason::HeadTimeout, io),
-            Waiting::Body => self.time_out(CloseReason::BodyTimeout, io),
-            Waiting::Worker { position } => self.look_at_work(position, io),
-            Waiting::Piece { position } if io.now() < self.since.after(io.service.config.timeouts.work) => {
-                if io.service.lane.is_waiting(position) {
+            Waiting::Head => self.time_out(CloseReason::HeadTimeout, io, cx),
+            Waiting::Body => self.time_out(CloseReason::BodyTimeout, io, cx),
+            Waiting::Worker { position } => self.look_at_work(position, io, cx),
+            Waiting::Piece { position } if io.now() < self.since.after(cx.http.config.timeouts.work) => {
+                if cx.http.lane.is_waiting(position) {
                     io.look_for_peer();
                 }
-                self.wait_for_piece(position, io);
+                self.wait_for_piece(position, io, cx);
             }
             Waiting::Piece { .. } => {
-                io.service.counters.jobs_overdue.add(1);
+                cx.http.counters.jobs_overdue.add(1);
                 io.abort(CloseReason::WorkTimeout);
             }
             Waiting::QueueRoom => {
                 io.resume();
-                self.go_on(io);
+                self.go_on(io, cx);
             }
-            Waiting::App | Waiting::AppPart => self.look_at_forward(io),
-            Waiting::HubRoom => self.room_is_late(io),
-            Waiting::Verdict => self.verdict_is_late(io),
+            Waiting::Upstream | Waiting::UpstreamPart => self.check_forward(io, cx),
+            Waiting::HubRoom => self.room_is_late(io, cx),
+            Waiting::Verdict => self.verdict_is_late(io, cx),
             Waiting::Room => {}
         }
     }
 
-    pub(super) fn draining(&mut self, io: &mut Io<'_, HttpService>) {
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         match self.waiting {
             // With requests unread it goes on: the next answer ends it. Answers that have not gone yet go
             // before the end.
@@ -643,8 +665,8 @@ impl HttpSession {
                 let deadline = io.now().after(DRAIN_FIRST_BYTE);
                 io.set_deadline(Some(deadline));
             }
-            Waiting::HubRoom | Waiting::Verdict if io.service.hub_is_abandoned() => {
-                self.abandon_publication(io);
+            Waiting::HubRoom | Waiting::Verdict if cx.http.hub_is_abandoned() => {
+                self.abandon_publication(io, cx);
             }
             // The answer says that the connection closes.
             _ => {}
@@ -654,7 +676,7 @@ impl HttpSession {
 
 impl HttpSession {
     /// Whether the next request has to wait for the present one's answer.
-    pub(super) fn is_busy(&self, io: &Io<'_, HttpService>) -> bool {
+    pub(super) fn is_busy(&self, io: &Io<'_>) -> bool {
         io.is_finishing() || io.is_paused() || self.waiting == Waiting::Room
     }
 }

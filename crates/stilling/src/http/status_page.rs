@@ -10,7 +10,7 @@ use stilling_wire::http1::Status;
 
 use super::pages::fresh;
 use super::response::Response;
-use super::service::HttpService;
+use super::shard::HttpShard;
 use crate::overview::Overview;
 
 /// Seconds until the page loads itself again.
@@ -42,10 +42,10 @@ td+td,th+th{text-align:right;font-variant-numeric:tabular-nums;padding-right:0;p
 .bad{background:var(--bad-back);color:var(--bad)}.warn{background:var(--warn-back);color:var(--warn)}";
 
 /// `/status`.
-pub(super) fn answer(service: &HttpService, now: Time) -> Response {
+pub(super) fn answer(http: &HttpShard, now: Time) -> Response {
     // For the next look.
-    service.overview.volumes.ask();
-    fresh("text/html; charset=utf-8", page(&service.overview, service.is_ready(), now))
+    http.overview.volumes.ask();
+    fresh("text/html; charset=utf-8", page(&http.overview, http.is_ready(), now))
 }
 
 fn page(see: &Overview, ready: bool, now: Time) -> String {

@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 
-use super::counters::Held;
+use crate::memory::MemoryReservation;
 
 /// Bytes of body in one piece: with its frame it fits into what one call of a session may send.
 pub(super) const PIECE_SIZE: usize = 32 * 1024;
@@ -52,7 +52,7 @@ pub(super) struct Stream {
     start: usize,
     state: State,
     /// Counts it among the answers that are held, from when it is sent.
-    held: Option<Held>,
+    held: Option<MemoryReservation>,
 }
 
 impl std::fmt::Debug for Stream {
@@ -127,7 +127,7 @@ impl Stream {
     }
 
     /// Decides the framing, before the first piece is sent. What has been read already is framed now.
-    pub(super) fn begin(&mut self, framing: Framing, held: Option<Held>) {
+    pub(super) fn begin(&mut self, framing: Framing, held: Option<MemoryReservation>) {
         (self.framing, self.held) = (framing, held);
         if self.has_piece() {
             self.frame();

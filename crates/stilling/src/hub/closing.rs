@@ -33,7 +33,7 @@ impl Closers {
                     let now = || {
                         let elapsed_ns = u64::try_from(from.elapsed().as_nanos()).unwrap_or(u64::MAX);
                         let unix_ns = lifecycle.unix_nanos(Time::ZERO);
-                        Now { unix_ns, steady_ns: began.steady_ns.saturating_add(elapsed_ns) }
+                        Now { unix_ns, steady_ns: began.steady_ns.after(elapsed_ns) }
                     };
                     while hub.turn(now()) {
                         if hub.runner.is_quiet() {

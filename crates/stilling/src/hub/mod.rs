@@ -12,14 +12,10 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
-use stilling_hub::StreamConfig;
-use stilling_journal::Retention;
 use stilling_wire::nats::Info;
 
-use crate::settings;
-
 mod closing;
-mod desk;
+mod handle;
 mod lazy_journal;
 pub(crate) mod limits;
 mod opened;
@@ -28,10 +24,11 @@ pub(crate) mod parting;
 mod port;
 mod runner;
 mod stepped;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub(crate) use closing::{Closers, ClosingHub};
-pub(crate) use desk::DeskCounters;
-pub use desk::HubDesk;
+pub(crate) use handle::{HubHandle, HubHandleCounters};
 pub(crate) use lazy_journal::LazyJournal;
 pub(crate) use opened::{OpeningThread, RECORD_EXTRA_MAX, StreamFolder, StreamStore, Streams, Surroundings};
 pub(crate) use port::{HubMail, Port};
@@ -41,6 +38,9 @@ pub use stepped::{SharedDisks, SteppedHub, SteppedJournal, SteppedOpening, Stepp
 
 /// The version of nats-server whose features clients may expect.
 const NATS_VERSION: &str = "2.10.0";
+
+/// What begins the subjects of the hub itself, which only NATS clients may publish to.
+pub(crate) const RESERVED_SUBJECTS: &[u8] = b"$JS.";
 
 /// INFO's `go`, which clients expect to be there.
 const NO_GO: &str = "none";
@@ -65,25 +65,4 @@ pub(crate) fn info(id: u64, auth_required: bool, payload_size_max: u32) -> Info<
 pub(crate) fn unpredictable() -> u64 {
     // Each state has a key of its own, from the system.
     RandomState::new().hash_one(0_u64)
-}
-
-/// A stream as the hub sees it.
-pub(crate) fn stream_config(stream: &settings::StreamConfig) -> StreamConfig {
-    StreamConfig {
-        name: stream.name.clone(),
-        subjects: stream.subjects.clone(),
-        durability: match stream.durability {
-            settings::Durability::Disk => stilling_hub::Durability::Disk,
-            settings::Durability::Memory => stilling_hub::Durability::Memory,
-            settings::Durability::None => stilling_hub::Durability::None,
-        },
-        retention: Retention {
-            bytes_max: Some(stream.retention.bytes).filter(|bytes| *bytes > 0),
-            records: stream.retention.records,
-            age_ns: stream.retention.age.map(|age| u64::try_from(age.as_nanos()).unwrap_or(u64::MAX)),
-        },
-        dedup_time_ns: u64::try_from(stream.dedup_time.as_nanos()).unwrap_or(u64::MAX),
-        message_size_max: stream.message_size_max as usize,
-        pending_max: stream.pending_max as usize,
-    }
 }

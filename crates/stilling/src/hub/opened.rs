@@ -152,7 +152,8 @@ impl StreamStore for StreamFolder {
             WriteMethodChoice::Auto => disk,
             WriteMethodChoice::Buffered => disk.buffered("write-method = buffered"),
         };
-        let config = LogConfig { created_ns, ..LogConfig::for_retention(retention.bytes_max) };
+        let created_ns = created_ns.as_nanos();
+        let config = LogConfig { created_ns, ..LogConfig::for_retention(retention.bytes_max()) };
         Log::open(disk, name, config)
     }
 

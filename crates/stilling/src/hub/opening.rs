@@ -251,12 +251,12 @@ pub(super) fn recover<D: Disk>(
     log: &Log<D>,
     recovery: &Recovery,
 ) -> Result<Recovered, OpenError> {
-    let (first, created_ns) = (recovery.first.max(1), log.created_ns());
+    let (first, created_ns) = (recovery.first.max(1), UnixNanos::from_nanos(log.created_ns()));
     let resumed = Resumed { first, next: recovery.next, created_ns };
     let mut recovered = Recovered::new(stream, key, resumed);
     recovered.set_extent(log.extent());
     // Nothing before it was in the window when its segment was made; what is too old since is left out by time.
-    let from = if stream.dedup_time_ns == 0 { recovery.next } else { recovery.deduplicate_from.max(1) };
+    let from = if stream.dedup_time.is_zero() { recovery.next } else { recovery.deduplicate_from.max(1) };
     let mut reader = log.source().read_from(stilling_journal::From::Sequence(from));
     loop {
         // With a part of the window missing, messages sent again would be stored again, unnoticed.
@@ -338,7 +338,7 @@ mod tests {
             let job = OpeningJob {
                 streams: vec![named("a"), named("b")],
                 store,
-                created_ns: 0,
+                created_ns: UnixNanos::EPOCH,
                 key: HashKey(1, 2),
                 wake: Arc::new(Wake::new(|| ())),
                 thread: Arc::default(),

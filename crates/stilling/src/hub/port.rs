@@ -31,7 +31,7 @@ pub(crate) struct Port {
     owes_room: bool,
     /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
-    /// The desk has something itself that waits for room.
+    /// The shard itself has something that waits for room.
     is_wanted: bool,
     /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
     is_gathering: bool,
@@ -94,7 +94,7 @@ impl Port {
     }
 
     /// Whether connections wait for room.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         !self.waiting.is_empty()
     }
 
@@ -103,8 +103,8 @@ impl Port {
         self.waiting.push_back(token);
     }
 
-    /// Whether the desk itself waits for room: it is called again when there may be some.
-    pub(super) fn set_wanted(&mut self, is_wanted: bool) {
+    /// Whether the shard itself waits for room: it is called again when there may be some.
+    pub(crate) fn set_wanted(&mut self, is_wanted: bool) {
         self.is_wanted = is_wanted;
     }
 

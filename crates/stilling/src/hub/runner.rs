@@ -72,7 +72,7 @@ impl<S> StartGate<S> {
             return false;
         }
         let since_ns = *self.since_ns.get_or_insert(now_ns);
-        if u128::from(now_ns.saturating_sub(since_ns)) < HUB_WAIT_MAX.as_nanos() {
+        if u128::from(now_ns.since(since_ns)) < HUB_WAIT_MAX.as_nanos() {
             return false;
         }
         (self.give_up)(storage);
@@ -118,8 +118,7 @@ impl<S: Storage> Runner<S> {
     }
 
     /// Does what there is to do now.
-    pub(crate) fn turn(&mut self, now: impl Into<Now>) {
-        let now = now.into();
+    pub(crate) fn turn(&mut self, now: Now) {
         if let Some(gate) = &mut self.gate {
             if !gate.opens(self.hub.storage_mut(), now.steady_ns) {
                 return;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use stilling_hub::{Now, StreamConfig, Threads, UnixNanos};
+use stilling_hub::{StreamConfig, Threads, UnixNanos};
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
     Config as LogConfig, Journal, Limits, Log, OpenError, Preview, Recovery, Replay, ReplayWorker, Worker,
@@ -97,7 +97,7 @@ impl SteppedHub {
 
     /// Does what there is to do at `now`. Returns whether the hub goes on.
     pub fn turn(&mut self, lifecycle: &Lifecycle, now: Time) -> bool {
-        self.0.turn(Now { unix_ns: lifecycle.unix_nanos(now), steady_ns: now.as_nanos() })
+        self.0.turn(lifecycle.both_clocks(now))
     }
 
     /// Whether there is nothing to do until the hub is woken.
@@ -180,6 +180,7 @@ impl StreamStore for SimulatedStore {
         stream: &StreamConfig,
         created_ns: UnixNanos,
     ) -> Result<(Log<SimulatedDisk>, Recovery), OpenError> {
+        let created_ns = created_ns.as_nanos();
         Log::open(self.disks.one(number)?, &stream.name, LogConfig { created_ns, ..self.log })
     }
 

@@ -91,7 +91,7 @@ fn a_socket_for_datagrams_changes_hands_with_its_queue() {
         config
     };
     let old = open(&with(port_of_nobody()), Vec::new(), Vec::new()).unwrap();
-    assert_eq!((old.addresses.len(), old.protocols[0]), (1, Protocol::Syslog(Way::Udp)));
+    assert_eq!((old.addresses.len(), old.protocols[0]), (1, Protocol::Syslog(SyslogTransport::Udp)));
     let sender = std::net::UdpSocket::bind(any_port()).unwrap();
     sender.send_to(b"<13>before", old.addresses[0]).unwrap();
     let copies = old.copies().unwrap();

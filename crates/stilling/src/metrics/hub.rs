@@ -9,6 +9,7 @@ use prometheus_client::registry::Unit;
 use stilling_hub::{Door, Loss, StreamCounters};
 
 use super::{counter, counter_of, gauge};
+use crate::hub::HubHandleCounters;
 use crate::overview::Overview;
 use crate::volumes::Usage;
 
@@ -27,7 +28,7 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions.get())?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(see, to)?;
-    encode_desks(see, to)?;
+    encode_hub_handles(see, to)?;
     let of = |name, help, value: fn(&StreamCounters) -> u64, to: &mut _| {
         of_streams(&hub.streams, (name, help), value, to)
     };
@@ -113,19 +114,20 @@ fn encode_losses(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result 
     Ok(())
 }
 
-/// What the shards have seen on the way to the hub.
-fn encode_desks(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
-    let sum = |which: fn(&crate::hub::DeskCounters) -> u64| see.desks.iter().map(|desk| which(desk)).sum();
-    let slow = sum(|desk| desk.slow_consumers.get());
+/// What the shards have counted on the way to the hub.
+fn encode_hub_handles(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let handles = &see.hub_handles;
+    let sum = |which: fn(&HubHandleCounters) -> u64| handles.iter().map(|handle| which(handle)).sum();
+    let slow = sum(|handle| handle.slow_consumers.get());
     counter(to, "hub_slow_consumers", "NATS clients disconnected as slow consumers", slow)?;
-    let shut_out = sum(|desk| desk.shut_out.get());
+    let shut_out = sum(|handle| handle.shut_out.get());
     counter(to, "hub_shut_out", "Clients that were not let in", shut_out)?;
-    let invalid = sum(|desk| desk.publications_invalid.get());
+    let invalid = sum(|handle| handle.publications_invalid.get());
     let help = "Publications over NATS that were dropped because of an invalid subject or reply subject";
     counter(to, "hub_publications_invalid", help, invalid)?;
-    let shed = sum(|desk| desk.publications_shed.get());
+    let shed = sum(|handle| handle.publications_shed.get());
     counter(to, "hub_publications_shed", "Publications by HTTP that found no room in time", shed)?;
-    let unanswered = sum(|desk| desk.publications_unanswered.get());
+    let unanswered = sum(|handle| handle.publications_unanswered.get());
     let help = "Publications by HTTP whose verdicts did not come in time";
     counter(to, "hub_publications_unanswered", help, unanswered)
 }

@@ -6,8 +6,7 @@ use stilling_ring::Time;
 use stilling_wire::nats::PublishHead;
 
 use super::limits::{ASSEMBLY_MAX, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
-use crate::http::HttpService;
-use crate::hub::HubDesk;
+use super::shard::NatsShard;
 
 /// A message that comes in pieces.
 #[derive(Debug)]
@@ -50,16 +49,14 @@ impl Assembly {
     }
 
     /// Adds a piece, and its memory to what the shard counts.
-    pub(super) fn add(&mut self, piece: &[u8], service: &mut HttpService) {
+    pub(super) fn add(&mut self, piece: &[u8], nats: &mut NatsShard) {
         if self.is_refused {
             return;
         }
         let before = self.body.capacity();
         self.body.reserve_exact(before + self.growth() - self.body.len());
         self.body.extend_from_slice(piece);
-        if let Some(hub) = service.hub.as_deref_mut() {
-            hub.assembled += self.body.capacity() - before;
-        }
+        nats.assembled += self.body.capacity() - before;
     }
 
     /// The message, when all of it has come.
@@ -77,30 +74,26 @@ impl Assembly {
 
     /// Gives a message that has gone on without room all of its time if there is room for `growth` more bytes again.
     /// Returns whether it had none before.
-    pub(super) fn regain_time(&mut self, token: Token, growth: usize, hub: &mut HubDesk) -> bool {
-        let regains = hub.beyond == Some(token) && hub.assembled + growth <= ASSEMBLY_MAX;
+    pub(super) fn regain_time(&mut self, token: Token, growth: usize, nats: &mut NatsShard) -> bool {
+        let regains = nats.beyond == Some(token) && nats.assembled + growth <= ASSEMBLY_MAX;
         if regains {
-            hub.beyond = None;
+            nats.beyond = None;
             self.until = self.end;
         }
         regains
     }
 
     /// Whether its time is over.
-    pub(super) fn is_overdue(&mut self, token: Token, now: Time, service: &mut HttpService) -> bool {
-        if let Some(hub) = service.hub.as_deref_mut()
-            && now >= self.until
-        {
-            self.regain_time(token, 0, hub);
+    pub(super) fn is_overdue(&mut self, token: Token, now: Time, nats: &mut NatsShard) -> bool {
+        if now >= self.until {
+            self.regain_time(token, 0, nats);
         }
         now >= self.until
     }
 
     /// Takes its memory out of what the shard counts.
-    pub(super) fn forget(&self, token: Token, service: &mut HttpService) {
-        if let Some(hub) = service.hub.as_deref_mut() {
-            hub.assembled -= self.body.capacity();
-            hub.beyond = hub.beyond.filter(|beyond| *beyond != token);
-        }
+    pub(super) fn forget(&self, token: Token, nats: &mut NatsShard) {
+        nats.assembled -= self.body.capacity();
+        nats.beyond = nats.beyond.filter(|beyond| *beyond != token);
     }
 }

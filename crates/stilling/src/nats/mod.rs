@@ -1,9 +1,11 @@
-//! The NATS client protocol in the house: one session per connection, between the codec and the hub.
+//! The NATS client protocol: one session per connection, between the codec and the hub.
 
 mod assembly;
 pub(crate) mod limits;
 mod session;
+mod shard;
 mod users;
 
 pub(crate) use session::NatsSession;
+pub(crate) use shard::{NatsContext, NatsShard};
 pub(crate) use users::{Access, Users};

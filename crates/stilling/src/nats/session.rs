@@ -23,8 +23,8 @@ use super::limits::{
     ASSEMBLY_BEYOND_TIMEOUT, ASSEMBLY_MAX, ASSEMBLY_RETRY, ASSEMBLY_TIMEOUT, AUTHENTICATION_TIMEOUT,
     HELD_UP_LOOK, PENDING_MAX, PING_EVERY, PINGS_MAX,
 };
+use super::shard::{NatsContext, NatsShard};
 use super::users::Access;
-use crate::http::HttpService;
 use crate::hub::HubMail;
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
 use crate::hub::parting::looks_again;
@@ -87,8 +87,6 @@ enum Course {
 /// The last that a slow consumer is sent, as nats-server has it.
 const SLOW_CONSUMER: &[u8] = b"-ERR 'Slow Consumer'\r\n";
 
-type HouseIo<'a> = Io<'a, HttpService>;
-
 impl NatsSession {
     pub(crate) fn new(listener: u32, peer: Option<IpAddr>) -> NatsSession {
         NatsSession {
@@ -111,40 +109,40 @@ impl NatsSession {
         }
     }
 
-    pub(crate) fn opened(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let (now, token) = (io.now(), io.token());
         (self.heard, self.token) = (now, token);
         io.set_send_max(PENDING_MAX);
         // It may say all it has to say before it reads the first answer.
         io.keep_reading();
-        let Some(hub) = io.service.hub.as_deref_mut() else {
+        let Some(hub) = cx.hub.as_deref_mut() else {
             // A successor has the hub, and is found by the next connection.
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
         hub.streaming += 1;
         self.access = hub.users.at_first();
-        self.send_info(false, io);
+        self.send_info(false, io, cx.nats);
         let wait = if self.access == Access::Unknown { AUTHENTICATION_TIMEOUT } else { PING_EVERY };
         io.set_deadline(Some(now.after(wait)));
-        if io.service.is_draining() {
+        if cx.lifecycle.is_draining() {
             // It had connected before, and the others may have been told already.
-            self.draining(io);
+            self.draining(io, cx);
         }
     }
 
-    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> usize {
         self.heard = io.now();
         let mut consumed = 0;
         loop {
-            if !self.may_go_on(&bytes[consumed..], io) {
+            if !self.may_go_on(&bytes[consumed..], io, cx) {
                 return consumed;
             }
-            let limits = io.service.hub.as_deref().map_or_else(Limits::default, |hub| hub.limits);
+            let limits = cx.hub.as_deref().map_or_else(Limits::default, |hub| hub.limits);
             let step = match self.decoder.decode(&limits, &bytes[consumed..]) {
                 Ok(step) => step,
                 Err(error) => {
-                    self.fail(&error, io);
+                    self.fail(&error, io, cx);
                     return bytes.len();
                 }
             };
@@ -152,19 +150,19 @@ impl NatsSession {
             if step.event == ClientEvent::NeedMore {
                 return consumed;
             }
-            if !self.deal(step.event, io) {
+            if !self.deal(step.event, io, cx) {
                 return bytes.len();
             }
         }
     }
 
     /// Whether the next request may be looked at now.
-    fn may_go_on(&mut self, rest: &[u8], io: &mut HouseIo<'_>) -> bool {
+    fn may_go_on(&mut self, rest: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         let token = io.token();
-        if self.is_new && !io.service.hub_has_begun() && self.decoder.is_idle() && is_greeting(rest) {
+        if self.is_new && !cx.lifecycle.hub_has_begun() && self.decoder.is_idle() && is_greeting(rest) {
             return true;
         }
-        let Some(hub) = io.service.hub.as_deref_mut() else { return false };
+        let Some(hub) = cx.hub.as_deref_mut() else { return false };
         if self.access == Access::Unknown {
             // Nothing is for the hub before the client has signed in, which has a deadline.
             return true;
@@ -178,17 +176,17 @@ impl NatsSession {
         }
         let Some(assembly) = self.assembly.as_deref_mut() else { return true };
         let growth = assembly.growth();
-        if assembly.regain_time(token, growth, hub) {
+        if assembly.regain_time(token, growth, cx.nats) {
             let until = assembly.until;
             self.look_at(until, io);
             return true;
         }
-        if growth == 0 || hub.assembled + growth <= ASSEMBLY_MAX || hub.beyond == Some(token) {
+        if growth == 0 || cx.nats.assembled + growth <= ASSEMBLY_MAX || cx.nats.beyond == Some(token) {
             return true;
         }
-        if hub.beyond.is_none() {
+        if cx.nats.beyond.is_none() {
             // Those who wait for room may be those who have taken it: one of them at a time comes to its end.
-            hub.beyond = Some(token);
+            cx.nats.beyond = Some(token);
             assembly.until = assembly.until.min(io.now().after(ASSEMBLY_BEYOND_TIMEOUT));
             let until = assembly.until;
             self.look_at(until, io);
@@ -200,7 +198,7 @@ impl NatsSession {
     }
 
     /// Sets the next deadline. One that parts is looked at soon in any case.
-    fn look_at(&self, at: Time, io: &mut HouseIo<'_>) {
+    fn look_at(&self, at: Time, io: &mut Io<'_>) {
         let at = match self.course {
             Course::Serving | Course::Leaving(_) | Course::Disconnected => at,
             Course::Parting(until) | Course::Mute(until) => at.min(until).min(io.now().after(DRAIN_QUIET)),
@@ -209,15 +207,15 @@ impl NatsSession {
     }
 
     /// Deals with what the client said. Returns whether the connection goes on.
-    fn deal(&mut self, event: ClientEvent<'_>, io: &mut HouseIo<'_>) -> bool {
+    fn deal(&mut self, event: ClientEvent<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         match event {
             ClientEvent::NeedMore => {}
-            ClientEvent::Connect(json) => return self.connect(json, io),
+            ClientEvent::Connect(json) => return self.connect(json, io, cx),
             ClientEvent::Pong => self.pings = 0,
-            ClientEvent::Piece(piece) => self.piece(piece, io),
-            ClientEvent::PublishEnd => self.end_assembly(io),
-            _ if self.access == Access::Unknown => return self.shut_out(io),
-            ClientEvent::Refused(error) => self.refuse(&error, io),
+            ClientEvent::Piece(piece) => self.piece(piece, cx),
+            ClientEvent::PublishEnd => self.end_assembly(io, cx),
+            _ if self.access == Access::Unknown => return self.shut_out(io, cx),
+            ClientEvent::Refused(error) => self.refuse(&error, io, cx),
             ClientEvent::Publish(message) => {
                 let reply = message.reply.map_or(&b""[..], |reply| reply.as_bytes());
                 let publication = Publication {
@@ -228,40 +226,39 @@ impl NatsSession {
                     payload: message.payload,
                     ticket: None,
                 };
-                if self.may_publish(publication.subject, io) {
-                    self.ask(&Request::Publish(publication), io);
+                if self.may_publish(publication.subject, io, cx) {
+                    self.ask(&Request::Publish(publication), io, cx);
                 }
             }
-            ClientEvent::PublishStart(head) => self.begin_assembly(&head, io),
+            ClientEvent::PublishStart(head) => self.begin_assembly(&head, io, cx),
             ClientEvent::Subscribe(subscribe) => {
                 let filter = subscribe.filter.as_bytes();
-                let may =
-                    io.service.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
+                let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
                 if may {
                     let queue = subscribe.queue.unwrap_or(b"");
-                    self.ask(&Request::Subscribe { filter, queue, sid: subscribe.sid }, io);
+                    self.ask(&Request::Subscribe { filter, queue, sid: subscribe.sid }, io, cx);
                 } else {
                     self.say_violation("Subscription", filter, io);
                 }
             }
-            ClientEvent::Unsubscribe { sid, after } => self.ask(&Request::Unsubscribe { sid, after }, io),
+            ClientEvent::Unsubscribe { sid, after } => self.ask(&Request::Unsubscribe { sid, after }, io, cx),
             // Clients take a server for dead that does not answer the first one soon. Nothing was asked that it could overtake.
-            ClientEvent::Ping if self.is_new && !io.service.hub_has_begun() => self.say(PONG, io),
-            ClientEvent::Ping => self.ask(&Request::Barrier, io),
+            ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.say(PONG, io),
+            ClientEvent::Ping => self.ask(&Request::Barrier, io, cx),
         }
         true
     }
 
     /// Asks the hub. There is room: it was looked for before.
     #[inline]
-    fn ask(&mut self, request: &Request<'_>, io: &mut HouseIo<'_>) {
+    fn ask(&mut self, request: &Request<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
         if matches!(self.course, Course::Mute(_)) && !matches!(request, Request::Publish(_)) {
             // It would not hear the answer.
             return;
         }
         self.is_new = false;
-        if let Some(hub) = io.service.hub.as_deref_mut() {
+        if let Some(hub) = cx.hub.as_deref_mut() {
             hub.port.ask(token, self.traits, request);
         }
         if self.verbose && !matches!(request, Request::Barrier) {
@@ -269,18 +266,18 @@ impl NatsSession {
         }
     }
 
-    fn connect(&mut self, json: &[u8], io: &mut HouseIo<'_>) -> bool {
+    fn connect(&mut self, json: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         let connect = match Connect::parse(json) {
             Ok(connect) => connect,
             Err(error) => {
-                self.fail(&error, io);
+                self.fail(&error, io, cx);
                 return false;
             }
         };
-        let Some(hub) = io.service.hub.as_deref() else { return false };
+        let Some(hub) = cx.hub.as_deref() else { return false };
         self.access = hub.users.recognise(&connect);
         if self.access == Access::Unknown {
-            return self.shut_out(io);
+            return self.shut_out(io, cx);
         }
         (self.verbose, self.pedantic) = (connect.verbose, connect.pedantic);
         self.traits =
@@ -292,67 +289,67 @@ impl NatsSession {
         true
     }
 
-    fn may_publish(&mut self, subject: &[u8], io: &mut HouseIo<'_>) -> bool {
+    fn may_publish(&mut self, subject: &[u8], io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         if self.access == Access::Everything {
             return true;
         }
-        let may = io.service.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
+        let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_publish(self.access, subject));
         if !may {
             self.say_violation("Publish", subject, io);
         }
         may
     }
 
-    fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut HouseIo<'_>) {
-        let is_refused = !self.may_publish(head.subject.as_bytes(), io);
+    fn begin_assembly(&mut self, head: &PublishHead<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        let is_refused = !self.may_publish(head.subject.as_bytes(), io, cx);
         self.assembly = Some(Box::new(Assembly::new(head, is_refused, io.now())));
         self.look_at(io.now().after(ASSEMBLY_TIMEOUT), io);
     }
 
-    fn piece(&mut self, piece: &[u8], io: &mut HouseIo<'_>) {
+    fn piece(&mut self, piece: &[u8], cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.as_deref_mut() {
-            assembly.add(piece, io.service);
+            assembly.add(piece, cx.nats);
         }
     }
 
-    fn end_assembly(&mut self, io: &mut HouseIo<'_>) {
+    fn end_assembly(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let Some(assembly) = self.assembly.take() else { return };
         self.look_at(io.now().after(PING_EVERY), io);
         if !assembly.is_refused {
             let publication = assembly.publication();
-            self.ask(&Request::Publish(publication), io);
+            self.ask(&Request::Publish(publication), io, cx);
         }
-        assembly.forget(self.token, io.service);
+        assembly.forget(self.token, cx.nats);
     }
 
     /// It says no more; what it has published is answered still.
-    pub(crate) fn ended(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match self.course {
-            Course::Serving => self.leave(CloseReason::PeerClosed, io),
-            Course::Parting(_) => self.leave(CloseReason::Drained, io),
+            Course::Serving => self.leave(CloseReason::PeerClosed, io, cx),
+            Course::Parting(_) => self.leave(CloseReason::Drained, io, cx),
             Course::Leaving(_) | Course::Disconnected => {}
-            Course::Mute(_) => self.finish(CloseReason::Drained, io),
+            Course::Mute(_) => self.finish(CloseReason::Drained, io, cx),
         }
     }
 
     /// Closes the connection behind its output, and leaves the hub now: a peer that does not read keeps only the connection.
-    fn finish(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
-        self.leave_hub(io.service);
+    fn finish(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        self.leave_hub(cx);
         io.finish(reason);
     }
 
     /// The same, with input discarded for a while before the close.
-    fn finish_lingering(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
-        self.leave_hub(io.service);
+    fn finish_lingering(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        self.leave_hub(cx);
         io.finish_lingering(reason);
     }
 
     /// Ends this connection's part in the hub. Safe to repeat.
-    fn leave_hub(&mut self, service: &mut HttpService) {
+    fn leave_hub(&mut self, cx: &mut NatsContext<'_>) {
         if let Some(assembly) = self.assembly.take() {
-            assembly.forget(self.token, service);
+            assembly.forget(self.token, cx.nats);
         }
-        if let Some(hub) = service.hub.as_deref_mut()
+        if let Some(hub) = cx.hub.as_deref_mut()
             && std::mem::take(&mut self.is_counted)
         {
             hub.port.leave(self.token);
@@ -360,25 +357,25 @@ impl NatsSession {
         }
     }
 
-    fn leave(&mut self, reason: CloseReason, io: &mut HouseIo<'_>) {
+    fn leave(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
         self.course = Course::Leaving(reason);
         // What comes behind the farewell would not be answered before the end.
         io.pause();
-        if let Some(hub) = io.service.hub.as_deref_mut() {
+        if let Some(hub) = cx.hub.as_deref_mut() {
             hub.port.bid_farewell(token);
         }
     }
 
     /// All that it had published is answered. One that may be sending still sees the end first.
-    fn farewell_came(&mut self, io: &mut HouseIo<'_>) {
+    fn farewell_came(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match self.course {
             // What it has been told must not be overtaken by a reset.
-            Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io),
+            Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io, cx),
             Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
                 let token = io.token();
                 self.course = Course::Mute(io.now().after(DRAIN_READ_MAX));
-                if let Some(hub) = io.service.hub.as_deref_mut() {
+                if let Some(hub) = cx.hub.as_deref_mut() {
                     // What it subscribed to goes to others from now on.
                     hub.port.leave(token);
                 }
@@ -387,13 +384,13 @@ impl NatsSession {
                 self.look_at(io.now().after(DRAIN_QUIET), io);
                 io.resume();
             }
-            Course::Leaving(reason) => self.finish(reason, io),
+            Course::Leaving(reason) => self.finish(reason, io, cx),
             Course::Mute(_) | Course::Disconnected => {}
         }
     }
 
     /// Goes on with one that parts, or has it leave when it says nothing more.
-    fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
+    fn part(&mut self, until: Time, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
         if io.is_held_back() && now < until {
             // Not silent, but not read: it may read first what is held for it.
@@ -407,27 +404,27 @@ impl NatsSession {
             return io.set_deadline(Some(at));
         }
         match self.course {
-            Course::Mute(_) => self.finish(CloseReason::Drained, io),
+            Course::Mute(_) => self.finish(CloseReason::Drained, io, cx),
             Course::Serving | Course::Parting(_) | Course::Leaving(_) | Course::Disconnected => {
-                self.leave(CloseReason::Drained, io);
+                self.leave(CloseReason::Drained, io, cx);
             }
         }
     }
 
-    pub(crate) fn flushed(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
-            self.reach(mark, io);
+            self.reach(mark, io, cx);
         }
     }
 
-    fn reach(&mut self, mark: u64, io: &mut HouseIo<'_>) {
+    fn reach(&mut self, mark: u64, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let token = io.token();
-        if let Some(hub) = io.service.hub.as_deref_mut() {
+        if let Some(hub) = cx.hub.as_deref_mut() {
             hub.port.reach(token, mark);
         }
     }
 
-    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
+    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match mail {
             HubMail::Room => {
                 self.waits = false;
@@ -438,27 +435,26 @@ impl NatsSession {
                 self.resume(io);
             }
             HubMail::Delivery => {
-                let Some(deliveries) = io.service.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
-                else {
+                let Some(deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current()) else {
                     return;
                 };
                 if let Some(delivery) = deliveries.current() {
-                    self.take(delivery, io);
+                    self.take(delivery, io, cx);
                 }
-                if let Some(hub) = io.service.hub.as_deref_mut() {
+                if let Some(hub) = cx.hub.as_deref_mut() {
                     hub.port.put_back(deliveries);
                 }
             }
         }
     }
 
-    fn resume(&mut self, io: &mut HouseIo<'_>) {
+    fn resume(&mut self, io: &mut Io<'_>) {
         if !matches!(self.course, Course::Leaving(_)) {
             io.resume();
         }
     }
 
-    fn take(&mut self, delivery: Delivery<'_>, io: &mut HouseIo<'_>) {
+    fn take(&mut self, delivery: Delivery<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
             // It can be told no more. Whoever waits for a mark is told that the connection is gone.
             Delivery::Bytes(..) | Delivery::Mark(_) if self.hears_nothing() => {}
@@ -475,21 +471,21 @@ impl NatsSession {
             Delivery::Mark(mark) if io.is_held_up() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }
-            Delivery::Mark(mark) => self.reach(mark, io),
-            Delivery::Close => self.farewell_came(io),
+            Delivery::Mark(mark) => self.reach(mark, io, cx),
+            Delivery::Close => self.farewell_came(io, cx),
             Delivery::Verdict { .. } => {}
         }
     }
 
     /// The connection is closed as a slow consumer. It does not get what it is too slow for, and has to find out by itself
     /// what it has missed.
-    pub(crate) fn slow_consumer(&mut self, service: &mut HttpService) -> &'static [u8] {
+    pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
         self.course = Course::Disconnected;
         self.marks = None;
-        if let Some(hub) = service.hub.as_deref_mut() {
+        if let Some(hub) = cx.hub.as_deref_mut() {
             hub.counters.slow_consumers.add(1);
         }
-        self.leave_hub(service);
+        self.leave_hub(cx);
         SLOW_CONSUMER
     }
 
@@ -498,22 +494,22 @@ impl NatsSession {
         matches!(self.course, Course::Mute(_) | Course::Disconnected)
     }
 
-    pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
         if let Course::Parting(until) | Course::Mute(until) = self.course {
-            return self.part(until, io);
+            return self.part(until, io, cx);
         }
         if self.access == Access::Unknown {
-            self.count_shut_out(io);
+            self.count_shut_out(cx);
             self.say_error("Authentication Timeout", io);
-            return self.finish_lingering(CloseReason::FirstByteTimeout, io);
+            return self.finish_lingering(CloseReason::FirstByteTimeout, io, cx);
         }
         // A peer that is not read because it does not read is judged by the write timeout.
         let is_held_back = io.is_held_back();
         if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_held_back) {
-            if assembly.is_overdue(self.token, now, io.service) {
+            if assembly.is_overdue(self.token, now, cx.nats) {
                 self.say_error("Message Timeout", io);
-                return self.finish_lingering(CloseReason::BodyTimeout, io);
+                return self.finish_lingering(CloseReason::BodyTimeout, io, cx);
             }
             io.set_deadline(Some(assembly.until));
             return self.resume(io);
@@ -528,7 +524,7 @@ impl NatsSession {
         }
         if self.pings >= PINGS_MAX {
             self.say_error("Stale Connection", io);
-            return self.finish(CloseReason::IdleTimeout, io);
+            return self.finish(CloseReason::IdleTimeout, io, cx);
         }
         self.pings += 1;
         self.say(PING, io);
@@ -536,16 +532,16 @@ impl NatsSession {
     }
 
     /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
-    pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         if !matches!(self.course, Course::Serving) {
             return;
         }
-        if io.service.hub_is_abandoned() {
-            return self.finish(CloseReason::Drained, io);
+        if cx.lifecycle.hub_is_abandoned() {
+            return self.finish(CloseReason::Drained, io, cx);
         }
-        self.send_info(true, io);
         let token = io.token();
-        if let Some(hub) = io.service.hub.as_deref_mut() {
+        if let Some(hub) = cx.hub.as_deref_mut() {
+            self.send_info(true, io, cx.nats);
             hub.port.end_pulls(token);
         }
         self.course = Course::Parting(io.now().after(DRAIN_READ_MAX));
@@ -553,23 +549,21 @@ impl NatsSession {
         self.look_at(io.now().after(DRAIN_QUIET), io);
     }
 
-    pub(crate) fn closed(&mut self, reason: CloseReason, service: &mut HttpService) {
-        if let Some(hub) = service.hub.as_deref()
+    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut NatsContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref()
             && reason == CloseReason::WriteTimeout
         {
             hub.counters.slow_consumers.add(1);
         }
-        self.leave_hub(service);
+        self.leave_hub(cx);
     }
 
     /// Describes the server to the client; `ldm`: it is about to stop.
-    fn send_info(&mut self, ldm: bool, io: &mut HouseIo<'_>) {
-        let address = io.service.listener_address(self.listener);
-        let Some(hub) = io.service.hub.as_deref_mut() else { return };
-        let mut text = std::mem::take(&mut hub.scratch);
-        text.clear();
+    fn send_info(&mut self, ldm: bool, io: &mut Io<'_>, nats: &mut NatsShard) {
+        let address = nats.listener_address(self.listener);
+        let NatsShard { info, scratch, .. } = nats;
+        scratch.clear();
         // The texts of the connection before are written over: a connection costs no allocation.
-        let info = &mut hub.info;
         (info.ldm, info.client_id) = (ldm, Some(self.token.bits()));
         match self.peer {
             Some(peer) => write_over(info.client_ip.get_or_insert_default(), peer),
@@ -579,14 +573,11 @@ impl NatsSession {
             write_over(&mut info.host, address.ip());
             info.port = address.port();
         }
-        info.encode(&mut text);
-        self.say(&text, io);
-        if let Some(hub) = io.service.hub.as_deref_mut() {
-            hub.scratch = text;
-        }
+        info.encode(scratch);
+        self.say(scratch, io);
     }
 
-    fn say(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) {
+    fn say(&mut self, bytes: &[u8], io: &mut Io<'_>) {
         if self.hears_nothing() {
             return;
         }
@@ -597,22 +588,22 @@ impl NatsSession {
         let _ = io.send(bytes);
     }
 
-    fn say_error(&mut self, text: &str, io: &mut HouseIo<'_>) {
+    fn say_error(&mut self, text: &str, io: &mut Io<'_>) {
         let mut line = Vec::with_capacity(text.len() + 16);
         encode_err(&mut line, text);
         self.say(&line, io);
     }
 
-    fn say_violation(&mut self, what: &str, subject: &[u8], io: &mut HouseIo<'_>) {
+    fn say_violation(&mut self, what: &str, subject: &[u8], io: &mut Io<'_>) {
         let subject = String::from_utf8_lossy(subject);
         self.say_error(&format!("Permissions Violation for {what} to \"{subject}\""), io);
     }
 
     /// Answers an operation that was refused. As in nats-server, a publication to an invalid subject is dropped without a
     /// word unless the client is pedantic: clients close for good at such an error.
-    fn refuse(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
+    fn refuse(&mut self, error: &DecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let is_publication = matches!(error.fault(), Fault::PublishSubject | Fault::ReplySubject);
-        if is_publication && let Some(hub) = io.service.hub.as_deref() {
+        if is_publication && let Some(hub) = cx.hub.as_deref() {
             hub.counters.publications_invalid.add(1);
         }
         if !is_publication || self.pedantic {
@@ -622,22 +613,22 @@ impl NatsSession {
         }
     }
 
-    fn fail(&mut self, error: &DecodeError, io: &mut HouseIo<'_>) {
+    fn fail(&mut self, error: &DecodeError, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         self.say_error(error.text(), io);
-        self.finish_lingering(CloseReason::ProtocolError, io);
+        self.finish_lingering(CloseReason::ProtocolError, io, cx);
     }
 
-    fn count_shut_out(&self, io: &mut HouseIo<'_>) {
-        if let Some(hub) = io.service.hub.as_deref() {
+    fn count_shut_out(&self, cx: &mut NatsContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref() {
             hub.counters.shut_out.add(1);
         }
     }
 
-    fn shut_out(&mut self, io: &mut HouseIo<'_>) -> bool {
+    fn shut_out(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) -> bool {
         self.access = Access::Unknown;
-        self.count_shut_out(io);
+        self.count_shut_out(cx);
         self.say_error("Authorization Violation", io);
-        self.finish_lingering(CloseReason::Forbidden, io);
+        self.finish_lingering(CloseReason::Forbidden, io, cx);
         false
     }
 }

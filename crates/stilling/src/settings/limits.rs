@@ -11,32 +11,17 @@ pub const STREAM_NAME_SIZE_MAX: usize = 64;
 /// Filters that one stream is bound to. More: refused.
 pub const STREAM_SUBJECTS_MAX: usize = 64;
 
-/// Bytes that a stream in files keeps unless told otherwise. Reached: its oldest records go.
-pub const RETENTION_BYTES_DISK: u64 = 10 * 1024 * 1024 * 1024;
-
-/// Bytes that a stream in memory keeps unless told otherwise. Reached: its oldest records go.
-pub const RETENTION_BYTES_MEMORY: u64 = 64 * 1024 * 1024;
-
 /// Least bytes that a stream can be told to keep. Fewer: refused.
 pub const RETENTION_BYTES_LEAST: u64 = 1024 * 1024;
 
 /// Most bytes that a stream can be told to keep, a pebibyte. More: refused.
 pub const RETENTION_BYTES_MAX: u64 = 1 << 50;
 
-/// How long a stream recognises a message id unless told otherwise. Then the id is forgotten.
-pub const DEDUP_TIME_DEFAULT: Duration = Duration::from_secs(120);
-
 /// Longest time that a stream can be told to recognise message ids. Longer: refused.
 pub const DEDUP_TIME_MAX: Duration = Duration::from_secs(86_400);
 
-/// Bytes of a message with its headers unless told otherwise. Longer: refused, and its sender is told.
-pub const MESSAGE_SIZE_DEFAULT: u32 = 1024 * 1024;
-
 /// Most bytes of a message that a stream can be told to take. More: refused.
 pub const MESSAGE_SIZE_LARGEST: u32 = 8 * 1024 * 1024;
-
-/// Messages of a stream that may wait for the disk, unless told otherwise. Then connections that publish to it are not read.
-pub const PENDING_DEFAULT: u32 = 262_144;
 
 /// Most messages that a stream can be told to let wait. More: refused.
 pub const PENDING_LARGEST: u32 = 10_000_000;

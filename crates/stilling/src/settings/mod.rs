@@ -31,7 +31,7 @@ use std::path::PathBuf;
 
 pub use error::{Setting, SettingError};
 pub use sources::SourceRange;
-pub use stream::{Durability, Retention, StreamConfig};
+pub use stilling_hub::{Durability, Retention, StreamConfig};
 pub use template::{SYSLOG_SUBJECT, SubjectTemplate, SubjectWords};
 pub use user::{Credential, Secret, UserConfig};
 
@@ -74,7 +74,7 @@ impl Default for HubConfig {
             syslog_subject: SubjectTemplate::default(),
             data: PathBuf::from("stilling-data"),
             write_method: WriteMethodChoice::Auto,
-            streams: StreamConfig::defaults(),
+            streams: vec![StreamConfig::default()],
             users: Vec::new(),
         }
     }
@@ -96,6 +96,9 @@ enum Transport {
     Tcp,
     Udp,
 }
+
+/// The option with the addresses of custom protocols.
+pub(crate) const PROTOCOLS: &str = "protocols";
 
 impl HubConfig {
     /// Whether anything is to be listened on.
@@ -122,8 +125,17 @@ impl HubConfig {
     /// name of its option.
     #[must_use]
     pub fn problems(&self, others: &[(&'static str, SocketAddr)]) -> Vec<SettingError> {
+        self.problems_beside(others, &[])
+    }
+
+    /// The same beside custom protocols at these addresses.
+    pub(crate) fn problems_beside(
+        &self,
+        others: &[(&'static str, SocketAddr)],
+        protocols: &[SocketAddr],
+    ) -> Vec<SettingError> {
         let mut found = Vec::new();
-        self.address_problems(others, &mut found);
+        self.address_problems(others, protocols, &mut found);
         self.syslog_problems(&mut found);
         if self.data.as_os_str().is_empty() {
             found.push(SettingError::option("data", "the path is empty; . is the current folder".to_owned()));
@@ -133,7 +145,12 @@ impl HubConfig {
         found
     }
 
-    fn address_problems(&self, others: &[(&'static str, SocketAddr)], found: &mut Vec<SettingError>) {
+    fn address_problems(
+        &self,
+        others: &[(&'static str, SocketAddr)],
+        protocols: &[SocketAddr],
+        found: &mut Vec<SettingError>,
+    ) {
         use Transport::{Tcp, Udp};
         let mut taken: Vec<(&'static str, Transport, SocketAddr)> = Vec::new();
         for (name, address) in others {
@@ -142,9 +159,10 @@ impl HubConfig {
             taken.push((name, Tcp, *address));
         }
         for (name, transport, addresses) in [
-            ("nats", Tcp, &self.nats),
-            ("syslog-tcp", Tcp, &self.syslog_tcp),
-            ("syslog-udp", Udp, &self.syslog_udp),
+            ("nats", Tcp, self.nats.as_slice()),
+            ("syslog-tcp", Tcp, self.syslog_tcp.as_slice()),
+            ("syslog-udp", Udp, self.syslog_udp.as_slice()),
+            (PROTOCOLS, Tcp, protocols),
         ] {
             if addresses.len() > HUB_LISTENERS_MAX {
                 let count = addresses.len();
@@ -153,9 +171,12 @@ impl HubConfig {
                 found.push(SettingError::option(name, reason));
             }
             for address in addresses {
-                // Addresses of one option may overlap: all of them answer the same way.
+                // Addresses of one option may overlap, as all of them answer the same way; but not of custom protocols.
                 let in_the_way = taken.iter().find(|(other, its, taken)| {
-                    *other != name && *its == transport && address.port() != 0 && overlap(*address, *taken)
+                    (*other != name || name == PROTOCOLS)
+                        && *its == transport
+                        && address.port() != 0
+                        && overlap(*address, *taken)
                 });
                 if let Some((other, _, taken)) = in_the_way {
                     let reason = format!(

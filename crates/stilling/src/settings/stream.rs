@@ -1,199 +1,88 @@
-//! One stream: what goes into it, how safe that is, and how much of it is kept.
+//! What is wrong with streams, each by itself and with each other.
 
-use std::fmt;
 use std::time::Duration;
+
+use stilling_hub::StreamConfig;
 
 use super::filters::{RESERVED, filter, overlap};
 use super::limits::{
-    DEDUP_TIME_DEFAULT, DEDUP_TIME_MAX, MESSAGE_SIZE_DEFAULT, MESSAGE_SIZE_LARGEST, PENDING_DEFAULT,
-    PENDING_LARGEST, RETENTION_BYTES_DISK, RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX,
-    RETENTION_BYTES_MEMORY, STREAM_NAME_SIZE_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
+    DEDUP_TIME_MAX, MESSAGE_SIZE_LARGEST, PENDING_LARGEST, RETENTION_BYTES_LEAST, RETENTION_BYTES_MAX,
+    STREAM_NAME_SIZE_MAX, STREAM_SUBJECTS_MAX, STREAMS_MAX,
 };
 use super::{Setting, SettingError};
 
-/// A named, ordered, numbered log of what is published to its subjects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StreamConfig {
-    /// Its name, and that of its folder: letters, digits, `-` and `_`.
-    pub name: String,
-    /// Filters of what belongs to it. No subject may belong to two streams.
-    pub subjects: Vec<String>,
-    /// When a message is acknowledged. Default: when it is on disk.
-    pub durability: Durability,
-    /// What is kept.
-    pub retention: Retention,
-    /// How long a message id (`Nats-Msg-Id`) is recognised, so that a message sent twice is stored once; 0: never. At most
-    /// 1,000,000 ids, of 32 bytes each; then the oldest is forgotten. Default: 2 minutes.
-    pub dedup_time: Duration,
-    /// Bytes of a message with its headers; longer ones are refused. Default: 1 MiB.
-    pub message_size_max: u32,
-    /// Messages that may wait for the disk. When there are as many, connections that publish to the stream are not read until
-    /// the disk has written. Default: 262,144.
-    pub pending_max: u32,
-}
-
-/// When a message is acknowledged, hence what a crash can cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// When it is on disk: nothing that was acknowledged is lost.
-    #[default]
-    Disk,
-    /// When it is in the server's memory: a restart loses all.
-    Memory,
-    /// Never: whoever publishes is not told.
-    None,
-}
-
-/// What is kept of a stream. The oldest records go first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Retention {
-    /// Most bytes, whatever else is said. Default: 10 GiB on disk, 64 MiB in memory.
-    pub bytes: u64,
-    /// Records that are enough: what is older than so many may go. Default: no such number.
-    pub records: Option<u64>,
-    /// How long a record has to be kept: what is older may go. Default: no such time.
-    pub age: Option<Duration>,
-}
-
-impl StreamConfig {
-    /// A stream on disk with the default bounds.
-    #[must_use]
-    pub fn new(name: impl Into<String>, subjects: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        StreamConfig {
-            name: name.into(),
-            subjects: subjects.into_iter().map(Into::into).collect(),
-            durability: Durability::Disk,
-            retention: Retention::of(Durability::Disk),
-            dedup_time: DEDUP_TIME_DEFAULT,
-            message_size_max: MESSAGE_SIZE_DEFAULT,
-            pending_max: PENDING_DEFAULT,
-        }
+/// What is wrong with one by itself, under its place in the list.
+fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingError>) {
+    let mut say = |key, reason| found.push(SettingError::stream(index, key, reason));
+    let name = &stream.name;
+    if !is_name(name) {
+        say(
+            "name",
+            format!(
+                "`{name}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`"
+            ),
+        );
     }
-
-    /// The streams of a server that is told of none: `events`, bound to `events.>`.
-    #[must_use]
-    pub fn defaults() -> Vec<Self> {
-        vec![StreamConfig::new("events", ["events.>"])]
+    if stream.subjects.is_empty() {
+        say(
+            "subjects",
+            format!(
+                "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
+            ),
+        );
     }
-
-    /// What is wrong with it by itself, under its place in the list.
-    fn problems(&self, index: usize, found: &mut Vec<SettingError>) {
-        let mut say = |key, reason| found.push(SettingError::stream(index, key, reason));
-        let name = &self.name;
-        if !is_name(name) {
-            say(
-                "name",
-                format!(
-                    "`{name}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`"
-                ),
-            );
-        }
-        if self.subjects.is_empty() {
-            say(
-                "subjects",
-                format!(
-                    "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
-                ),
-            );
-        }
-        if self.subjects.len() > STREAM_SUBJECTS_MAX {
-            let count = self.subjects.len();
-            say(
-                "subjects",
-                format!("{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"),
-            );
-        }
-        for text in &self.subjects {
-            match filter(text) {
-                Err(reason) => say("subjects", reason),
-                Ok(wanted) => {
-                    let reserved =
-                        RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
-                    if let Some(own) = reserved {
-                        say(
-                            "subjects",
-                            format!(
-                                "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
-                            ),
-                        );
-                    }
+    if stream.subjects.len() > STREAM_SUBJECTS_MAX {
+        let count = stream.subjects.len();
+        say(
+            "subjects",
+            format!("{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"),
+        );
+    }
+    for text in &stream.subjects {
+        match filter(text) {
+            Err(reason) => say("subjects", reason),
+            Ok(wanted) => {
+                let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
+                if let Some(own) = reserved {
+                    say(
+                        "subjects",
+                        format!(
+                            "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
+                        ),
+                    );
                 }
             }
         }
-        if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&self.retention.bytes) {
-            let bytes = self.retention.bytes;
-            say(
-                "retention-bytes",
-                format!(
-                    "{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"
-                ),
-            );
-        }
-        if self.retention.records == Some(0) {
-            say(
-                "retention-records",
-                "0 would keep nothing; leave the key out to keep as many as there is room for".to_owned(),
-            );
-        }
-        if self.retention.age == Some(Duration::ZERO) {
-            say(
-                "retention-age",
-                "0 would keep nothing; leave the key out to keep records as long as there is room for them"
-                    .to_owned(),
-            );
-        }
-        if self.dedup_time > DEDUP_TIME_MAX {
-            let (time, most) = (self.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
-            say("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
-        }
-        if !(1..=MESSAGE_SIZE_LARGEST).contains(&self.message_size_max) {
-            say(
-                "max-message-size",
-                format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", self.message_size_max),
-            );
-        }
-        if !(1..=PENDING_LARGEST).contains(&self.pending_max) {
-            say("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", self.pending_max));
-        }
     }
-}
-
-impl Retention {
-    /// What is kept by default.
-    #[must_use]
-    pub fn of(durability: Durability) -> Self {
-        let bytes = match durability {
-            Durability::Disk => RETENTION_BYTES_DISK,
-            Durability::Memory | Durability::None => RETENTION_BYTES_MEMORY,
-        };
-        Retention { bytes, records: None, age: None }
+    if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&stream.retention.bytes) {
+        let bytes = stream.retention.bytes;
+        say(
+            "retention-bytes",
+            format!("{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
+        );
     }
-}
-
-impl Durability {
-    /// All of them, with their words.
-    pub const ALL: [(Durability, &str); 3] =
-        [(Durability::Disk, "disk"), (Durability::Memory, "memory"), (Durability::None, "none")];
-}
-
-impl std::str::FromStr for Durability {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|(_, word)| *word == text);
-        found.map(|(durability, _)| durability).ok_or_else(|| {
-            format!("`{text}` is no durability: disk (acknowledged when it is on disk), memory or none")
-        })
+    if stream.retention.records == Some(0) {
+        say(
+            "retention-records",
+            "0 would keep nothing; leave the key out to keep as many as there is room for".to_owned(),
+        );
     }
-}
-
-impl fmt::Display for Durability {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Durability::Disk => "disk",
-            Durability::Memory => "memory",
-            Durability::None => "none",
-        })
+    if stream.retention.age == Some(Duration::ZERO) {
+        say(
+            "retention-age",
+            "0 would keep nothing; leave the key out to keep records as long as there is room for them"
+                .to_owned(),
+        );
+    }
+    if stream.dedup_time > DEDUP_TIME_MAX {
+        let (time, most) = (stream.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
+        say("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
+    }
+    if !(1..=MESSAGE_SIZE_LARGEST).contains(&stream.message_size_max) {
+        say("max-message-size", format!("{} is not in 1..={MESSAGE_SIZE_LARGEST}", stream.message_size_max));
+    }
+    if !(1..=PENDING_LARGEST).contains(&stream.pending_max) {
+        say("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", stream.pending_max));
     }
 }
 
@@ -211,7 +100,7 @@ pub(super) fn problems(streams: &[StreamConfig], found: &mut Vec<SettingError>) 
         return;
     }
     for (index, stream) in streams.iter().enumerate() {
-        stream.problems(index, found);
+        stream_problems(stream, index, found);
         if let Some(first) = streams[..index].iter().position(|before| before.name == stream.name) {
             let reason =
                 format!("`{}` is the name of stream {}, too; each needs its own", stream.name, first + 1);
@@ -240,12 +129,14 @@ fn taker<'a>(streams: &'a [StreamConfig], text: &str) -> Option<(&'a StreamConfi
 
 #[cfg(test)]
 mod tests {
+    use stilling_hub::Retention;
+
     use super::*;
 
     type Change = fn(&mut Vec<StreamConfig>);
 
     fn said(change: Change) -> Vec<String> {
-        let mut streams = StreamConfig::defaults();
+        let mut streams = vec![StreamConfig::default()];
         change(&mut streams);
         let mut found = Vec::new();
         problems(&streams, &mut found);
@@ -321,15 +212,5 @@ mod tests {
                 .len(),
             1
         );
-    }
-
-    #[test]
-    fn durabilities_are_read_as_they_are_written() {
-        for (durability, word) in Durability::ALL {
-            assert_eq!(durability.to_string(), word);
-            assert_eq!(word.parse(), Ok(durability));
-        }
-        let refused = "disc".parse::<Durability>().expect_err("a wrong word");
-        assert!(refused.contains("`disc`") && refused.contains("memory or none"), "{refused}");
     }
 }

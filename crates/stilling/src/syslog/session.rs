@@ -11,7 +11,7 @@ use stilling_ring::Time;
 use stilling_wire::syslog::{Cut, Framer};
 
 use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
-use crate::http::HttpService;
+use super::shard::SyslogContext;
 use crate::hub::HubMail;
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
 use crate::hub::parting::looks_again;
@@ -37,8 +37,6 @@ pub(crate) struct SyslogSession {
     is_counted: bool,
 }
 
-type HouseIo<'a> = Io<'a, HttpService>;
-
 impl SyslogSession {
     pub(crate) fn new(source: Option<IpAddr>) -> SyslogSession {
         SyslogSession {
@@ -53,33 +51,33 @@ impl SyslogSession {
         }
     }
 
-    pub(crate) fn opened(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut SyslogContext<'_>) {
         let now = io.now();
         self.heard = now;
-        let Some(hub) = io.service.hub.as_deref_mut() else {
+        let Some(hub) = cx.hub.as_deref_mut() else {
             // A successor has the hub, and is found by the next connection.
             return io.abort(CloseReason::Drained);
         };
         self.is_counted = true;
         hub.streaming += 1;
-        if !hub.syslog.admits(self.source) {
-            hub.syslog.count(Loss::Forbidden);
+        if !cx.syslog.admits(self.source) {
+            cx.syslog.count(Loss::Forbidden);
             hub.counters.shut_out.add(1);
             return io.abort(CloseReason::Forbidden);
         }
         io.set_deadline(Some(now.after(IDLE_TIMEOUT)));
-        if io.service.is_draining() {
+        if cx.lifecycle.is_draining() {
             // It had connected before, and the others may have been told already.
-            self.draining(io);
+            self.draining(io, cx);
         }
     }
 
-    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut HouseIo<'_>) -> usize {
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut SyslogContext<'_>) -> usize {
         self.heard = io.now();
         let token = io.token();
         let mut consumed = 0;
         loop {
-            let Some(hub) = io.service.hub.as_deref_mut() else { return bytes.len() };
+            let Some(hub) = cx.hub.as_deref_mut() else { return bytes.len() };
             if !hub.port.has_room() {
                 if !std::mem::replace(&mut self.waits, true) {
                     hub.port.wait(token);
@@ -88,7 +86,7 @@ impl SyslogSession {
                 self.left = bytes.len() - consumed;
                 return consumed;
             }
-            let limits = hub.syslog.limits;
+            let limits = cx.syslog.limits;
             let step = self.framer.decode(&limits, &bytes[consumed..]);
             consumed += step.consumed;
             let frame = match (step.frame, self.ending) {
@@ -102,13 +100,13 @@ impl SyslogSession {
                     let has_begun = self.framer.has_begun(rest.len());
                     let frame = self.framer.finish(&limits, rest);
                     if let Some(frame) = frame {
-                        hub.take_syslog(token, frame.message);
+                        cx.syslog.publish(&mut hub.port, token, frame.message);
                     }
                     // Of a line that its peer has not ended nobody knows more than that this side is going.
                     let is_whole =
                         reason == CloseReason::PeerClosed && frame.is_some_and(|frame| frame.cut.is_none());
                     if has_begun && !is_whole {
-                        hub.syslog.count(Loss::Cut);
+                        cx.syslog.count(Loss::Cut);
                     }
                     self.left = 0;
                     io.finish(reason);
@@ -116,21 +114,21 @@ impl SyslogSession {
                 }
             };
             if frame.cut == Some(Cut::TooLong) {
-                hub.syslog.count(Loss::TooLarge);
+                cx.syslog.count(Loss::TooLarge);
             }
-            hub.take_syslog(token, frame.message);
+            cx.syslog.publish(&mut hub.port, token, frame.message);
         }
     }
 
     /// What has no end is a message all the same: it is shown once more.
-    pub(crate) fn ended(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         self.ending = Some(CloseReason::PeerClosed);
         io.again();
     }
 
-    pub(crate) fn flushed(&mut self, _: &mut HouseIo<'_>) {}
+    pub(crate) fn flushed(&mut self, _: &mut Io<'_>, _: &mut SyslogContext<'_>) {}
 
-    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut HouseIo<'_>) {
+    pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if mail == HubMail::Room {
             self.waits = false;
             // That was no time in which it could say something.
@@ -139,7 +137,7 @@ impl SyslogSession {
         }
     }
 
-    pub(crate) fn deadline(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if let Some(until) = self.parts {
             return self.part(until, io);
         }
@@ -152,7 +150,7 @@ impl SyslogSession {
     }
 
     /// What it had sent is published still. Who looks at the connection before it sends more sees that it is ending.
-    pub(crate) fn draining(&mut self, io: &mut HouseIo<'_>) {
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
         if self.ending.is_none() && self.parts.is_none() {
             io.end_output();
             self.heard = io.now();
@@ -162,7 +160,7 @@ impl SyslogSession {
     }
 
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
-    fn part(&mut self, until: Time, io: &mut HouseIo<'_>) {
+    fn part(&mut self, until: Time, io: &mut Io<'_>) {
         let now = io.now();
         if let Some(at) = looks_again(now, self.heard, self.waits, until) {
             return io.set_deadline(Some(at));
@@ -172,13 +170,13 @@ impl SyslogSession {
     }
 
     /// Something that failed, or was silent too long, in the middle of a message.
-    pub(crate) fn closed(&mut self, _: CloseReason, service: &mut HttpService) {
-        let Some(hub) = service.hub.as_deref_mut() else { return };
+    pub(crate) fn closed(&mut self, _: CloseReason, cx: &mut SyslogContext<'_>) {
+        let Some(hub) = cx.hub.as_deref_mut() else { return };
         if self.is_counted {
             hub.streaming = hub.streaming.saturating_sub(1);
         }
         if self.framer.has_begun(self.left) {
-            hub.syslog.count(Loss::Cut);
+            cx.syslog.count(Loss::Cut);
         }
     }
 }

@@ -24,6 +24,7 @@ macro_rules! on_both_drivers {
 }
 
 mod apart;
+mod custom;
 mod draining;
 mod publish;
 mod support;

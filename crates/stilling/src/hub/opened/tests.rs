@@ -1,6 +1,6 @@
 //! Directories that appear, that cannot be opened yet, and that another server has.
 
-use stilling_hub::{Door, Intake, Loss, Publication, Request, Traits};
+use stilling_hub::{Door, Intake, Loss, Now, Publication, Request, Traits};
 use stilling_journal::{Batch, Record};
 use stilling_ring::mailbox;
 
@@ -17,7 +17,7 @@ fn folder_at(data: &Path) -> StreamFolder {
 }
 
 fn open(data: &Path) -> Streams {
-    Streams::open(HubConfig::default(), folder_at(data), 0).expect("it opens")
+    Streams::open(HubConfig::default(), folder_at(data), UnixNanos::EPOCH).expect("it opens")
 }
 
 /// A hub whose thread is this one.
@@ -33,8 +33,7 @@ impl TestHub {
         let own = thread::current();
         let wakes = [Arc::new(Wake::new(|| ())), Arc::new(Wake::new(move || own.unpark()))];
         let opening_thread = OpeningThread::default();
-        let thread = Arc::clone(&opening_thread);
-        let opening = Arc::new(Wake::new(move || thread.get().into_iter().for_each(Thread::unpark)));
+        let opening = Arc::new(Wake::of_thread(&opening_thread));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
         lifecycle.begin_succession(crate::lifecycle::Stage::Alone);
         let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
@@ -44,7 +43,7 @@ impl TestHub {
             opening_thread: &opening_thread,
             report: |_| (),
         };
-        let hub = streams.start(outlets, 1, (KEY, 0, Instant::now()), &around)?;
+        let hub = streams.start(outlets, 1, (KEY, UnixNanos::EPOCH, Instant::now()), &around)?;
         Ok(TestHub { hub, wake: Arc::clone(&wakes[1]), lifecycle, _ports: ports })
     }
 
@@ -65,8 +64,8 @@ impl TestHub {
         }
         let mut at = 0;
         while at < intake.len() || !self.hub.is_settled() {
-            self.hub.absorb(1);
-            at = self.hub.take(0, &intake, at, 1);
+            self.hub.absorb(Now::simulated(1));
+            at = self.hub.take(0, &intake, at, Now::simulated(1));
             self.hub.flush();
             self.wake.park();
             if self.hub.is_quiet() && (at < intake.len() || !self.hub.is_settled()) {
@@ -153,7 +152,7 @@ fn held_streams_are_opened_when_they_are_released() {
     while stage.last() < 5 {
         assert!(!stage.hub.storage_mut().is_open() || stage.hub.storage_mut().has_opening_news());
         thread::park_timeout(OPEN_LOOK);
-        stage.hub.absorb(1);
+        stage.hub.absorb(Now::simulated(1));
         stage.hub.flush();
     }
     stage.publish(2..4);

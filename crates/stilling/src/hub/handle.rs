@@ -1,0 +1,175 @@
+//! One shard's way to the hub, and the hub itself on the shard that runs it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::Token;
+use stilling_engine::counters::Counter;
+use stilling_hub::Now;
+use stilling_ring::Time;
+use stilling_wire::nats::Limits;
+
+use super::closing::Closers;
+use super::lazy_journal::LazyJournal;
+use super::port::{HubMail, Port};
+use super::runner::Runner;
+use crate::nats::Users;
+
+/// One shard's way to the hub.
+pub(crate) struct HubHandle {
+    pub(crate) port: Port,
+    pub(crate) users: Arc<Users>,
+    /// The bounds of a message and its subject.
+    pub(crate) limits: Limits,
+    pub(crate) counters: Arc<HubHandleCounters>,
+    /// The hub itself, on the shard that runs it.
+    pub(crate) runner: Option<Runner<LazyJournal>>,
+    pub(crate) shard: usize,
+    /// Connections that may publish: NATS, syslog, custom protocols. A finished one does not count.
+    pub(crate) streaming: u32,
+    /// Publications by HTTP that wait for room or for their verdicts.
+    pub(crate) publications: u32,
+    /// When the last bytes of a publication by HTTP came.
+    pub(crate) published: Time,
+    closers: Option<Closers>,
+}
+
+/// What one shard's sessions have counted.
+#[derive(Debug, Default)]
+pub struct HubHandleCounters {
+    /// Clients that were disconnected as slow consumers.
+    pub slow_consumers: Counter,
+    /// Clients that were not let in.
+    pub shut_out: Counter,
+    /// Publications over NATS that were dropped because they had no valid subject or reply subject.
+    pub publications_invalid: Counter,
+    /// Publications by HTTP that found no room on the way to the hub for too long.
+    pub publications_shed: Counter,
+    /// Publications by HTTP whose verdicts did not come in time.
+    pub publications_unanswered: Counter,
+}
+
+impl HubHandle {
+    pub(crate) fn new(
+        port: Port,
+        users: Arc<Users>,
+        payload_size_max: u32,
+        counters: Arc<HubHandleCounters>,
+        runner: Option<Runner<LazyJournal>>,
+        shard: usize,
+    ) -> HubHandle {
+        HubHandle {
+            port,
+            users,
+            limits: Limits { payload_size_max, ..Limits::default() },
+            counters,
+            runner,
+            shard,
+            streaming: 0,
+            publications: 0,
+            published: Time::ZERO,
+            closers: None,
+        }
+    }
+
+    /// Has the hub come to its end on a thread of its own when this shard leaves it early.
+    pub(crate) fn with_closers(self, closers: Closers) -> HubHandle {
+        HubHandle { closers: Some(closers), ..self }
+    }
+
+    /// Leaves the hub, which is to have nothing more from this shard. Where the shard runs it, it goes on on a thread of its
+    /// own until the other shards have left and everything is written; then the streams are closed and released.
+    pub(crate) fn leave(mut self: Box<Self>, now: Now) {
+        let runner = self.runner.take();
+        let closers = self.closers.take();
+        drop(self);
+        if let Some((runner, closers)) = runner.zip(closers) {
+            closers.close(runner, now);
+        }
+    }
+
+    /// The next connection with mail.
+    pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
+        self.port.next_mail()
+    }
+
+    /// Ends a turn of the shard. Returns for how long it may sleep.
+    pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
+        self.port.flush();
+        let runner = self.runner.as_mut()?;
+        runner.turn(now());
+        runner.looks_again_in()
+    }
+
+    /// Whether there is something for a connection of the shard, or for the hub.
+    pub(crate) fn has_mail(&self) -> bool {
+        self.port.has_mail() || self.runner.as_ref().is_some_and(|runner| !runner.is_quiet())
+    }
+
+    /// Whether the hub has everything that the connections of this shard had for it.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.port.is_settled()
+    }
+
+    /// Whether the connections have nothing more to tell the hub, and, if this shard runs it, nor has another shard.
+    pub(crate) fn is_done(&self) -> bool {
+        self.has_handed_over() && self.runner.as_ref().is_none_or(|runner| runner.is_done_but_for(self.shard))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_hub::{Request, Traits};
+
+    use super::super::testing::{GREEDY, fill, hub_of_one_shard};
+    use super::*;
+
+    /// Invariant 4: neither who waits for room nor deliveries that never end keep from the hub what it has to be told.
+    #[test]
+    fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
+        let (mut port, mut runner, counters) = hub_of_one_shard();
+        let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
+        let subscribe = Request::Subscribe { filter: b"a", queue: b"", sid: b"1" };
+        port.ask(member, Traits::default(), &subscribe);
+        for _ in 0..3 {
+            fill(&mut port);
+        }
+        port.flush();
+        runner.turn(Now::simulated(0));
+        assert_eq!(counters.subscriptions.get(), 1);
+        // Everything that comes back is taken at once by those who wait.
+        let mut order = String::new();
+        while let Some((token, mail)) = port.next_mail() {
+            match mail {
+                HubMail::Delivery => assert_eq!(token, member),
+                HubMail::Room => {
+                    while port.has_room() {
+                        port.ask(token, Traits::default(), &Request::Barrier);
+                    }
+                }
+            }
+            order.push(if mail == HubMail::Room { 'r' } else { 'd' });
+        }
+        assert!(order.contains("rd"), "deliveries come behind room: {order}");
+        for _ in 0..3 {
+            port.wait(token);
+        }
+        port.leave(member);
+        port.flush();
+        assert!(!port.has_room() && !port.errands_are_done(), "every intake is with the hub, and full");
+        // One turn, and those who wait fill what came back before the turn of the shard is over.
+        for _ in 0..4 {
+            runner.turn(Now::simulated(0));
+            while let Some((token, mail)) = port.next_mail() {
+                if mail == HubMail::Room {
+                    fill(&mut port);
+                    assert_eq!(token.bits(), GREEDY);
+                }
+            }
+            port.flush();
+        }
+        assert!(port.errands_are_done());
+        runner.turn(Now::simulated(0));
+        assert_eq!(counters.subscriptions.get(), 0, "it has left");
+    }
+}

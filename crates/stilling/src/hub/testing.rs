@@ -1,0 +1,39 @@
+//! A hub without streams that a test turns by hand, with one shard.
+
+use std::sync::Arc;
+
+use stilling_engine::Token;
+use stilling_hub::{Door, HashKey, Hub, HubConfig, Publication, Request, Threads, Traits, UnixNanos};
+use stilling_ring::Wake;
+
+use super::{Port, Runner, connect};
+
+/// The connection that fills all room.
+pub(crate) const GREEDY: u64 = 7;
+
+/// The hub, and the only shard's port.
+pub(crate) fn hub_of_one_shard() -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
+    let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
+    let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
+    let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
+    let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
+    let counters = hub.counters();
+    let runner = Runner::new(hub, inlets, None);
+    (ports.pop().expect("one for each shard"), runner, counters)
+}
+
+/// Publishes as much as there is room for, and waits for more.
+pub(crate) fn fill(port: &mut Port) {
+    let publication = Publication {
+        door: Door::Nats,
+        subject: b"a",
+        reply: b"",
+        headers: b"",
+        payload: &[b'x'; 10_000],
+        ticket: None,
+    };
+    while port.has_room() {
+        port.ask(Token::from_bits(GREEDY), Traits::default(), &Request::Publish(publication));
+    }
+    port.wait(Token::from_bits(GREEDY));
+}

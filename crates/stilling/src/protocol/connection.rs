@@ -1,0 +1,221 @@
+//! What the shard keeps of a connection of a custom protocol, around its session: its part in the hub, the idle timeout, the
+//! drain, panics.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use stilling_engine::{CloseReason, Io};
+use stilling_ring::Time;
+
+use super::{CustomContext, CustomProtocol, CustomSession};
+use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
+use crate::hub::parting::looks_again;
+
+/// A session with what the shard keeps of it.
+pub(crate) struct CustomConnection {
+    /// None: it has panicked, or is closed.
+    session: Option<Box<dyn CustomSession>>,
+    /// When the session was last shown input.
+    shown_at: Time,
+    /// The deadline of the idle timeout, as long as the session has not set its own.
+    idle_deadline: Option<Time>,
+    /// The connection finishes when its peer is silent, or at this point in time.
+    read_until: Option<Time>,
+    /// It waits for room on the way to the hub.
+    waits: bool,
+    /// The session has been told that the server drains.
+    knows_of_drain: bool,
+    /// The hub counts it among the connections that publish.
+    is_counted: bool,
+}
+
+impl fmt::Debug for CustomConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CustomConnection").finish_non_exhaustive()
+    }
+}
+
+/// Runs code of the embedding program. None: it panicked, which the panic hook of the process has reported.
+fn contained<T>(call: impl FnOnce() -> T) -> Option<T> {
+    // What it may leave half-done belongs to the session, which is discarded, or to the connection, which is aborted.
+    catch_unwind(AssertUnwindSafe(call)).ok()
+}
+
+impl CustomConnection {
+    /// A connection that was accepted from `peer`.
+    pub(crate) fn accept(protocol: &dyn CustomProtocol, peer: Option<IpAddr>) -> CustomConnection {
+        CustomConnection {
+            session: contained(|| protocol.accept(peer)),
+            shown_at: Time::ZERO,
+            idle_deadline: None,
+            read_until: None,
+            waits: false,
+            knows_of_drain: false,
+            is_counted: false,
+        }
+    }
+
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        if self.session.is_none() {
+            return io.abort(CloseReason::SessionPanicked);
+        }
+        if let Some(hub) = cx.hub.as_deref_mut() {
+            hub.streaming += 1;
+            self.is_counted = true;
+        }
+        self.shown_at = io.now();
+        self.set_idle_deadline(io, cx);
+        self.call(io, cx, CustomSession::opened);
+        if cx.is_draining() {
+            // It had connected before, and the others may have been told already.
+            self.draining(io, cx);
+        }
+    }
+
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut CustomContext<'_>) -> usize {
+        self.shown_at = io.now();
+        if self.idle_deadline.is_some() {
+            self.set_idle_deadline(io, cx);
+        }
+        let consumed = self.call(io, cx, |session, io, cx| session.received(bytes, io, cx));
+        consumed.min(bytes.len())
+    }
+
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        self.call(io, cx, CustomSession::ended);
+    }
+
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        self.call(io, cx, CustomSession::flushed);
+    }
+
+    pub(crate) fn taken(&mut self, count: usize, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        self.call(io, cx, |session, io, cx| session.taken(count, io, cx));
+    }
+
+    /// There may be room for publications.
+    pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        self.waits = false;
+        if let Some(until) = &mut self.read_until {
+            // Input was not shown meanwhile.
+            *until = until.after(io.now().since(self.shown_at));
+            self.shown_at = io.now();
+        }
+        self.call(io, cx, CustomSession::has_room);
+    }
+
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        if let Some(until) = self.read_until {
+            return self.finish_if_quiet(until, io, cx);
+        }
+        if self.idle_deadline.is_some() && self.waits_for_room(cx) {
+            // It is not idle: its input is not shown.
+            return self.set_idle_deadline(io, cx);
+        }
+        self.call(io, cx, CustomSession::deadline);
+    }
+
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        if !std::mem::replace(&mut self.knows_of_drain, true) {
+            self.call(io, cx, CustomSession::draining);
+        }
+    }
+
+    /// The connection is disconnected as a slow consumer.
+    pub(crate) fn slow_consumer(&mut self, cx: &mut CustomContext<'_>) {
+        self.leave_hub(cx);
+    }
+
+    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut CustomContext<'_>) {
+        self.leave_hub(cx);
+        if let Some(mut session) = self.session.take() {
+            contained(move || session.closed(reason));
+        }
+    }
+
+    /// Calls the session, unless it has finished, and does what it asked for.
+    fn call<T: Default>(
+        &mut self,
+        io: &mut Io<'_>,
+        cx: &mut CustomContext<'_>,
+        method: impl FnOnce(&mut (dyn CustomSession + 'static), &mut Io<'_>, &mut CustomContext<'_>) -> T,
+    ) -> T {
+        if io.is_finishing() {
+            return T::default();
+        }
+        let Some(session) = self.session.as_deref_mut() else { return T::default() };
+        (cx.waits, cx.finishes_when_quiet) = (self.waits, false);
+        let returned = contained(|| method(session, io, cx));
+        self.waits = cx.waits;
+        if returned.is_none() {
+            let session = self.session.take();
+            contained(move || drop(session));
+            io.abort(CloseReason::SessionPanicked);
+        }
+        self.after_call(io, cx);
+        returned.unwrap_or_default()
+    }
+
+    fn after_call(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        if io.is_finishing() {
+            // A peer that does not read its output keeps only the connection.
+            return self.leave_hub(cx);
+        }
+        if cx.finishes_when_quiet && self.read_until.is_none() {
+            self.shown_at = io.now();
+            self.read_until = Some(io.now().after(DRAIN_READ_MAX));
+            io.keep_deadline();
+        }
+        match self.read_until {
+            // Replaces the deadline of the session, if it has set one.
+            Some(until) => {
+                let at = looks_again(io.now(), self.shown_at, self.waits_for_room(cx), until);
+                io.set_deadline(Some(at.unwrap_or(io.now())));
+            }
+            None if io.deadline() != self.idle_deadline => self.idle_deadline = None,
+            None => {}
+        }
+    }
+
+    fn set_idle_deadline(&mut self, io: &mut Io<'_>, cx: &CustomContext<'_>) {
+        self.idle_deadline = Some(io.now().after(cx.idle_timeout));
+        io.set_deadline(self.idle_deadline);
+    }
+
+    /// Whether it waits for room that may come.
+    fn waits_for_room(&self, cx: &CustomContext<'_>) -> bool {
+        self.waits && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
+    }
+
+    /// Finishes the connection if its peer is silent, or has had its time until `until`.
+    fn finish_if_quiet(&mut self, until: Time, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+        let now = io.now();
+        let again = if io.is_held_back() {
+            // Its input is not shown: the peer may read first what is held for it.
+            (now < until).then_some(until)
+        } else {
+            looks_again(now, self.shown_at, self.waits_for_room(cx), until)
+        };
+        if again.is_some() {
+            return io.set_deadline(again);
+        }
+        if io.is_paused() && now < until {
+            // The session has paused by itself, and has not been shown everything.
+            self.shown_at = now;
+            io.resume();
+            return io.set_deadline(Some(until.min(now.after(DRAIN_QUIET))));
+        }
+        io.finish(CloseReason::Drained);
+        self.leave_hub(cx);
+    }
+
+    /// Ends this connection's part in the hub. Safe to repeat.
+    fn leave_hub(&mut self, cx: &mut CustomContext<'_>) {
+        if let Some(hub) = cx.hub.as_deref_mut()
+            && std::mem::take(&mut self.is_counted)
+        {
+            hub.streaming = hub.streaming.saturating_sub(1);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The hub's part of a shard's turn: connections and syslog's datagrams share the room on the way to the hub.
+
+use std::time::Duration;
+
+use stilling_engine::Token;
+use stilling_hub::Now;
+
+use crate::hub::{HubHandle, HubMail};
+use crate::syslog::SyslogShard;
+
+/// The next connection with mail from the hub.
+pub(super) fn next_hub_mail(hub: &mut HubHandle, syslog: &mut SyslogShard) -> Option<(Token, HubMail)> {
+    // Datagrams that wait get their part of new room first: connections would leave them none.
+    syslog.settle_some(&mut hub.port);
+    hub.next_mail()
+}
+
+/// Ends a turn of the shard. Returns for how long it may sleep.
+pub(super) fn turn_hub(
+    hub: &mut HubHandle,
+    syslog: &mut SyslogShard,
+    now: impl FnOnce() -> Now,
+) -> Option<Duration> {
+    syslog.turn(&mut hub.port);
+    hub.turn(now)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::Arc;
+
+    use stilling_engine::driver::Datagram;
+    use stilling_hub::UnixNanos;
+
+    use super::*;
+    use crate::hub::testing::{GREEDY, fill, hub_of_one_shard};
+
+    /// Row 0.14: datagrams that wait get their part of the room, however much connections publish.
+    #[test]
+    fn datagrams_that_wait_come_before_connections_that_always_have_more() {
+        let (port, mut runner, counters) = hub_of_one_shard();
+        let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
+        let mut syslog = SyslogShard::default();
+        fill(&mut hub.port);
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        for _ in 0..200 {
+            let payload = [b'y'; 1000];
+            let datagram = Datagram { from, local: None, payload: &payload, truncated: false };
+            syslog.receive(&mut hub.port, &datagram, None, || UnixNanos::EPOCH);
+        }
+        assert!(!syslog.is_settled(), "there was no room");
+        let mut turns = 0;
+        while !syslog.is_settled() {
+            turn_hub(&mut hub, &mut syslog, || Now::simulated(0));
+            runner.turn(Now::simulated(0));
+            while let Some((token, mail)) = next_hub_mail(&mut hub, &mut syslog) {
+                assert_eq!((token.bits(), mail), (GREEDY, HubMail::Room));
+                fill(&mut hub.port);
+            }
+            turns += 1;
+            assert!(turns < 20, "they wait still");
+        }
+        assert!(counters.messages.get() > 200);
+    }
+}

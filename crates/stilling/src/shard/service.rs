@@ -1,0 +1,290 @@
+//! What the connections of one shard share: a part for each protocol, and the mail for all of them.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use stilling_engine::driver::{Datagram, Destination};
+use stilling_engine::{Control, DatagramIo, Detached, Recipient, Service, Token};
+use stilling_ring::Time;
+use stilling_workers::{Completed, Lane};
+
+use super::drain::Drain;
+use super::hub_turn::{next_hub_mail, turn_hub};
+use super::session::{Mail, MailKind, SessionKind, ShardSession};
+use crate::http::{HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpSession, HttpShard, JobOutcome};
+use crate::hub::HubHandle;
+use crate::lifecycle::Lifecycle;
+use crate::nats::{NatsContext, NatsSession, NatsShard};
+use crate::overview::Overview;
+use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
+use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
+use crate::upstream::{
+    Delivery, ReplyAddress, UpstreamConnection, UpstreamContext, UpstreamHandle, UpstreamPool,
+};
+
+/// What is spoken at a listener or datagram socket.
+#[derive(Clone)]
+pub enum Endpoint {
+    /// HTTP.
+    Http(HttpEndpoint),
+    /// The NATS client protocol.
+    Nats,
+    /// Syslog.
+    Syslog(SyslogTransport),
+    /// A protocol of the embedding program.
+    Custom(Arc<dyn CustomProtocol>),
+}
+
+/// One shard's way to the hub, with what the protocols of the hub share in the shard.
+pub struct ShardHub {
+    pub(crate) hub: HubHandle,
+    pub(crate) nats: NatsShard,
+    pub(crate) syslog: SyslogShard,
+}
+
+/// What the connections of one shard share.
+pub struct ShardService {
+    /// What is spoken at each listener and datagram socket, in the order in which the shard got them.
+    endpoints: Vec<Endpoint>,
+    http: HttpShard,
+    nats: NatsShard,
+    syslog: SyslogShard,
+    /// The way to the hub, if there is one.
+    pub(super) hub: Option<Box<HubHandle>>,
+    /// There was a hub, which a successor has now.
+    has_left_hub: bool,
+    /// The way to the worker processes, if there are any.
+    upstream: Option<Box<UpstreamPool>>,
+    overview: Arc<Overview>,
+    lifecycle: Arc<Lifecycle>,
+    drain: Drain,
+    /// The sender whose mail was handed out last.
+    sender: u8,
+}
+
+/// Senders of mail for the sessions of a shard: worker processes, the hub, worker threads.
+const SENDERS: u8 = 3;
+
+impl ShardService {
+    /// The service of one shard.
+    pub fn new(
+        endpoints: Vec<Endpoint>,
+        http: HttpConfig,
+        lane: Lane<JobOutcome>,
+        counters: Arc<HttpCounters>,
+        overview: Arc<Overview>,
+        lifecycle: Arc<Lifecycle>,
+    ) -> Self {
+        let drain = Drain::new(http.timeouts.drain);
+        let (see, life) = (Arc::clone(&overview), Arc::clone(&lifecycle));
+        ShardService {
+            endpoints,
+            http: HttpShard::new(http, lane, counters, see, life),
+            nats: NatsShard::default(),
+            syslog: SyslogShard::default(),
+            hub: None,
+            has_left_hub: false,
+            upstream: None,
+            overview,
+            lifecycle,
+            drain,
+            sender: 0,
+        }
+    }
+
+    /// Has messages dealt with by the hub.
+    pub fn with_hub(self, hub: Option<ShardHub>) -> Self {
+        let Some(ShardHub { hub, nats, syslog }) = hub else { return self };
+        ShardService { hub: Some(Box::new(hub)), nats, syslog, ..self }
+    }
+
+    /// Sets the addresses of all listeners of the shard, in their order, as INFO names them to NATS clients.
+    pub(crate) fn with_addresses(mut self, addresses: Vec<SocketAddr>) -> Self {
+        self.nats.set_addresses(addresses);
+        self
+    }
+
+    /// Has requests answered by worker processes.
+    pub(crate) fn with_upstream(self, pool: Option<UpstreamPool>) -> Self {
+        ShardService { upstream: pool.map(Box::new), ..self }
+    }
+
+    /// Leaves the hub, as the end of the shard does: for worlds in which shards that have stopped are kept.
+    pub fn leave_hub(&mut self) {
+        self.hub = None;
+    }
+
+    /// Keeps a further descriptor of a datagram socket, to read what is left in its queue at the end.
+    pub(crate) fn keep_datagram_socket(&mut self, transport: SyslogTransport, socket: OwnedFd) {
+        match transport {
+            SyslogTransport::Unix => self.syslog.keep_unix_socket(socket),
+            SyslogTransport::Udp => self.syslog.keep_udp_socket(socket),
+            SyslogTransport::Tcp => {}
+        }
+    }
+
+    /// Gives a connection that has left the shard to a worker.
+    pub(crate) fn delegate(&mut self, detached: Detached<OwnedFd, ShardSession>) {
+        let Detached { session, socket, unread } = detached;
+        if let Some(session) = session.into_http() {
+            self.http.delegate(Detached { session, socket, unread });
+        }
+    }
+
+    /// What HTTP sessions see.
+    #[inline]
+    pub(super) fn http(&mut self) -> HttpContext<'_> {
+        HttpContext {
+            http: &mut self.http,
+            hub: self.hub.as_deref_mut(),
+            has_left_hub: self.has_left_hub,
+            upstream: self.upstream.as_deref_mut().map(UpstreamHandle::new),
+        }
+    }
+
+    /// What NATS sessions see.
+    #[inline]
+    pub(super) fn nats(&mut self) -> NatsContext<'_> {
+        NatsContext { nats: &mut self.nats, hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
+    }
+
+    /// What syslog sessions see.
+    pub(super) fn syslog(&mut self) -> SyslogContext<'_> {
+        SyslogContext { syslog: &mut self.syslog, hub: self.hub.as_deref_mut(), lifecycle: &self.lifecycle }
+    }
+
+    /// What sessions of custom protocols see.
+    pub(super) fn custom(&mut self) -> CustomContext<'_> {
+        CustomContext::new(self.hub.as_deref_mut(), &self.lifecycle, self.http.idle_timeout())
+    }
+
+    /// What connections to worker processes see.
+    pub(super) fn upstream(&mut self) -> UpstreamContext<'_> {
+        UpstreamContext {
+            pool: self.upstream.as_deref_mut().expect("a connection to a process is made by the pool"),
+            leftovers: &self.http.counters.app_leftovers,
+            is_draining: self.lifecycle.is_draining(),
+        }
+    }
+
+    fn next_of_upstream(&mut self) -> Option<(Token, MailKind)> {
+        Some(match self.upstream.as_mut()?.next_delivery()? {
+            Delivery::Event(ReplyAddress::Connection(client), id, event) => {
+                (client, MailKind::UpstreamEvent(id, event))
+            }
+            Delivery::Event(ReplyAddress::Datagram { .. }, ..) => {
+                unreachable!("no protocol over datagrams submits requests")
+            }
+            Delivery::Command(connection, command) => (connection, MailKind::UpstreamCommand(command)),
+        })
+    }
+
+    fn next_of_hub(&mut self) -> Option<(Token, MailKind)> {
+        let (token, mail) = next_hub_mail(self.hub.as_mut()?, &mut self.syslog)?;
+        Some((token, MailKind::Hub(mail)))
+    }
+
+    fn next_of_workers(&mut self) -> Option<(Token, MailKind)> {
+        let Completed { ticket, position, outcome } = self.http.lane.next_result()?;
+        Some((Token::from_bits(ticket), MailKind::Job(position, outcome)))
+    }
+
+    /// Ends the hub's part of a turn. Returns when it is to be called again at the latest.
+    fn turn_hub(&mut self, now: Time) -> Option<Time> {
+        let hub = self.hub.as_mut()?;
+        let lifecycle = &self.lifecycle;
+        hub.port.set_gathering(!lifecycle.hub_has_begun() && !lifecycle.hub_is_abandoned());
+        turn_hub(hub, &mut self.syslog, || lifecycle.both_clocks(now)).map(|span| now.after(span))
+    }
+
+    /// Ends the worker processes' part of a turn: connects to them. Returns when it is to be called again at the latest.
+    fn turn_upstream(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        let pool = self.upstream.as_mut()?;
+        let again = pool.turn(control.now);
+        for (path, attempt) in pool.connects() {
+            let session = ShardSession(SessionKind::Upstream(UpstreamConnection::new(attempt)));
+            control.connect(Destination::Unix(path), session);
+        }
+        again
+    }
+
+    /// Follows the process through its life: running, draining, gone.
+    fn turn_drain(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        let ShardService { drain, hub, syslog, upstream, lifecycle, .. } = self;
+        let leftovers = upstream.as_ref().map_or(0, |pool| pool.leftovers_open());
+        let had_hub = hub.is_some();
+        let again = drain.turn(hub, syslog, leftovers, lifecycle, control);
+        self.has_left_hub |= had_hub && self.hub.is_none();
+        again
+    }
+}
+
+impl Service for ShardService {
+    type Session = ShardSession;
+    type Mail = Mail;
+
+    fn accepted(&mut self, listener: u32) -> ShardSession {
+        self.accepted_from(listener, || None)
+    }
+
+    fn accepted_from(&mut self, listener: u32, peer: impl FnOnce() -> Option<IpAddr>) -> ShardSession {
+        ShardSession(match &self.endpoints[listener as usize] {
+            &Endpoint::Http(endpoint) => {
+                let mut session = HttpSession::new(endpoint);
+                if self.http.wants_peers() {
+                    session.comes_from(peer());
+                }
+                SessionKind::Http(session)
+            }
+            Endpoint::Nats => SessionKind::Nats(NatsSession::new(listener, peer())),
+            Endpoint::Syslog(_) => SessionKind::Syslog(SyslogSession::new(peer())),
+            Endpoint::Custom(protocol) => {
+                SessionKind::Custom(CustomConnection::accept(protocol.as_ref(), peer()))
+            }
+        })
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_>, io: &mut DatagramIo<'_>) {
+        let source = match self.endpoints[io.socket() as usize] {
+            Endpoint::Syslog(SyslogTransport::Unix) => None,
+            _ => Some(datagram.from.ip()),
+        };
+        let (lifecycle, now) = (&self.lifecycle, io.now());
+        if let Some(hub) = &mut self.hub {
+            self.syslog.receive(&mut hub.port, datagram, source, || lifecycle.unix_nanos(now));
+        }
+    }
+
+    fn next_mail(&mut self) -> Option<(Recipient, Mail)> {
+        // One after the other: each may have more than a turn takes.
+        for _ in 0..SENDERS {
+            self.sender = (self.sender + 1) % SENDERS;
+            let mail = match self.sender {
+                0 => self.next_of_upstream(),
+                1 => self.next_of_hub(),
+                _ => self.next_of_workers(),
+            };
+            if let Some((token, mail)) = mail {
+                return Some((token.into(), Mail(mail)));
+            }
+        }
+        None
+    }
+
+    fn has_mail(&self) -> bool {
+        self.http.lane.has_result()
+            || self.upstream.as_ref().is_some_and(|pool| pool.has_work())
+            || self.hub.as_ref().is_some_and(|hub| hub.has_mail())
+    }
+
+    fn turn(&mut self, control: &mut Control<'_, Self>) -> Option<Time> {
+        self.http.lane.publish();
+        let now = control.now;
+        let hub = self.turn_hub(now);
+        let upstream = self.turn_upstream(control);
+        let drain = self.turn_drain(control);
+        let sample = self.overview.rates.turn(now, || self.overview.totals());
+        [hub, upstream, drain, sample].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,189 @@
+//! The session of any protocol, and mail for it.
+
+use std::io;
+
+use stilling_engine::{CloseReason, Io, Session};
+use stilling_wire::nats::server_operation_len;
+use stilling_workers::{Outcome, Position};
+
+use super::service::ShardService;
+use crate::http::{HttpSession, JobOutcome};
+use crate::hub::HubMail;
+use crate::nats::NatsSession;
+use crate::protocol::CustomConnection;
+use crate::syslog::SyslogSession;
+use crate::upstream::{ConnectionCommand, RequestId, UpstreamConnection, UpstreamEvent};
+
+/// The session of a connection: with a client, or with a worker process.
+#[derive(Debug)]
+pub struct ShardSession(pub(super) SessionKind);
+
+/// A session by its protocol.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "nearly all sessions are HTTP's")]
+pub(super) enum SessionKind {
+    Http(HttpSession),
+    /// With a worker process.
+    Upstream(Box<UpstreamConnection>),
+    Nats(NatsSession),
+    Syslog(SyslogSession),
+    /// Of the embedding program.
+    Custom(CustomConnection),
+}
+
+// Other protocols cost an idle HTTP client nothing, and are accepted without an allocation.
+const _: () =
+    assert!(size_of::<ShardSession>() == size_of::<HttpSession>(), "a session is larger than HTTP's");
+
+/// Mail for a connection of the shard.
+pub struct Mail(pub(super) MailKind);
+
+pub(super) enum MailKind {
+    /// The outcome of the job that was queued at that position.
+    Job(Position, Outcome<JobOutcome>),
+    /// What becomes of a request to a worker process: for its client.
+    UpstreamEvent(RequestId, UpstreamEvent),
+    /// For a connection to a worker process.
+    UpstreamCommand(ConnectionCommand),
+    /// From the hub.
+    Hub(HubMail),
+}
+
+impl ShardSession {
+    /// The HTTP session, if it is one.
+    pub(super) fn into_http(self) -> Option<HttpSession> {
+        match self.0 {
+            SessionKind::Http(session) => Some(session),
+            SessionKind::Upstream(_)
+            | SessionKind::Nats(_)
+            | SessionKind::Syslog(_)
+            | SessionKind::Custom(_) => None,
+        }
+    }
+}
+
+/// Calls a method that every protocol's session has, with what that session sees of the shard as its last argument.
+macro_rules! on_session {
+    ($session:expr, $service:expr, $name:ident($($argument:expr),*)) => {
+        match &mut $session.0 {
+            SessionKind::Http(session) => session.$name($($argument,)* &mut $service.http()),
+            SessionKind::Upstream(session) => session.$name($($argument,)* &mut $service.upstream()),
+            SessionKind::Nats(session) => session.$name($($argument,)* &mut $service.nats()),
+            SessionKind::Syslog(session) => session.$name($($argument,)* &mut $service.syslog()),
+            SessionKind::Custom(session) => session.$name($($argument,)* &mut $service.custom()),
+        }
+    };
+}
+
+impl Session for ShardSession {
+    type Service = ShardService;
+
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
+        on_session!(self, service, opened(io));
+    }
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut ShardService) -> usize {
+        on_session!(self, service, received(bytes, io))
+    }
+
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
+        on_session!(self, service, ended(io));
+    }
+
+    fn flushed(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
+        on_session!(self, service, flushed(io));
+    }
+
+    fn taken(&mut self, count: usize, io: &mut Io<'_>, service: &mut ShardService) {
+        match &mut self.0 {
+            SessionKind::Http(session) => session.taken(count, io, &mut service.http()),
+            SessionKind::Custom(session) => session.taken(count, io, &mut service.custom()),
+            // They offer nothing.
+            SessionKind::Upstream(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) => {}
+        }
+    }
+
+    fn delivered(&mut self, mail: Mail, io: &mut Io<'_>, service: &mut ShardService) {
+        match (&mut self.0, mail.0) {
+            (SessionKind::Http(session), MailKind::Job(position, outcome)) => {
+                session.job_done(position, outcome, io, &mut service.http());
+            }
+            (SessionKind::Http(session), MailKind::UpstreamEvent(id, event)) => {
+                session.upstream_event(id, event, io, &mut service.http());
+            }
+            (SessionKind::Http(session), MailKind::Hub(mail)) => {
+                session.hub_mail(mail, io, &mut service.http());
+            }
+            (SessionKind::Upstream(session), MailKind::UpstreamCommand(command)) => {
+                session.commanded(command, io, &mut service.upstream());
+            }
+            (SessionKind::Nats(session), MailKind::Hub(mail)) => {
+                session.delivered(mail, io, &mut service.nats());
+            }
+            (SessionKind::Syslog(session), MailKind::Hub(mail)) => {
+                session.delivered(mail, io, &mut service.syslog());
+            }
+            (SessionKind::Custom(session), MailKind::Hub(HubMail::Room)) => {
+                session.has_room(io, &mut service.custom());
+            }
+            (SessionKind::Http(_), MailKind::UpstreamCommand(_))
+            | (
+                SessionKind::Upstream(_),
+                MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::Hub(_),
+            )
+            | (SessionKind::Custom(_), MailKind::Hub(HubMail::Delivery))
+            | (
+                SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_),
+                MailKind::Job(..) | MailKind::UpstreamEvent(..) | MailKind::UpstreamCommand(_),
+            ) => {}
+        }
+    }
+
+    fn deadline(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
+        on_session!(self, service, deadline(io));
+    }
+
+    fn draining(&mut self, io: &mut Io<'_>, service: &mut ShardService) {
+        on_session!(self, service, draining(io));
+    }
+
+    fn refused(&mut self, error: &io::Error, _: &mut ShardService) {
+        if let SessionKind::Upstream(session) = &mut self.0 {
+            session.refused(error);
+        }
+    }
+
+    fn unsendable(&mut self, nothing_sent: bool) -> bool {
+        match &mut self.0 {
+            SessionKind::Upstream(session) => session.unsendable(nothing_sent),
+            SessionKind::Http(_) | SessionKind::Nats(_) | SessionKind::Syslog(_) | SessionKind::Custom(_) => {
+                false
+            }
+        }
+    }
+
+    fn message_len(&self, bytes: &[u8]) -> Option<usize> {
+        match self.0 {
+            SessionKind::Nats(_) => server_operation_len(bytes),
+            SessionKind::Http(_)
+            | SessionKind::Upstream(_)
+            | SessionKind::Syslog(_)
+            | SessionKind::Custom(_) => None,
+        }
+    }
+
+    fn slow_consumer(&mut self, service: &mut ShardService) -> &'static [u8] {
+        match &mut self.0 {
+            SessionKind::Nats(session) => session.slow_consumer(&mut service.nats()),
+            SessionKind::Custom(session) => {
+                session.slow_consumer(&mut service.custom());
+                b""
+            }
+            SessionKind::Http(_) | SessionKind::Upstream(_) | SessionKind::Syslog(_) => b"",
+        }
+    }
+
+    fn closed(&mut self, reason: CloseReason, service: &mut ShardService) {
+        on_session!(self, service, closed(reason));
+    }
+}

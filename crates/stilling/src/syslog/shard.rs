@@ -1,0 +1,294 @@
+//! What one shard knows of syslog: permitted sources, the subject of a message, what was lost, and what waits for room.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use rustix::net::{RecvFlags, Shutdown, recv, recvfrom};
+use stilling_engine::Token;
+use stilling_engine::driver::Datagram;
+use stilling_hub::{Door, Loss, Lost, Publication, Request, Traits, UnixNanos};
+use stilling_wire::syslog::{self, Limits};
+
+use super::held::Held;
+use super::limits::{
+    HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX, MESSAGE_SIZE_MAX, SETTLED_PER_TURN, SHED_SUBJECTS_MAX,
+};
+use crate::hub::limits::UDP_LEFT_MAX;
+use crate::hub::{HubHandle, Port};
+use crate::lifecycle::Lifecycle;
+use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
+
+/// What was chosen about syslog.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) sources: Vec<SourceRange>,
+    pub(crate) subject: SubjectTemplate,
+}
+
+/// Bytes of a datagram that are read at the end; more than a message may have.
+const DATAGRAM_SIZE_MAX: usize = 64 * 1024;
+
+/// What one shard knows of syslog.
+#[derive(Debug)]
+pub(crate) struct SyslogShard {
+    rules: Arc<Rules>,
+    pub(super) limits: Limits,
+    held: Held,
+    /// What is to be counted, by [`Loss`].
+    uncounted: [u64; Loss::ALL.len()],
+    /// What was shed and is to be told in its stream.
+    shed: Vec<Shed>,
+    /// Memory for the subject of a message.
+    subject: Vec<u8>,
+    /// What waits has had its part of this turn's room.
+    has_settled: bool,
+    /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
+    unix_sockets: Vec<OwnedFd>,
+    /// The same of the UDP sockets.
+    udp_sockets: Vec<OwnedFd>,
+}
+
+/// What a syslog session sees of its shard.
+pub(crate) struct SyslogContext<'a> {
+    /// The state that syslog sessions share.
+    pub(crate) syslog: &'a mut SyslogShard,
+    /// The hub; absent when a successor has it.
+    pub(crate) hub: Option<&'a mut HubHandle>,
+    /// The life of the process.
+    pub(crate) lifecycle: &'a Lifecycle,
+}
+
+#[derive(Debug)]
+struct Shed {
+    subject: Vec<u8>,
+    count: u64,
+    from_ns: UnixNanos,
+    to_ns: UnixNanos,
+}
+
+/// The publisher of datagrams, which is no connection.
+fn no_connection() -> Token {
+    Token::from_bits(u64::MAX)
+}
+
+impl Default for SyslogShard {
+    /// Without permitted sources.
+    fn default() -> SyslogShard {
+        SyslogShard::new(Arc::default(), MESSAGE_SIZE_MAX)
+    }
+}
+
+impl SyslogShard {
+    pub(crate) fn new(rules: Arc<Rules>, payload_size_max: u32) -> SyslogShard {
+        SyslogShard {
+            rules,
+            limits: Limits { message_size_max: payload_size_max.clamp(1, MESSAGE_SIZE_MAX) },
+            held: Held::new(HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX),
+            uncounted: [0; Loss::ALL.len()],
+            shed: Vec::new(),
+            subject: Vec::new(),
+            has_settled: false,
+            unix_sockets: Vec::new(),
+            udp_sockets: Vec::new(),
+        }
+    }
+
+    /// Keeps a further descriptor of a Unix datagram socket.
+    pub(crate) fn keep_unix_socket(&mut self, socket: OwnedFd) {
+        self.unix_sockets.push(socket);
+    }
+
+    /// Keeps a further descriptor of a UDP socket.
+    pub(crate) fn keep_udp_socket(&mut self, socket: OwnedFd) {
+        self.udp_sockets.push(socket);
+    }
+
+    /// Whether this address may send. Rejects senders that cannot be identified.
+    pub(super) fn admits(&self, source: Option<IpAddr>) -> bool {
+        source.is_some_and(|source| self.rules.sources.iter().any(|range| range.contains(source)))
+    }
+
+    /// Counts something that did not get through, or not whole.
+    pub(super) fn count(&mut self, loss: Loss) {
+        self.uncounted[loss as usize] += 1;
+    }
+
+    /// Whether everything has been handed to the hub.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.held.is_empty() && self.shed.is_empty() && self.uncounted == [0; Loss::ALL.len()]
+    }
+
+    /// Reads a message and finds its subject, which is then in `subject`. Returns its severity.
+    fn read(&mut self, message: &[u8]) -> u8 {
+        let record = syslog::parse(message);
+        let (facility, severity) = (record.priority.facility(), record.priority.severity());
+        let words = SubjectWords { facility, severity, host: record.host, app: record.app };
+        self.subject.clear();
+        self.rules.subject.write(&words, &mut self.subject);
+        severity
+    }
+
+    fn note_shed(&mut self, now_ns: UnixNanos) {
+        let known = self.shed.iter().position(|shed| shed.subject == self.subject);
+        let place = match known {
+            None if self.shed.len() == SHED_SUBJECTS_MAX => SHED_SUBJECTS_MAX - 1,
+            None => {
+                let subject = self.subject.clone();
+                self.shed.push(Shed { subject, count: 0, from_ns: now_ns, to_ns: now_ns });
+                self.shed.len() - 1
+            }
+            Some(at) => at,
+        };
+        let shed = &mut self.shed[place];
+        (shed.count, shed.to_ns) = (shed.count + 1, now_ns);
+    }
+
+    /// Hands to the hub what waits, as far as there is room, and no more than about so many bytes; what was lost comes
+    /// behind it. Returns whether there was room for anything.
+    pub(crate) fn settle(&mut self, port: &mut Port, size_max: usize) -> bool {
+        let mut size = 0;
+        while !self.held.is_empty() && size < size_max && port.has_room() {
+            if let Some(waiting) = self.held.pop() {
+                publish(port, no_connection(), &waiting.subject, &waiting.message);
+                size += waiting.subject.len() + waiting.message.len() + 1;
+            }
+        }
+        if !self.held.is_empty() {
+            return size > 0;
+        }
+        while !self.shed.is_empty() && port.has_room() {
+            let Shed { subject, count, from_ns, to_ns } = self.shed.remove(0);
+            lose(port, Lost { subject: &subject, count, from_ns, to_ns, ..nothing(Loss::Shed) });
+        }
+        for (loss, count) in Loss::ALL.into_iter().zip(&mut self.uncounted) {
+            if *count > 0 && port.has_room() {
+                lose(port, Lost { count: std::mem::take(count), ..nothing(loss) });
+            }
+        }
+        true
+    }
+}
+
+fn nothing(loss: Loss) -> Lost<'static> {
+    let (from_ns, to_ns) = (UnixNanos::EPOCH, UnixNanos::EPOCH);
+    Lost { door: Door::Syslog, subject: b"", loss, count: 0, from_ns, to_ns }
+}
+
+fn lose(port: &mut Port, lost: Lost<'_>) {
+    port.ask(no_connection(), Traits::default(), &Request::Lost(lost));
+}
+
+/// There has to be room.
+fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
+    let publication =
+        Publication { door: Door::Syslog, subject, reply: b"", headers: b"", payload, ticket: None };
+    port.ask(token, Traits::default(), &Request::Publish(publication));
+}
+
+/// What ends a message in some senders' datagrams, and is no part of it.
+fn without_end(mut message: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r' | b'\0'] = message {
+        message = rest;
+    }
+    message
+}
+
+impl SyslogShard {
+    /// Publishes a part of the datagrams that wait, before connections take the new room, once per turn.
+    pub(crate) fn settle_some(&mut self, port: &mut Port) {
+        if !self.has_settled && port.is_waited_for() && !self.is_settled() {
+            self.has_settled = self.settle(port, SETTLED_PER_TURN);
+        }
+    }
+
+    /// Ends a turn of the shard: publishes what waits, as far as there is room.
+    pub(crate) fn turn(&mut self, port: &mut Port) {
+        self.settle(port, usize::MAX);
+        self.has_settled = false;
+        port.set_wanted(!self.is_settled());
+    }
+
+    /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
+    pub(crate) fn end_unix_sockets(&self) {
+        for socket in &self.unix_sockets {
+            // A socket takes that at any time.
+            let _ = rustix::net::shutdown(socket, Shutdown::Read);
+        }
+    }
+
+    /// Reads what is left in the queues of the Unix datagram sockets, which nothing else reads any more.
+    pub(crate) fn read_unix_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
+        let mut bytes = [0; DATAGRAM_SIZE_MAX];
+        let from = SocketAddr::from(([0, 0, 0, 0], 0));
+        for socket in std::mem::take(&mut self.unix_sockets) {
+            while let Ok((size, whole)) = recv(&socket, &mut bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+                let (payload, truncated) = (&bytes[..size], whole > size);
+                let datagram = Datagram { from, local: None, payload, truncated };
+                self.receive(port, &datagram, None, &now_ns);
+            }
+        }
+    }
+
+    /// Reads what is left in the queues of the UDP sockets, which nothing else reads any more, and closes them. They take
+    /// datagrams until then, so no more than [`UDP_LEFT_MAX`] are read.
+    pub(crate) fn read_udp_sockets(&mut self, port: &mut Port, now_ns: impl Fn() -> UnixNanos) {
+        let mut bytes = [0; DATAGRAM_SIZE_MAX];
+        for socket in std::mem::take(&mut self.udp_sockets) {
+            for _ in 0..UDP_LEFT_MAX {
+                let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+                let Ok((size, whole, Some(from))) = recvfrom(&socket, &mut bytes, flags) else { break };
+                let Ok(from) = SocketAddr::try_from(from) else { break };
+                let (payload, truncated) = (&bytes[..size], whole > size);
+                let datagram = Datagram { from, local: None, payload, truncated };
+                self.receive(port, &datagram, Some(from.ip()), &now_ns);
+            }
+        }
+    }
+
+    /// Closes the descriptors of the UDP sockets: another server reads their queues.
+    pub(crate) fn leave_udp_sockets(&mut self) {
+        self.udp_sockets.clear();
+    }
+
+    /// Publishes a datagram, or holds it until there is room. `source` is `None` on a Unix socket, whose file mode decides
+    /// which processes may send.
+    pub(crate) fn receive(
+        &mut self,
+        port: &mut Port,
+        datagram: &Datagram<'_>,
+        source: Option<IpAddr>,
+        now_ns: impl FnOnce() -> UnixNanos,
+    ) {
+        if source.is_some() && !self.admits(source) {
+            return self.count(Loss::Forbidden);
+        }
+        let size_max = self.limits.message_size_max as usize;
+        let message = &datagram.payload[..datagram.payload.len().min(size_max)];
+        if datagram.truncated || message.len() < datagram.payload.len() {
+            self.count(Loss::TooLarge);
+        }
+        let message = without_end(message);
+        if message.is_empty() {
+            return self.count(Loss::Malformed);
+        }
+        let severity = self.read(message);
+        if self.held.is_empty() && port.has_room() {
+            return publish(port, no_connection(), &self.subject, message);
+        }
+        let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        if !self.held.push(severity, source, &self.subject, message) {
+            self.note_shed(now_ns());
+        }
+    }
+
+    /// Publishes a message that came on a connection. There has to be room.
+    pub(super) fn publish(&mut self, port: &mut Port, token: Token, message: &[u8]) {
+        let message = without_end(message);
+        if message.is_empty() {
+            return self.count(Loss::Malformed);
+        }
+        self.read(message);
+        publish(port, token, &self.subject, message);
+    }
+}

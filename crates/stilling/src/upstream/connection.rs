@@ -1,0 +1,316 @@
+//! A connection to a process: an ordinary connection of the shard that carries one request after the other.
+//!
+//! When no client waits for the response any more, the connection is half-closed. A program with an event loop sees that
+//! and gives up; one that works on without looking has finished when it answers or closes. Until then the request keeps
+//! its slot, so that the next one waits in the server's queue and not inside the process.
+
+use std::io::{self, ErrorKind};
+
+use stilling_engine::counters::Counter;
+use stilling_engine::{CloseReason, Io, Token};
+use stilling_workers::processes::Line;
+
+use super::message::ClientMessage;
+use super::outbox::ConnectionCommand;
+use super::pending::{Leftover, PendingRequest, Progress, RequestError};
+use super::pool::{ConnectAttempt, UpstreamPool};
+
+/// What the session of a connection to a worker process sees of its shard.
+pub(crate) struct UpstreamContext<'a> {
+    /// The shard's requests for worker processes.
+    pub(crate) pool: &'a mut UpstreamPool,
+    /// Counts requests that a process may work on although no client waits for the response.
+    pub(crate) leftovers: &'a Counter,
+    /// The server drains.
+    pub(crate) is_draining: bool,
+}
+
+/// The session of a connection to a process.
+pub(crate) struct UpstreamConnection {
+    process: usize,
+    /// The life of the process that it is to.
+    life: u64,
+    /// It has carried a request, or was idle: a request may find it dead without a fault of the process.
+    was_used: bool,
+    /// Its token, once it is open.
+    token: Option<Token>,
+    request: Option<Box<PendingRequest>>,
+    /// What the process may still work on. Then there is no request, and none follows.
+    leftover: Option<Leftover>,
+    /// The pool counts it among those with leftovers until it is closed.
+    is_counted: bool,
+    /// Why the connection was not made.
+    error: Option<ErrorKind>,
+    /// A send failed that was the first of its request.
+    nothing_sent: bool,
+    /// Counts it among the connections to the process.
+    permit: Option<Line>,
+}
+
+impl std::fmt::Debug for UpstreamConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UpstreamConnection").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl UpstreamConnection {
+    pub(crate) fn new(attempt: ConnectAttempt) -> Box<UpstreamConnection> {
+        let ConnectAttempt { request, permit } = attempt;
+        Box::new(UpstreamConnection {
+            process: request.pass.process(),
+            life: request.pass.life(),
+            was_used: false,
+            token: None,
+            request: Some(request),
+            leftover: None,
+            is_counted: false,
+            error: None,
+            nothing_sent: false,
+            permit: Some(permit),
+        })
+    }
+
+    pub(crate) fn opened(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        let token = io.token();
+        self.token = Some(token);
+        let Some(request) = &mut self.request else { return self.become_idle(io, cx) };
+        if cx.pool.connected(request.id, token) {
+            request.begin(io, &mut cx.pool.outbox);
+        } else {
+            // Nothing of it has been sent.
+            drop(self.request.take());
+            self.become_idle(io, cx);
+            let now = io.now();
+            cx.pool.dispatch(now);
+        }
+    }
+
+    pub(crate) fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) -> usize {
+        let Some(request) = &mut self.request else {
+            match &mut self.leftover {
+                _ if bytes.is_empty() => {}
+                Some(leftover) => match leftover.receive(bytes) {
+                    Some(consumed) => return consumed,
+                    // The process has finished, and the rest has no receiver.
+                    None => self.end_leftover(io, cx),
+                },
+                // No request has asked for it.
+                None => self.close(CloseReason::ProtocolError, io, cx),
+            }
+            return bytes.len();
+        };
+        request.send(io, &mut cx.pool.outbox);
+        match request.receive(bytes, io, &mut cx.pool.outbox) {
+            Ok((consumed, Progress::Continues)) => consumed,
+            Ok((_, Progress::Done { is_reusable })) => {
+                self.finish_request(is_reusable, io, cx);
+                bytes.len()
+            }
+            Err(error) => {
+                self.fail(error, io, cx);
+                bytes.len()
+            }
+        }
+    }
+
+    pub(crate) fn ended(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        if self.leftover.is_some() {
+            return self.end_leftover(io, cx);
+        }
+        let Some(request) = &mut self.request else { return self.close(CloseReason::PeerClosed, io, cx) };
+        match request.receive_end(self.was_used, &mut cx.pool.outbox) {
+            Ok(()) => self.finish_request(false, io, cx),
+            Err(error) => self.fail(error, io, cx),
+        }
+    }
+
+    pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        if let Some(request) = &mut self.request {
+            request.send(io, &mut cx.pool.outbox);
+            request.set_deadline(io);
+        }
+    }
+
+    /// The pool or the request's client says something.
+    pub(crate) fn commanded(
+        &mut self,
+        command: ConnectionCommand,
+        io: &mut Io<'_>,
+        cx: &mut UpstreamContext<'_>,
+    ) {
+        let token = io.token();
+        match (command, &mut self.request) {
+            (ConnectionCommand::Begin, _) => match cx.pool.take_assigned(token) {
+                Some(request) => self.request.insert(request).begin(io, &mut cx.pool.outbox),
+                // The client has left; the slot is free again.
+                None => self.become_idle(io, cx),
+            },
+            (ConnectionCommand::Client(id, message), Some(request)) if request.id == id => match message {
+                ClientMessage::PieceWanted => request.resume(io, &mut cx.pool.outbox),
+                ClientMessage::Body { bytes, is_last } => {
+                    request.send_body(bytes, is_last, io, &mut cx.pool.outbox);
+                }
+            },
+            (ConnectionCommand::Abandon(id), Some(request)) if request.id == id => self.abandon(io, cx),
+            (ConnectionCommand::CheckTimeout(id), Some(request))
+                if request.id == id && request.is_late(io) =>
+            {
+                self.time_out(io, cx);
+            }
+            (ConnectionCommand::Close, None) => self.close(CloseReason::Done, io, cx),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        if let Some(request) = &mut self.request {
+            match request.deadline_reached(io, &mut cx.pool.outbox) {
+                Ok(()) => {}
+                Err(RequestError::TimedOut) => self.time_out(io, cx),
+                Err(error) => self.fail(error, io, cx),
+            }
+        } else if let Some(leftover) = self.leftover.take() {
+            match leftover.deadline_reached(io.now()) {
+                Some(leftover) => self.keep_slot(leftover, io),
+                None => self.close(CloseReason::Done, io, cx),
+            }
+        }
+    }
+
+    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        // A leftover keeps its slot during the drain, too: other requests still wait for it.
+        if self.request.is_none() && self.leftover.is_none() {
+            self.close(CloseReason::Drained, io, cx);
+        }
+    }
+
+    pub(crate) fn refused(&mut self, error: &io::Error) {
+        self.error = Some(error.kind());
+    }
+
+    pub(crate) fn unsendable(&mut self, nothing_sent: bool) -> bool {
+        let Some(request) = &mut self.request else { return false };
+        let may_be_answered = request.is_cut_short(nothing_sent && self.was_used);
+        self.nothing_sent = !may_be_answered;
+        may_be_answered
+    }
+
+    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut UpstreamContext<'_>) {
+        let pool = &mut *cx.pool;
+        if self.is_counted {
+            pool.leftover_closed();
+        }
+        if let Some(token) = self.token {
+            pool.forget_idle(self.process, token);
+            if let Some(request) = pool.take_assigned(token) {
+                pool.fail(request, RequestError::Stale { nothing_sent: true });
+            }
+        }
+        let Some(request) = self.request.take() else { return };
+        let error = match reason {
+            CloseReason::ConnectFailed => {
+                RequestError::ConnectFailed(self.error.unwrap_or(ErrorKind::TimedOut))
+            }
+            CloseReason::WriteTimeout => RequestError::TimedOut,
+            _ => request.lost(ErrorKind::ConnectionReset, self.was_used, self.nothing_sent),
+        };
+        pool.fail(request, error);
+    }
+
+    /// The request has failed; the pool decides what becomes of it.
+    fn fail(&mut self, error: RequestError, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        if let Some(request) = self.request.take() {
+            cx.pool.fail(request, error);
+        }
+        self.close(CloseReason::Done, io, cx);
+    }
+
+    /// The response is complete.
+    fn finish_request(&mut self, is_reusable: bool, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        let request = self.request.take();
+        if is_reusable {
+            self.become_idle(io, cx);
+        } else {
+            self.close(CloseReason::Done, io, cx);
+        }
+        if let Some(request) = request {
+            let now = io.now();
+            cx.pool.finish(request, now);
+        }
+    }
+
+    /// The client does not want the response any more.
+    fn abandon(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        let Some(request) = self.request.take() else { return };
+        if io.has_unsent() {
+            // The process does not have all that was to be sent: it cannot work on the request.
+            drop(request);
+            return self.close(CloseReason::Done, io, cx);
+        }
+        let leftover = request.abandon(io);
+        self.count_leftover(cx);
+        self.keep_slot(leftover, io);
+    }
+
+    /// The process has not answered in time, or has stopped in the middle of its response.
+    fn time_out(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        let may_work = |request: &PendingRequest| !request.is_answered() && !io.has_unsent();
+        let Some(mut request) = self.request.take_if(|request| may_work(request)) else {
+            return self.fail(RequestError::TimedOut, io, cx);
+        };
+        cx.pool.report_timeout(&request);
+        let now = io.now();
+        if request.pass.be_late(now) {
+            return self.close(CloseReason::Done, io, cx);
+        }
+        self.count_leftover(cx);
+        self.keep_slot(request.be_overdue(now), io);
+    }
+
+    fn count_leftover(&mut self, cx: &mut UpstreamContext<'_>) {
+        self.is_counted = true;
+        cx.leftovers.add(1);
+        cx.pool.leftover_opened();
+    }
+
+    /// Waits for the process to finish with a request for whose response no client waits.
+    fn keep_slot(&mut self, leftover: Leftover, io: &mut Io<'_>) {
+        io.end_output();
+        io.set_deadline(Some(leftover.until()));
+        self.leftover = Some(leftover);
+        io.resume();
+    }
+
+    /// The process has finished with the leftover.
+    fn end_leftover(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        self.close(CloseReason::Done, io, cx);
+        if let Some(Leftover { pass, .. }) = self.leftover.take() {
+            let now = io.now();
+            pass.heard();
+            pass.leave(now);
+            cx.pool.dispatch(now);
+        }
+    }
+
+    /// Waits for the next request, if there may be one.
+    fn become_idle(&mut self, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        // From now on the process may close it, whether it has carried something or not.
+        self.was_used = true;
+        io.set_deadline(None);
+        io.resume();
+        let (now, token) = (io.now(), io.token());
+        let is_kept = !cx.is_draining && cx.pool.keep(self.process, self.life, token, now);
+        if !is_kept {
+            self.permit = None;
+            io.abort(CloseReason::Done);
+        }
+    }
+
+    fn close(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut UpstreamContext<'_>) {
+        let token = io.token();
+        cx.pool.forget_idle(self.process, token);
+        // It is closed before another one is opened.
+        self.permit = None;
+        io.abort(reason);
+    }
+}

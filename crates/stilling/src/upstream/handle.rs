@@ -1,0 +1,54 @@
+//! The pool as a client's session sees it, whatever protocol the client speaks.
+
+use stilling_ring::Time;
+
+use super::message::{ClientMessage, ReplyAddress};
+use super::pool::UpstreamPool;
+use super::request::UpstreamRequest;
+use super::table::RequestId;
+
+/// A shard's way to the worker processes. What becomes of a request is sent as events to its reply address.
+pub(crate) struct UpstreamHandle<'a> {
+    pool: &'a mut UpstreamPool,
+}
+
+impl<'a> UpstreamHandle<'a> {
+    pub(crate) fn new(pool: &'a mut UpstreamPool) -> Self {
+        UpstreamHandle { pool }
+    }
+
+    /// Puts a request into the queue, or gives it to a process at once.
+    ///
+    /// # Errors
+    /// The request comes back: the queue is full.
+    pub(crate) fn submit(
+        &mut self,
+        reply_to: ReplyAddress,
+        request: Box<UpstreamRequest>,
+        now: Time,
+    ) -> Result<RequestId, Box<UpstreamRequest>> {
+        self.pool.submit(reply_to, request, now)
+    }
+
+    /// Whether the request still waits for a process to take it.
+    pub(crate) fn is_queued(&self, id: RequestId) -> bool {
+        self.pool.is_queued(id)
+    }
+
+    /// Fails the request if the process has used up its time. Called now and then while the client waits, because the
+    /// engine reports no deadline to a connection whose process reads nothing.
+    pub(crate) fn check_timeout(&mut self, id: RequestId) {
+        self.pool.check_timeout(id);
+    }
+
+    /// Sends something to the process's side of the request.
+    pub(crate) fn send(&mut self, id: RequestId, message: ClientMessage) {
+        self.pool.send(id, message);
+    }
+
+    /// Gives up the request: its client has left, or was answered otherwise. `is_late`: because the request waited in the
+    /// queue for too long.
+    pub(crate) fn abandon(&mut self, id: RequestId, is_late: bool) {
+        self.pool.abandon(id, is_late);
+    }
+}

@@ -1,0 +1,97 @@
+//! Hop-by-hop fields (RFC 9110 §7.6.1), which are not forwarded: a fixed list, and those that `Connection` names.
+
+use stilling_wire::http1::Fields;
+
+use super::limits::NOMINATED_MAX;
+
+/// Fields that describe a connection or frame a message, of a request or a response. The server writes its own.
+const HOP_BY_HOP: [&[u8]; 9] = [
+    b"connection",
+    b"keep-alive",
+    b"proxy-connection",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+    b"content-length",
+    b"expect",
+];
+
+/// The hop-by-hop fields of one message.
+pub(super) struct HopByHopFields<'a> {
+    /// What `Connection` names besides `close` and `keep-alive`.
+    nominated: [&'a [u8]; NOMINATED_MAX],
+    count: usize,
+}
+
+impl<'a> HopByHopFields<'a> {
+    /// The first [`NOMINATED_MAX`] names of `Connection` count; see [`nominates_too_many`].
+    pub(super) fn of(fields: Fields<'a>) -> Self {
+        let mut hop_by_hop = HopByHopFields { nominated: [b""; NOMINATED_MAX], count: 0 };
+        for (place, name) in hop_by_hop.nominated.iter_mut().zip(nominated(fields)) {
+            *place = name;
+            hop_by_hop.count += 1;
+        }
+        hop_by_hop
+    }
+
+    /// Whether the field is one of them.
+    pub(super) fn contains(&self, name: &[u8]) -> bool {
+        let known = |known: &&[u8]| known.len() == name.len() && name.eq_ignore_ascii_case(known);
+        HOP_BY_HOP.iter().any(known) || self.nominated[..self.count].iter().any(known)
+    }
+}
+
+/// Whether `Connection` names more fields than are looked for. Such a message is refused: comparing each of its fields
+/// with each name costs milliseconds, and no well-behaved message names so many.
+pub(crate) fn nominates_too_many(fields: Fields<'_>) -> bool {
+    nominated(fields).nth(NOMINATED_MAX).is_some()
+}
+
+/// What all `Connection` fields list, but for `close` and `keep-alive`.
+fn nominated(fields: Fields<'_>) -> impl Iterator<Item = &[u8]> {
+    fields
+        .filter(|(name, _)| name.eq_ignore_ascii_case(b"connection"))
+        .flat_map(|(_, value)| value.split(|byte| *byte == b','))
+        .map(<[u8]>::trim_ascii)
+        .filter(|option| {
+            !option.is_empty()
+                && !option.eq_ignore_ascii_case(b"close")
+                && !option.eq_ignore_ascii_case(b"keep-alive")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+
+    fn with_fields<T>(count: usize, judge: impl Fn(Fields<'_>) -> T) -> T {
+        let names: Vec<_> = (0..count).map(|number| format!("x-{number}")).collect();
+        // Two fields, and options that name nothing.
+        let (first, second) = names.split_at(count / 2);
+        let (first, second) = (first.join(", ,"), second.join(","));
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nConnection: close,,{first}\r\nconnection: {second}\r\n\r\n"
+        );
+        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
+        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        judge(head.headers())
+    }
+
+    /// Row 1.3: a field is compared with a bounded number of names, whatever `Connection` lists.
+    #[test]
+    fn as_many_fields_are_nominated_as_are_looked_for() {
+        let count_of = |fields: Fields<'_>| HopByHopFields::of(fields).count;
+        for count in [0, 1, NOMINATED_MAX, NOMINATED_MAX + 1, 2000] {
+            assert_eq!(with_fields(count, nominates_too_many), count > NOMINATED_MAX, "{count}");
+            assert_eq!(with_fields(count, count_of), count.min(NOMINATED_MAX));
+        }
+        let last = format!("X-{}", NOMINATED_MAX - 1);
+        let has_last = |fields: Fields<'_>| HopByHopFields::of(fields).contains(last.as_bytes());
+        assert!(with_fields(NOMINATED_MAX, has_last));
+        assert!(!with_fields(NOMINATED_MAX - 1, has_last));
+        assert!(with_fields(0, |fields| HopByHopFields::of(fields).contains(b"Keep-Alive")));
+    }
+}

@@ -1,0 +1,504 @@
+//! A request that has a slot of a process: what of it was sent, what of its response has come.
+//!
+//! Nothing here waits: the connection that has the request (`connection.rs`) calls when bytes have come or gone. What
+//! becomes of a request that fails is decided in `pool.rs`.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::time::Duration;
+
+use stilling_engine::Io;
+use stilling_ring::Time;
+use stilling_wire::http1::{BodyLength, DecodeError, Fault, Limits, ReplyEvent, ReplyTo, ResponseDecoder};
+use stilling_workers::processes::{Pass, Ticket};
+
+use super::hop_by_hop::nominates_too_many;
+use super::limits::{
+    APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, OVERDUE_MAX, PIECE_SIZE_MAX,
+};
+use super::message::{ReplyAddress, UpstreamEvent, UpstreamFailure};
+use super::outbox::Outbox;
+use super::request::UpstreamRequest;
+use super::response::ResponseBuilder;
+use super::table::RequestId;
+
+/// What is taken of a response. Its body may have any length.
+const LIMITS: Limits =
+    Limits { head_size_max: APP_HEAD_SIZE_MAX, headers_max: APP_HEADERS_MAX, body_size_max: u64::MAX };
+
+/// Why a request failed.
+#[derive(Debug)]
+pub(super) enum RequestError {
+    /// There is no connection.
+    ConnectFailed(ErrorKind),
+    /// An idle connection was dead before anything of a response came.
+    Stale {
+        /// Nothing of the request had been taken either.
+        nothing_sent: bool,
+    },
+    /// The deadline has passed.
+    TimedOut,
+    /// The process closed the connection, or the system did.
+    Lost(ErrorKind),
+    /// The process's bytes are not HTTP, or more than is taken.
+    Invalid(DecodeError),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RequestError::ConnectFailed(kind) => write!(f, "no connection: {kind}"),
+            RequestError::Stale { .. } => f.write_str("a kept connection was closed instead of an answer"),
+            RequestError::TimedOut => f.write_str("no answer in time"),
+            RequestError::Lost(kind) => write!(f, "no answer: {kind}"),
+            RequestError::Invalid(error) => write!(f, "an answer that is not HTTP: {error}"),
+        }
+    }
+}
+
+impl From<DecodeError> for RequestError {
+    fn from(error: DecodeError) -> RequestError {
+        match error.fault() {
+            Fault::Truncated => RequestError::Lost(ErrorKind::UnexpectedEof),
+            _ => RequestError::Invalid(error),
+        }
+    }
+}
+
+/// How much of the request the process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Upload {
+    /// So many bytes of the head and the body's beginning.
+    First(usize),
+    /// These, and so many bytes of the next piece of the body.
+    Piece(usize),
+    /// All that has come; the client has been asked for more.
+    BodyWanted,
+    /// All of it.
+    Complete,
+    /// The process answered before it had all, or reads no more.
+    CutShort,
+}
+
+/// Whether a request goes on after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// More is to come.
+    Continues,
+    /// The response is complete.
+    Done {
+        /// The connection may carry another request.
+        is_reusable: bool,
+    },
+}
+
+/// A request in the queue.
+pub(super) struct QueuedRequest {
+    pub(super) request: Box<UpstreamRequest>,
+    /// Its place in the queue.
+    pub(super) ticket: Ticket,
+}
+
+/// A request that has a slot of a process.
+pub(super) struct PendingRequest {
+    pub(super) id: RequestId,
+    pub(super) reply_to: ReplyAddress,
+    pub(super) request: Box<UpstreamRequest>,
+    /// Its place in the queue, should it go back.
+    pub(super) ticket: Ticket,
+    /// Its slot.
+    pub(super) pass: Pass,
+    /// When the process must have gone on with the request.
+    pub(super) deadline: Time,
+    /// How long the process may take for each step.
+    timeout: Duration,
+    /// Since when which life of the process refuses connections.
+    pub(super) refused_since: Option<(u64, Time)>,
+    /// It has not been sent a second time.
+    pub(super) may_repeat: bool,
+    /// A process may have taken it, or a part of it, before it died.
+    pub(super) was_taken: bool,
+    upload: Upload,
+    /// A part of it has gone: what a later send finds of the connection says nothing of the whole.
+    has_sent: bool,
+    /// The piece of the body that is being sent, framed.
+    piece: Vec<u8>,
+    piece_is_last: bool,
+    decoder: ResponseDecoder,
+    /// Something has come back.
+    has_received: bool,
+    interims: u32,
+    /// The response, once its head has come.
+    response: Option<ResponseBuilder>,
+    /// The process keeps the connection open behind the response.
+    is_persistent: bool,
+    /// The client has a piece of the response and has not asked for the next one.
+    client_is_busy: bool,
+    /// When what has come of a response of unknown length is flushed, if nothing else comes.
+    flush_at: Option<Time>,
+    /// The client has been told something: the request cannot be sent again.
+    has_told_client: bool,
+}
+
+impl PendingRequest {
+    /// A request whose turn has come at `now`.
+    pub(super) fn new(
+        id: RequestId,
+        reply_to: ReplyAddress,
+        queued: QueuedRequest,
+        pass: Pass,
+        now: Time,
+        timeout: Duration,
+    ) -> Box<PendingRequest> {
+        let QueuedRequest { request, ticket } = queued;
+        Box::new(PendingRequest {
+            id,
+            reply_to,
+            request,
+            ticket,
+            pass,
+            deadline: now.after(timeout),
+            timeout,
+            refused_since: None,
+            may_repeat: true,
+            was_taken: false,
+            upload: Upload::First(0),
+            has_sent: false,
+            piece: Vec::new(),
+            piece_is_last: false,
+            decoder: ResponseDecoder::default(),
+            has_received: false,
+            interims: 0,
+            response: None,
+            is_persistent: false,
+            client_is_busy: false,
+            flush_at: None,
+            has_told_client: false,
+        })
+    }
+
+    /// Begins to send the request over an open connection, perhaps for the second time.
+    pub(super) fn begin(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
+        self.upload = Upload::First(0);
+        self.decoder = ResponseDecoder::default();
+        (self.has_sent, self.has_received, self.interims) = (false, false, 0);
+        self.extend_deadline(io.now());
+        self.send(io, outbox);
+        self.set_deadline(io);
+    }
+
+    /// Whether all of the request is still there, and the client knows of nothing.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.response.is_none() && !self.has_told_client
+    }
+
+    /// Whether the head of a response has come.
+    pub(super) fn is_answered(&self) -> bool {
+        self.response.is_some()
+    }
+
+    /// The error that the end of a connection means. `was_used`: the connection had been open before this request.
+    pub(super) fn lost(&self, kind: ErrorKind, was_used: bool, nothing_sent: bool) -> RequestError {
+        if was_used && !self.has_received {
+            RequestError::Stale { nothing_sent }
+        } else {
+            RequestError::Lost(kind)
+        }
+    }
+
+    /// The client does not wait for the response any more.
+    pub(super) fn abandon(self, io: &Io<'_>) -> Leftover {
+        // If the client was using up the time, the process has all of its own.
+        let until = if self.waits_for_client(io) { io.now().after(self.timeout) } else { self.deadline };
+        self.into_leftover(until)
+    }
+
+    /// The response did not come in time.
+    pub(super) fn be_overdue(self, now: Time) -> Leftover {
+        self.into_leftover(now.after(OVERDUE_MAX))
+    }
+
+    fn into_leftover(self, until: Time) -> Leftover {
+        let has_begun = self.is_answered();
+        Leftover { has_begun, pass: self.pass, until, decoder: self.decoder, interims: self.interims }
+    }
+
+    /// The event for the client of a request that has failed.
+    pub(super) fn failure_event(&self, failure: UpstreamFailure) -> UpstreamEvent {
+        let has_begun = self.response.as_ref().is_some_and(ResponseBuilder::has_begun);
+        if has_begun { UpstreamEvent::Broken } else { UpstreamEvent::Failed(failure) }
+    }
+
+    /// The process has all its time again until it has to go on.
+    fn extend_deadline(&mut self, now: Time) {
+        self.deadline = now.after(self.timeout);
+    }
+
+    /// Whether the client uses up the time, and not the process.
+    fn waits_for_client(&self, io: &Io<'_>) -> bool {
+        self.upload == Upload::BodyWanted && !self.is_answered() || io.is_paused()
+    }
+
+    /// Whether the process has used up its time. The engine reports no deadline while the process reads nothing.
+    pub(super) fn is_late(&self, io: &Io<'_>) -> bool {
+        !self.waits_for_client(io) && io.now() >= self.deadline
+    }
+
+    /// Sets the connection's deadline for whatever comes next.
+    pub(super) fn set_deadline(&self, io: &mut Io<'_>) {
+        let deadline = (!self.waits_for_client(io)).then_some(self.deadline);
+        io.set_deadline(self.flush_at.into_iter().chain(deadline).min());
+    }
+
+    /// Sends what there is to send and room for; asks for more when that has gone.
+    pub(super) fn send(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
+        let (parts, sent) = match &mut self.upload {
+            Upload::First(sent) => ([&self.request.head[..], &self.request.body], sent),
+            Upload::Piece(sent) => ([&self.piece[..], &[]], sent),
+            Upload::BodyWanted | Upload::Complete | Upload::CutShort => return,
+        };
+        // There is room for more only when what was sent before has gone.
+        self.has_sent |= *sent > 0 && io.room() > 0;
+        let [first, second] = parts;
+        let rest = [&first[(*sent).min(first.len())..], &second[sent.saturating_sub(first.len())..]];
+        for part in rest {
+            let part = &part[..part.len().min(io.room())];
+            if !part.is_empty() {
+                // There is room for as much.
+                let _ = io.send(part);
+                *sent += part.len();
+            }
+        }
+        let is_sent = *sent == first.len() + second.len();
+        let is_complete = match self.upload {
+            Upload::First(_) => !self.request.has_more,
+            _ => self.piece_is_last,
+        };
+        if !is_sent || !is_complete && io.room() < PIECE_SIZE_MAX {
+            return io.again();
+        }
+        self.piece.clear();
+        // The process's time begins when it has everything.
+        self.extend_deadline(io.now());
+        self.upload = if is_complete { Upload::Complete } else { Upload::BodyWanted };
+        if !is_complete {
+            self.has_told_client = true;
+            self.send_event(UpstreamEvent::BodyWanted, outbox);
+        }
+    }
+
+    /// The client has sent the next piece of the body.
+    pub(super) fn send_body(&mut self, body: Vec<u8>, is_last: bool, io: &mut Io<'_>, outbox: &mut Outbox) {
+        if self.upload != Upload::BodyWanted {
+            return;
+        }
+        self.piece_is_last = is_last;
+        self.piece = match self.request.length {
+            BodyLength::Chunked => in_chunks(&body, is_last),
+            _ => body,
+        };
+        self.upload = Upload::Piece(0);
+        self.extend_deadline(io.now());
+        self.send(io, outbox);
+        self.set_deadline(io);
+    }
+
+    /// A send has failed. Returns whether there may still be a response, since a process that closes early may have
+    /// answered early; if not, nothing of the request was taken. `nothing_sent` is about that send alone.
+    pub(super) fn is_cut_short(&mut self, nothing_sent: bool) -> bool {
+        let may_be_answered = !nothing_sent || self.has_sent || self.has_told_client;
+        self.upload = Upload::CutShort;
+        may_be_answered
+    }
+
+    /// Takes what has come of the response and passes it on. Returns how many bytes are done with.
+    pub(super) fn receive(
+        &mut self,
+        bytes: &[u8],
+        io: &mut Io<'_>,
+        outbox: &mut Outbox,
+    ) -> Result<(usize, Progress), RequestError> {
+        let answered = if self.request.is_head { ReplyTo::Head } else { ReplyTo::Other };
+        let mut at = 0;
+        self.has_received |= !bytes.is_empty();
+        loop {
+            let room =
+                self.response.as_ref().map_or(usize::MAX, |response| PIECE_SIZE_MAX - response.body_len());
+            if room == 0 && !self.flush(false, outbox) {
+                // The client comes first.
+                io.pause();
+                self.set_deadline(io);
+                return Ok((at, Progress::Continues));
+            }
+            let input = &bytes[at..];
+            let input = &input[..input.len().min(if room == 0 { PIECE_SIZE_MAX } else { room })];
+            let step = self.decoder.decode(&LIMITS, answered, input)?;
+            at += step.consumed;
+            match step.event {
+                ReplyEvent::Head(head) => {
+                    if head.status == 101 || nominates_too_many(head.headers()) {
+                        // No client asked for another protocol.
+                        return Err(RequestError::Lost(ErrorKind::InvalidData));
+                    }
+                    self.pass.heard();
+                    self.is_persistent = head.persistent;
+                    if self.upload != Upload::Complete {
+                        self.upload = Upload::CutShort;
+                    }
+                    let out = std::mem::take(&mut self.request.head);
+                    let UpstreamRequest { is_head, takes_chunks, .. } = *self.request;
+                    self.response = Some(ResponseBuilder::new(&head, is_head, takes_chunks, out));
+                    self.extend_deadline(io.now());
+                }
+                ReplyEvent::Interim(_) => {
+                    self.interims += 1;
+                    if self.interims > INTERIM_MAX {
+                        return Err(RequestError::Lost(ErrorKind::InvalidData));
+                    }
+                    continue;
+                }
+                ReplyEvent::Body(piece) => match &mut self.response {
+                    Some(response) => response.push(piece),
+                    None => return Err(RequestError::Lost(ErrorKind::InvalidData)),
+                },
+                ReplyEvent::End => {}
+                ReplyEvent::NeedMore => break,
+            }
+            if !self.decoder.in_body() {
+                self.flush(true, outbox);
+                // Bytes behind a response belong to none.
+                let is_reusable = self.is_persistent && at == bytes.len() && self.upload == Upload::Complete;
+                return Ok((at, Progress::Done { is_reusable }));
+            }
+        }
+        if self.is_answered() && !bytes.is_empty() {
+            self.pass.heard();
+            self.extend_deadline(io.now());
+        }
+        self.plan_flush(io.now());
+        self.set_deadline(io);
+        Ok((at, Progress::Continues))
+    }
+
+    /// The process has closed the connection.
+    pub(super) fn receive_end(&mut self, was_used: bool, outbox: &mut Outbox) -> Result<(), RequestError> {
+        if !self.is_answered() {
+            return Err(self.lost(ErrorKind::UnexpectedEof, was_used, false));
+        }
+        self.decoder.finish()?;
+        self.flush(true, outbox);
+        Ok(())
+    }
+
+    /// The client can take the next piece of the response.
+    pub(super) fn resume(&mut self, io: &mut Io<'_>, outbox: &mut Outbox) {
+        self.client_is_busy = false;
+        self.extend_deadline(io.now());
+        if self.response.as_ref().is_some_and(|response| response.body_len() >= PIECE_SIZE_MAX) {
+            self.flush(false, outbox);
+        }
+        self.plan_flush(io.now());
+        io.resume();
+        self.set_deadline(io);
+    }
+
+    /// The connection's deadline has come: either what has come is flushed, or the process is late.
+    pub(super) fn deadline_reached(
+        &mut self,
+        io: &mut Io<'_>,
+        outbox: &mut Outbox,
+    ) -> Result<(), RequestError> {
+        if self.flush_at.is_some_and(|at| io.now() >= at) {
+            self.flush(false, outbox);
+        } else if self.is_late(io) {
+            return Err(RequestError::TimedOut);
+        }
+        self.set_deadline(io);
+        Ok(())
+    }
+
+    /// A response of unknown length is not held back for long: its next part may never come.
+    fn plan_flush(&mut self, now: Time) {
+        let Some(response) = &self.response else { return };
+        let has_news = !response.has_length() && (response.body_len() > 0 || !response.has_begun());
+        self.flush_at = match self.flush_at {
+            _ if !has_news || self.client_is_busy => None,
+            Some(at) => Some(at),
+            None => Some(now.after(FLUSH_AFTER)),
+        };
+    }
+
+    /// Gives the client what has come of the response. False: the client is busy with the piece before.
+    fn flush(&mut self, is_last: bool, outbox: &mut Outbox) -> bool {
+        let Some(response) = &mut self.response else { return false };
+        if self.client_is_busy && !is_last {
+            return false;
+        }
+        let event = response.take_piece(is_last);
+        (self.client_is_busy, self.flush_at) = (true, None);
+        self.has_told_client = true;
+        self.send_event(event, outbox);
+        true
+    }
+
+    fn send_event(&self, event: UpstreamEvent, outbox: &mut Outbox) {
+        outbox.send_event(self.reply_to, self.id, event);
+    }
+}
+
+/// A request that the process may still work on although no client waits for its response. It keeps its slot until the
+/// process sends or closes something: the next request would wait inside a process that does one thing at a time.
+pub(super) struct Leftover {
+    pub(super) pass: Pass,
+    /// The response had begun: the process lives.
+    has_begun: bool,
+    /// Until when it keeps its slot, or until when the process has its time for it.
+    until: Time,
+    /// Tells an interim response from one that shows that the process has finished.
+    decoder: ResponseDecoder,
+    interims: u32,
+}
+
+impl Leftover {
+    /// When [`deadline_reached`](Self::deadline_reached) is to be called.
+    pub(super) fn until(&self) -> Time {
+        self.until
+    }
+
+    /// Takes what has come. `None`: the process has finished with the request, or broken the protocol.
+    pub(super) fn receive(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut at = 0;
+        while !self.has_begun {
+            // What follows a head does not matter.
+            let step = self.decoder.decode(&LIMITS, ReplyTo::Other, &bytes[at..]).ok()?;
+            at += step.consumed;
+            match step.event {
+                ReplyEvent::Interim(_) if self.interims < INTERIM_MAX => self.interims += 1,
+                ReplyEvent::NeedMore => return Some(at),
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Its time is over. `None`: its slot is free, or the process is condemned.
+    pub(super) fn deadline_reached(self, now: Time) -> Option<Leftover> {
+        let Leftover { mut pass, has_begun, .. } = self;
+        let is_over = has_begun || pass.is_overdue() || pass.be_late(now);
+        (!is_over).then(|| Leftover { pass, until: now.after(OVERDUE_MAX), ..self })
+    }
+}
+
+/// A piece of a body as a chunk (RFC 9112 §7.1), and the last one behind it.
+fn in_chunks(body: &[u8], is_last: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(body.len() + 32);
+    if !body.is_empty() {
+        out.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
+        out.extend_from_slice(body);
+        out.extend_from_slice(b"\r\n");
+    }
+    if is_last {
+        out.extend_from_slice(b"0\r\n\r\n");
+    }
+    out
+}

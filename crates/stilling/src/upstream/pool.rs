@@ -1,0 +1,525 @@
+//! The requests of one shard for worker processes, and the shard's connections to the processes.
+//!
+//! ```text
+//!   submit ─► Queued ─ its turn ─► idle connection ─┬─► Active ─► connection idle again
+//!               ▲                  new connection ──┘      │ failure
+//!               └── no process took it ◄─ Delayed ◄────────┤
+//!                                     502, 503, 504 ◄──────┘
+//! ```
+//!
+//! A failure counts against the process only as far as the process causes it, because all its other requests fail when
+//! it is killed. A client that leaves, or a response that stops in the middle, costs the connection and nothing else.
+//!
+//! A request is sent a second time only if the first went over an idle connection that turned out to be dead before
+//! anything came back, and only if that is safe: nothing of it was taken, or its method is idempotent.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use stilling_engine::{NO_PLACE, Token};
+use stilling_ring::Time;
+use stilling_workers::processes::{Called, Claim, Entrance, Line, Pass};
+
+use super::idle::{IdleConnection, IdleConnections};
+use super::limits::{DEATH_PATIENCE, KEPT_IDLE_MAX, REFUSING_MAX, REFUSING_PAUSE};
+use super::message::{ClientMessage, ReplyAddress, UpstreamEvent, UpstreamFailure};
+use super::outbox::{ConnectionCommand, Delivery, Outbox};
+use super::pending::{PendingRequest, QueuedRequest, RequestError};
+use super::request::UpstreamRequest;
+use super::table::{RequestId, RequestTable};
+
+/// Where a request is.
+enum RequestState {
+    /// In the queue.
+    Queued(QueuedRequest),
+    /// It has a slot, and waits for something else.
+    Delayed(Box<PendingRequest>, Delay),
+    /// Between two of the other states, for a moment.
+    Moving,
+    /// With a connection that is being made, until that time.
+    Connecting(Time),
+    /// With this connection.
+    Active(Token),
+}
+
+/// What a request with a slot waits for.
+enum Delay {
+    /// The next attempt to connect, at that time.
+    ConnectRetry(Time),
+    /// Another shard, which is to close a connection.
+    NoConnection(Claim),
+    /// Its repetition at that time, unless its process turns out to be dead before.
+    Repeat(Time),
+}
+
+struct Entry {
+    reply_to: ReplyAddress,
+    state: RequestState,
+}
+
+/// A connection that is to be made for a request.
+pub(crate) struct ConnectAttempt {
+    pub(super) request: Box<PendingRequest>,
+    /// Counts it among the connections to the process.
+    pub(super) permit: Line,
+}
+
+/// The requests of one shard for worker processes.
+pub(crate) struct UpstreamPool {
+    queue: Entrance<RequestId>,
+    /// The sockets of the processes.
+    addresses: Vec<PathBuf>,
+    timeout: Duration,
+    requests: RequestTable<Entry>,
+    idle: IdleConnections,
+    /// Requests for connections that were idle and have not heard of it.
+    assigned: Vec<(Token, Box<PendingRequest>)>,
+    /// Requests that are delayed.
+    delayed: Vec<RequestId>,
+    /// Requests whose connections are being made, and some that were.
+    connecting: Vec<RequestId>,
+    /// Slots that are not used again before that time, unless the process has died.
+    quarantined: Vec<(Pass, Time)>,
+    failed: Vec<(Box<PendingRequest>, RequestError)>,
+    connects: Vec<ConnectAttempt>,
+    pub(super) outbox: Outbox,
+    /// Connections over which no client waits for anything.
+    leftovers_open: u32,
+}
+
+impl UpstreamPool {
+    pub(super) fn new(
+        queue: Entrance<RequestId>,
+        addresses: Vec<PathBuf>,
+        timeout: Duration,
+    ) -> UpstreamPool {
+        UpstreamPool {
+            queue,
+            timeout,
+            requests: RequestTable::new(),
+            idle: IdleConnections::new(addresses.len()),
+            addresses,
+            assigned: Vec::new(),
+            delayed: Vec::new(),
+            connecting: Vec::new(),
+            quarantined: Vec::new(),
+            failed: Vec::new(),
+            connects: Vec::new(),
+            outbox: Outbox::default(),
+            leftovers_open: 0,
+        }
+    }
+
+    /// Connections to worker processes over which no client waits for anything.
+    pub(crate) fn leftovers_open(&self) -> u32 {
+        self.leftovers_open
+    }
+
+    /// A process may still work on a request for whose response no client waits.
+    pub(super) fn leftover_opened(&mut self) {
+        self.leftovers_open += 1;
+    }
+
+    /// The connection of such a request is closed.
+    pub(super) fn leftover_closed(&mut self) {
+        self.leftovers_open -= 1;
+    }
+
+    /// Puts a request into the queue, or gives it to a process at once.
+    ///
+    /// # Errors
+    /// The request comes back: the queue is full.
+    pub(super) fn submit(
+        &mut self,
+        reply_to: ReplyAddress,
+        mut request: Box<UpstreamRequest>,
+        now: Time,
+    ) -> Result<RequestId, Box<UpstreamRequest>> {
+        let id = self.requests.next_id();
+        let Ok(ticket) = self.queue.wait(now, id) else { return Err(request) };
+        request.close_head();
+        let state = RequestState::Queued(QueuedRequest { request, ticket });
+        self.requests.insert(id, Entry { reply_to, state });
+        self.dispatch(now);
+        Ok(id)
+    }
+
+    /// Whether the request still waits for a process to take it.
+    pub(super) fn is_queued(&self, id: RequestId) -> bool {
+        matches!(self.requests.get(id), Some(Entry { state: RequestState::Queued(_), .. }))
+    }
+
+    /// Has the connection of the request check whether the process's time is over.
+    pub(super) fn check_timeout(&mut self, id: RequestId) {
+        self.send_command(id, ConnectionCommand::CheckTimeout(id));
+    }
+
+    /// Passes on what the client of the request says.
+    pub(super) fn send(&mut self, id: RequestId, message: ClientMessage) {
+        self.send_command(id, ConnectionCommand::Client(id, message));
+    }
+
+    /// The client does not want a response any more; `is_late`: it has waited for too long.
+    pub(super) fn abandon(&mut self, id: RequestId, is_late: bool) {
+        match self.requests.remove(id).map(|entry| entry.state) {
+            Some(RequestState::Queued(queued)) => _ = self.queue.withdraw(queued.ticket, is_late),
+            Some(RequestState::Delayed(pending, delay)) => {
+                self.delayed.retain(|delayed| *delayed != id);
+                // The slot stays in quarantine for the rest of the time.
+                if let Delay::Repeat(until) = delay {
+                    self.quarantined.push((pending.pass, until));
+                }
+            }
+            Some(RequestState::Active(token)) => {
+                self.outbox.send_command(token, ConnectionCommand::Abandon(id));
+            }
+            // The connection finds no request when it is made.
+            Some(RequestState::Connecting(_) | RequestState::Moving) | None => {}
+        }
+    }
+
+    /// What is to be delivered next.
+    pub(crate) fn next_delivery(&mut self) -> Option<Delivery> {
+        self.outbox.pop()
+    }
+
+    /// Whether there is something to do: the last check before the shard sleeps.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.outbox.is_empty() || !self.failed.is_empty() || self.queue.is_called()
+    }
+
+    /// Does what has become due, once per turn. Returns when to call again at the latest.
+    pub(crate) fn turn(&mut self, now: Time) -> Option<Time> {
+        for (pending, error) in std::mem::take(&mut self.failed) {
+            self.handle_failure(pending, error, now);
+        }
+        let is_notified = self.queue.heed();
+        if !self.quarantined.is_empty() {
+            self.quarantined.retain(|(pass, until)| now < *until && !pass.is_over());
+        }
+        if !self.delayed.is_empty() {
+            self.resume_delayed(now);
+        }
+        if !self.connecting.is_empty() {
+            self.expire_connects(now);
+        }
+        if is_notified {
+            self.close_unneeded();
+            self.dispatch(now);
+        }
+        self.next_due()
+    }
+
+    /// When the next delayed or connecting request is due, or the next slot leaves quarantine.
+    fn next_due(&self) -> Option<Time> {
+        let due = |id: &RequestId| match &self.requests.get(*id)?.state {
+            RequestState::Connecting(until)
+            | RequestState::Delayed(_, Delay::ConnectRetry(until) | Delay::Repeat(until)) => Some(*until),
+            RequestState::Delayed(pending, Delay::NoConnection(_)) => Some(pending.deadline),
+            RequestState::Queued(_) | RequestState::Moving | RequestState::Active(_) => None,
+        };
+        let requests = self.delayed.iter().chain(&self.connecting).filter_map(due);
+        requests.chain(self.quarantined.iter().map(|(_, until)| *until)).min()
+    }
+
+    /// The connections to be made, and the sockets to connect to.
+    pub(crate) fn connects(&mut self) -> impl Iterator<Item = (PathBuf, ConnectAttempt)> + use<'_> {
+        let addresses = &self.addresses;
+        self.connects.drain(..).map(|attempt| (addresses[attempt.request.pass.process()].clone(), attempt))
+    }
+
+    /// A request has failed; what becomes of it is decided at the end of the turn.
+    pub(super) fn fail(&mut self, pending: Box<PendingRequest>, error: RequestError) {
+        self.failed.push((pending, error));
+    }
+
+    /// The connection that was made for a request is open. False: the client has left meanwhile.
+    pub(super) fn connected(&mut self, id: RequestId, token: Token) -> bool {
+        let entry = self.requests.get_mut(id);
+        let is_wanted = entry.is_some();
+        if let Some(entry) = entry {
+            entry.state = RequestState::Active(token);
+        }
+        is_wanted
+    }
+
+    /// The request that was assigned to this connection, unless its client has left meanwhile.
+    pub(super) fn take_assigned(&mut self, token: Token) -> Option<Box<PendingRequest>> {
+        let at = self.assigned.iter().position(|(to, _)| *to == token)?;
+        let (_, pending) = self.assigned.swap_remove(at);
+        self.requests.get(pending.id).is_some().then_some(pending)
+    }
+
+    /// A request is done; its slot is free.
+    pub(super) fn finish(&mut self, pending: Box<PendingRequest>, now: Time) {
+        self.requests.remove(pending.id);
+        pending.pass.leave(now);
+        self.dispatch(now);
+    }
+
+    /// Keeps a connection for the next request, or assigns one to it. False: the connection is not needed.
+    pub(super) fn keep(&mut self, process: usize, life: u64, token: Token, now: Time) -> bool {
+        if let Some(pending) = self.take_unconnected(process, life) {
+            self.assign(pending, token);
+            return true;
+        }
+        let is_needed = self.queue.life(process) == life && self.queue.wanted(process) == 0;
+        if is_needed {
+            self.idle.push(process, IdleConnection { token, life, since: now });
+        }
+        is_needed
+    }
+
+    /// A request of this shard for which there was no connection to this life of the process.
+    fn take_unconnected(&mut self, process: usize, life: u64) -> Option<Box<PendingRequest>> {
+        let fits = |id: &RequestId| match self.requests.get(*id).map(|entry| &entry.state) {
+            // One that has met a dead connection waits for this one to be closed, and gets a new one.
+            Some(RequestState::Delayed(pending, Delay::NoConnection(_))) => {
+                pending.may_repeat && pending.pass.process() == process && pending.pass.life() == life
+            }
+            _ => false,
+        };
+        let at = self.delayed.iter().position(fits)?;
+        let id = self.delayed.swap_remove(at);
+        match std::mem::replace(&mut self.requests.get_mut(id)?.state, RequestState::Moving) {
+            RequestState::Delayed(pending, _) => Some(pending),
+            _ => None,
+        }
+    }
+
+    /// Assigns a request to a connection that has nothing to do.
+    fn assign(&mut self, pending: Box<PendingRequest>, token: Token) {
+        self.set_state(pending.id, RequestState::Active(token));
+        self.assigned.push((token, pending));
+        self.outbox.send_command(token, ConnectionCommand::Begin);
+    }
+
+    /// A connection is not idle any more, if it was.
+    pub(super) fn forget_idle(&mut self, process: usize, token: Token) {
+        self.idle.remove(process, token);
+    }
+
+    /// Closes idle connections that have no use, or that others have more use for.
+    fn close_unneeded(&mut self) {
+        let (queue, outbox) = (&self.queue, &mut self.outbox);
+        let demand = |process| (queue.life(process), queue.wanted(process));
+        self.idle.release_unneeded(demand, |token| outbox.send_command(token, ConnectionCommand::Close));
+    }
+
+    /// Gives slots to the requests whose turn it is.
+    pub(super) fn dispatch(&mut self, now: Time) {
+        loop {
+            let idle = &self.idle;
+            let Some(called) = self.queue.call(now, |process| idle.has(process)) else { return };
+            match called {
+                Called::Expired(id) => {
+                    if let Some(entry) = self.requests.remove(id) {
+                        self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Expired);
+                    }
+                }
+                Called::In(pass, id) => {
+                    let Some(entry) = self.requests.get_mut(id) else { continue };
+                    let reply_to = entry.reply_to;
+                    match std::mem::replace(&mut entry.state, RequestState::Moving) {
+                        RequestState::Queued(queued) => {
+                            let pending = PendingRequest::new(id, reply_to, queued, pass, now, self.timeout);
+                            self.connect(pending, now);
+                        }
+                        state => entry.state = state,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Finds a connection for a request: an idle one that is safe for it, or a new one. A request that has met a dead
+    /// connection gets a new one, since others may be dead as well.
+    fn connect(&mut self, pending: Box<PendingRequest>, now: Time) {
+        let (process, life) = (pending.pass.process(), pending.pass.life());
+        while let Some(idle) = self.idle.pop(process) {
+            let is_young = now.since(idle.since) < KEPT_IDLE_MAX;
+            let is_safe = pending.request.is_idempotent || is_young;
+            if idle.life == life && pending.may_repeat && is_safe {
+                return self.assign(pending, idle.token);
+            }
+            self.outbox.send_command(idle.token, ConnectionCommand::Close);
+        }
+        match pending.pass.line() {
+            Some(permit) => self.connect_anew(pending, permit),
+            None => {
+                let claim = pending.pass.claim();
+                // Another shard may have closed one just before the claim.
+                match pending.pass.line() {
+                    Some(permit) => self.connect_anew(pending, permit),
+                    None => self.delay(pending, Delay::NoConnection(claim)),
+                }
+            }
+        }
+    }
+
+    fn connect_anew(&mut self, pending: Box<PendingRequest>, permit: Line) {
+        self.set_state(pending.id, RequestState::Connecting(pending.deadline));
+        self.connecting.push(pending.id);
+        self.connects.push(ConnectAttempt { request: pending, permit });
+    }
+
+    fn delay(&mut self, pending: Box<PendingRequest>, delay: Delay) {
+        let id = pending.id;
+        self.set_state(id, RequestState::Delayed(pending, delay));
+        self.delayed.push(id);
+    }
+
+    /// Answers requests whose connections are not made in time. The connection finds no request when it is made.
+    fn expire_connects(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.connecting) {
+            let Some(entry) = self.requests.get(id) else { continue };
+            let RequestState::Connecting(until) = entry.state else { continue };
+            if now < until {
+                self.connecting.push(id);
+                continue;
+            }
+            self.outbox.send_event(entry.reply_to, id, UpstreamEvent::Failed(UpstreamFailure::Timeout));
+            self.requests.remove(id);
+        }
+    }
+
+    /// Goes on with requests that were delayed for long enough.
+    fn resume_delayed(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.delayed) {
+            let Some(entry) = self.requests.get_mut(id) else { continue };
+            let state = std::mem::replace(&mut entry.state, RequestState::Moving);
+            let RequestState::Delayed(pending, delay) = state else { continue };
+            let is_over = pending.pass.is_over();
+            match delay {
+                // A request that may have ended a process is not given to the next one, whatever it was delayed for.
+                _ if is_over && pending.was_taken => self.fail_request(pending, UpstreamFailure::BadGateway),
+                _ if is_over => self.requeue(pending),
+                Delay::NoConnection(_) if now >= pending.deadline => {
+                    self.fail_request(pending, UpstreamFailure::Unavailable);
+                }
+                Delay::ConnectRetry(at) | Delay::Repeat(at) if now < at => self.delay(pending, delay),
+                Delay::ConnectRetry(_) | Delay::Repeat(_) => self.connect(pending, now),
+                Delay::NoConnection(claim) => match pending.pass.line() {
+                    Some(permit) => self.connect_anew(pending, permit),
+                    None => self.delay(pending, Delay::NoConnection(claim)),
+                },
+            }
+        }
+    }
+
+    /// Puts a request that no process has seen back to its place in the queue.
+    fn requeue(&mut self, pending: Box<PendingRequest>) {
+        let PendingRequest { id, request, ticket, pass, .. } = *pending;
+        self.set_state(id, RequestState::Queued(QueuedRequest { request, ticket }));
+        self.queue.wait_again(ticket, id);
+        pass.leave_unused();
+    }
+
+    /// Decides what becomes of a request that has failed.
+    fn handle_failure(&mut self, mut pending: Box<PendingRequest>, error: RequestError, now: Time) {
+        if self.requests.get(pending.id).is_none() {
+            // Its client has left, or was told that it took too long.
+            if let RequestError::ConnectFailed(kind) = error
+                && now >= pending.deadline
+            {
+                report_unreachable(&pending, kind);
+            }
+            return;
+        }
+        let is_repeatable = pending.may_repeat && pending.is_repeatable();
+        match error {
+            RequestError::ConnectFailed(NO_PLACE) => {
+                pending.pass.say("the server has no place for a connection to it");
+                self.fail_request(pending, UpstreamFailure::Unavailable);
+            }
+            RequestError::ConnectFailed(kind) => self.handle_connect_failure(pending, kind, now),
+            RequestError::Stale { nothing_sent: true } if is_repeatable => {
+                pending.may_repeat = false;
+                self.connect(pending, now);
+            }
+            RequestError::Stale { .. } if is_repeatable && pending.request.is_idempotent => {
+                (pending.may_repeat, pending.was_taken) = (false, true);
+                self.delay(pending, Delay::Repeat(now.after(DEATH_PATIENCE)));
+            }
+            RequestError::TimedOut if !pending.is_answered() => {
+                self.report_timeout(&pending);
+                // Whether the request is slow or the process hangs is decided there.
+                let _ = pending.pass.be_late(now);
+            }
+            RequestError::TimedOut => {
+                pending.pass.say("an answer stopped in the middle for too long; its connection is closed");
+                self.fail_request(pending, UpstreamFailure::Timeout);
+            }
+            error @ (RequestError::Stale { .. } | RequestError::Lost(_) | RequestError::Invalid(_)) => {
+                pending.pass.say(&error.to_string());
+                self.report_failure(&pending, UpstreamFailure::BadGateway);
+                // The next request must not go to a process that is about to die.
+                self.quarantined.push((pending.pass, now.after(DEATH_PATIENCE)));
+            }
+        }
+    }
+
+    /// The process has died unnoticed, or lives and refuses connections. The request is not lost yet.
+    fn handle_connect_failure(&mut self, mut pending: Box<PendingRequest>, kind: ErrorKind, now: Time) {
+        let life = pending.pass.life();
+        let (_, since) = pending.refused_since.filter(|(of, _)| *of == life).unwrap_or((life, now));
+        pending.refused_since = Some((life, since));
+        let is_late = now >= pending.deadline;
+        if is_late || !is_overloaded(kind) && now.since(since) >= REFUSING_MAX {
+            report_unreachable(&pending, kind);
+            let failure = if is_late { UpstreamFailure::Timeout } else { UpstreamFailure::BadGateway };
+            return self.fail_request(pending, failure);
+        }
+        let again = now.after(REFUSING_PAUSE).min(pending.deadline);
+        self.delay(pending, Delay::ConnectRetry(again));
+    }
+
+    /// The response did not come in time: logs it and answers the request, which keeps its slot.
+    pub(super) fn report_timeout(&mut self, pending: &PendingRequest) {
+        pending.pass.say("a request was not answered in time");
+        self.report_failure(pending, UpstreamFailure::Timeout);
+    }
+
+    /// Answers a request without a response, and frees its slot.
+    fn fail_request(&mut self, pending: Box<PendingRequest>, failure: UpstreamFailure) {
+        self.report_failure(&pending, failure);
+    }
+
+    /// Answers a request without a response.
+    fn report_failure(&mut self, pending: &PendingRequest, failure: UpstreamFailure) {
+        self.requests.remove(pending.id);
+        self.outbox.send_event(pending.reply_to, pending.id, pending.failure_event(failure));
+    }
+
+    /// Sends a command to the connection that has the request, if one has.
+    fn send_command(&mut self, id: RequestId, command: ConnectionCommand) {
+        if let Some(Entry { state: RequestState::Active(token), .. }) = self.requests.get(id) {
+            self.outbox.send_command(*token, command);
+        }
+    }
+
+    fn set_state(&mut self, id: RequestId, state: RequestState) {
+        if let Some(entry) = self.requests.get_mut(id) {
+            entry.state = state;
+        }
+    }
+}
+
+/// There was no connection for too long: logs it, and condemns the process if it is the cause.
+fn report_unreachable(pending: &PendingRequest, kind: ErrorKind) {
+    if is_overloaded(kind) {
+        pending.pass.say("accepts no connections");
+    } else {
+        pending.pass.say(&RequestError::ConnectFailed(kind).to_string());
+    }
+    // A lack of descriptors and the like is this side's fault.
+    if is_overloaded(kind) || matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::NotFound) {
+        pending.pass.condemn();
+    }
+}
+
+/// Whether the process accepts no connection: its backlog is full, or a connection was not made in time.
+fn is_overloaded(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

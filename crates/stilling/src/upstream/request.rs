@@ -1,0 +1,201 @@
+//! A request for a process: its head is rewritten in the shard while the client's bytes lie in the receive buffer.
+
+use std::io::Write;
+use std::net::IpAddr;
+
+use stilling_wire::http1::{BodyLength, Method, RequestHead, Version};
+
+use super::hop_by_hop::HopByHopFields;
+use super::limits::{BODY_HELD_MAX, FIRST_BODY_MAX, HELD_SHARE, PIECE_SIZE_MAX};
+use crate::memory::MemoryReservation;
+
+/// A request as it is kept until a process has it.
+#[derive(Debug)]
+pub(crate) struct UpstreamRequest {
+    /// Request line and fields, without framing and without the empty line.
+    pub(super) head: Vec<u8>,
+    /// The body, or its beginning.
+    pub(super) body: Vec<u8>,
+    /// How long the whole body is.
+    pub(super) length: BodyLength,
+    /// There is more of the body; the pool asks for it.
+    pub(super) has_more: bool,
+    pub(super) is_head: bool,
+    /// May be sent twice (RFC 9110 §9.2.2).
+    pub(super) is_idempotent: bool,
+    /// The client understands chunks.
+    pub(super) takes_chunks: bool,
+    /// Counts head and body among the requests that are held.
+    held: MemoryReservation,
+}
+
+impl UpstreamRequest {
+    /// Rewrites the head of an HTTP request into `out`, a buffer that may have been used before. `peer`: the client's
+    /// address, if it is known.
+    pub(crate) fn new(
+        head: &RequestHead<'_>,
+        peer: Option<IpAddr>,
+        mut out: Vec<u8>,
+        held: MemoryReservation,
+    ) -> Box<UpstreamRequest> {
+        out.clear();
+        write_head(head, peer, &mut out);
+        Box::new(UpstreamRequest {
+            head: out,
+            body: Vec::new(),
+            length: head.body,
+            has_more: head.body != BodyLength::None,
+            is_head: head.method == Method::Head,
+            is_idempotent: matches!(
+                head.method,
+                Method::Get | Method::Head | Method::Put | Method::Delete | Method::Options | Method::Trace
+            ),
+            takes_chunks: head.version == Version::Http11,
+            held,
+        })
+    }
+
+    /// Holds memory for the head; false when all requests together would hold more than `max` bytes.
+    pub(crate) fn hold_head(&mut self, max: usize) -> bool {
+        self.held.grow(self.head.len(), max)
+    }
+
+    /// Adds a piece of the body; false when all requests together would hold more than `max` bytes.
+    pub(crate) fn push(&mut self, piece: &[u8], max: usize) -> bool {
+        let has_room = self.held.grow(piece.len(), max);
+        if has_room {
+            self.body.extend_from_slice(piece);
+        }
+        has_room
+    }
+
+    /// The body is complete.
+    pub(crate) fn end_body(&mut self) {
+        self.has_more = false;
+    }
+
+    /// Whether more of the body may be held before the request waits for a slot. All requests may hold `max` bytes.
+    pub(crate) fn may_grow(&self, max: usize) -> bool {
+        let is_long = self.body.len() >= FIRST_BODY_MAX;
+        let has_room = || self.held.has_room(PIECE_SIZE_MAX, max / HELD_SHARE);
+        !is_long || self.body.len() < BODY_HELD_MAX && has_room()
+    }
+
+    /// Writes the framing and the empty line behind the head, and the frame of the body's beginning. Called once.
+    pub(super) fn close_head(&mut self) {
+        let length = match self.length {
+            // A whole body in chunks is given a length: not every program reads chunks.
+            BodyLength::Chunked if !self.has_more => Some(self.body.len() as u64),
+            BodyLength::Chunked => None,
+            BodyLength::Sized(length) => Some(length),
+            BodyLength::None => {
+                // RFC 9110 §8.6: a method that may have content says that it has none.
+                let may_have =
+                    [b"POST", &b"PUT "[..], b"PATC"].iter().any(|name| self.head.starts_with(name));
+                if may_have {
+                    self.head.extend_from_slice(b"Content-Length: 0\r\n");
+                }
+                return self.head.extend_from_slice(b"\r\n");
+            }
+        };
+        // Writing to memory does not fail.
+        let _ = match length {
+            Some(length) => write!(self.head, "Content-Length: {length}\r\n\r\n"),
+            None => write!(self.head, "Transfer-Encoding: chunked\r\n\r\n"),
+        };
+        if length.is_none() && !self.body.is_empty() {
+            let _ = write!(self.head, "{:x}\r\n", self.body.len());
+            self.body.extend_from_slice(b"\r\n");
+        }
+    }
+}
+
+fn write_head(head: &RequestHead<'_>, peer: Option<IpAddr>, out: &mut Vec<u8>) {
+    let push = |out: &mut Vec<u8>, parts: &[&[u8]]| parts.iter().for_each(|part| out.extend_from_slice(part));
+    push(out, &[head.method.as_bytes(), b" ", head.target.path]);
+    if let Some(query) = head.target.query {
+        push(out, &[b"?", query]);
+    }
+    // RFC 9112 §3.2: the target in origin form, the authority in Host.
+    push(out, &[b" HTTP/1.1\r\nHost: ", head.host.unwrap_or_default(), b"\r\n"]);
+    let hop_by_hop = HopByHopFields::of(head.headers());
+    for (name, value) in head.headers() {
+        if !is_dropped(name) && !hop_by_hop.contains(name) {
+            push(out, &[name, b": ", value, b"\r\n"]);
+        }
+    }
+    if let Some(peer) = peer {
+        // Writing to memory does not fail.
+        let _ = write!(out, "X-Forwarded-For: {}\r\n", peer.to_canonical());
+    }
+    out.extend_from_slice(b"X-Forwarded-Proto: http\r\n");
+    if let Some(host) = head.host {
+        push(out, &[b"X-Forwarded-Host: ", host, b"\r\n"]);
+    }
+    // RFC 9110 §7.6.3.
+    out.extend_from_slice(b"Via: ");
+    for (name, value) in head.headers() {
+        if name.eq_ignore_ascii_case(b"via") && !hop_by_hop.contains(name) {
+            push(out, &[value, b", "]);
+        }
+    }
+    out.extend_from_slice(if head.version == Version::Http11 {
+        b"1.1 stilling\r\n"
+    } else {
+        b"1.0 stilling\r\n"
+    });
+}
+
+/// Fields that the server writes itself, or that no program should see: `Proxy` becomes a variable that some programs take
+/// for their own proxy; `X-Forwarded-*`, `X-Real-IP` and `Forwarded` (RFC 7239) are claims of the client beside or instead
+/// of what the server says; a name with `_` becomes the same variable as the one with `-` (RFC 3875 §4.1.18).
+fn is_dropped(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 5] = [b"host", b"proxy", b"via", b"forwarded", b"x-real-ip"];
+    const PREFIX: &[u8] = b"x-forwarded-";
+    name.contains(&b'_')
+        || NAMES.iter().any(|dropped| name.eq_ignore_ascii_case(dropped))
+        || name.get(..PREFIX.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stilling_wire::http1::{Event, Limits, RequestDecoder};
+
+    use super::*;
+
+    fn rewritten(fields: &str) -> String {
+        let request = format!("GET / HTTP/1.1\r\nHost: shop.example\r\n{fields}\r\n");
+        let step = RequestDecoder::default().decode(&Limits::default(), request.as_bytes());
+        let Ok(Event::Head(head)) = step.map(|step| step.event) else { panic!("{request:?}") };
+        let peer = Some(IpAddr::from([192, 0, 2, 9]));
+        let held = MemoryReservation::new(&Arc::default());
+        let request = UpstreamRequest::new(&head, peer, Vec::new(), held);
+        String::from_utf8(request.head).expect("it is text")
+    }
+
+    /// Row 1.3.
+    #[test]
+    fn a_client_cannot_say_where_it_comes_from_or_what_it_has_asked_for() {
+        let ours = "GET / HTTP/1.1\r\nHost: shop.example\r\nX-Forwarded-For: 192.0.2.9\r\n\
+                    X-Forwarded-Proto: http\r\nX-Forwarded-Host: shop.example\r\nVia: 1.1 stilling\r\n";
+        assert_eq!(rewritten(""), ours);
+        for claim in [
+            "X-Forwarded-Proto: https",
+            "x-forwarded-proto: https\r\nX-FORWARDED-PROTO: https",
+            "X-Forwarded-Host: evil.example",
+            "Connection: X-Forwarded-Proto, X-Forwarded-Host\r\nX-Forwarded-Proto: https",
+            "Forwarded: for=192.0.2.1;proto=https;host=evil.example",
+            "X_Forwarded_Proto: https\r\nX_Forwarded-For: 192.0.2.1",
+            "Remote_User: admin",
+            "X-Forwarded-For: 192.0.2.1",
+            "x-forwarded-FOR: 192.0.2.1\r\nX_Forwarded_For: 192.0.2.1\r\nX-Forwarded_For: 192.0.2.1",
+            "Connection: X-Forwarded-For\r\nX-Forwarded-For: 192.0.2.1",
+            "X-Forwarded-Port: 443\r\nX-Forwarded-Prefix: /admin\r\nX-Forwarded-Server: evil.example",
+            "X-Real-IP: 192.0.2.1\r\nX_Real_IP: 192.0.2.1\r\nx-real-ip: 192.0.2.1",
+        ] {
+            assert_eq!(rewritten(&format!("{claim}\r\n")), ours, "{claim}");
+        }
+    }
+}

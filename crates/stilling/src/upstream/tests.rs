@@ -1,0 +1,529 @@
+//! What a server with worker processes promises, kept before processes that do what real ones do at the worst moment.
+
+mod world;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+use crate::http::Status;
+use crate::{DriverChoice, ServeConfig};
+
+use self::world::*;
+
+macro_rules! on_both_drivers {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        mod on_poll {
+            $($(#[$doc])* #[test] fn $name() { super::$name(crate::DriverChoice::Poll) })*
+        }
+        mod on_uring {
+            $($(#[$doc])* #[test] fn $name() { super::$name(crate::DriverChoice::Uring) })*
+        }
+    };
+}
+
+mod leftovers;
+mod pool;
+mod slow;
+
+on_both_drivers! {
+    a_connection_is_kept_as_long_as_both_want_it,
+    /// RFC 9110 §9.2.2: what may be sent twice is, once, when the first connection turns out to be dead.
+    a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice,
+    what_nobody_has_taken_may_be_sent_again_whatever_it_is,
+    /// RFC 9110 §9.2.2: nor is the rest of a request taken for the whole.
+    what_was_taken_in_part_is_not_sent_again,
+    /// Row 1.24.
+    a_process_that_does_not_answer_in_time_is_condemned,
+    a_long_body_and_a_long_answer_go_piece_by_piece,
+    /// Row 4.12.
+    a_client_that_goes_away_ends_the_request_and_not_the_process,
+    /// Row 4.12: a client that leaves before the answer, or while a stream is silent: its slot is free when the process
+    /// has closed the connection.
+    a_client_that_leaves_frees_the_slot_before_the_deadline,
+    /// Row 4.12: nor does one that leaves the queue keep its place.
+    a_client_that_leaves_the_queue_is_not_asked_for,
+    /// Row 4.33.
+    a_client_that_has_only_ended_its_sending_is_answered,
+    /// Row 1.24: what is silent in the middle of an answer loses the answer, and the process's other requests nothing.
+    an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process,
+    /// RFC 9112 §9.3: an answer before the end of the body is the answer, over a kept connection, too.
+    an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection,
+    /// Row 1.24: one that lives and takes no connections is as good as dead.
+    a_process_that_takes_no_connections_is_replaced,
+    /// Row 4.26.
+    a_process_that_does_not_take_a_body_in_time_is_condemned,
+    /// Row 4.26: they hold their slots, and nobody else's memory; and a server that is full still reaches its process.
+    slow_readers_stop_the_process_and_hold_no_more_than_their_slots,
+    /// Row 4.26: nor is a slot held for ever by one who takes the answer bit by bit.
+    who_takes_an_answer_too_slowly_is_given_up,
+    /// Row 4.26: what clients have not taken yet is bounded as a whole, though their slots are free.
+    a_long_answer_without_room_is_refused_before_it_begins,
+}
+
+fn a_connection_is_kept_as_long_as_both_want_it(driver: DriverChoice) {
+    let scripts: Vec<Script> = vec![
+        Box::new(|stream| {
+            for _ in 0..3 {
+                take(stream);
+                say(stream, OK);
+            }
+            take(stream);
+            say(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+        }),
+        Box::new(|stream| {
+            take(stream);
+            // More than an answer: this connection is not to be trusted with the next.
+            say(stream, &format!("{OK}{OK}"));
+        }),
+        serves(),
+    ];
+    let world = World::new(driver, HANG, scripts);
+    for _ in 0..6 {
+        world.is_ok(GET);
+    }
+    world.finish();
+}
+
+fn a_dead_kept_connection_is_noticed_only_by_what_must_not_be_sent_twice(driver: DriverChoice) {
+    let dies_on_the_second = || -> Script {
+        Box::new(|stream| {
+            take(stream);
+            say(stream, OK);
+            take(stream);
+        })
+    };
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
+    world.is_ok(GET);
+    world.is_ok(GET);
+    world.finish();
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), serves()]);
+    world.is_ok(GET);
+    world.is_refused(POST, Status::BadGateway);
+    world.is_ok(POST);
+    world.finish();
+    // Once: a second connection that dies as well is the process's fault. (A first one always is.)
+    let dies: fn() -> Script = || Box::new(|stream| drop(take(stream)));
+    let world = World::new(driver, HANG, vec![dies_on_the_second(), dies(), dies()]);
+    world.is_ok(GET);
+    world.is_refused(GET, Status::BadGateway);
+    world.is_refused(GET, Status::BadGateway);
+    world.finish();
+}
+
+fn what_nobody_has_taken_may_be_sent_again_whatever_it_is(driver: DriverChoice) {
+    let (closed, is_closed) = mpsc::channel();
+    let scripts: Vec<Script> = vec![
+        Box::new(move |stream| {
+            take(stream);
+            say(stream, OK);
+            stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+            closed.send(()).expect("somebody waits");
+        }),
+        Box::new(|stream| {
+            assert!(take(stream).contains("\r\nContent-Length: 0\r\n\r\n"));
+            say(stream, OK);
+        }),
+    ];
+    let world = World::new(driver, HANG, scripts);
+    world.is_ok(GET);
+    is_closed.recv().expect("it is closed");
+    world.is_ok(POST);
+    world.finish();
+}
+
+fn what_was_taken_in_part_is_not_sent_again(driver: DriverChoice) {
+    // The close has to come between two sends, which it does not always.
+    const ROUNDS: usize = 20;
+    // With its head more than one send takes.
+    const BODY: usize = 65_500;
+    let world = World::with(driver, HANG, 1, |listener| {
+        std::thread::spawn(move || {
+            let mut has_seen_it = false;
+            for _ in 0..=ROUNDS {
+                let mut stream = accept(&listener);
+                let mut head = take(&mut stream);
+                if head.starts_with("POST") {
+                    // The kept connection was too old for it.
+                    assert!(!has_seen_it, "it is sent twice");
+                    stream.read_exact(&mut [0; BODY]).expect("the body");
+                    say(&mut stream, OK);
+                    head = take(&mut stream);
+                }
+                assert!(head.starts_with("GET"), "{head}");
+                say(&mut stream, OK);
+                stream.set_nonblocking(true).expect("a socket takes options");
+                // Without waiting, to be fast.
+                let count = loop {
+                    match stream.read(&mut [0]) {
+                        Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+                        count => break count.expect("a byte or the end"),
+                    }
+                };
+                has_seen_it = count > 0;
+                stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+            }
+        })
+    });
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {BODY}\r\n\r\n");
+    let post = head + &"x".repeat(BODY);
+    let is_done = AtomicBool::new(false);
+    let answers: Vec<u16> = std::thread::scope(|scope| {
+        // Pages that take the shard a while come between the sends, too.
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_done.load(Relaxed) {
+                    let page = "GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+                    assert_eq!(world.ask(page).0, 200);
+                }
+            });
+        }
+        let answers = (0..=ROUNDS).flat_map(|_| [GET, &post]).map(|request| world.ask(request).0).collect();
+        is_done.store(true, Relaxed);
+        answers
+    });
+    world.finish();
+    for pair in answers.chunks(2) {
+        assert!(matches!(pair, [200, 200 | 502]), "{answers:?}");
+    }
+}
+
+fn a_process_that_does_not_answer_in_time_is_condemned(driver: DriverChoice) {
+    let waits: Script = Box::new(|stream| {
+        take(stream);
+        let _ = stream.read(&mut [0]);
+    });
+    let drips: Script = Box::new(|stream| {
+        take(stream);
+        say(stream, "HTTP/1.1 200 OK\r\n");
+        // Always a sign of life and never a whole head: the deadline is not put off by that.
+        while stream.write_all(b"X: y\r\n").is_ok() {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    });
+    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+        std::thread::spawn(move || {
+            // It goes on listening: else it would be killed for that.
+            for script in [waits, drips] {
+                script(&mut accept(&listener));
+            }
+            serves()(&mut accept(&listener));
+        })
+    });
+    world.is_refused(GET, Status::GatewayTimeout);
+    world.is_refused(GET, Status::GatewayTimeout);
+    world.is_ok(GET);
+    world.finish_after_killing(2);
+}
+
+fn a_long_body_and_a_long_answer_go_piece_by_piece(driver: DriverChoice) {
+    const LONG: usize = 300_000;
+    for chunked in [false, true] {
+        let script: Script = Box::new(move |stream| {
+            let head = take(stream);
+            let mut body = Vec::new();
+            if chunked {
+                assert!(head.contains("\r\nTransfer-Encoding: chunked\r\n"), "{head}");
+                while !body.ends_with(b"\r\n0\r\n\r\n") {
+                    let mut bytes = [0; 4096];
+                    let count = stream.read(&mut bytes).expect("more");
+                    body.extend_from_slice(&bytes[..count]);
+                }
+            } else {
+                body.resize(LONG, 0);
+                stream.read_exact(&mut body).expect("the body");
+            }
+            assert_eq!(body.iter().filter(|byte| **byte == b'y').count(), LONG);
+            say(stream, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            say(stream, &format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "x".repeat(LONG)));
+        });
+        let configure = |config: &mut ServeConfig| {
+            (config.requests_held_max, config.answers_held_max) = (150_000, 150_000);
+        };
+        let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+        let (framing, body) = match chunked {
+            true => ("Transfer-Encoding: chunked", format!("{LONG:x}\r\n{}\r\n0\r\n\r\n", "y".repeat(LONG))),
+            false => ("Content-Length: 300000", "y".repeat(LONG)),
+        };
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n");
+        let (status, answer) = world.ask(&(head + &body));
+        assert_eq!(status, 200);
+        assert!(answer.ends_with(b"\r\n0\r\n\r\n"));
+        assert_eq!(answer.iter().filter(|byte| **byte == b'x').count(), LONG);
+        world.finish();
+    }
+}
+
+/// Closes so that the other side hears of it.
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
+}
+
+fn a_client_that_goes_away_ends_the_request_and_not_the_process(driver: DriverChoice) {
+    let endless: Script = Box::new(|stream| {
+        take(stream);
+        say(stream, "HTTP/1.1 200 OK\r\n\r\n");
+        let piece = "x".repeat(1 << 20);
+        while stream.write_all(piece.as_bytes()).is_ok() {}
+    });
+    let world = World::new(driver, HANG, vec![endless, serves()]);
+    let mut client = world.send(GET);
+    client.read_exact(&mut [0; 1000]).expect("its beginning");
+    drop(client);
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_leaves_frees_the_slot_before_the_deadline(driver: DriverChoice) {
+    let (asked, is_asked) = mpsc::channel();
+    let script = |text: &'static str| -> Script {
+        let asked = asked.clone();
+        Box::new(move |stream| {
+            take(stream);
+            say(stream, text);
+            asked.send(()).expect("somebody waits");
+            is_closed(stream);
+        })
+    };
+    let silent = script("");
+    let begins = script("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let world = World::new(driver, HANG * 10, vec![silent, begins, serves()]);
+    for begins in [false, true] {
+        let mut client = world.send(GET);
+        is_asked.recv().expect("the process has it");
+        if begins {
+            client.read_exact(&mut [0; 10]).expect("its beginning");
+        }
+        reset(client);
+    }
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_leaves_the_queue_is_not_asked_for(driver: DriverChoice) {
+    let (go, may_go) = mpsc::channel();
+    let slow: Script = Box::new(move |stream| {
+        take(stream);
+        may_go.recv().expect("somebody says so");
+        say(stream, OK);
+        // The next over this connection is not the one that left.
+        assert!(take(stream).starts_with("POST"));
+        say(stream, OK);
+    });
+    let world = World::new(driver, HANG * 10, vec![slow]);
+    let first = world.send(GET);
+    eventually("it is asked", || world.requests().busy == 1);
+    let leaves = world.send(GET);
+    eventually("it waits", || world.requests().queued == 1);
+    reset(leaves);
+    eventually("its place is free", || world.requests().queued == 0);
+    assert_eq!(world.requests().cancelled, 1);
+    go.send(()).expect("the process waits");
+    assert_eq!(read(first), (200, b"ok".to_vec()));
+    world.is_ok(POST);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_client_that_has_only_ended_its_sending_is_answered(driver: DriverChoice) {
+    let (go, may_go) = mpsc::channel();
+    let slow: Script = Box::new(move |stream| {
+        take(stream);
+        may_go.recv().expect("somebody says so");
+        say(stream, OK);
+    });
+    let world = World::new(driver, HANG, vec![slow]);
+    let client = world.send(GET);
+    client.shutdown(std::net::Shutdown::Write).expect("it is open");
+    eventually("it is asked", || world.requests().busy == 1);
+    // Longer than until the server looks for it.
+    let begun = Instant::now();
+    eventually("time passes", || begun.elapsed() > super::limits::CLIENT_LOOK * 2);
+    go.send(()).expect("the process waits");
+    assert_eq!(read(client), (200, b"ok".to_vec()));
+    world.finish();
+}
+
+fn an_answer_that_stops_in_the_middle_ends_the_request_and_not_the_process(driver: DriverChoice) {
+    let stops = |text: &'static str| -> Script {
+        Box::new(move |stream| {
+            take(stream);
+            say(stream, text);
+            is_closed(stream);
+        })
+    };
+    let sized = stops("HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello");
+    let chunked = stops("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
+    let world = World::new(driver, Duration::from_millis(200), vec![sized, chunked]);
+    world.is_refused(GET, Status::GatewayTimeout);
+    let (status, body) = world.ask(GET);
+    assert!(status == 200 && !body.ends_with(b"0\r\n\r\n"), "{}", body.escape_ascii());
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn an_early_answer_between_two_pieces_of_a_body_is_not_lost_on_a_kept_connection(driver: DriverChoice) {
+    let (answered, is_answered) = mpsc::channel();
+    let script: Script = Box::new(move |stream| {
+        take(stream);
+        say(stream, OK);
+        take(stream);
+        stream.read_exact(&mut [0; 70_000]).expect("the first piece");
+        say(stream, "HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 2\r\n\r\nno");
+        stream.shutdown(std::net::Shutdown::Both).expect("it is open");
+        answered.send(()).expect("somebody waits");
+    });
+    let configure = |config: &mut ServeConfig| config.requests_held_max = 150_000;
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+    world.is_ok(GET);
+    let head = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n";
+    let mut client = world.send(&format!("{head}{}", "x".repeat(70_000)));
+    is_answered.recv().expect("it closes");
+    // The server may have said its answer and gone.
+    let _ = client.write_all(&[0; 1000]);
+    assert_eq!(read(client), (413, b"no".to_vec()));
+    world.finish();
+}
+
+fn a_process_that_takes_no_connections_is_replaced(driver: DriverChoice) {
+    // Its socket is gone as soon as the list of connections is at its end.
+    let world = World::new(driver, HANG, Vec::new());
+    eventually("nobody listens", || world.listener.is_finished());
+    world.is_refused(GET, Status::BadGateway);
+    world.finish_after_killing(1);
+
+    let (done, is_done) = mpsc::channel();
+    let (full, is_full) = mpsc::channel();
+    let world = World::with(driver, Duration::from_millis(50), 1, |listener| {
+        std::thread::spawn(move || {
+            let address = listener.local_addr().expect("it has one");
+            let path = address.as_pathname().expect("a path");
+            // The supervisor's knocks make room.
+            listener.set_nonblocking(true).expect("a socket takes options");
+            while listener.accept().is_ok() {}
+            rustix::net::listen(&listener, 0).expect("a smaller queue");
+            let _queued = UnixStream::connect(path).expect("room for one");
+            full.send(()).expect("somebody waits");
+            is_done.recv().expect("somebody says so");
+        })
+    });
+    is_full.recv().expect("it is full");
+    world.is_refused(GET, Status::GatewayTimeout);
+    done.send(()).expect("it waits");
+    world.finish_after_killing(1);
+}
+
+fn a_process_that_does_not_take_a_body_in_time_is_condemned(driver: DriverChoice) {
+    let (done, is_done) = mpsc::channel::<()>();
+    let deaf: Script = Box::new(move |stream| {
+        take(stream);
+        is_done.recv().expect_err("nobody says anything");
+    });
+    let world = World::new(driver, Duration::from_millis(100), vec![deaf]);
+    let mut client = world.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let mut sending = client.try_clone().expect("a descriptor");
+    let sender = std::thread::spawn(move || {
+        // The server gives up in the middle.
+        let _ = sending.write_all(&vec![0; 1_000_000]);
+    });
+    let mut status = [0; 12];
+    client.read_exact(&mut status).expect("an answer");
+    assert_eq!(&status, b"HTTP/1.1 504");
+    drop(client);
+    sender.join().expect("it does not panic");
+    drop(done);
+    world.finish_after_killing(1);
+}
+
+/// Says an answer of that many bytes, as far as somebody takes it.
+fn says_long(length: usize) -> Script {
+    Box::new(move |stream| {
+        take(stream);
+        say(stream, &format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"));
+        let piece = vec![b'x'; 1 << 20];
+        let _ = (0..length >> 20).try_for_each(|_| stream.write_all(&piece));
+    })
+}
+
+fn who_takes_an_answer_too_slowly_is_given_up(driver: DriverChoice) {
+    const LONG: usize = 40 << 20;
+    let configure = |config: &mut ServeConfig| {
+        config.timeouts.body_grace = Duration::from_millis(100);
+        config.timeouts.body_rate_min = u64::MAX;
+        config.send_buffer = Some(16_384);
+        // Nothing is held beyond what is on its way.
+        config.answers_held_max = 200_000;
+    };
+    let scripts = vec![says_long(LONG), serves()];
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    let mut client = world.send(GET);
+    let mut seen = 0;
+    loop {
+        std::thread::park_timeout(Duration::from_millis(1));
+        match client.read(&mut [0; 4096]) {
+            Ok(0) => break,
+            Ok(count) => seen += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+                break;
+            }
+        }
+    }
+    assert!(seen < LONG, "it took its time for all of it");
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn a_long_answer_without_room_is_refused_before_it_begins(driver: DriverChoice) {
+    let configure = |config: &mut ServeConfig| config.answers_held_max = 10_000;
+    let scripts = vec![says_long(1 << 20), serves()];
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    world.is_refused(GET, Status::ServiceUnavailable);
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn slow_readers_stop_the_process_and_hold_no_more_than_their_slots(driver: DriverChoice) {
+    const SLOTS: usize = 3;
+    const READERS: usize = CLIENTS_MAX as usize;
+    const LONG: usize = 40 << 20;
+    let (taken, is_taken) = mpsc::channel();
+    let configure = |config: &mut ServeConfig| config.timeouts.body_grace = HANG;
+    let world = World::configured(driver, HANG, SLOTS, configure, |listener| {
+        std::thread::spawn(move || {
+            let answers: Vec<_> = (0..READERS)
+                .map(|_| {
+                    let mut stream = accept(&listener);
+                    take(&mut stream);
+                    taken.send(()).expect("somebody counts");
+                    std::thread::spawn(move || {
+                        say(
+                            &mut stream,
+                            &format!(
+                                "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {LONG}\r\n\r\n"
+                            ),
+                        );
+                        let piece = vec![b'x'; 1 << 20];
+                        (0..LONG >> 20)
+                            .for_each(|_| stream.write_all(&piece).expect("it is taken in the end"));
+                    })
+                })
+                .collect();
+            answers.into_iter().for_each(|answer| answer.join().expect("it does not panic"));
+        })
+    });
+    let readers: Vec<TcpStream> = (0..READERS).map(|_| world.send(GET)).collect();
+    (0..SLOTS).for_each(|_| is_taken.recv().expect("a slot each"));
+    eventually("the others wait", || world.requests().queued == (READERS - SLOTS) as u64);
+    assert_eq!(world.requests().busy, SLOTS as u64);
+    assert!(is_taken.try_recv().is_err(), "no more connections than slots");
+    for reader in readers {
+        let (status, body) = read(reader);
+        assert_eq!((status, body.len()), (200, LONG));
+    }
+    world.finish();
+}

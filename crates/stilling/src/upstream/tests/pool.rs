@@ -1,0 +1,122 @@
+//! What the pool makes of connections that are not made, and where it sends its answers, at times that the test chooses:
+//! the process behind it does nothing.
+
+use std::io;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::{NO_PLACE, Token};
+use stilling_ring::{Time, Wake};
+use stilling_wire::http1::{Event, Limits, RequestDecoder};
+use stilling_workers::processes::{self, Processes, Program, QueueLimits};
+
+use super::super::outbox::Delivery;
+use super::super::pending::{PendingRequest, RequestError};
+use super::super::{ReplyAddress, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
+use super::world::eventually;
+use crate::memory::MemoryReservation;
+
+const TIMEOUT: Duration = Duration::from_secs(7);
+
+const CLIENT: ReplyAddress = ReplyAddress::Connection(Token::new(70, 1));
+
+/// Lives, and is ready at once.
+struct Sleeper;
+
+impl Program for Sleeper {
+    fn command(&mut self, _: usize) -> io::Result<Command> {
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        Ok(command)
+    }
+
+    fn is_ready(&mut self, _: usize) -> bool {
+        true
+    }
+}
+
+/// A pool before one process with one slot.
+fn pool() -> (UpstreamPool, Processes) {
+    let wake = Arc::new(Wake::new(|| ()));
+    let limits = processes::Limits::default();
+    let (processes, mut queues) =
+        Processes::new(limits, QueueLimits::default(), vec![wake]).expect("an eventfd");
+    processes.start("app", Box::new(Sleeper), Box::new(|_, _| ())).expect("it starts");
+    eventually("the process is ready", || processes.counters().ready == 1);
+    let queue = queues.pop().expect("one for the shard");
+    (UpstreamPool::new(queue, vec![PathBuf::from("nowhere")], TIMEOUT), processes)
+}
+
+fn request() -> Box<UpstreamRequest> {
+    let head = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let step = RequestDecoder::default().decode(&Limits::default(), head).expect("it is HTTP");
+    let Event::Head(head) = step.event else { panic!("it is a whole head") };
+    UpstreamRequest::new(&head, None, Vec::new(), MemoryReservation::new(&Arc::default()))
+}
+
+/// A request of a client, as a connection that is to be made for it gets it.
+fn connecting(pool: &mut UpstreamPool, client: ReplyAddress, now: Time) -> Box<PendingRequest> {
+    pool.submit(client, request(), now).expect("there is room in the queue");
+    let (_, attempt) = pool.connects().next().expect("it is its turn");
+    attempt.request
+}
+
+/// How the next request to be answered has failed, and where that is sent.
+fn failure(pool: &mut UpstreamPool) -> Option<(ReplyAddress, UpstreamFailure)> {
+    match pool.next_delivery()? {
+        Delivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
+        other => panic!("the client is told that its request failed, or nothing: {other:?}"),
+    }
+}
+
+/// Row 3.27: a lack of places is this side's: the client is told to come again, the process is not blamed.
+#[test]
+fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process() {
+    let (mut pool, processes) = pool();
+    for client in [CLIENT, ReplyAddress::Connection(Token::new(71, 1))] {
+        let pending = connecting(&mut pool, client, Time::ZERO);
+        pool.fail(pending, RequestError::ConnectFailed(NO_PLACE));
+        pool.turn(Time::ZERO);
+        assert_eq!(failure(&mut pool), Some((client, UpstreamFailure::Unavailable)));
+        assert_eq!((processes.requests().busy, processes.counters().ready), (0, 1), "its slot is free");
+    }
+}
+
+/// Row 4.26: the client is answered in time, the slot is the connection's until it is made or not, and then the process is
+/// blamed.
+#[test]
+fn a_connection_that_is_not_made_in_time_is_answered_504_before_it_fails() {
+    let (mut pool, processes) = pool();
+    let pending = connecting(&mut pool, CLIENT, Time::ZERO);
+    let due = Time::ZERO.after(TIMEOUT);
+    let before = due.before(Duration::from_nanos(1));
+    assert_eq!((pool.turn(before), failure(&mut pool)), (Some(due), None));
+    pool.turn(due);
+    assert_eq!(failure(&mut pool), Some((CLIENT, UpstreamFailure::Timeout)));
+    assert_eq!(processes.requests().busy, 1);
+    pool.fail(pending, RequestError::ConnectFailed(ErrorKind::TimedOut));
+    pool.turn(due);
+    assert_eq!((failure(&mut pool), processes.requests().busy), (None, 0));
+    eventually("it is replaced", || processes.counters().killed == 1);
+}
+
+/// An answer leaves with the address that its request came with, although two clients share the socket.
+#[test]
+fn each_answer_has_the_address_of_its_request() {
+    let (mut pool, _processes) = pool();
+    let local = Some(IpAddr::from([192, 0, 2, 1]));
+    let datagram = |port: u16| {
+        let peer = SocketAddr::from(([192, 0, 2, 9], port));
+        ReplyAddress::Datagram { socket: 3, peer, local }
+    };
+    for client in [datagram(1), CLIENT, datagram(2)] {
+        let pending = connecting(&mut pool, client, Time::ZERO);
+        pool.fail(pending, RequestError::ConnectFailed(NO_PLACE));
+        pool.turn(Time::ZERO);
+        assert_eq!(failure(&mut pool), Some((client, UpstreamFailure::Unavailable)));
+    }
+}

@@ -1,0 +1,277 @@
+//! Slow clients: what is held for them outside of a slot, and what becomes of those for whom nothing is held.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use socket2::SockRef;
+use stilling_engine::CloseReason;
+
+use super::world::{GET, HANG, OK, POST, Script, World, eventually, plays, read, say, serves, take};
+use crate::http::{Method, Response, Routes, Status};
+use crate::upstream::limits::{ANSWER_HELD_MAX, PIECE_SIZE_MAX};
+use crate::{DriverChoice, ServeConfig, Server};
+
+on_both_drivers! {
+    /// Row 4.26.
+    a_slow_upload_holds_no_slot,
+    /// Row 4.12: what never comes to its end is never given to a process.
+    an_upload_that_breaks_off_reaches_no_process,
+    /// Row 4.26.
+    a_slow_reader_holds_no_slot,
+    /// Row 4.26: of an answer that is longer than what is held for one client, the rest is taken as the client reads.
+    a_very_long_answer_is_taken_as_it_is_read,
+    /// Row 4.26: without memory for it, it holds a slot, but not for long.
+    an_upload_without_memory_is_bounded_by_the_rate_of_slots,
+    /// Row 5.3: what the program or a handler answers is no refusal by the server.
+    an_answer_503_of_a_program_or_handler_is_no_refusal,
+    /// Row 4.26: the process has its own time.
+    the_write_timeout_of_clients_is_not_that_of_processes,
+}
+
+const LONG: usize = 400_000;
+
+fn held(world: &World) -> u64 {
+    world.server.overview().http.iter().map(|counters| counters.requests_held()).sum()
+}
+
+fn answers_held(world: &World) -> u64 {
+    world.server.overview().http.iter().map(|counters| counters.answers_held()).sum()
+}
+
+fn has_ended(world: &World, reason: CloseReason) -> bool {
+    world.server.overview().engine(|counters| counters.closed(reason)) > 0
+}
+
+fn a_slow_upload_holds_no_slot(driver: DriverChoice) {
+    for chunked in [false, true] {
+        let script: Script = Box::new(move |stream| {
+            for _ in 0..3 {
+                assert!(take(stream).starts_with("GET"));
+                say(stream, OK);
+            }
+            let head = take(stream);
+            assert!(head.contains(&format!("\r\nContent-Length: {LONG}\r\n")), "{head}");
+            let mut body = vec![0; LONG];
+            stream.read_exact(&mut body).expect("the body");
+            assert!(body.iter().all(|byte| *byte == b'y'));
+            say(stream, OK);
+        });
+        let world = World::new(driver, HANG, vec![script]);
+        let (framing, begin, end) = match chunked {
+            true => ("Transfer-Encoding: chunked".to_owned(), format!("{LONG:x}\r\n"), "\r\n0\r\n\r\n"),
+            false => (format!("Content-Length: {LONG}"), String::new(), ""),
+        };
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{framing}\r\n\r\n{begin}");
+        let mut slow = world.send(&(head + &"y".repeat(LONG - 1)));
+        eventually("all but one byte is held", || held(&world) >= LONG as u64 - 1);
+        (0..3).for_each(|_| world.is_ok(GET));
+        slow.write_all(format!("y{end}").as_bytes()).expect("it is taken");
+        assert_eq!(read(slow), (200, b"ok".to_vec()));
+        assert_eq!(held(&world), 0);
+        world.finish();
+    }
+}
+
+fn an_upload_that_breaks_off_reaches_no_process(driver: DriverChoice) {
+    let world = World::new(driver, HANG, vec![serves()]);
+    for resets in [false, true] {
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
+        let client = world.send(&(head + &"y".repeat(LONG - 1)));
+        eventually("it is held", || held(&world) >= LONG as u64 - 1);
+        if resets {
+            SockRef::from(&client).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
+        }
+        drop(client);
+        eventually("its memory is free", || held(&world) == 0);
+    }
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+/// Asks with a receive buffer that the answer does not fit in.
+fn asks_and_does_not_read(world: &World) -> TcpStream {
+    let mut client = world.connect();
+    SockRef::from(&client).set_recv_buffer_size(16_384).expect("a socket takes options");
+    client.write_all(GET.as_bytes()).expect("it is taken");
+    client
+}
+
+fn a_slow_reader_holds_no_slot(driver: DriverChoice) {
+    const ANSWER: usize = 3 << 20;
+    for chunked in [false, true] {
+        let script: Script = Box::new(move |stream| {
+            assert!(take(stream).starts_with("GET"));
+            let body = "x".repeat(ANSWER);
+            match chunked {
+                true => say(
+                    stream,
+                    &format!(
+                        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{ANSWER:x}\r\n{body}\r\n0\r\n\r\n"
+                    ),
+                ),
+                false => say(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n{body}")),
+            }
+            for _ in 0..3 {
+                assert!(take(stream).starts_with("POST"));
+                say(stream, OK);
+            }
+        });
+        let configure = |config: &mut ServeConfig| config.send_buffer = Some(16_384);
+        let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+        let slow = asks_and_does_not_read(&world);
+        eventually("the process is through with it", || world.requests().done == 1);
+        assert!(answers_held(&world) > ANSWER as u64 / 2, "{}", answers_held(&world));
+        (0..3).for_each(|_| world.is_ok(POST));
+        let (status, body) = read(slow);
+        assert_eq!((status, body.iter().filter(|byte| **byte == b'x').count()), (200, ANSWER));
+        assert_eq!(answers_held(&world), 0);
+        world.finish();
+    }
+}
+
+fn a_very_long_answer_is_taken_as_it_is_read(driver: DriverChoice) {
+    const ANSWER: usize = 3 * ANSWER_HELD_MAX;
+    let script: Script = Box::new(move |stream| {
+        take(stream);
+        say(stream, &format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n"));
+        say(stream, &"x".repeat(ANSWER));
+        take(stream);
+        say(stream, OK);
+    });
+    let configure = |config: &mut ServeConfig| {
+        config.send_buffer = Some(16_384);
+        // The reader takes nothing for a while.
+        config.timeouts.body_grace = HANG;
+    };
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, vec![script]));
+    let slow = asks_and_does_not_read(&world);
+    let least = (ANSWER_HELD_MAX - PIECE_SIZE_MAX) as u64;
+    eventually("as much is held as may be", || answers_held(&world) >= least);
+    // The last piece was asked for when there was room for it, and is counted before it comes.
+    let most = (ANSWER_HELD_MAX + 2 * PIECE_SIZE_MAX) as u64;
+    for _ in 0..20 {
+        assert!(answers_held(&world) <= most, "{}", answers_held(&world));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!((world.requests().busy, world.requests().done), (1, 0), "it holds the slot");
+    let (status, body) = read(slow);
+    assert_eq!((status, body.len()), (200, ANSWER));
+    assert!(body.iter().all(|byte| *byte == b'x'));
+    assert_eq!(answers_held(&world), 0);
+    world.is_ok(POST);
+    world.finish();
+}
+
+fn an_upload_without_memory_is_bounded_by_the_rate_of_slots(driver: DriverChoice) {
+    let (seen, is_seen) = mpsc::channel();
+    let asked: Script = Box::new(move |stream| {
+        take(stream);
+        seen.send(()).expect("the test waits");
+        let mut all = Vec::new();
+        // The server has given the client up, and with it the connection.
+        let _ = stream.read_to_end(&mut all);
+        assert!(all.len() < LONG);
+    });
+    let configure = |config: &mut ServeConfig| {
+        config.requests_held_max = 150_000;
+        config.timeouts.body_grace = Duration::from_millis(100);
+        // By this rate alone it could go on for minutes.
+        config.timeouts.body_rate_min = 1024;
+    };
+    let scripts = vec![asked, serves()];
+    let world = World::configured(driver, HANG, 1, configure, |listener| plays(listener, scripts));
+    let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LONG}\r\n\r\n");
+    let client = world.send(&(head + &"y".repeat(100_000)));
+    is_seen.recv().expect("the process is asked before the body is there");
+    assert_eq!(read(client).0, Status::RequestTimeout.code());
+    world.is_ok(GET);
+    assert_eq!(world.finish(), (0, 0));
+}
+
+fn an_answer_503_of_a_program_or_handler_is_no_refusal(driver: DriverChoice) {
+    let unavailable: Script = Box::new(|stream| {
+        take(stream);
+        say(stream, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 2\r\n\r\nno");
+    });
+    let world = World::new(driver, HANG, vec![unavailable]);
+    assert_eq!(world.ask(GET), (503, b"no".to_vec()));
+    assert_eq!(world.server.overview().refused(), 0);
+    world.finish();
+
+    let routes = Routes::new()
+        .inline(Method::Get, "/inline", |_| Response::new(Status::ServiceUnavailable))
+        .worker(Method::Get, "/worker", |_| Response::new(Status::ServiceUnavailable))
+        // The server answers 500 instead: the date is its own.
+        .inline(Method::Get, "/wrong", |_| {
+            Response::new(Status::ServiceUnavailable).with_header("Date", "today")
+        })
+        // The server answers 503 itself: it has no memory for this.
+        .inline(Method::Get, "/long", |_| {
+            Response::text("x".repeat(300_000)).with_status(Status::ServiceUnavailable)
+        });
+    let config = ServeConfig {
+        listen: vec![std::net::SocketAddr::from(([127, 0, 0, 1], 0))],
+        driver,
+        shards: 1,
+        worker_threads: 1,
+        answers_held_max: 10_000,
+        ..ServeConfig::default()
+    };
+    let server = Server::bind(config, routes).expect("a free port").start().expect("a thread");
+    for (path, status, refused) in
+        [("/inline", 503, 0), ("/worker", 503, 0), ("/wrong", 500, 0), ("/long", 503, 1)]
+    {
+        let mut client = TcpStream::connect(server.addresses()[0]).expect("the server listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).expect("it is taken");
+        assert_eq!((read(client).0, server.overview().refused()), (status, refused), "{path}");
+    }
+    server.end().expect("it ends well");
+}
+
+fn the_write_timeout_of_clients_is_not_that_of_processes(driver: DriverChoice) {
+    let (go, may_go) = mpsc::channel();
+    let slow: Script = Box::new(move |stream| {
+        let head = take(stream);
+        assert!(head.starts_with("POST"), "{head}");
+        // It takes the body long after any client would have been given up.
+        may_go.recv().expect("the test says so");
+        stream.read_exact(&mut vec![0; 4 * LONG]).expect("the body");
+        say(stream, OK);
+    });
+    let answers: Script = Box::new(|stream| {
+        take(stream);
+        let long = 64 << 20;
+        let _ = stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {long}\r\n\r\n").as_bytes());
+        let _ = stream.write_all(&vec![b'x'; long]);
+    });
+    let configure = |config: &mut ServeConfig| {
+        config.engine.write_timeout = Duration::from_millis(100);
+        config.limits.body_size_max = 4 * LONG as u64;
+        config.send_buffer = Some(16_384);
+    };
+    let world = World::configured(driver, HANG, 2, configure, |listener| {
+        std::thread::spawn(move || {
+            let mut scripts = vec![slow, answers].into_iter();
+            let mut threads = Vec::new();
+            for script in scripts.by_ref() {
+                let mut stream = super::world::accept(&listener);
+                threads.push(std::thread::spawn(move || script(&mut stream)));
+            }
+            threads.into_iter().for_each(|thread| thread.join().expect("it was met as it expected"));
+        })
+    });
+    let head =
+        format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", 4 * LONG);
+    let client = world.send(&(head + &"y".repeat(4 * LONG)));
+    eventually("the process has it", || world.requests().busy == 1 && held(&world) >= 4 * LONG as u64);
+    // A client that comes later, and takes nothing, is given up first.
+    let reader = asks_and_does_not_read(&world);
+    eventually("its time is over", || has_ended(&world, CloseReason::WriteTimeout));
+    go.send(()).expect("the process waits");
+    assert_eq!(read(client), (200, b"ok".to_vec()));
+    drop(reader);
+    assert_eq!(world.finish(), (0, 0));
+}

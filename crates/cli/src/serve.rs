@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use clap::builder::TypedValueParser;
 use clap::{ArgAction, Args, ValueEnum};
-use stilling::app::AppConfig;
 use stilling::hand_over::{TakeOver, are_listeners_passed};
 use stilling::http::{Routes, Timeouts};
+use stilling::upstream::AppConfig;
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
 use crate::check;
@@ -443,7 +443,7 @@ impl Arguments {
         config.engine.output_bytes_max = size(limits.max_output_held);
         config.engine.write_timeout = span(timeouts.write_timeout);
 
-        let problems = config.hub.problems(&config.http_addresses()).into_iter();
+        let problems = config.problems().into_iter();
         wrong.extend(problems.map(|problem| hub.complaint(problem, &sources)));
         wrong.extend(contradiction(&config).map(|reason| Complaint::new(&Origin::Default, reason)));
         if !wrong.is_empty() {

@@ -18,6 +18,8 @@
 
 use std::time::{Duration, Instant};
 
+use stilling_ring::SplitMix64;
+
 /// The two ends of the ladder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LadderConfig {
@@ -113,25 +115,20 @@ impl Ladder {
     }
 }
 
-/// A sequence of numbers without a pattern (splitmix64); the same seed gives the same sequence. Good for waiting, not for
-/// secrets.
+/// A sequence of numbers without a pattern; the same seed gives the same sequence. Good for waiting, not for secrets.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Random {
-        Random(seed)
+        Random(SplitMix64::new(seed))
     }
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.bits()
     }
 
     /// A wait between half of `wait` and all of it.

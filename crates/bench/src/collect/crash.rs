@@ -27,6 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use stilling_ring::SplitMix64;
 
 use super::api::Api;
 use super::error::CollectError;
@@ -241,7 +242,7 @@ pub fn run(
     load.check()?;
     let run = Run::new(load);
     let mut clients: Vec<Client> = (0..plan.clients).map(|number| Client::new(&run, number)).collect();
-    let (mut random, mut judge) = (Random(plan.seed), Judge::default());
+    let (mut random, mut judge) = (SplitMix64::new(plan.seed), Judge::default());
     for kill in 0..plan.kills {
         let (to, mut api) = started(victim, plan, kill == 0, &mut report)?;
         judge.compare(&mut api, plan, &run, &mut clients, &mut report)?;
@@ -430,18 +431,6 @@ fn load_until_killed(
         over.store(true, Ordering::Release);
         outcome.and(killed)
     })
-}
-
-/// The moments: splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % end
-    }
 }
 
 #[cfg(test)]

@@ -55,14 +55,14 @@ impl Client {
         }
     }
 
-    fn head(&mut self, head: &ResponseHead<'_>, io: &mut Io<'_, Generator>) {
+    fn head(&mut self, head: &ResponseHead<'_>, io: &mut Io<'_>, service: &mut Generator) {
         self.status = head.status;
         self.body_at = 0;
         self.body_differs = false;
         self.last = !head.persistent;
-        io.service.tally.status(head.status);
+        service.tally.status(head.status);
         if head.body == ReplyLength::None {
-            self.answered(io);
+            self.answered(io, service);
         }
     }
 
@@ -89,17 +89,17 @@ impl Client {
     }
 
     /// An answer is complete.
-    fn answered(&mut self, io: &mut Io<'_, Generator>) {
+    fn answered(&mut self, io: &mut Io<'_>, service: &mut Generator) {
         let now = io.now();
-        let Some(moment) = io.service.seats.end(self.seat) else { return };
+        let Some(moment) = service.seats.end(self.seat) else { return };
         match self.verdict() {
-            Verdict::Right => io.service.succeeded(moment, now),
-            Verdict::Shed => io.service.was_shed(moment, now),
-            Verdict::Wrong(failure) => io.service.failed(failure, 1, || self.describe(failure)),
+            Verdict::Right => service.succeeded(moment, now),
+            Verdict::Shed => service.was_shed(moment, now),
+            Verdict::Wrong(failure) => service.failed(failure, 1, || self.describe(failure)),
         }
         if self.last || !self.task.plan.keep_alive {
-            io.service.seats.shut(self.seat);
-            io.service.take_back(self.seat);
+            service.seats.shut(self.seat);
+            service.take_back(self.seat);
         }
     }
 
@@ -117,47 +117,53 @@ impl Client {
     }
 
     /// Sends what is to be sent now, and waits for answers no longer than allowed.
-    fn fill(&mut self, io: &mut Io<'_, Generator>) {
+    fn fill(&mut self, io: &mut Io<'_>, service: &mut Generator) {
         let now = io.now();
-        while io.service.seats.has_room(self.seat) {
-            let Some(intended) = io.service.next_request(now) else { break };
-            self.send(Moment { intended, sent: now }, io);
-            if io.service.is_open_loop() {
+        while service.seats.has_room(self.seat) {
+            let Some(intended) = service.next_request(now) else { break };
+            self.send(Moment { intended, sent: now }, io, service);
+            if service.is_open_loop() {
                 // One by one, so that the requests spread over the connections.
                 break;
             }
         }
-        io.service.seats.line_up(self.seat);
-        self.keep_deadline(io);
+        service.seats.line_up(self.seat);
+        self.keep_deadline(io, service);
     }
 
-    fn send(&mut self, moment: Moment, io: &mut Io<'_, Generator>) {
-        io.service.seats.begin(self.seat, moment);
+    fn send(&mut self, moment: Moment, io: &mut Io<'_>, service: &mut Generator) {
+        service.seats.begin(self.seat, moment);
         if io.send(&self.task.request).is_err() {
-            self.give_up(Failure::Local, || "no room for a request".to_owned(), io);
+            self.give_up(Failure::Local, || "no room for a request".to_owned(), io, service);
         }
     }
 
-    fn keep_deadline(&self, io: &mut Io<'_, Generator>) {
-        let waits = io.service.seats.in_flight(self.seat) > 0 || self.last;
+    fn keep_deadline(&self, io: &mut Io<'_>, service: &mut Generator) {
+        let waits = service.seats.in_flight(self.seat) > 0 || self.last;
         let deadline = waits.then(|| io.now().after(self.task.plan.timeout));
         io.set_deadline(deadline);
     }
 
     /// The connection is of no further use; whatever is in flight on it fails.
     #[cold]
-    fn give_up(&mut self, failure: Failure, words: impl FnOnce() -> String, io: &mut Io<'_, Generator>) {
-        let count = io.service.seats.in_flight(self.seat).max(1);
-        io.service.drop_in_flight(self.seat);
-        io.service.failed(failure, count.into(), words);
-        io.service.seats.shut(self.seat);
+    fn give_up(
+        &mut self,
+        failure: Failure,
+        words: impl FnOnce() -> String,
+        io: &mut Io<'_>,
+        service: &mut Generator,
+    ) {
+        let count = service.seats.in_flight(self.seat).max(1);
+        service.drop_in_flight(self.seat);
+        service.failed(failure, count.into(), words);
+        service.seats.shut(self.seat);
         io.abort(CloseReason::ProtocolError);
     }
 
     /// Reads answers as long as some are owed; returns how many bytes are done with.
-    fn read(&mut self, bytes: &[u8], io: &mut Io<'_, Generator>) -> Result<usize, DecodeError> {
+    fn read(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Generator) -> Result<usize, DecodeError> {
         let mut consumed = 0;
-        while io.service.seats.in_flight(self.seat) > 0 {
+        while service.seats.in_flight(self.seat) > 0 {
             let unread = &bytes[consumed..];
             let ReplyStep { consumed: step, event } =
                 self.decoder.decode(&self.task.limits, self.task.answered, unread)?;
@@ -165,14 +171,19 @@ impl Client {
             match event {
                 ReplyEvent::NeedMore => return Ok(consumed),
                 ReplyEvent::Interim(_) => {}
-                ReplyEvent::Head(head) => self.head(&head, io),
+                ReplyEvent::Head(head) => self.head(&head, io, service),
                 ReplyEvent::Body(piece) => self.body(piece),
-                ReplyEvent::End => self.answered(io),
+                ReplyEvent::End => self.answered(io, service),
             }
         }
         if consumed < bytes.len() {
             let extra = &bytes[consumed..];
-            self.give_up(Failure::ExtraBytes, || excerpt("bytes that nobody asked for: ", extra), io);
+            self.give_up(
+                Failure::ExtraBytes,
+                || excerpt("bytes that nobody asked for: ", extra),
+                io,
+                service,
+            );
         }
         Ok(bytes.len())
     }
@@ -193,40 +204,40 @@ pub(crate) fn objection(error: &DecodeError) -> String {
 impl Session for Client {
     type Service = Generator;
 
-    fn opened(&mut self, io: &mut Io<'_, Generator>) {
+    fn opened(&mut self, io: &mut Io<'_>, service: &mut Generator) {
         let (now, token) = (io.now(), io.token());
         self.opened = true;
-        io.service.connected(self.seat, token);
+        service.connected(self.seat, token);
         if !self.task.plan.keep_alive {
             // Its request began with the connection.
             if io.send(&self.task.request).is_err() {
-                self.give_up(Failure::Local, || "no room for a request".to_owned(), io);
+                self.give_up(Failure::Local, || "no room for a request".to_owned(), io, service);
             }
-            self.keep_deadline(io);
+            self.keep_deadline(io, service);
         } else if self.task.plan.holds() {
-            io.service.count_request(now);
-            self.send(Moment { intended: now, sent: now }, io);
-            self.keep_deadline(io);
+            service.count_request(now);
+            self.send(Moment { intended: now, sent: now }, io, service);
+            self.keep_deadline(io, service);
         } else {
-            self.fill(io);
+            self.fill(io, service);
         }
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_, Generator>) -> usize {
-        let owed = io.service.seats.in_flight(self.seat);
-        let consumed = match self.read(bytes, io) {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Generator) -> usize {
+        let owed = service.seats.in_flight(self.seat);
+        let consumed = match self.read(bytes, io, service) {
             Ok(consumed) => consumed,
             Err(error) => {
-                self.give_up(Failure::BadResponse, || objection(&error), io);
+                self.give_up(Failure::BadResponse, || objection(&error), io, service);
                 bytes.len()
             }
         };
-        let still_owed = io.service.seats.in_flight(self.seat);
+        let still_owed = service.seats.in_flight(self.seat);
         if still_owed == owed || io.is_finishing() {
             return consumed;
         }
         if self.task.plan.keep_alive || self.last {
-            self.fill(io);
+            self.fill(io, service);
         } else {
             // The server would keep the connection although it was asked not to.
             io.finish(CloseReason::Done);
@@ -234,12 +245,12 @@ impl Session for Client {
         consumed
     }
 
-    fn ended(&mut self, io: &mut Io<'_, Generator>) {
+    fn ended(&mut self, io: &mut Io<'_>, service: &mut Generator) {
         let in_body = self.decoder.in_body();
         if in_body && self.decoder.finish() == Ok(Finish::End) {
-            self.answered(io);
+            self.answered(io, service);
         }
-        let owed = io.service.seats.in_flight(self.seat);
+        let owed = service.seats.in_flight(self.seat);
         if owed > 0 {
             let part = if self.decoder.in_head() {
                 "in the head of an answer"
@@ -248,27 +259,27 @@ impl Session for Client {
             } else {
                 "instead of an answer"
             };
-            self.give_up(Failure::CutOff, || format!("the server closed the connection {part}"), io);
+            self.give_up(Failure::CutOff, || format!("the server closed the connection {part}"), io, service);
         } else {
             if self.task.plan.holds() {
-                io.service.failed(Failure::CutOff, 1, || "the server closed a held connection".to_owned());
+                service.failed(Failure::CutOff, 1, || "the server closed a held connection".to_owned());
             }
-            io.service.seats.shut(self.seat);
+            service.seats.shut(self.seat);
             io.finish(CloseReason::PeerClosed);
         }
     }
 
-    fn delivered(&mut self, (): (), io: &mut Io<'_, Generator>) {
-        self.fill(io);
+    fn delivered(&mut self, (): (), io: &mut Io<'_>, service: &mut Generator) {
+        self.fill(io, service);
     }
 
-    fn deadline(&mut self, io: &mut Io<'_, Generator>) {
+    fn deadline(&mut self, io: &mut Io<'_>, service: &mut Generator) {
         let seconds = self.task.plan.timeout.as_secs_f64();
-        if io.service.seats.in_flight(self.seat) > 0 {
-            self.give_up(Failure::Timeout, || format!("no answer within {seconds} s"), io);
+        if service.seats.in_flight(self.seat) > 0 {
+            self.give_up(Failure::Timeout, || format!("no answer within {seconds} s"), io, service);
         } else if self.last {
             let words = || format!("the server announced to close and had not after {seconds} s");
-            self.give_up(Failure::Timeout, words, io);
+            self.give_up(Failure::Timeout, words, io, service);
         }
     }
 

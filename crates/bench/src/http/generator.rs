@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stilling_engine::driver::Destination;
-use stilling_engine::{CloseReason, Control, Service, Token};
+use stilling_engine::{CloseReason, Control, Recipient, Service, Token};
 use stilling_ring::{Clock, Time};
 use stilling_wire::http1::{Limits, ReplyTo};
 
@@ -451,7 +451,7 @@ impl Service for Generator {
         unreachable!("a generator listens nowhere")
     }
 
-    fn next_mail(&mut self) -> Option<(Token, ())> {
+    fn next_mail(&mut self) -> Option<(Recipient, ())> {
         if !self.task.plan.keep_alive || self.phase != Phase::Running {
             return None;
         }
@@ -465,7 +465,7 @@ impl Service for Generator {
         } else if !self.may_begin() {
             return None;
         }
-        self.seats.next_in_row().map(|(_, token)| (token, ()))
+        self.seats.next_in_row().map(|(_, token)| (token.into(), ()))
     }
 
     fn has_mail(&self) -> bool {

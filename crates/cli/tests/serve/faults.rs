@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use crate::support::{Driver, Peer, Random, Server, eventually};
+use stilling_ring::SplitMix64;
+
+use crate::support::{Driver, Peer, Server, eventually};
 
 on_every_driver!(vanishing_clients_leave_nothing_behind);
 
@@ -23,7 +25,7 @@ const LAST: &str = "GET /test/fast HTTP/1.0\r\n\r\n";
 const WRONG: &str = "GET /test/fast HTTP/1.1\nHost";
 
 /// What a client has said when it vanishes: how many answers it waits for, and then all the rest.
-fn state(random: &mut Random) -> (usize, String) {
+fn state(random: &mut SplitMix64) -> (usize, String) {
     let choices: [(usize, &[&str]); 14] = [
         (0, &[]),
         (0, &[HEAD]),
@@ -40,13 +42,13 @@ fn state(random: &mut Random) -> (usize, String) {
         (2, &[FAST, FAST, FAST, FAST, SLOW, FAST]),
         (0, &[FAST, FAST, FAST, BODY]),
     ];
-    let (answers, said) = random.one_of(&choices);
-    (*answers, said.concat())
+    let (answers, said) = choices[random.index(choices.len())];
+    (answers, said.concat())
 }
 
 /// One thread's share of the clients, from a source address of its own so that ports suffice.
 fn vanish(server: SocketAddr, thread: usize) {
-    let mut random = Random::new(thread as u64);
+    let mut random = SplitMix64::new(thread as u64);
     let mut silent = VecDeque::new();
     for at in 0..FAULTS / THREADS {
         let source = Ipv4Addr::new(127, 0, 1 + thread as u8, 1 + (at % 200) as u8);

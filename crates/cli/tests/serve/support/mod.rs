@@ -2,13 +2,11 @@
 
 mod control;
 mod metrics;
-mod random;
 mod server;
 mod tool;
 
 pub(crate) use control::Control;
 pub(crate) use metrics::{Metrics, Watcher};
-pub(crate) use random::Random;
 pub(crate) use server::{Driver, Server, binary};
 pub(crate) use stilling_probe::{HANG, Peer, eventually};
 pub(crate) use tool::Tool;

@@ -1,0 +1,59 @@
+//! The file of `durable`, written past the page cache.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
+use rustix::io::{Errno, ReadWriteFlags, pwritev2};
+
+/// What O_DIRECT wants addresses, sizes and offsets to be multiples of.
+pub(crate) const BLOCK_SIZE: usize = 4096;
+
+/// Bytes by which the allocation grows before a write needs them.
+const ALLOCATION_SIZE: u64 = 256 * 1024 * 1024;
+
+/// A new file, with room allocated ahead.
+pub(crate) struct Log {
+    file: File,
+    end: u64,
+    allocated: u64,
+}
+
+impl Log {
+    pub(crate) fn create(path: &Path) -> io::Result<Log> {
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        let file = OpenOptions::new().write(true).create_new(true).custom_flags(direct).open(path)?;
+        let mut log = Log { file, end: 0, allocated: 0 };
+        log.allocate(1)?;
+        log.file.sync_all()?;
+        Ok(log)
+    }
+
+    /// Makes room for `size` more bytes.
+    fn allocate(&mut self, size: u64) -> io::Result<()> {
+        while self.allocated < self.end + size {
+            fallocate(&self.file, FallocateFlags::empty(), self.allocated, ALLOCATION_SIZE)?;
+            self.allocated += ALLOCATION_SIZE;
+        }
+        Ok(())
+    }
+
+    /// Writes whole blocks from a block's boundary behind the last ones; they are durable when it returns.
+    pub(crate) fn append(&mut self, mut blocks: &[u8]) -> io::Result<()> {
+        self.allocate(blocks.len() as u64)?;
+        while !blocks.is_empty() {
+            match pwritev2(&self.file, &[IoSlice::new(blocks)], self.end, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(size) => {
+                    self.end += size as u64;
+                    blocks = &blocks[size..];
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,30 @@
+//! The I/O of three jobs and nothing else: the limit beside which the benchmarks show all servers.
+//!
+//! `http` answers requests, `relay` passes messages on, `durable` stores and acknowledges them. Each finds where a request
+//! or a message ends, does its system calls, and has no routes, limits, counters or timers.
+#![forbid(unsafe_code)]
+
+mod durable;
+mod http;
+mod log;
+mod nats;
+mod net;
+mod relay;
+
+use std::error::Error;
+use std::path::Path;
+
+type Outcome = Result<(), Box<dyn Error>>;
+
+const USAGE: &str = "usage: stilling-peer-bare http ADDRESS THREADS | relay ADDRESS | durable ADDRESS FILE";
+
+fn main() -> Outcome {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["http", address, threads] => http::run(address.parse()?, threads.parse()?),
+        ["relay", address] => relay::run(address.parse()?),
+        ["durable", address, file] => durable::run(address.parse()?, Path::new(file)),
+        _ => Err(USAGE.into()),
+    }
+}

@@ -1,0 +1,127 @@
+//! As much of the NATS client protocol as `stilling bench collect` speaks.
+
+use memchr::memchr;
+
+/// What the server says of itself. `max_payload` is [`PAYLOAD_SIZE_MAX`].
+pub(crate) const INFO: &[u8] =
+    b"INFO {\"server_id\":\"bare\",\"version\":\"2.10.0\",\"headers\":true,\"max_payload\":65536}\r\n";
+
+pub(crate) const PONG: &[u8] = b"PONG\r\n";
+pub(crate) const CRLF: &[u8] = b"\r\n";
+
+/// Bytes of a payload. More: [`Malformed`].
+const PAYLOAD_SIZE_MAX: usize = 65_536;
+
+/// Bytes of a command's line with its end. More: [`Malformed`].
+const LINE_SIZE_MAX: usize = 4096;
+
+/// A command of a client.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command<'a> {
+    /// Publishes a message. `body` is the payload with its CR LF.
+    Pub { subject: &'a [u8], reply: Option<&'a [u8]>, body: &'a [u8] },
+    /// Subscribes.
+    Sub { subject: &'a [u8], sid: &'a [u8] },
+    /// Wants a `PONG`.
+    Ping,
+    /// `CONNECT`, `PONG` or `UNSUB`, which change nothing here.
+    Other,
+}
+
+/// Bytes that are no command known here.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Malformed;
+
+/// The first command of the input and its size; `None`: it is not there as a whole.
+pub(crate) fn next(input: &[u8]) -> Result<Option<(Command<'_>, usize)>, Malformed> {
+    let Some(end) = memchr(b'\n', &input[..input.len().min(LINE_SIZE_MAX)]) else {
+        return if input.len() < LINE_SIZE_MAX { Ok(None) } else { Err(Malformed) };
+    };
+    let line = input[..end].strip_suffix(b"\r").ok_or(Malformed)?;
+    let mut words = line.split(|byte| *byte == b' ').filter(|word| !word.is_empty());
+    let words: [Option<&[u8]>; 5] = std::array::from_fn(|_| words.next());
+    let start = end + 1;
+    let (subject, reply, size) = match words {
+        [Some(b"PUB"), Some(subject), Some(size), None, _] => (subject, None, size),
+        [Some(b"PUB"), Some(subject), Some(reply), Some(size), None] => (subject, Some(reply), size),
+        [Some(b"SUB"), Some(subject), Some(sid), None, _]
+        | [Some(b"SUB"), Some(subject), Some(_), Some(sid), None] => {
+            return Ok(Some((Command::Sub { subject, sid }, start)));
+        }
+        [Some(b"PING"), None, ..] => return Ok(Some((Command::Ping, start))),
+        [Some(b"CONNECT" | b"PONG" | b"UNSUB"), ..] => return Ok(Some((Command::Other, start))),
+        _ => return Err(Malformed),
+    };
+    let size = number(size).filter(|size| *size <= PAYLOAD_SIZE_MAX).ok_or(Malformed)?;
+    let Some(body) = input.get(start..start + size + CRLF.len()) else { return Ok(None) };
+    if !body.ends_with(CRLF) {
+        return Err(Malformed);
+    }
+    Ok(Some((Command::Pub { subject, reply, body }, start + body.len())))
+}
+
+fn number(digits: &[u8]) -> Option<usize> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Appends the line of a message of `size` bytes; the payload and CR LF follow.
+pub(crate) fn push_msg_line(out: &mut Vec<u8>, subject: &[u8], sid: &[u8], size: usize) {
+    let mut digits = itoa::Buffer::new();
+    for piece in [b"MSG ", subject, b" ", sid, b" ", digits.format(size).as_bytes(), CRLF] {
+        out.extend_from_slice(piece);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_found_as_soon_as_it_is_whole() {
+        let check = |text: &str, expected: Command<'_>| {
+            let input = format!("{text}PING\r\n");
+            let found = next(input.as_bytes());
+            assert_eq!(found, Ok(Some((expected, text.len()))), "{text:?}");
+            for size in 0..text.len() {
+                assert_eq!(next(&text.as_bytes()[..size]), Ok(None), "{size} bytes of {text:?}");
+            }
+        };
+        let publication = |reply, body| Command::Pub { subject: b"a.b", reply, body };
+        check("PUB a.b 5\r\nhello\r\n", publication(None, b"hello\r\n"));
+        check("PUB a.b in.1 2\r\n\r\n\r\n", publication(Some(b"in.1"), b"\r\n\r\n"));
+        check("PUB a.b  0\r\n\r\n", publication(None, CRLF));
+        check("SUB a.* 7\r\n", Command::Sub { subject: b"a.*", sid: b"7" });
+        check("SUB a.* group 7\r\n", Command::Sub { subject: b"a.*", sid: b"7" });
+        check("PING\r\n", Command::Ping);
+        check("CONNECT {\"a\": 1, \"b\": [2, 3], \"c\": 4}\r\n", Command::Other);
+        check("UNSUB 7\r\n", Command::Other);
+    }
+
+    #[test]
+    fn anything_else_is_malformed() {
+        let long = format!("CONNECT {}", "x".repeat(LINE_SIZE_MAX));
+        let cases = [
+            "\r\n",
+            "PING\n",
+            "PING 1\r\n",
+            "PUB a\r\n",
+            "PUB a b c 1\r\n",
+            "PUB a -1\r\n",
+            "PUB a 65537\r\n",
+            "PUB a 18446744073709551615\r\n",
+            "PUB a 1\r\nxyz",
+            "SUB a\r\n",
+            "HPUB a 12 12\r\n",
+            &long,
+        ];
+        for text in cases {
+            assert_eq!(next(text.as_bytes()), Err(Malformed), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_greeting_names_the_longest_payload() {
+        let info = String::from_utf8_lossy(INFO);
+        assert!(info.contains(&format!("\"max_payload\":{PAYLOAD_SIZE_MAX}}}\r\n")), "{info}");
+    }
+}

@@ -1,0 +1,176 @@
+//! The event loop of all three programs: wait in epoll(7), read each readable connection once, let the program handle it.
+//!
+//! Reads take what is there. Writes block until the client has read, so a client that does not read holds up all others of
+//! its thread, for at most [`WRITE_TIMEOUT`]; then its connection closes.
+
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use socket2::SockRef;
+use stilling_engine::net::{ListenOptions, listen_tcp};
+
+/// Bytes that one read may bring: the best of the sizes that a prototype of the relay was measured with.
+const READ_SIZE: usize = 64 * 1024;
+
+/// Bytes of a request or message that is not there as a whole. More: the connection closes.
+const UNFINISHED_SIZE_MAX: usize = 72 * 1024;
+
+/// Events of one wait; more are there at the next.
+const EVENTS_MAX: usize = 256;
+
+/// How long a write waits for a client that does not read.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The pause of accepting when the system has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// The listener's number among the events; no descriptor has it.
+const LISTENER: u64 = u64::MAX;
+
+/// What a program does with the bytes of its clients.
+pub(crate) trait Service {
+    /// The bytes with which the server greets a client.
+    fn greeting(&self) -> &'static [u8] {
+        b""
+    }
+
+    /// Handles what a connection has received, from the first byte not yet consumed. Returns the number of bytes that are
+    /// consumed; `None` closes the connection.
+    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize>;
+
+    /// Forgets a connection, which closes.
+    fn close(&mut self, _connection: &Connection) {}
+}
+
+/// A client's connection.
+pub(crate) struct Connection {
+    pub(crate) stream: Arc<TcpStream>,
+    /// The id of the client's last subscription; empty without one.
+    pub(crate) sid: Vec<u8>,
+    /// Bytes received and not yet consumed.
+    unfinished: Vec<u8>,
+}
+
+impl Connection {
+    /// Sends everything, however long the client takes to read it.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        (&*self.stream).write_all(bytes)
+    }
+}
+
+/// Listens with the options of Stilling's own listeners, which connections inherit: a connection costs no call of
+/// setsockopt(2) in either.
+pub(crate) fn listen(address: SocketAddr, defer_accept: Option<u32>) -> io::Result<TcpListener> {
+    let options = ListenOptions { defer_accept, ..ListenOptions::default() };
+    let listener = TcpListener::from(listen_tcp(address, &options)?);
+    SockRef::from(&listener).set_write_timeout(Some(WRITE_TIMEOUT))?;
+    Ok(listener)
+}
+
+/// Prints where the program listens.
+pub(crate) fn announce(scheme: &str, listener: &TcpListener) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening {scheme}://{}", listener.local_addr()?)?;
+    out.flush()
+}
+
+/// Serves all clients of a listener; returns only with an error of epoll.
+pub(crate) fn serve(listener: &TcpListener, service: &mut impl Service) -> io::Result<()> {
+    let poller = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&poller, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let buffer = vec![0; UNFINISHED_SIZE_MAX + READ_SIZE];
+    let mut event_loop = EventLoop { poller, connections: Vec::new(), buffer, service };
+    let mut events: Vec<Event> = Vec::with_capacity(EVENTS_MAX);
+    loop {
+        match epoll::wait(&event_loop.poller, spare_capacity(&mut events), None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in events.drain(..) {
+            let data = event.data;
+            match data.u64() {
+                LISTENER => event_loop.accept(listener),
+                number => event_loop.turn(number as usize),
+            }
+        }
+    }
+}
+
+struct EventLoop<'s, S> {
+    poller: OwnedFd,
+    /// Each at the number of its descriptor.
+    connections: Vec<Option<Connection>>,
+    /// What one connection has received: what is unfinished, then what the last read brought.
+    buffer: Vec<u8>,
+    service: &'s mut S,
+}
+
+impl<S: Service> EventLoop<'_, S> {
+    /// Accepts all connections that wait.
+    fn accept(&mut self, listener: &TcpListener) {
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => self.open(stream),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => {
+                    std::thread::sleep(ACCEPT_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Greets a client and reads what it has sent already; a connection that closes after that never joins epoll.
+    fn open(&mut self, stream: TcpStream) {
+        let number = stream.as_raw_fd().cast_unsigned() as usize;
+        let data = EventData::new_u64(number as u64);
+        let mut connection = Connection { stream: Arc::new(stream), sid: Vec::new(), unfinished: Vec::new() };
+        let stays = connection.send(self.service.greeting()).is_ok()
+            && self.receive(&mut connection)
+            && epoll::add(&self.poller, &*connection.stream, data, EventFlags::IN).is_ok();
+        if !stays {
+            self.service.close(&connection);
+            return;
+        }
+        if self.connections.len() <= number {
+            self.connections.resize_with(number + 1, || None);
+        }
+        self.connections[number] = Some(connection);
+    }
+
+    fn turn(&mut self, number: usize) {
+        let Some(mut connection) = self.connections.get_mut(number).and_then(Option::take) else { return };
+        if self.receive(&mut connection) {
+            self.connections[number] = Some(connection);
+            return;
+        }
+        // Answers that have not been sent yet keep the socket open, and epoll would go on reporting it.
+        let _ = epoll::delete(&self.poller, &*connection.stream);
+        self.service.close(&connection);
+    }
+
+    /// Reads once; whether the connection stays.
+    fn receive(&mut self, connection: &mut Connection) -> bool {
+        let EventLoop { buffer, service, .. } = self;
+        let kept = connection.unfinished.len();
+        buffer[..kept].copy_from_slice(&connection.unfinished);
+        let room = &mut buffer[kept..kept + READ_SIZE];
+        let end = match recv(&*connection.stream, room, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return false,
+            Ok((count, _)) => kept + count,
+            Err(Errno::AGAIN | Errno::INTR) => return true,
+            Err(_) => return false,
+        };
+        let Some(consumed) = service.receive(connection, &buffer[..end]) else { return false };
+        connection.unfinished.clear();
+        connection.unfinished.extend_from_slice(&buffer[consumed..end]);
+        connection.unfinished.len() <= UNFINISHED_SIZE_MAX
+    }
+}

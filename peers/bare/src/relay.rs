@@ -1,0 +1,140 @@
+//! Passes every message on to every subscriber, from the buffer that it was received into.
+
+use std::io::{self, IoSlice, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use crate::Outcome;
+use crate::nats::{self, Command};
+use crate::net::{self, Connection, Service};
+
+/// Bytes of a payload that are copied behind their line. A vector of smaller pieces costs the system more than the copy.
+const COPY_SIZE_MAX: usize = 1024;
+
+/// Bytes of a short message, for the room that a read's messages need.
+const MESSAGE_SIZE_TYPICAL: usize = 128;
+
+/// What begins the subjects of answers to a client's own requests.
+const INBOX: &[u8] = b"_INBOX.";
+
+pub(crate) fn run(address: SocketAddr) -> Outcome {
+    let listener = net::listen(address, None)?;
+    net::announce("nats", &listener)?;
+    Ok(net::serve(&listener, &mut Relay::default())?)
+}
+
+/// A message in the receive buffer.
+struct Message<'a> {
+    subject: &'a [u8],
+    /// The payload with its CR LF.
+    body: &'a [u8],
+}
+
+struct Subscriber {
+    stream: Arc<TcpStream>,
+    sid: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Relay {
+    subscribers: Vec<Subscriber>,
+    /// Lines of messages and payloads that are copied, of one send.
+    lines: Vec<u8>,
+}
+
+impl Service for Relay {
+    fn greeting(&self) -> &'static [u8] {
+        nats::INFO
+    }
+
+    fn receive(&mut self, connection: &mut Connection, input: &[u8]) -> Option<usize> {
+        let mut messages = Vec::with_capacity(input.len() / MESSAGE_SIZE_TYPICAL);
+        let mut answers = Vec::new();
+        let mut consumed = 0;
+        while let Some((command, size)) = nats::next(&input[consumed..]).ok()? {
+            consumed += size;
+            match command {
+                Command::Pub { subject, reply: None, body } => messages.push(Message { subject, body }),
+                Command::Pub { reply: Some(reply), .. } => {
+                    push_no_responders(&mut answers, reply, &connection.sid);
+                }
+                Command::Sub { subject, sid } => {
+                    sid.clone_into(&mut connection.sid);
+                    if !subject.starts_with(INBOX) {
+                        let stream = Arc::clone(&connection.stream);
+                        self.subscribers.push(Subscriber { stream, sid: sid.to_vec() });
+                    }
+                }
+                Command::Ping => answers.extend_from_slice(nats::PONG),
+                Command::Other => {}
+            }
+        }
+        self.deliver(&messages);
+        connection.send(&answers).ok()?;
+        Some(consumed)
+    }
+
+    fn close(&mut self, connection: &Connection) {
+        self.subscribers.retain(|subscriber| !Arc::ptr_eq(&subscriber.stream, &connection.stream));
+    }
+}
+
+impl Relay {
+    /// Sends messages to all subscribers; one that does not take them in time closes.
+    fn deliver(&mut self, messages: &[Message<'_>]) {
+        if messages.is_empty() {
+            return;
+        }
+        let Relay { subscribers, lines } = self;
+        subscribers.retain(|subscriber| {
+            let is_sent = send(subscriber, messages, lines).is_ok();
+            if !is_sent {
+                let _ = subscriber.stream.shutdown(Shutdown::Both);
+            }
+            is_sent
+        });
+    }
+}
+
+/// Sends messages to one subscriber: short payloads copied behind their lines, long ones from where they are.
+fn send(subscriber: &Subscriber, messages: &[Message<'_>], lines: &mut Vec<u8>) -> io::Result<()> {
+    lines.clear();
+    // Payloads that are not copied, each with the end of the lines before it.
+    let mut references = Vec::with_capacity(messages.len());
+    for Message { subject, body } in messages {
+        nats::push_msg_line(lines, subject, &subscriber.sid, body.len() - nats::CRLF.len());
+        if body.len() <= COPY_SIZE_MAX {
+            lines.extend_from_slice(body);
+        } else {
+            references.push((lines.len(), *body));
+        }
+    }
+    let mut slices = Vec::with_capacity(2 * references.len() + 1);
+    let mut start = 0;
+    for (end, body) in references {
+        slices.extend([IoSlice::new(&lines[start..end]), IoSlice::new(body)]);
+        start = end;
+    }
+    slices.push(IoSlice::new(&lines[start..]));
+    let mut rest = &mut slices[..];
+    while !rest.is_empty() {
+        match (&*subscriber.stream).write_vectored(rest) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut rest, count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Answers a request as a server does that has no service for it: status 503.
+fn push_no_responders(out: &mut Vec<u8>, reply: &[u8], sid: &[u8]) {
+    // Without a subscription the client has no way to get an answer.
+    if sid.is_empty() {
+        return;
+    }
+    for piece in [b"HMSG ", reply, b" ", sid, b" 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"] {
+        out.extend_from_slice(piece);
+    }
+}

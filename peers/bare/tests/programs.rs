@@ -1,0 +1,189 @@
+//! Each program does its job over real sockets: by hand, byte by byte, and with the load generator that measures it.
+#![cfg(target_os = "linux")]
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use stilling_bench::collect::{self, Plan};
+use stilling_probe::{HANG, Peer};
+
+/// Messages of a load.
+const MESSAGES: u64 = 3000;
+
+/// A program that ends with its test.
+struct Program {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Program {
+    fn start(words: &[&str]) -> Program {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stilling-peer-bare"));
+        command.args(words).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        let mut line = String::new();
+        let out = child.stdout.take().expect("it is piped");
+        BufReader::new(out).read_line(&mut line).expect("it says where it listens");
+        let address = line.trim_end().rsplit_once('/').and_then(|(_, address)| address.parse().ok());
+        Program { child, address: address.unwrap_or_else(|| panic!("no address in {line:?}")) }
+    }
+
+    fn durable(file: &Path) -> Program {
+        Program::start(&["durable", "127.0.0.1:0", file.to_str().expect("the path is text")])
+    }
+
+    /// A client of one of the programs that speak NATS, greeted.
+    fn client(&self) -> Peer {
+        let mut client = Peer::connect(self.address);
+        assert!(client.line().starts_with("INFO {"));
+        client
+    }
+
+    /// Puts a load on, in which nothing may fail.
+    #[track_caller]
+    fn load(&self, change: impl FnOnce(&mut Plan)) {
+        let mut plan = Plan { messages: Some(MESSAGES), span: None, ..Plan::new(self.address) };
+        plan.timeout = HANG;
+        change(&mut plan);
+        let report = collect::run(&plan).expect("there is a report");
+        assert!(report.is_good(), "{plan:?}: {:?} {:?}", report.evidence, report.accounting);
+    }
+
+    /// Sends bytes that no NATS client may send: that connection closes, another one does not.
+    fn check_malformed(&self) {
+        let mut other = self.client();
+        let long = "x".repeat(5000);
+        for malformed in ["PUB a\r\n", "PUB a 70000\r\n", "PUB a 1\r\nxyz", "HPUB a 12 12\r\n", &long] {
+            let mut client = self.client();
+            client.send(malformed);
+            assert_eq!(client.whatever_comes(), b"", "{malformed:?}");
+        }
+        other.send("PING\r\n");
+        assert_eq!(other.line(), "PONG");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn requests_are_answered_in_turn_and_a_connection_closes_when_it_is_asked_to() {
+    let program = Program::start(&["http", "127.0.0.1:0", "2"]);
+    let check = |requests: &[&str], expected: &str| {
+        let mut peer = Peer::connect(program.address);
+        for part in requests {
+            peer.send(part);
+        }
+        assert_eq!(String::from_utf8_lossy(&peer.rest()), expected, "{requests:?}");
+    };
+    let kept = "GET /test/fast HTTP/1.1\r\nHost: a\r\n\r\n".repeat(15);
+    let last = "GET /test/fast HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    let ok = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".repeat(15);
+    let ok_close = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    check(&[last], ok_close);
+    check(&[&kept, last], &(ok.clone() + ok_close));
+    check(&[&kept[..5], &kept[5..100], &kept[100..], last], &(ok + ok_close));
+    check(&["GET / HTTP/1.0\r\n\r\n"], ok_close);
+    let ok_keep_alive = "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 0\r\n\r\n";
+    check(
+        &["GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n", "GET / HTTP/1.0\r\n\r\n"],
+        &(ok_keep_alive.to_owned() + ok_close),
+    );
+    check(&["POST / HTTP/1.1\r\nHost: a\r\n\r\n"], "");
+}
+
+#[test]
+fn a_head_without_an_end_closes_its_connection_alone() {
+    let program = Program::start(&["http", "127.0.0.1:0", "1"]);
+    let mut other = Peer::connect(program.address);
+    let mut peer = Peer::connect(program.address);
+    let _ = peer.try_send("x".repeat(1 << 20));
+    assert_eq!(peer.whatever_comes(), b"");
+    assert_eq!(other.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+}
+
+#[test]
+fn a_message_goes_to_every_subscriber_and_a_request_finds_no_responder() {
+    let program = Program::start(&["relay", "127.0.0.1:0"]);
+    let mut subscribers = ["7", "19"].map(|sid| {
+        let mut subscriber = program.client();
+        subscriber.send(format!("CONNECT {{}}\r\nSUB a.* {sid}\r\nPING\r\n"));
+        assert_eq!(subscriber.line(), "PONG");
+        (sid, subscriber)
+    });
+    let mut publisher = program.client();
+    let long = "x".repeat(5000);
+    publisher.send(format!("PUB a.b 5\r\nhello\r\nPUB a.c 5000\r\n{long}\r\nPUB a.d 0\r\n\r\nPING\r\n"));
+    assert_eq!(publisher.line(), "PONG");
+    for (sid, subscriber) in &mut subscribers {
+        let lines = [format!("MSG a.b {sid} 5"), "hello".to_owned(), format!("MSG a.c {sid} 5000")];
+        for line in lines.into_iter().chain([long.clone(), format!("MSG a.d {sid} 0"), String::new()]) {
+            assert_eq!(subscriber.line(), line);
+        }
+    }
+    publisher.send("SUB _INBOX.1.* 3\r\nPUB $JS.API.STREAM.INFO.events _INBOX.1.1 0\r\n\r\n");
+    for line in ["HMSG _INBOX.1.1 3 16 16", "NATS/1.0 503", "", ""] {
+        assert_eq!(publisher.line(), line);
+    }
+    program.check_malformed();
+}
+
+#[test]
+fn the_relay_stands_the_loads_of_the_benchmarks() {
+    let program = Program::start(&["relay", "127.0.0.1:0"]);
+    for (stream, subject) in [(None, "alone"), (Some("events".to_owned()), "events")] {
+        for size in [128, 1025, 4096] {
+            let (stream, subject) = (stream.clone(), subject.to_owned());
+            program.load(|plan| {
+                *plan = Plan { size, stream, subject, confirmed: false, subscribers: 1, ..plan.clone() };
+            });
+        }
+    }
+}
+
+#[test]
+fn an_acknowledged_message_is_in_the_file() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let file = folder.path().join("log");
+    let program = Program::durable(&file);
+    let mut client = program.client();
+    client.send(
+        "CONNECT {}\r\nSUB in.* 3\r\nPUB events.0 in.1 5\r\nhello\r\nPUB events.0 6\r\nworld!\r\n\
+         PUB $JS.API.STREAM.INFO.events in.2 0\r\n\r\nPING\r\n",
+    );
+    assert_eq!(client.line(), "MSG in.1 3 27");
+    assert_eq!(client.line(), r#"{"stream":"events","seq":1}"#);
+    assert_eq!(client.line(), "MSG in.2 3 51");
+    assert_eq!(client.line(), r#"{"state":{"messages":2,"first_seq":1,"last_seq":2}}"#);
+    assert_eq!(client.line(), "PONG");
+    let mut start = [0; 20];
+    File::open(&file).expect("it is there").read_exact(&mut start).expect("it is long enough");
+    assert_eq!(&start, b"\x05\0\0\0hello\x06\0\0\0world!\0");
+    // A client that cannot get its acknowledgement.
+    let mut deaf = program.client();
+    deaf.send("PUB events.0 in.1 5\r\nhello\r\n");
+    assert_eq!(deaf.whatever_comes(), b"");
+    program.check_malformed();
+}
+
+#[test]
+fn the_durable_writer_stands_the_loads_of_the_benchmarks() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
+    let program = Program::durable(&folder.path().join("log"));
+    for confirmed in [true, false] {
+        for size in [128, 4096] {
+            program.load(|plan| *plan = Plan { size, confirmed, ..plan.clone() });
+        }
+        program.load(|plan| {
+            let messages = Some(100);
+            *plan = Plan { messages, window: 1, per_message: true, confirmed, ..plan.clone() };
+        });
+    }
+}

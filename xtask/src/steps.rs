@@ -5,6 +5,8 @@ use std::ffi::OsStr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde::de::DeserializeOwned;
+
 use crate::Outcome;
 use crate::tree;
 
@@ -73,6 +75,18 @@ pub(crate) fn run(command: &mut Command) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("{status}; repeat it with\n    {shown}").into()) }
 }
 
+/// Runs a command that prints a report as JSON. Its status is not looked at: failures are figures of the report.
+///
+/// # Errors
+/// If it cannot be started, or prints no report.
+pub(crate) fn report<T: DeserializeOwned>(command: &mut Command) -> Outcome<T> {
+    let output = command.output().map_err(|error| format!("`{}`: {error}", shown(command)))?;
+    serde_json::from_slice(&output.stdout).map_err(|_| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        format!("`{}` printed no report: {said}", shown(command)).into()
+    })
+}
+
 /// The command as one would type it at the root.
 pub(crate) fn shown(command: &Command) -> String {
     let set = command.get_envs().filter_map(|(name, value)| {
@@ -100,6 +114,14 @@ mod tests {
         let mut command = Command::new("cargo");
         command.env("RUSTFLAGS", "--cfg loom").args(["test", "it's", ""]);
         assert_eq!(shown(&command), r"RUSTFLAGS='--cfg loom' cargo test 'it'\''s' ''");
+    }
+
+    #[test]
+    fn a_report_is_read_and_anything_else_is_an_error_that_names_the_command() {
+        let echo = |text: &str| report::<Vec<u32>>(Command::new("echo").arg(text));
+        assert_eq!(echo("[1, 2]").expect("a report"), [1, 2]);
+        let error = echo("error").expect_err("no report").to_string();
+        assert!(error.starts_with("`echo error` printed no report"), "{error}");
     }
 
     #[test]

@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::figures::{Section, median, spread, two_places};
-use super::page::{PAGE, with_section};
+use super::figures::{self, Section, median, spread, two_places};
+use super::frame::{self, Options, is_wanted};
 use super::server::{Driver, Server};
-use super::{idle, isolation, machine, taken};
+use super::{enter, machine, taken};
 use crate::Outcome;
 use crate::steps::{cargo, run};
 use crate::tree;
@@ -45,21 +45,14 @@ const OPTIONS: [&str; 8] = [
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Rounds of each case on each driver
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Seconds of each measurement
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(2..=600))]
+    #[command(flatten)]
+    options: Options,
+    /// Seconds of each measurement; with --quick 2, and misses are no error
+    #[arg(long, value_name = "N", default_value_t = 5, conflicts_with = "quick", value_parser = clap::value_parser!(u64).range(2..=600))]
     seconds: u64,
-    /// Two rounds of two seconds: shows that it works, not how well; misses are no error
-    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
-    quick: bool,
     /// Only the cases whose names contain this; repeatable
     #[arg(long, value_name = "WORD", conflicts_with = "write")]
     only: Vec<String>,
-    /// Write the section into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
 }
 
 /// Where the server under measurement is reached.
@@ -79,18 +72,14 @@ struct Measured {
 
 impl Arguments {
     pub(super) fn run(mut self) -> Outcome {
-        if self.quick {
-            (self.rounds, self.seconds) = (2, 2);
+        if self.options.quick {
+            (self.options.rounds, self.seconds) = (2, 2);
         }
-        if !isolation::is_inside() {
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+        enter(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
-        let (mut table, mut misses) = (vec![HEAD.map(str::to_owned).to_vec()], 0);
+        let binary = taken("stilling", folder.path())?;
+        let (mut table, mut misses) = (figures::table(HEAD), 0);
         for driver in [Driver::Uring, Driver::Poll] {
             let all = self.measure(&binary, folder.path(), driver)?;
             for measured in &all {
@@ -100,12 +89,8 @@ impl Arguments {
             }
         }
         let section = Section { title: TITLE.to_owned(), words: self.words(), table }.text();
-        println!("\n{section}");
-        if self.write {
-            let page = std::fs::read_to_string(tree::root().join(PAGE))?;
-            tree::write(PAGE, &with_section(&page, TITLE, &section))?;
-        }
-        if misses > 0 && !self.quick {
+        frame::publish(TITLE, &section, self.options.write)?;
+        if misses > 0 && !self.options.quick {
             return Err(format!("{misses} cases missed their target").into());
         }
         Ok(())
@@ -113,12 +98,11 @@ impl Arguments {
 
     /// Measures all cases on one driver, the undisturbed pair first.
     fn measure(&self, binary: &Path, folder: &Path, driver: Driver) -> Outcome<Vec<Measured>> {
-        let is_wanted =
-            |name: &str| self.only.is_empty() || self.only.iter().any(|word| name.contains(word.as_str()));
-        let disturbances = Disturbance::ALL.into_iter().filter(|case| is_wanted(case.name())).map(Some);
+        let is_wanted = |case: &Disturbance| is_wanted(&self.only, case.name());
+        let disturbances = Disturbance::ALL.into_iter().filter(is_wanted).map(Some);
         let measured = |case| Measured { driver, case, figures: Vec::new(), evidence: "–".to_owned() };
         let mut all: Vec<Measured> = std::iter::once(None).chain(disturbances).map(measured).collect();
-        for round in 0..self.rounds {
+        for round in 0..self.options.rounds {
             for measured in &mut all {
                 let name = measured.name();
                 let figures = self.one(binary, folder, measured);
@@ -148,11 +132,11 @@ impl Arguments {
     }
 
     fn words(&self) -> String {
-        let command = match self.quick {
+        let command = match self.options.quick {
             true => "--quick".to_owned(),
-            false => format!("--rounds {} --seconds {}", self.rounds, self.seconds),
+            false => format!("--rounds {} --seconds {}", self.options.rounds, self.seconds),
         };
-        let lines: String = machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect();
+        let lines = machine::listed([]);
         format!(
             "Row 4.35. A publisher that waits for each acknowledgement of a stream on disk before it sends the next message, at \
              most 500 a second, and a subscriber that reads at once: alone, and beside clients that would harm them. \
@@ -168,17 +152,8 @@ impl Arguments {
     }
 }
 
-const HEAD: [&str; 9] = [
-    "server",
-    "beside the pair",
-    "ack p99 ms",
-    "×",
-    "delivery p99 ms",
-    "×",
-    "longest ms",
-    "disconnects",
-    "what took place",
-];
+const HEAD: &str = "server | beside the pair | ack p99 ms | × | delivery p99 ms | × | longest ms | \
+                    disconnects | what took place";
 
 impl Measured {
     fn name(&self) -> &'static str {
@@ -204,11 +179,11 @@ impl Measured {
         let row = vec![
             self.driver.name().to_owned(),
             self.name().to_owned(),
-            spread(&milliseconds(|figures| figures.ack), two_places),
+            spread(milliseconds(|figures| figures.ack), two_places),
             shown(of_ack),
-            spread(&milliseconds(|figures| figures.delivery), two_places),
+            spread(milliseconds(|figures| figures.delivery), two_places),
             shown(of_delivery),
-            spread(&milliseconds(|figures| figures.longest), two_places),
+            spread(milliseconds(|figures| figures.longest), two_places),
             disconnects.to_string(),
             self.evidence.clone(),
         ];

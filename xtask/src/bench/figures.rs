@@ -2,6 +2,9 @@
 
 use super::load::Sample;
 
+/// What the tables call `peers/bare`, the I/O of a job and nothing else.
+pub(super) const BARE: &str = "bare";
+
 /// What a page is made of: a heading, words, a table.
 pub(super) struct Section {
     pub(super) title: String,
@@ -23,6 +26,11 @@ impl Section {
     }
 }
 
+/// A table that has only its head yet: names with ` | ` between them.
+pub(super) fn table(head: &str) -> Vec<Vec<String>> {
+    vec![head.split(" | ").map(str::to_owned).collect()]
+}
+
 /// The samples of one server under one load, a sample per round.
 pub(super) struct Series {
     pub(super) server: &'static str,
@@ -41,80 +49,133 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 }
 
 /// The median with the least and the greatest, each as `show` writes it.
-pub(super) fn spread(values: &[f64], show: impl Fn(f64) -> String) -> String {
+pub(super) fn spread(values: impl IntoIterator<Item = f64>, show: impl Fn(f64) -> String) -> String {
+    let values: Vec<f64> = values.into_iter().collect();
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let middle = show(median(values.to_vec()));
-    if values.len() < 2 { middle } else { format!("{middle} ({} – {})", show(least), show(greatest)) }
+    let is_one = values.len() < 2;
+    let middle = show(median(values));
+    if is_one { middle } else { format!("{middle} ({} – {})", show(least), show(greatest)) }
 }
 
-/// A table of servers under one load, and below it the ratios of the first to the others and the second to
-/// the first: medians of the ratios within each round, because rounds differ more than servers.
-pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
-    let counts = series.iter().flat_map(|series| &series.samples).any(|sample| sample.instructions.is_some());
-    let counted = counts.then_some("server instructions per request");
-    let head = ["server", "requests/s", "server CPU s per million", "context switches per thousand"];
-    let head = head.into_iter().chain(counted);
-    let head = head.chain(["p50 ms", "p99 ms", "p99.9 ms", "failures"]);
+/// The spread of figures; if one of them was not measured, none is shown.
+pub(super) fn spread_of_known(
+    values: impl Iterator<Item = Option<f64>>,
+    show: impl Fn(f64) -> String,
+) -> String {
+    values.collect::<Option<Vec<_>>>().map_or_else(unknown, |values| spread(values, show))
+}
+
+/// The text of a column's cell for the samples of one server.
+type Cell = Box<dyn Fn(&[Sample]) -> String>;
+
+/// A column of a table of servers under one load.
+pub(super) struct Column {
+    head: &'static str,
+    cell: Cell,
+    /// What ratios are taken of.
+    ratio_of: Option<fn(&Sample) -> Option<f64>>,
+}
+
+impl Column {
+    /// The spread of a figure, each as `show` writes it.
+    pub(super) fn of(head: &'static str, of: fn(&Sample) -> Option<f64>, show: fn(f64) -> String) -> Column {
+        let cell = move |samples: &[Sample]| spread_of_known(samples.iter().map(of), show);
+        Column { head, cell: Box::new(cell), ratio_of: Some(of) }
+    }
+
+    /// The sum of a count.
+    pub(super) fn sum(head: &'static str, of: fn(&Sample) -> u64) -> Column {
+        let cell = move |samples: &[Sample]| samples.iter().map(of).sum::<u64>().to_string();
+        Column { head, cell: Box::new(cell), ratio_of: None }
+    }
+
+    /// How many times the figure of `below` a server has: the median of the ratios within each round.
+    fn over(head: &'static str, below: &[Sample], of: fn(&Sample) -> Option<f64>) -> Column {
+        let below = below.to_vec();
+        let cell = move |samples: &[Sample]| times(ratio_of(samples, &below, of));
+        Column { head, cell: Box::new(cell), ratio_of: None }
+    }
+
+    /// The same column with another cell.
+    pub(super) fn with_cell(self, cell: impl Fn(&[Sample]) -> String + 'static) -> Column {
+        Column { cell: Box::new(cell), ..self }
+    }
+}
+
+/// The columns that say how long answers took.
+pub(super) fn latencies() -> [Column; 3] {
+    [
+        Column::of("p50 ms", |sample| sample.p50_ms, two_places),
+        Column::of("p99 ms", |sample| sample.p99_ms, two_places),
+        Column::of("p99.9 ms", |sample| sample.p999_ms, two_places),
+    ]
+}
+
+/// The columns that say how many times the rate and the CPU of [`BARE`] a server has; none if it is not in the series.
+pub(super) fn over_bare(series: &[Series]) -> Vec<Column> {
+    let Some(bare) = series.iter().find(|series| series.server == BARE) else { return Vec::new() };
+    vec![
+        Column::over("rate ÷ bare", &bare.samples, |sample| Some(sample.rate)),
+        Column::over("CPU ÷ bare", &bare.samples, |sample| Some(sample.cpu_s)),
+    ]
+}
+
+/// A table of servers under one load, and below it the ratios of the pairs that are among them: medians of the ratios
+/// within each round, because rounds differ more than servers.
+pub(super) fn with_ratios(series: &[Series], columns: &[Column], pairs: &[(&str, &str)]) -> Vec<Vec<String>> {
+    let head = std::iter::once("server").chain(columns.iter().map(|column| column.head));
     let mut table = vec![head.map(str::to_owned).collect::<Vec<_>>()];
     for Series { server, samples } in series {
-        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
-        let known = |of: fn(&Sample) -> Option<f64>| spread_of_known(samples.iter().map(of));
-        let mut row = vec![
-            (*server).to_owned(),
-            spread(&all(|sample| sample.rate), thousands),
-            spread(&all(|sample| sample.cpu_s), two_places),
-            known(|sample| sample.switches),
-        ];
-        if counts {
-            let all: Option<Vec<_>> = samples.iter().map(|sample| sample.instructions).collect();
-            row.push(all.map_or_else(unknown, |all| spread(&all, thousands)));
-        }
-        row.extend([
-            known(|sample| sample.p50_ms),
-            known(|sample| sample.p99_ms),
-            known(|sample| sample.p999_ms),
-            samples.iter().map(|sample| sample.failures + sample.refused).sum::<u64>().to_string(),
-        ]);
-        table.push(row);
+        let cells = columns.iter().map(|column| (column.cell)(samples));
+        table.push(std::iter::once((*server).to_owned()).chain(cells).collect());
     }
-    for (above, below) in [
-        ("stilling poll", "stilling uring"),
-        ("stilling uring", "nginx"),
-        ("stilling poll", "nginx"),
-        ("stilling uring", "hyper"),
-        ("stilling uring", "nginx, upstream keepalive"),
-        ("stilling poll", "nginx, upstream keepalive"),
-    ] {
-        if !series.iter().any(|series| series.server == above)
-            || !series.iter().any(|series| series.server == below)
-        {
-            continue;
+    let is_there = |name: &str| series.iter().any(|series| series.server == name);
+    for &(above, below) in pairs {
+        if is_there(above) && is_there(below) {
+            let shown = |of| times(ratio(series, above, below, of));
+            let cells = columns.iter().map(|column| column.ratio_of.map_or_else(String::new, shown));
+            table.push(std::iter::once(format!("{above} ÷ {below}")).chain(cells).collect());
         }
-        let shown = |of| {
-            ratio(series, above, below, of).map_or_else(unknown, |ratio| format!("×{}", two_places(ratio)))
-        };
-        let mut row = vec![
-            format!("{above} ÷ {below}"),
-            shown(|sample: &Sample| Some(sample.rate)),
-            shown(|sample| Some(sample.cpu_s)),
-            shown(|sample| sample.switches),
-        ];
-        if counts {
-            row.push(shown(|sample| sample.instructions));
-        }
-        row.extend([
-            shown(|sample| sample.p50_ms),
-            shown(|sample| sample.p99_ms),
-            shown(|sample| sample.p999_ms),
-        ]);
-        row.push(String::new());
-        table.push(row);
     }
     table
 }
 
+/// The pairs of HTTP servers whose ratios are told.
+const HTTP_PAIRS: [(&str, &str); 6] = [
+    ("stilling poll", "stilling uring"),
+    ("stilling uring", "nginx"),
+    ("stilling poll", "nginx"),
+    ("stilling uring", "hyper"),
+    ("stilling uring", "nginx, upstream keepalive"),
+    ("stilling poll", "nginx, upstream keepalive"),
+];
+
+/// A table of HTTP servers under one load, with their ratios to [`BARE`] and those of [`HTTP_PAIRS`].
+pub(super) fn compared(series: &[Series]) -> Vec<Vec<String>> {
+    let mut columns = vec![
+        Column::of("requests/s", |sample| Some(sample.rate), thousands),
+        Column::of("server CPU s per million", |sample| Some(sample.cpu_s), two_places),
+    ];
+    columns.extend(over_bare(series));
+    columns.push(Column::of("context switches per thousand", |sample| sample.switches, two_places));
+    if series.iter().flat_map(|series| &series.samples).any(|sample| sample.instructions.is_some()) {
+        let of = |sample: &Sample| sample.instructions;
+        columns.push(Column::of("server instructions per request", of, thousands));
+    }
+    columns.extend(latencies());
+    columns.push(Column::sum("failures", |sample| sample.failures + sample.refused));
+    with_ratios(series, &columns, &HTTP_PAIRS)
+}
+
 /// The median of the ratios within each round; nothing if one of the figures was not measured.
+pub(super) fn ratio_of(above: &[Sample], below: &[Sample], of: fn(&Sample) -> Option<f64>) -> Option<f64> {
+    let rounds = above.iter().zip(below);
+    let ratios: Option<Vec<_>> = rounds.map(|(above, below)| Some(of(above)? / of(below)?)).collect();
+    ratios.map(median)
+}
+
+/// The same of two servers, by their names; nothing if one of them is not there.
 pub(super) fn ratio(
     series: &[Series],
     above: &str,
@@ -122,15 +183,12 @@ pub(super) fn ratio(
     of: fn(&Sample) -> Option<f64>,
 ) -> Option<f64> {
     let find = |name: &str| series.iter().find(|series| series.server == name);
-    let (above, below) = (find(above)?, find(below)?);
-    let rounds = above.samples.iter().zip(&below.samples);
-    let ratios: Option<Vec<_>> = rounds.map(|(above, below)| Some(of(above)? / of(below)?)).collect();
-    ratios.map(median)
+    ratio_of(&find(above)?.samples, &find(below)?.samples, of)
 }
 
-/// The spread of latencies; if one of them was not measured, none is shown.
-pub(super) fn spread_of_known(values: impl Iterator<Item = Option<f64>>) -> String {
-    values.collect::<Option<Vec<_>>>().map_or_else(unknown, |values| spread(&values, two_places))
+/// A ratio as tables show it.
+pub(super) fn times(ratio: Option<f64>) -> String {
+    ratio.map_or_else(unknown, |ratio| format!("×{}", two_places(ratio)))
 }
 
 /// What stands for a figure that was not measured.
@@ -170,8 +228,8 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(vec![]).is_nan());
-        assert_eq!(spread(&[3.0, 1.0, 2.0], two_places), "2.00 (1.00 – 3.00)");
-        assert_eq!(spread(&[3.0], two_places), "3.00");
+        assert_eq!(spread([3.0, 1.0, 2.0], two_places), "2.00 (1.00 – 3.00)");
+        assert_eq!(spread([3.0], two_places), "3.00");
     }
 
     #[test]
@@ -212,6 +270,29 @@ mod tests {
         assert!(table.iter().all(|row| row.len() == table[0].len()));
         let table = compared(&[series("stilling uring", Some(9000.0)), series("nginx", None)]);
         assert_eq!((table[2][4].as_str(), table[3][4].as_str()), ("–", "–"));
+    }
+
+    #[test]
+    fn rate_and_cpu_are_divided_by_those_of_bare_within_each_round() {
+        let series = |server, figures: [(f64, f64); 3]| Series {
+            server,
+            samples: figures.map(|(rate, cpu_s)| Sample { rate, cpu_s, ..Sample::default() }).to_vec(),
+        };
+        let all = [
+            series("stilling uring", [(10.0, 4.0), (20.0, 9.0), (90.0, 2.0)]),
+            series("nginx", [(5.0, 8.0), (20.0, 9.0), (10.0, 4.0)]),
+            // Divided medians would be ×0.25 and ×2.00 in the first row.
+            series(BARE, [(20.0, 1.0), (80.0, 3.0), (100.0, 2.0)]),
+        ];
+        let table = compared(&all);
+        let columns = |row: usize| [table[row][0].as_str(), &table[row][3], &table[row][4], &table[row][5]];
+        assert_eq!(columns(0), ["server", "rate ÷ bare", "CPU ÷ bare", "context switches per thousand"]);
+        assert_eq!(columns(1), ["stilling uring", "×0.50", "×3.00", "–"]);
+        assert_eq!(columns(2), ["nginx", "×0.25", "×3.00", "–"]);
+        assert_eq!(columns(3), [BARE, "×1.00", "×1.00", "–"]);
+        assert_eq!(columns(4), ["stilling uring ÷ nginx", "", "", "–"]);
+        assert!(table.iter().all(|row| row.len() == table[0].len()));
+        assert_eq!(compared(&all[..2])[0].len(), table[0].len() - 2);
     }
 
     #[test]

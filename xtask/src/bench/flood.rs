@@ -4,6 +4,7 @@
 
 use super::Bench;
 use super::figures::{self, Section};
+use super::frame;
 use super::overload;
 use super::own::{Manner, Plan, Report, Step};
 use crate::Outcome;
@@ -27,31 +28,20 @@ fn plan(capacity: f64, seconds: f64) -> Plan {
 impl Bench {
     /// Up to twice as many fast requests as are answered in a closed loop, and back.
     pub(super) fn flood(&self) -> Outcome<Vec<Section>> {
-        let seconds = if self.quick { 1.0 } else { 3.0 };
+        let seconds = if self.options.quick { 1.0 } else { 3.0 };
         let servers = self.contenders()?;
-        let mut runs: Vec<Vec<Report>> = servers.iter().map(|_| Vec::new()).collect();
-        for round in 0..self.rounds {
-            for (server, runs) in servers.iter().zip(&mut runs) {
-                println!("fast overload, round {round}, {}", server.name);
-                let url = server.url(FAST);
-                let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
-                let probe = Plan { connections: CONNECTIONS, patience_s: 30.0, manner };
-                let capacity = probe.run(self.binary(), &url)?.rate_per_s;
-                runs.push(plan(capacity.max(1.0), seconds).run(self.binary(), &url)?);
-            }
-        }
-        let head = [
-            "server",
-            "load",
-            "asked/s",
-            "sent/s",
-            "goodput/s",
-            "p50 ms",
-            "p99 ms",
-            "given up or failed",
-            "normal again after s",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let runs = frame::in_turn(self.options.rounds, &servers, |round, server| {
+            println!("fast overload, round {round}, {}", server.name);
+            let url = server.url(FAST);
+            let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
+            let probe = Plan { connections: CONNECTIONS, patience_s: 30.0, manner };
+            let capacity = probe.run(self.binary(), &url)?.rate_per_s;
+            plan(capacity.max(1.0), seconds).run(self.binary(), &url)
+        })?;
+        let mut table = figures::table(
+            "server | load | asked/s | sent/s | goodput/s | p50 ms | p99 ms | given up or failed | \
+             normal again after s",
+        );
         for (server, runs) in servers.iter().zip(&runs) {
             table.extend((0..MULTIPLES.len()).map(|at| row(server.name, runs, at)));
         }
@@ -67,9 +57,8 @@ impl Bench {
 }
 
 fn row(name: &str, runs: &[Report], at: usize) -> Vec<String> {
-    let spread = |of: &dyn Fn(&Report) -> f64, show: fn(f64) -> String| {
-        figures::spread(&runs.iter().map(of).collect::<Vec<_>>(), show)
-    };
+    let spread =
+        |of: &dyn Fn(&Report) -> f64, show: fn(f64) -> String| figures::spread(runs.iter().map(of), show);
     let step = |report: &Report| report.steps[at].clone();
     let again = if at + 1 == MULTIPLES.len() {
         overload::recovery(runs, at).map_or_else(|| "not".to_owned(), |seconds| format!("{seconds:.1}"))

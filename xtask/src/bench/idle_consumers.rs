@@ -16,8 +16,7 @@ use clap::Args;
 use super::collect::{Keeps, Peer, Place, tools};
 use super::fairness::Connection;
 use super::figures::{Section, spread, two_places};
-use super::page::{PAGE, with_section};
-use super::{isolation, machine};
+use super::{frame, isolation, machine};
 use crate::steps::{cargo, run, shown};
 use crate::{Outcome, go, node, python, tree};
 
@@ -188,11 +187,7 @@ impl Arguments {
         }
         let (table, misses) = table(&columns, self.rounds as usize);
         let section = Section { title: TITLE.to_owned(), words: self.words(&place), table }.text();
-        println!("\n{section}");
-        if self.write {
-            let page = fs::read_to_string(tree::root().join(PAGE))?;
-            tree::write(PAGE, &with_section(&page, TITLE, &section))?;
-        }
+        frame::publish(TITLE, &section, self.write)?;
         if misses > 0 {
             return Err(format!("{misses} consumers missed their target").into());
         }
@@ -232,11 +227,7 @@ impl Arguments {
     }
 
     fn words(&self, place: &Place) -> String {
-        let mut lines = machine::where_and_when();
-        let version = machine::said(&place.nats_server.to_string_lossy(), &["-v"]);
-        lines.push(format!("nats-server: {}", version.trim_start_matches("nats-server: ")));
-        lines.extend(versions());
-        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
+        let lines = machine::listed([tools::nats_server_version(&place.nats_server), versions()]);
         format!(
             "The delay of the first message after {seconds} seconds of silence, in milliseconds, from the call that publishes it \
              to its delivery by an ordered consumer with the client's default options; heartbeats come meanwhile. Each client \
@@ -271,6 +262,8 @@ fn prepare() -> Outcome {
     python::NATS_PY.install()?;
     go::build_nats_go()?;
     node::install_nats()?;
+    // `Place::find` copies it, although nothing here runs it.
+    run(&mut cargo(["build", "--release", "-p", "stilling-peer-bare"]))?;
     run(&mut cargo(["build", "--release", "-p", "stilling-cli", "--bins", "--example", ASYNC_NATS]))
 }
 
@@ -291,7 +284,7 @@ fn make_stream(to: SocketAddr) -> Outcome {
 }
 
 /// The versions of the clients, as their lock files and manifests pin them.
-fn versions() -> Vec<String> {
+fn versions() -> String {
     let read = |path: &Path| fs::read_to_string(tree::root().join(path)).unwrap_or_default();
     let manifest = read(&Path::new(go::NATS_GO).join("go.mod"));
     let nats_go = manifest
@@ -302,10 +295,10 @@ fn versions() -> Vec<String> {
         serde_json::from_str(&read(&Path::new(node::NATS).join("package.json"))).unwrap_or_default();
     let nats_js = manifest["dependencies"]["@nats-io/jetstream"].as_str().unwrap_or("unknown");
     let async_nats = machine::locked(&read(Path::new("Cargo.lock")), &["async-nats"]);
-    vec![format!(
+    format!(
         "Clients: {}, nats.go {nats_go}, {async_nats}, @nats-io/jetstream {nats_js}",
         python::NATS_PY.version.replace("==", " ")
-    )]
+    )
 }
 
 /// The table of so many rounds, and how many consumers have missed the target; the control has none.
@@ -334,8 +327,8 @@ fn cell(deliveries: &[&Delivery], rounds: usize) -> String {
     if deliveries.is_empty() {
         return "not delivered".to_owned();
     }
-    let delays: Vec<_> = deliveries.iter().map(|delivery| delivery.delay.as_secs_f64() * 1e3).collect();
-    let mut cell = spread(&delays, two_places);
+    let delays = deliveries.iter().map(|delivery| delivery.delay.as_secs_f64() * 1e3);
+    let mut cell = spread(delays, two_places);
     if deliveries.len() < rounds {
         cell += &format!(", {} of {rounds} not delivered", rounds - deliveries.len());
     }

@@ -6,8 +6,8 @@ use std::process::Stdio;
 
 use clap::Args;
 
+use super::frame::{self, Options};
 use super::machine;
-use super::page::{PAGE, with_section};
 use crate::steps::{cargo, shown};
 use crate::{Outcome, tree};
 
@@ -16,15 +16,8 @@ pub(super) const TITLE: &str = "The journal alone";
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Rounds of each way of writing, which take turns
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// 16 MiB instead of 512 for each: shows that it works, not how well
-    #[arg(long)]
-    quick: bool,
-    /// Write the section into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
+    #[command(flatten)]
+    options: Options,
 }
 
 impl Arguments {
@@ -32,8 +25,8 @@ impl Arguments {
         // Not where the system keeps its temporary files: that may be memory.
         let target = tree::target();
         fs::create_dir_all(&target)?;
-        let (target, mebibytes, rounds) =
-            (target.canonicalize()?, if self.quick { 16 } else { 512 }, self.rounds);
+        let Options { rounds, quick, write } = self.options;
+        let (target, mebibytes) = (target.canonicalize()?, if quick { 16 } else { 512 });
         let mut command =
             cargo(["run", "--release", "-q", "-p", "stilling-journal", "--example", "append", "--"]);
         command.arg(target).args([mebibytes.to_string(), rounds.to_string()]).stderr(Stdio::inherit());
@@ -41,23 +34,18 @@ impl Arguments {
         if !output.status.success() {
             return Err(format!("`{}`: {}", shown(&command), output.status).into());
         }
-        let quick = if self.quick { " --quick" } else { "" };
-        let lines: String = machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect();
+        let lines = machine::listed([]);
         let text = format!(
             "## {TITLE}\n\n\
              Row 2.6: records of 4 KiB into segments that grow from nothing, so many with each write, each write durable \
              before the next: through the page cache, and past it from the memory in which a batch was built (`O_DIRECT`), \
              into a file that grows as it is written or whose segment was zeroed ahead. CPU is the process's, user and system; \
              what the kernel writes back later on its own is nobody's. Opening is that of a start after a crash. \
-             `cargo xtask bench journal --rounds {rounds}{quick} --write` writes this section; a cell is the median of \
+             `{}` writes this section; a cell is the median of \
              the rounds and, in brackets, the least and the greatest, {mebibytes} MiB each.\n\n{lines}\n{}",
+            self.options.command("journal"),
             String::from_utf8_lossy(&output.stdout)
         );
-        println!("\n{text}");
-        if !self.write {
-            return Ok(());
-        }
-        let page = fs::read_to_string(tree::root().join(PAGE))?;
-        tree::write(PAGE, &with_section(&page, TITLE, &text))
+        frame::publish(TITLE, &text, write)
     }
 }

@@ -1,13 +1,14 @@
 //! What puts load on a server: `ab`, `wrk` and the generator of this repository, and how to read what they print.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use super::instructions::Instructions;
+use super::frame::taken;
+use super::instructions::{self, Instructions};
 use super::own::{Manner, Plan};
 use super::server::Server;
 use crate::Outcome;
-use crate::steps::shown;
+use crate::steps::{run, shown};
 
 /// What a generator needs besides a server.
 #[derive(Clone, Debug)]
@@ -18,6 +19,15 @@ pub(crate) struct Place {
     pub(crate) binary: PathBuf,
     /// Whether the processor counts instructions.
     pub(crate) counts_instructions: bool,
+}
+
+impl Place {
+    /// A place in a folder that all users may read: nginx gives its workers to another one.
+    pub(super) fn of(folder: &Path) -> Outcome<Place> {
+        run(Command::new("chmod").arg("755").arg(folder))?;
+        let (binary, counts_instructions) = (taken("stilling", folder)?, instructions::are_counted());
+        Ok(Place { folder: folder.to_owned(), binary, counts_instructions })
+    }
 }
 
 /// Requests per send of the pipelined workload.

@@ -7,21 +7,24 @@ use super::isolation;
 use super::page::PAGE;
 use crate::tree;
 
-/// The lines that stand above all figures.
-pub(super) fn describe(hyper: &str) -> Vec<String> {
-    let mut lines = where_and_when();
+/// The programs that HTTP is measured with and beside.
+pub(super) fn http_programs(hyper: &str) -> Vec<String> {
     let versions = [
         ("ab", said("ab", &["-V"])),
         ("wrk", said("wrk", &["-v"])),
         ("nginx", said("/usr/sbin/nginx", &["-v"])),
     ];
-    lines.extend(versions.map(|(name, version)| format!("{name}: {}", short(&version))));
+    let mut lines = Vec::from(versions.map(|(name, version)| format!("{name}: {}", short(&version))));
     lines.push(format!("hyper: {hyper}"));
     lines
 }
 
-/// The machine and the day.
-pub(crate) fn where_and_when() -> Vec<String> {
+/// The list that stands above all figures: the machine, the day, and further lines.
+pub(crate) fn listed(further: impl IntoIterator<Item = String>) -> String {
+    where_and_when().into_iter().chain(further).map(|line| format!("- {line}\n")).collect()
+}
+
+fn where_and_when() -> Vec<String> {
     let cpu = read("/proc/cpuinfo");
     let model = cpu
         .lines()

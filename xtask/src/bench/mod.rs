@@ -6,6 +6,7 @@ pub(crate) mod collect;
 mod fairness;
 pub(crate) mod figures;
 mod flood;
+mod frame;
 pub(crate) mod idle;
 mod idle_consumers;
 mod instructions;
@@ -23,22 +24,23 @@ mod slow;
 mod sockets;
 mod targets;
 
-use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(crate) use app::stilling_before_node;
+pub(crate) use frame::{enter, taken};
 
 use crate::Outcome;
 use crate::packages;
 use crate::steps::{cargo, run};
 use crate::tree;
 use figures::{Section, Series};
+use frame::Options;
 use load::{Load, Place, Sample};
 use page::PAGE;
 use server::{Driver, Server};
-use targets::Target;
+use targets::{Target, Targets};
 
 /// Connections of the idle measurement: so many that what is shared does not count.
 const IDLE_CONNECTIONS: usize = 10_000;
@@ -87,18 +89,11 @@ enum What {
 
 #[derive(Args)]
 struct Http {
-    /// Rounds of each load on each server
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// A tenth of the load: shows that it works, not how fast
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    options: Options,
     /// Only this part; repeatable
     #[arg(long, value_enum, conflicts_with = "write")]
     only: Vec<Part>,
-    /// Write docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
 }
 
 /// A part of the page.
@@ -120,14 +115,6 @@ enum Part {
     Flood,
 }
 
-/// A copy of a program, so that a build during a long run does not change what is measured.
-pub(crate) fn taken(program: &Path, folder: &Path) -> Outcome<PathBuf> {
-    let name = program.file_name().ok_or("a program has a name")?;
-    let copy = folder.join(name);
-    std::fs::copy(program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
-    Ok(copy)
-}
-
 type Measure = fn(&Bench) -> Outcome<Vec<Section>>;
 
 const PARTS: [(Part, Measure); 7] = [
@@ -142,15 +129,15 @@ const PARTS: [(Part, Measure); 7] = [
 
 /// What all measurements share.
 struct Bench {
+    options: Options,
     place: Place,
     /// The peer on hyper.
     peer: PathBuf,
+    /// The peer that does the I/O and nothing else.
+    bare: PathBuf,
     /// The example with an inline route.
     inline_route: PathBuf,
-    rounds: u32,
-    quick: bool,
-    /// What has been found out about the targets so far.
-    targets: RefCell<Vec<Target>>,
+    targets: Targets,
 }
 
 impl Arguments {
@@ -169,34 +156,26 @@ impl Arguments {
 
 impl Http {
     fn run(self) -> Outcome {
-        let arguments = self;
-        if !isolation::is_inside() {
+        let Http { options, only } = self;
+        enter(|| {
             packages::install(&packages::FOR_BENCH)?;
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-hyper"]))?;
-            run(&mut cargo(["build", "--release", "-p", "stilling", "--example", "constant"]))?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
+            run(&mut cargo(["build", "--release", "-p", "stilling-peer-hyper", "-p", "stilling-peer-bare"]))?;
+            run(&mut cargo(["build", "--release", "-p", "stilling", "--example", "constant"]))
+        })?;
         let folder = tempfile::tempdir()?;
-        let taken = |name: &str| taken(&tree::target().join("release").join(name), folder.path());
         let bench = Bench {
-            place: Place {
-                folder: folder.path().to_owned(),
-                binary: taken("stilling")?,
-                counts_instructions: instructions::are_counted(),
-            },
-            peer: taken("stilling-peer-hyper")?,
-            inline_route: taken("examples/constant")?,
-            rounds: arguments.rounds,
-            quick: arguments.quick,
-            targets: RefCell::default(),
+            options,
+            place: Place::of(folder.path())?,
+            peer: taken("stilling-peer-hyper", folder.path())?,
+            bare: taken("stilling-peer-bare", folder.path())?,
+            inline_route: taken("examples/constant", folder.path())?,
+            targets: Targets::default(),
         };
-        // nginx gives its workers to another user, who has to reach their files.
-        run(std::process::Command::new("chmod").arg("755").arg(folder.path()))?;
-        let introduction = bench.introduction(&arguments)?;
+        let introduction = bench.introduction()?;
         let mut sections = String::new();
         for (part, measure) in PARTS {
-            if !arguments.only.is_empty() && !arguments.only.contains(&part) {
+            if !only.is_empty() && !only.contains(&part) {
                 continue;
             }
             for section in measure(&bench)? {
@@ -205,12 +184,12 @@ impl Http {
                 sections += &format!("\n{text}");
             }
         }
-        let verdicts = targets::section(&bench.targets.borrow()).text();
+        let verdicts = bench.targets.section().text();
         println!("\n{verdicts}");
-        let page = format!("{introduction}\n{verdicts}{sections}");
-        if !arguments.write {
+        if !bench.options.write {
             return Ok(());
         }
+        let page = format!("{introduction}\n{verdicts}{sections}");
         let former = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
         tree::write(PAGE, &(page + &page::kept_sections(&former)))
     }
@@ -228,12 +207,12 @@ impl Bench {
 
     /// Notes what was found out about a target.
     fn aim(&self, target: Target) {
-        self.targets.borrow_mut().push(target);
+        self.targets.aim(target);
     }
 
     /// So many, or a tenth of it.
     fn many(&self, full: u64) -> u64 {
-        if self.quick { full / 10 } else { full }
+        if self.options.quick { full / 10 } else { full }
     }
 
     fn stilling(&self, driver: Driver, options: &[&str]) -> Outcome<Server> {
@@ -244,8 +223,7 @@ impl Bench {
         Server::hyper(&self.peer, workers, slow_ms)
     }
 
-    fn introduction(&self, arguments: &Http) -> Outcome<String> {
-        let quick = if arguments.quick { " --quick" } else { "" };
+    fn introduction(&self) -> Outcome<String> {
         let lock = std::fs::read_to_string(tree::root().join("Cargo.lock"))?;
         let hyper = machine::locked(&lock, &PEER_LIBRARIES);
         let instructions = if self.place.counts_instructions {
@@ -253,8 +231,8 @@ impl Bench {
         } else {
             "This machine has no hardware counters, so instructions per request are left out."
         };
-        let command = format!("cargo xtask bench http --rounds {}{quick} --write", arguments.rounds);
-        let lines: String = machine::describe(&hyper).iter().map(|line| format!("- {line}\n")).collect();
+        let command = self.options.command("http");
+        let lines = machine::listed(machine::http_programs(&hyper));
         println!("{lines}");
         Ok(format!(
             "# Benchmarks\n\n\
@@ -264,7 +242,8 @@ impl Bench {
              the median and, in brackets, the least and the greatest. A ratio is the median of the ratios within \
              each round; a dash stands for what the generator does not measure soundly. Before a server is measured, one answer and {batch} pipelined ones are checked to be empty 200s; \
              failures are requests without an answer, with a broken one, or with one that is not 2xx. {instructions} \
-             The peer on hyper is `peers/hyper` of this repository.\n\n\
+             The peer on hyper is `peers/hyper` of this repository. *bare* is `peers/bare`: it does the I/O of the job and \
+             nothing else, and the columns *÷ bare* say how many times its rate and its CPU a server has.\n\n\
              {lines}",
             batch = load::PIPELINE
         ))
@@ -286,7 +265,8 @@ impl Bench {
             self.contenders()?.into_iter().map(|server| (server, "/test/fast")).collect();
         // What a program of one's own gets, beside the demonstration and nginx's `return 200`.
         servers.push((Server::inline_route(&self.inline_route, Driver::Uring)?, server::CONSTANT));
-        let seconds = if self.quick { 1 } else { 4 };
+        servers.push((Server::bare(&self.bare, machine::cores())?, "/test/fast"));
+        let seconds = if self.options.quick { 1 } else { 4 };
         let wrk = |pipelined| Load::Wrk { seconds, connections: 64, pipelined };
         let ab = |requests, keep| Load::Ab { requests: self.many(requests), connections: 100, keep };
         let own = |close, pipeline| Load::Own { seconds, connections: 64, close, pipeline };
@@ -301,17 +281,9 @@ impl Bench {
         ];
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {
-            let mut series: Vec<_> = servers
-                .iter()
-                .map(|(server, _)| Series { server: server.name, samples: Vec::new() })
-                .collect();
-            for round in 0..self.rounds {
-                for ((server, path), series) in servers.iter().zip(&mut series) {
-                    let sample = load.measure(server, path, &self.place)?;
-                    println!("{title}, round {round}, {}: {:.0} requests/s", server.name, sample.rate);
-                    series.samples.push(sample);
-                }
-            }
+            let series = frame::series(self.options.rounds, title, &servers, |(server, path)| {
+                load.measure(server, path, &self.place)
+            })?;
             self.judge(title, &series, cpu_factor_max);
             let words = format!("`{}`", load.shown("/test/fast"));
             sections.push(Section { title: title.to_owned(), words, table: figures::compared(&series) });
@@ -361,14 +333,9 @@ impl Bench {
     /// What a server occupies at the start, and what an idle connection adds.
     fn memory(&self) -> Outcome<Vec<Section>> {
         let connections = IDLE_CONNECTIONS;
-        let head = [
-            "server",
-            "at the start",
-            "warm, without connections",
-            "bytes per connection",
-            "bytes, just answered",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let mut table = figures::table(
+            "server | at the start | warm, without connections | bytes per connection | bytes, just answered",
+        );
         for server in self.contenders()? {
             let idle = idle::measure(&server, connections, &self.place)?;
             if server.name.starts_with("stilling") {

@@ -8,6 +8,7 @@
 //! waits a second: what is answered later is of no use to it, and nobody's goodput.
 
 use super::figures::{self, Section};
+use super::frame;
 use super::own::{Manner, Plan, Report, Step, StepFigures, WindowFigures};
 use super::server::{Driver, Server};
 use super::targets::Target;
@@ -82,35 +83,16 @@ fn nginx(bench: &Bench) -> Outcome<Vec<Server>> {
 impl Bench {
     /// Goodput and latency up to ten times the capacity, and the way back.
     pub(super) fn overload(&self) -> Outcome<Vec<Section>> {
-        let mut runs: Vec<Vec<Report>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
-        for round in 0..self.rounds {
-            for (contender, runs) in CONTENDERS.iter().zip(&mut runs) {
-                println!("overload, round {round}, {}", contender.name);
-                runs.push(self.overloaded(contender)?);
-            }
-        }
-        let head = [
-            "server",
-            "load",
-            "asked/s",
-            "goodput/s",
-            "of its best",
-            "p50 ms",
-            "p99 ms",
-            "p99.9 ms",
-            "refused (503)",
-            "p99 ms of a refusal",
-            "given up",
-            "not begun",
-            "normal again after s",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let runs = frame::in_turn(self.options.rounds, &CONTENDERS, |round, contender| {
+            println!("overload, round {round}, {}", contender.name);
+            self.overloaded(contender)
+        })?;
+        let mut table = figures::table(
+            "server | load | asked/s | goodput/s | of its best | p50 ms | p99 ms | p99.9 ms | refused (503) | \
+             p99 ms of a refusal | given up | not begun | normal again after s",
+        );
         for (contender, runs) in CONTENDERS.iter().zip(&runs) {
-            for at in 0..runs[0].steps.len() {
-                if let Some(row) = row(contender.name, runs, at) {
-                    table.push(row);
-                }
-            }
+            table.extend((0..runs[0].steps.len()).filter_map(|at| row(contender.name, runs, at)));
         }
         self.judge_overload(&runs);
         let words = format!(
@@ -136,7 +118,7 @@ impl Bench {
     }
 
     fn overload_plan(&self, capacity: f64) -> Plan {
-        let (short, long) = if self.quick { (1.0, 1.5) } else { (2.0, 4.0) };
+        let (short, long) = if self.options.quick { (1.0, 1.5) } else { (2.0, 4.0) };
         let normal = Step { rate: capacity * NORMAL, seconds: short };
         let mut steps = vec![normal];
         for multiple in MULTIPLES {
@@ -151,7 +133,7 @@ impl Bench {
     fn overloaded(&self, contender: &Contender) -> Outcome<Report> {
         let servers = (contender.start)(self)?;
         let url = servers[0].url(SLOW);
-        let seconds = if self.quick { 0.5 } else { 2.0 };
+        let seconds = if self.options.quick { 0.5 } else { 2.0 };
         let manner = Manner::Closed { seconds, close: false, pipeline: 1 };
         let probe = Plan { connections: 64, patience_s: 30.0, manner }.run(self.binary(), &url)?;
         // What nginx refuses is no capacity, and a server that refuses answers as fast as one can ask.
@@ -190,10 +172,10 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
     }
     let multiple = if at == 0 { NORMAL } else { MULTIPLES[at / 2] };
     let milliseconds =
-        |of: fn(&StepFigures) -> f64| figures::spread(&all(&|_, step| of(step) / 1e3), figures::two_places);
+        |of: fn(&StepFigures) -> f64| figures::spread(all(&|_, step| of(step) / 1e3), figures::two_places);
     let part = |of: fn(&StepFigures) -> u64| {
         let parts = all(&|_, step| of(step) as f64 / step.due.max(1) as f64);
-        figures::spread(&parts, |part| format!("{:.1} %", 100.0 * part))
+        figures::spread(parts, |part| format!("{:.1} %", 100.0 * part))
     };
     let refused = figures::median(all(&|_, step| step.shed as f64));
     let answered = figures::median(all(&|_, step| step.ok as f64)) > 0.0;
@@ -209,9 +191,9 @@ fn row(name: &str, runs: &[Report], at: usize) -> Option<Vec<String>> {
     Some(vec![
         name.to_owned(),
         format!("{multiple} ×"),
-        figures::spread(&all(&|_, step| step.rate), figures::thousands),
-        figures::spread(&all(&|_, step| step.goodput_per_s), figures::thousands),
-        figures::spread(&all(&|run, step| step.goodput_per_s / best(run).max(1.0)), |part| {
+        figures::spread(all(&|_, step| step.rate), figures::thousands),
+        figures::spread(all(&|_, step| step.goodput_per_s), figures::thousands),
+        figures::spread(all(&|run, step| step.goodput_per_s / best(run).max(1.0)), |part| {
             format!("{:.0} %", 100.0 * part)
         }),
         latency(|step| step.latency.p50_us),

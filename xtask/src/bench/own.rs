@@ -7,7 +7,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use crate::Outcome;
-use crate::steps::shown;
+use crate::steps::report;
 
 /// A span of seconds at a rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -127,13 +127,7 @@ impl Plan {
     /// # Errors
     /// If there is no report. Failures that it reports are no error: they are figures.
     pub(crate) fn run(&self, binary: &Path, url: &str) -> Outcome<Report> {
-        let mut command = self.command(binary, url);
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let complaint = || {
-            let said = String::from_utf8_lossy(&output.stderr);
-            format!("`{}` printed no report: {said}", shown(&command))
-        };
-        read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| complaint().into())
+        report(&mut self.command(binary, url))
     }
 }
 

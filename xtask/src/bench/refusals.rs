@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use super::figures::{self, Section};
+use super::frame;
 use super::server::{Driver, PATIENCE, Server};
 use super::targets::Target;
 use super::{Bench, machine};
@@ -68,19 +69,15 @@ impl Bench {
             self.stilling(Driver::Poll, &[])?,
             Server::nginx(self.folder(), machine::cores(), None, None)?,
         ];
-        let mut times: Vec<Vec<CloseTimes>> = servers.iter().map(|_| Vec::new()).collect();
-        for round in 0..self.rounds {
-            for (server, times) in servers.iter().zip(&mut times) {
-                let requests = WRONG.iter().cycle().take(self.many(REQUESTS) as usize);
-                let all: Outcome<Vec<f64>> =
-                    requests.map(|request| close_time(server.address, request)).collect();
-                let found = CloseTimes::of(all?);
-                println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, found.p50_ms);
-                times.push(found);
-            }
-        }
-        let head = ["server", "p50 ms", "p99 ms", "max ms"];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let times = frame::in_turn(self.options.rounds, &servers, |round, server| {
+            let requests = WRONG.iter().cycle().take(self.many(REQUESTS) as usize);
+            let all: Outcome<Vec<f64>> =
+                requests.map(|request| close_time(server.address, request)).collect();
+            let found = CloseTimes::of(all?);
+            println!("wrong requests, round {round}, {}: p50 {:.3} ms", server.name, found.p50_ms);
+            Ok(found)
+        })?;
+        let mut table = figures::table("server | p50 ms | p99 ms | max ms");
         for (server, times) in servers.iter().zip(&times) {
             let all = |of: fn(&CloseTimes) -> f64| times.iter().map(of).collect::<Vec<_>>();
             let (p50, p99) = (all(|times| times.p50_ms), all(|times| times.p99_ms));
@@ -92,9 +89,9 @@ impl Bench {
                     self.aim(Target::at_most(what, CLOSE_MS_MAX, Some(measured), "ms"));
                 }
             }
-            let shown = |values: &[f64]| figures::spread(values, |ms| format!("{ms:.3}"));
+            let shown = |values: Vec<f64>| figures::spread(values, |ms| format!("{ms:.3}"));
             let max = all(|times| times.max_ms);
-            table.push(vec![server.name.to_owned(), shown(&p50), shown(&p99), shown(&max)]);
+            table.push(vec![server.name.to_owned(), shown(p50), shown(p99), shown(max)]);
         }
         let words = format!(
             "Row 4.14: {} requests with three faults (no request line, two Host fields, a negative Content-Length), one \

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::figures::BARE;
 use super::isolation;
 use super::load::PIPELINE;
 use crate::Outcome;
@@ -22,7 +23,7 @@ const TICKS_PER_SECOND: f64 = 100.0;
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
-pub(super) const NGINX_CONNECTIONS: u32 = 16_384;
+const NGINX_CONNECTIONS: u32 = 16_384;
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {
@@ -71,6 +72,13 @@ impl Server {
             "stilling-peer-hyper {workers} {slow_ms} (a thread per core and {workers} for slow work)"
         );
         Server::that_says_where("hyper", shown, command)
+    }
+
+    /// The peer that does the I/O and nothing else, with so many threads.
+    pub(super) fn bare(binary: &Path, threads: usize) -> Outcome<Server> {
+        let mut command = Command::new(binary);
+        command.args(["http", "127.0.0.1:0", &threads.to_string()]);
+        Server::that_says_where(BARE, format!("stilling-peer-bare http 127.0.0.1:0 {threads}"), command)
     }
 
     /// A server whose first line says where it listens.
@@ -125,16 +133,27 @@ impl Server {
         slow: Option<SocketAddr>,
         slow_rate: Option<u32>,
     ) -> Outcome<Server> {
+        let shown = format!("nginx, {cores} workers, reuseport, no access log");
+        let config = |address| nginx_slow_config(folder, cores, address, slow, slow_rate);
+        let server = Server::nginx_with("nginx", shown, folder, config)?;
+        server.answers("/test/fast")?;
+        Ok(server)
+    }
+
+    /// nginx with a configuration for the port that is found for it.
+    pub(super) fn nginx_with(
+        name: &'static str,
+        words: String,
+        folder: &Path,
+        config: impl FnOnce(SocketAddr) -> String,
+    ) -> Outcome<Server> {
         // nginx cannot say which port it took, so the free one is found here.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let file = folder.join(format!("nginx-{}.conf", address.port()));
-        fs::write(&file, nginx_config(folder, cores, address, slow, slow_rate))?;
+        fs::write(&file, config(address))?;
         let mut command = Command::new(nginx_binary());
         command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
-        let shown = format!("nginx, {cores} workers, reuseport, no access log");
-        let server = Server::told_where("nginx", shown, address, command)?;
-        server.answers("/test/fast")?;
-        Ok(server)
+        Server::told_where(name, words, address, command)
     }
 
     /// The address of a path, as generators take it.
@@ -295,7 +314,7 @@ impl Driver {
     }
 }
 
-pub(super) fn nginx_binary() -> PathBuf {
+fn nginx_binary() -> PathBuf {
     // Debian keeps it where only an administrator's path looks.
     let debian = Path::new("/usr/sbin/nginx");
     if debian.is_file() { debian.to_owned() } else { "nginx".into() }
@@ -306,15 +325,32 @@ fn burst(rate: u32) -> u32 {
     rate / 20
 }
 
-fn nginx_config(
+/// A configuration of nginx: what a measurement adds to `http` and its `locations`, with what all of them have.
+pub(super) fn nginx_config(
+    folder: &Path,
+    cores: usize,
+    address: SocketAddr,
+    http: &str,
+    locations: &str,
+) -> String {
+    let (folder, port) = (folder.display(), address.port());
+    format!(
+        "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log;\n\
+         events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
+         http {{\n access_log off; server_tokens off; keepalive_requests 1000000000;\n\
+         \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
+         \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n{http}\
+         \x20server {{\n  listen {address} reuseport backlog=4096;\n{locations} }}\n}}\n"
+    )
+}
+
+fn nginx_slow_config(
     folder: &Path,
     cores: usize,
     address: SocketAddr,
     slow: Option<SocketAddr>,
     slow_rate: Option<u32>,
 ) -> String {
-    let folder = folder.display();
-    let port = address.port();
     // One key for everybody: what is limited is the server's load, not one client's.
     let (zone, limit) = slow_rate.map_or_else(Default::default, |rate| {
         let zone = format!(" limit_req_zone $server_port zone=slow:64k rate={rate}r/s;\n limit_req_status 503;\n limit_req_log_level info;\n");
@@ -328,14 +364,8 @@ fn nginx_config(
         None => (String::new(), ""),
     };
     let location = location.replace("LIMIT", &limit);
-    format!(
-        "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log;\n\
-         events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
-         http {{\n{zone} access_log off; server_tokens off; keepalive_requests 1000000000;\n\
-         \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
-         \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n{upstream}\
-         \x20server {{\n  listen {address} reuseport backlog=4096;\n  location = /test/fast {{ return 200 \"\"; }}\n{location} }}\n}}\n"
-    )
+    let locations = format!("  location = /test/fast {{ return 200 \"\"; }}\n{location}");
+    nginx_config(folder, cores, address, &format!("{zone}{upstream}"), &locations)
 }
 
 /// Whether these are so many answers, each of them 200 and empty, and not a byte more.
@@ -427,11 +457,11 @@ mod tests {
     #[test]
     fn nginx_passes_slow_work_on_only_when_there_is_somebody_to_do_it() {
         let address = SocketAddr::from(([127, 0, 0, 1], 81));
-        let config = |slow| nginx_config(Path::new("a"), 3, address, slow, None);
+        let config = |slow| nginx_slow_config(Path::new("a"), 3, address, slow, None);
         assert!(config(None).contains("worker_processes 3;") && !config(None).contains("upstream"));
         assert!(config(Some(address)).contains("upstream slow { server 127.0.0.1:81;"));
         assert!(!config(Some(address)).contains("limit_req"));
-        let limited = nginx_config(Path::new("a"), 3, address, Some(address), Some(800));
+        let limited = nginx_slow_config(Path::new("a"), 3, address, Some(address), Some(800));
         assert!(
             limited.contains("rate=800r/s;")
                 && limited.contains("{ limit_req zone=slow burst=40 nodelay; proxy")

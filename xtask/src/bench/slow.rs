@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::figures::{self, Section, Series};
+use super::frame;
 use super::load::{Load, Place, Sample};
 use super::server::{Driver, Server};
 use super::targets::Target;
@@ -139,20 +140,10 @@ const KNOWN: [Known; 8] = [
 impl Bench {
     /// The `ab` commands of server-demo's report.
     pub(super) fn known_figures(&self) -> Outcome<Vec<Section>> {
-        let head = [
-            "row",
-            "command",
-            "options",
-            "server-demo reported",
-            "server",
-            "took s",
-            "requests/s",
-            "p50 ms",
-            "max ms",
-            "not 2xx",
-            "failed",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let mut table = figures::table(
+            "row | command | options | server-demo reported | server | took s | requests/s | p50 ms | \
+             max ms | not 2xx | failed",
+        );
         for known in &KNOWN {
             let mut servers = vec![
                 self.stilling(Driver::Uring, known.options)?,
@@ -167,14 +158,10 @@ impl Bench {
             // The slow ones take as long as they take; only the fast ones are many.
             let requests = if known.requests > 1000 { self.many(known.requests) } else { known.requests };
             let load = Load::Ab { requests, connections: known.connections, keep: false };
-            let mut series: Vec<_> =
-                servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
-            for round in 0..self.rounds {
-                println!("row {}, round {round}", known.row);
-                for (server, series) in servers.iter().zip(&mut series) {
-                    series.samples.push(load.measure(server, known.path, &self.place)?);
-                }
-            }
+            let title = format!("row {}", known.row);
+            let series = frame::series(self.options.rounds, &title, &servers, |server| {
+                load.measure(server, known.path, &self.place)
+            })?;
             for series in &series {
                 if let Some(goal) = known.goal.filter(|_| series.server.starts_with("stilling")) {
                     let what = format!("row {}, `{}`, {}", known.row, load.shown(known.path), series.server);
@@ -206,36 +193,27 @@ impl Bench {
         let fast = Load::Ab { requests: WITHOUT_END, connections: 100, keep: false };
         let beside = Place { folder: self.folder().join("beside"), ..self.place.clone() };
         std::fs::create_dir_all(&beside.folder)?;
-        let mut alone: Vec<_> =
-            servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
-        let mut together: Vec<_> =
-            servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
-        for round in 0..self.rounds {
-            for (at, server) in servers.iter().enumerate() {
-                println!("slow beside fast, round {round}, {}", server.name);
-                alone[at].samples.push(slow.measure(server, SLOW, &self.place)?);
-                let mut saturating = fast.keep_up(server, FAST, &beside)?;
-                let sample = slow.measure(server, SLOW, &self.place)?;
-                if !saturating.is_running() {
-                    return Err(format!("{}: the fast load ended before the slow one", server.name).into());
-                }
-                together[at].samples.push(sample);
+        let found = frame::in_turn(self.options.rounds, &servers, |round, server| {
+            println!("slow beside fast, round {round}, {}", server.name);
+            let alone = slow.measure(server, SLOW, &self.place)?;
+            let mut saturating = fast.keep_up(server, FAST, &beside)?;
+            let together = slow.measure(server, SLOW, &self.place)?;
+            if !saturating.is_running() {
+                return Err(format!("{}: the fast load ended before the slow one", server.name).into());
             }
+            Ok((alone, together))
+        })?;
+        let mut table = figures::table(
+            "server | p50 ms alone | p99 ms alone | p50 ms beside | p99 ms beside | added to p99 | failures",
+        );
+        let mut all = Vec::new();
+        for (server, found) in servers.iter().zip(found) {
+            let (alone, together) = found.into_iter().unzip();
+            let [alone, together] = [alone, together].map(|samples| Series { server: server.name, samples });
+            table.push(beside_row(&alone, &together));
+            all.push(added_ms(&alone, &together));
         }
-        let head = [
-            "server",
-            "p50 ms alone",
-            "p99 ms alone",
-            "p50 ms beside",
-            "p99 ms beside",
-            "added to p99",
-            "failures",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
-        for (alone, together) in alone.iter().zip(&together) {
-            table.push(beside_row(alone, together));
-        }
-        let mut all = alone.iter().zip(&together).map(|(alone, together)| added_ms(alone, together));
+        let mut all = all.into_iter();
         let mut added = || all.next().flatten();
         let (uring, poll, nginx) = (added(), added(), added());
         for (name, measured) in [("uring", uring), ("poll", poll)] {
@@ -262,10 +240,9 @@ impl Bench {
 
 fn known_row(known: &Known, load: &Load, series: &Series) -> Vec<String> {
     let Series { server, samples } = series;
-    let spread = |of: fn(&Sample) -> f64, show: fn(f64) -> String| {
-        figures::spread(&samples.iter().map(of).collect::<Vec<_>>(), show)
-    };
-    let latency = |of: fn(&Sample) -> Option<f64>| figures::spread_of_known(samples.iter().map(of));
+    let spread =
+        |of: fn(&Sample) -> f64, show: fn(f64) -> String| figures::spread(samples.iter().map(of), show);
+    let latency = |of: fn(&Sample) -> Option<f64>| known_spread(samples, of);
     vec![
         known.row.to_owned(),
         format!("`{}`", load.shown(known.path)),
@@ -281,6 +258,10 @@ fn known_row(known: &Known, load: &Load, series: &Series) -> Vec<String> {
     ]
 }
 
+fn known_spread(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String {
+    figures::spread_of_known(samples.iter().map(of), figures::two_places)
+}
+
 /// The median of what was added to the 99th percentile within each round, in milliseconds.
 fn added_ms(alone: &Series, together: &Series) -> Option<f64> {
     let rounds = alone.samples.iter().zip(&together.samples);
@@ -290,8 +271,8 @@ fn added_ms(alone: &Series, together: &Series) -> Option<f64> {
 }
 
 fn beside_row(alone: &Series, together: &Series) -> Vec<String> {
-    let p50 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p50_ms));
-    let p99 = |series: &Series| figures::spread_of_known(series.samples.iter().map(|sample| sample.p99_ms));
+    let p50 = |series: &Series| known_spread(&series.samples, |sample| sample.p50_ms);
+    let p99 = |series: &Series| known_spread(&series.samples, |sample| sample.p99_ms);
     let added = added_ms(alone, together).map_or_else(figures::unknown, |added| format!("{added:+.2} ms"));
     let both = alone.samples.iter().chain(&together.samples);
     let failures = both.map(|sample| sample.failures + sample.refused).sum::<u64>();

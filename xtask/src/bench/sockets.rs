@@ -14,12 +14,10 @@ use std::time::Duration;
 use clap::Args;
 
 use super::figures::{self, Section};
-use super::page::{PAGE, with_section};
 use super::server::Server;
-use super::{idle, isolation, machine, monitor};
+use super::{enter, frame, machine, monitor, taken};
 use crate::Outcome;
 use crate::steps::{cargo, run, shown};
-use crate::tree;
 
 /// How long connections rest before the last look: longer than a server waits until it parks one.
 const REST: Duration = Duration::from_secs(8);
@@ -57,20 +55,11 @@ struct Look {
 
 impl Sockets {
     pub(super) fn run(self) -> Outcome {
-        if !isolation::is_inside() {
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+        enter(|| run(&mut cargo(["build", "--release", "-p", "stilling-cli"])))?;
         let folder = tempfile::tempdir()?;
-        let binary = super::taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         let section = self.measure(&binary)?;
-        println!("\n{}", section.text());
-        if !self.write {
-            return Ok(());
-        }
-        let page = fs::read_to_string(tree::root().join(PAGE))?;
-        tree::write(PAGE, &with_section(&page, &section.title, &section.text()))
+        frame::publish(&section.title, &section.text(), self.write)
     }
 
     /// Measures, and checks that all were there and answered.
@@ -118,16 +107,11 @@ impl Sockets {
             asked.open_files,
             server.command.replace(&binary.display().to_string(), "stilling"),
             holder.command.replace(&binary.display().to_string(), "stilling"),
-            machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect::<String>().trim_end(),
+            machine::listed([]).trim_end(),
         );
-        let head = [
-            "moment",
-            "connections",
-            "descriptors of the server",
-            "user bytes each",
-            "kernel bytes per socket",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let mut table = figures::table(
+            "moment | connections | descriptors of the server | user bytes each | kernel bytes per socket",
+        );
         let each = |bytes: u64, before: u64, ends: f64| (bytes as f64 - before as f64) / ends;
         let ends = f64::from(asked.count);
         for (moment, look) in [("before", &before), ("all answered", &answered), ("all parked", &parked)] {

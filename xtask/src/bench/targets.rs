@@ -1,5 +1,7 @@
 //! What the project holds itself to, and whether this run shows it. A target that is missed stays in the table.
 
+use std::cell::RefCell;
+
 use super::figures::{self, Section};
 
 /// One target with what was measured.
@@ -9,8 +11,11 @@ pub(super) struct Target {
     /// The greatest good value, or the least.
     bound: Bound,
     measured: Option<f64>,
-    unit: &'static str,
+    unit: Unit,
 }
+
+/// What figures are followed by; nothing, or a × before them.
+type Unit = &'static str;
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Bound {
@@ -21,32 +26,17 @@ enum Bound {
 
 impl Target {
     /// Good are values up to `bound`.
-    pub(super) fn at_most(
-        what: impl Into<String>,
-        bound: f64,
-        measured: Option<f64>,
-        unit: &'static str,
-    ) -> Target {
+    pub(super) fn at_most(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
         Target { what: what.into(), bound: Bound::AtMost(bound), measured, unit }
     }
 
     /// Good are values from `bound` on.
-    pub(super) fn at_least(
-        what: impl Into<String>,
-        bound: f64,
-        measured: Option<f64>,
-        unit: &'static str,
-    ) -> Target {
+    pub(super) fn at_least(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
         Target { what: what.into(), bound: Bound::AtLeast(bound), measured, unit }
     }
 
     /// Good are values greater than `bound`.
-    pub(super) fn above(
-        what: impl Into<String>,
-        bound: f64,
-        measured: Option<f64>,
-        unit: &'static str,
-    ) -> Target {
+    pub(super) fn above(what: impl Into<String>, bound: f64, measured: Option<f64>, unit: Unit) -> Target {
         Target { what: what.into(), bound: Bound::Above(bound), measured, unit }
     }
 
@@ -83,15 +73,30 @@ impl Target {
     }
 }
 
-/// The table of all targets.
-pub(super) fn section(targets: &[Target]) -> Section {
-    let head = ["target", "wanted", "measured", "verdict"].map(str::to_owned).to_vec();
+/// The targets of a run, as far as they have been judged.
+#[derive(Default)]
+pub(super) struct Targets(RefCell<Vec<Target>>);
+
+impl Targets {
+    /// Notes what was found out about a target.
+    pub(super) fn aim(&self, target: Target) {
+        self.0.borrow_mut().push(target);
+    }
+
+    /// The table of all of them.
+    pub(super) fn section(&self) -> Section {
+        section(&self.0.borrow())
+    }
+}
+
+fn section(targets: &[Target]) -> Section {
     let missed = targets.iter().filter(|target| target.verdict() == "**missed**").count();
     let words = format!(
         "{} targets, {missed} missed. Ratios are medians of the ratios within each round.",
         targets.len()
     );
-    let table = std::iter::once(head).chain(targets.iter().map(Target::row)).collect();
+    let mut table = figures::table("target | wanted | measured | verdict");
+    table.extend(targets.iter().map(Target::row));
     Section { title: "Targets".to_owned(), words, table }
 }
 

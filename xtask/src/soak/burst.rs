@@ -17,7 +17,6 @@ use crate::Outcome;
 use crate::bench::own::{Manner, Plan, Report, Step};
 use crate::bench::server::{Driver, Server};
 use crate::bench::{figures, isolation, monitor, overload, taken};
-use crate::tree;
 
 /// The server's options: 2 I/O threads, and 4 workers with 5 ms of work per job, at most 800 jobs per second.
 const OPTIONS: [&str; 8] = ["-A", "2", "-w", "4", "-D", "5", "--queue-target", "off"];
@@ -86,7 +85,7 @@ struct Seen {
 impl Burst {
     pub(super) fn soak(&self) -> Outcome {
         let folder = tempfile::tempdir()?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         println!("TCP congestion control {}", isolation::congestion());
         let mut verdicts = Vec::new();
         for driver in [Driver::Uring, Driver::Poll] {

@@ -128,7 +128,7 @@ impl Collect {
     pub(super) fn soak(&self) -> Outcome {
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(tree::target().canonicalize()?)?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         let (server, stage) = self.start(&binary, &folder.path().join("data"))?;
         let total_s = self.options.total_s();
         println!(

@@ -25,7 +25,6 @@ use crate::Outcome;
 use crate::bench::load::Place;
 use crate::bench::server::{Driver, Server};
 use crate::bench::{figures, isolation, taken};
-use crate::tree;
 
 /// Descriptors that a side server may keep: connections to its worker processes, and what tells of these.
 const SIDE_SPARE: f64 = 24.0;
@@ -56,7 +55,7 @@ struct Seen {
 impl Http {
     pub(super) fn soak(&self) -> Outcome {
         let folder = tempfile::tempdir()?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         let driver = self.options.driver();
         let server = Server::stilling(&binary, driver, &OPTIONS)?;
         let place = |name: &str| -> Outcome<Place> {

@@ -21,7 +21,7 @@ use clap::{Args, Subcommand, ValueEnum};
 
 use crate::Outcome;
 use crate::bench::server::Driver;
-use crate::bench::{figures, idle, isolation};
+use crate::bench::{enter, figures};
 use crate::packages;
 use crate::steps::{cargo, run};
 use watch::{Look, MEASURES};
@@ -113,12 +113,10 @@ struct Verdict {
 
 impl Arguments {
     pub(crate) fn run(self) -> Outcome {
-        if !isolation::is_inside() {
+        enter(|| {
             packages::install(&packages::FOR_SOAK)?;
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
+        })?;
         match self.what {
             What::Http(soak) => soak.soak(),
             What::Parallel(soak) => soak.soak(),

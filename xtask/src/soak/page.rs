@@ -25,7 +25,7 @@ pub(super) struct Part {
 impl Part {
     fn text(&self, verdicts: &[Verdict]) -> String {
         let missed = verdicts.iter().filter(|verdict| !verdict.holds).count();
-        let lines: String = machine::where_and_when().iter().map(|line| format!("- {line}\n")).collect();
+        let lines = machine::listed([]);
         format!(
             "### {}\n\n{}\n\n- Command: `{}`\n{lines}\n{} judgements, {missed} missed.\n{}",
             self.title,

@@ -14,7 +14,6 @@ use crate::bench::figures;
 use crate::bench::load::{Load, Place, Sample};
 use crate::bench::server::Server;
 use crate::bench::{isolation, taken};
-use crate::tree;
 
 /// The server's options in rows 4.27 and 4.28.
 const OPTIONS: [&str; 4] = ["-C", "1000", "-w", "300"];
@@ -43,7 +42,7 @@ pub(super) struct Parallel {
 impl Parallel {
     pub(super) fn soak(&self) -> Outcome {
         let folder = tempfile::tempdir()?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         let server = Server::stilling(&binary, self.options.driver(), &OPTIONS)?;
         let (command, total_s) = (server.command.clone(), self.options.total_s());
         let place = Place { folder: folder.path().to_owned(), binary, counts_instructions: false };

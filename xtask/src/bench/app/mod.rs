@@ -7,20 +7,18 @@
 mod overload;
 mod proxies;
 
-use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use clap::Args;
 
-use super::figures::{self, Section, Series};
+use super::figures::{self, Section};
+use super::frame::{self, Options};
 use super::load::{Load, Place, Sample};
-use super::page::{PAGE, with_section};
 use super::server::{Driver, Server};
-use super::targets::{self, Target};
-use super::{idle, instructions, isolation, machine};
+use super::targets::{Target, Targets};
+use super::{enter, machine};
 use crate::steps::{cargo, run};
-use crate::{Outcome, packages, python, tree};
+use crate::{Outcome, packages, python};
 use proxies::{App, Upstream};
 
 /// The section of the page that this command writes.
@@ -34,15 +32,8 @@ const CONNECTIONS: u32 = 32;
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Rounds of each load on each server
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// A part of the load: shows that it works, not how well
-    #[arg(long)]
-    quick: bool,
-    /// Write the section into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
+    #[command(flatten)]
+    options: Options,
 }
 
 /// Stilling before the Node program, which is written into the place.
@@ -54,49 +45,26 @@ pub(crate) fn stilling_before_node(place: &Place, driver: Driver, options: &[&st
 
 /// What all measurements share.
 struct Bench {
+    options: Options,
     place: Place,
-    rounds: u32,
-    quick: bool,
+    targets: Targets,
 }
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        if !isolation::is_inside() {
+        enter(|| {
             packages::install(&packages::FOR_BENCH_APP)?;
             python::GUNICORN.install()?;
-            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+            run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
+        })?;
         let folder = tempfile::tempdir()?;
-        // nginx gives its workers to another user, who has to reach the socket of the app.
-        run(Command::new("chmod").arg("755").arg(folder.path()))?;
+        let place = Place::of(folder.path())?;
         proxies::write_programs(folder.path())?;
-        let bench = Bench {
-            place: Place {
-                folder: folder.path().to_owned(),
-                binary: super::taken(&tree::target().join("release/stilling"), folder.path())?,
-                counts_instructions: instructions::are_counted(),
-            },
-            rounds: self.rounds,
-            quick: self.quick,
-        };
-        let (cost, mut found) = bench.cost()?;
-        let (overload, more) = bench.overload()?;
-        found.extend(more);
-        let parts: Vec<String> = std::iter::once(targets::section(&found))
-            .chain(cost)
-            .chain([overload])
-            // One rank below the section.
-            .map(|part| format!("#{}", part.text()))
-            .collect();
-        let text = format!("## {TITLE}\n\n{}\n{}", bench.introduction(), parts.join("\n"));
-        println!("\n{text}");
-        if !self.write {
-            return Ok(());
-        }
-        let page = fs::read_to_string(tree::root().join(PAGE))?;
-        tree::write(PAGE, &with_section(&page, TITLE, &text))
+        let bench = Bench { options: self.options, place, targets: Targets::default() };
+        let mut parts = bench.cost()?;
+        parts.push(bench.overload()?);
+        let text = frame::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
+        frame::publish(TITLE, &text, bench.options.write)
     }
 }
 
@@ -106,56 +74,43 @@ impl Bench {
     }
 
     fn introduction(&self) -> String {
-        let quick = if self.quick { " --quick" } else { "" };
-        let mut lines = machine::where_and_when();
-        lines.extend([
+        let lines = machine::listed([
             format!("nginx: {}", machine::short(&machine::said("/usr/sbin/nginx", &["-v"]))),
             format!("Node: {}", machine::said("node", &["-v"])),
             python::GUNICORN.version.replace("==", ": "),
         ]);
-        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
         format!(
             "A program that speaks HTTP/1.1 on a Unix socket, behind Stilling (`--app`) and behind nginx \
              (`proxy_pass`). Both pass on `Host` and set `X-Forwarded-For`, `-Proto` and `-Host`. \
-             `cargo xtask bench app --rounds {}{quick} --write` writes this section; rounds are interleaved as above.\n\n\
-             {lines}",
-            self.rounds
+             `{}` writes this section; rounds are interleaved as above.\n\n{lines}",
+            self.options.command("app")
         )
     }
 
     /// CPU of the server before an app that answers at once.
-    fn cost(&self) -> Outcome<(Vec<Section>, Vec<Target>)> {
+    fn cost(&self) -> Outcome<Vec<Section>> {
         let app = App::node(self.folder())?;
         let servers = self.before_node(&app)?;
-        let seconds = if self.quick { 1 } else { 4 };
+        let seconds = if self.options.quick { 1 } else { 4 };
         let load = |seconds, close| Load::Own { seconds, connections: CONNECTIONS, close, pipeline: 1 };
         for server in &servers {
             proxies::answers(server)?;
             // The programs behind compile themselves while they are young.
             load(1, false).measure(server, "/", &self.place)?;
         }
-        let (mut sections, mut found) = (Vec::new(), Vec::new());
+        let mut sections = Vec::new();
         for (title, close) in [("Kept client connections", false), ("A client connection per request", true)]
         {
             let load = load(seconds, close);
-            let mut series: Vec<_> =
-                servers.iter().map(|server| Series { server: server.name, samples: Vec::new() }).collect();
-            for round in 0..self.rounds {
-                for (server, series) in servers.iter().zip(&mut series) {
-                    let sample = load.measure(server, "/", &self.place)?;
-                    println!(
-                        "{title}, round {round}, {}: {:.0} requests/s, {:.2} s of CPU per million",
-                        server.name, sample.rate, sample.cpu_s
-                    );
-                    series.samples.push(sample);
-                }
-            }
+            let series = frame::series(self.options.rounds, title, &servers, |server| {
+                load.measure(server, "/", &self.place)
+            })?;
             for driver in [Driver::Uring, Driver::Poll] {
                 for nginx in [Upstream::Kept, Upstream::Fresh] {
                     let cpu = |sample: &Sample| Some(sample.cpu_s);
                     let ratio = figures::ratio(&series, driver.name(), nginx.name(), cpu);
                     let what = format!("server CPU, {} ÷ {}: {title}", driver.name(), nginx.name());
-                    found.push(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
+                    self.targets.aim(Target::at_most(what, CPU_FACTOR_MAX, ratio, "×"));
                 }
             }
             let words = format!("`{}`", load.shown("/"));
@@ -170,7 +125,7 @@ impl Bench {
              The servers, the app and the generator share the cores. The servers: {}.",
             commands.join(", ")
         );
-        Ok((sections, found))
+        Ok(sections)
     }
 
     /// The servers of the comparison before Node; `app` is behind nginx, Stilling starts its own.

@@ -11,6 +11,7 @@ use super::Bench;
 use super::proxies::{self, App, Upstream};
 use crate::Outcome;
 use crate::bench::figures::{self, Section};
+use crate::bench::frame;
 use crate::bench::overload::{best, recovery};
 use crate::bench::own::{Manner, Plan, Report, Step, StepFigures};
 use crate::bench::server::{Driver, Server};
@@ -92,47 +93,28 @@ impl Run {
 }
 
 impl Bench {
-    pub(super) fn overload(&self) -> Outcome<(Section, Vec<Target>)> {
-        let mut runs: Vec<Vec<Run>> = CONTENDERS.iter().map(|_| Vec::new()).collect();
-        for round in 0..self.rounds {
-            for (contender, runs) in CONTENDERS.iter().zip(&mut runs) {
-                let run = self.overloaded(contender)?;
-                println!(
-                    "overload, round {round}, {}: best {:.0}/s, goodput {:.0}/s ({:.0} %)",
-                    contender.name,
-                    run.best,
-                    run.overload().goodput_per_s,
-                    100.0 * run.part()
-                );
-                runs.push(run);
-            }
-        }
-        let head = [
-            "server",
-            "best/s",
-            "asked/s",
-            "goodput/s",
-            "of its best",
-            "p50 ms",
-            "p99 ms",
-            "refused (503)",
-            "p99 ms of a refusal",
-            "failed",
-            "not begun",
-            "normal again after s",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
-        let mut found = Vec::new();
+    pub(super) fn overload(&self) -> Outcome<Section> {
+        let runs = frame::in_turn(self.options.rounds, &CONTENDERS, |round, contender| {
+            let run = self.overloaded(contender)?;
+            let (name, best, goodput) = (contender.name, run.best, run.overload().goodput_per_s);
+            let part = 100.0 * run.part();
+            println!(
+                "overload, round {round}, {name}: best {best:.0}/s, goodput {goodput:.0}/s ({part:.0} %)"
+            );
+            Ok(run)
+        })?;
+        let mut table = figures::table(
+            "server | best/s | asked/s | goodput/s | of its best | p50 ms | p99 ms | refused (503) | \
+             p99 ms of a refusal | failed | not begun | normal again after s",
+        );
         for (contender, runs) in CONTENDERS.iter().zip(runs) {
-            let parts = figures::median(runs.iter().map(Run::part).collect());
-            if contender.has_target {
-                let what = format!("goodput at {MULTIPLE} × overload, part of the best, {}", contender.name);
-                found.push(Target::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
-            }
             let (row, again) = row(contender.name, &runs);
             if contender.has_target {
+                let parts = figures::median(runs.iter().map(Run::part).collect());
+                let what = format!("goodput at {MULTIPLE} × overload, part of the best, {}", contender.name);
+                self.targets.aim(Target::at_least(what, GOODPUT_PART_MIN, Some(parts), ""));
                 let what = format!("normal again after {MULTIPLE} × overload, {}", contender.name);
-                found.push(Target::at_most(what, NORMAL_AGAIN_S, again, "s"));
+                self.targets.aim(Target::at_most(what, NORMAL_AGAIN_S, again, "s"));
             }
             table.push(row);
         }
@@ -150,17 +132,17 @@ impl Bench {
             plan = self.plan(300.0).shown("/"),
             processes = proxies::PROCESSES,
         );
-        Ok((Section { title: "Five times what the app can do".to_owned(), words, table }, found))
+        Ok(Section { title: "Five times what the app can do".to_owned(), words, table })
     }
 
     fn probe(&self) -> Plan {
-        let seconds = if self.quick { 1.0 } else { 3.0 };
+        let seconds = if self.options.quick { 1.0 } else { 3.0 };
         let manner = Manner::Closed { seconds, close: true, pipeline: 1 };
         Plan { connections: CLIENTS, patience_s: 30.0, manner }
     }
 
     fn plan(&self, rate: f64) -> Plan {
-        let (short, long) = if self.quick { (1.0, 2.0) } else { (2.0, 5.0) };
+        let (short, long) = if self.options.quick { (1.0, 2.0) } else { (2.0, 5.0) };
         let step = |multiple, seconds| Step { rate: rate * multiple, seconds };
         let steps = vec![step(NORMAL, short), step(MULTIPLE, long), step(NORMAL, long)];
         Plan { connections: CONNECTIONS, patience_s: PATIENCE_S, manner: Manner::Clients(steps) }
@@ -190,9 +172,8 @@ fn row(name: &str, runs: &[Run]) -> (Vec<String>, Option<f64>) {
     let all = |of: &dyn Fn(&StepFigures) -> f64| {
         figures::median(runs.iter().map(|run| of(run.overload())).collect())
     };
-    let spread = |of: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| {
-        figures::spread(&runs.iter().map(of).collect::<Vec<_>>(), show)
-    };
+    let spread =
+        |of: &dyn Fn(&Run) -> f64, show: fn(f64) -> String| figures::spread(runs.iter().map(of), show);
     let part = |of: fn(&StepFigures) -> u64| {
         format!("{:.1} %", 100.0 * all(&|step| of(step) as f64 / step.due.max(1) as f64))
     };

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use super::CONNECTIONS;
 use crate::bench::machine;
-use crate::bench::server::{Driver, NGINX_CONNECTIONS, PATIENCE, Server, nginx_binary};
+use crate::bench::server::{self, Driver, PATIENCE, Server};
 use crate::steps::shown;
 use crate::{Outcome, python};
 
@@ -137,18 +137,13 @@ pub(super) fn stilling(
 
 /// nginx with a worker per core before an app that is there already.
 pub(super) fn nginx(folder: &Path, app: &App, upstream: Upstream) -> Outcome<Server> {
-    // nginx cannot say which port it took, so the free one is found here.
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let file = folder.join(format!("nginx-{}.conf", address.port()));
-    fs::write(&file, nginx_config(folder, address, &app.socket, upstream))?;
-    let mut command = Command::new(nginx_binary());
-    command.arg("-q").arg("-p").arg(folder).arg("-c").arg(&file);
     let keep = match upstream {
         Upstream::Kept => ", upstream keepalive",
         Upstream::Fresh => "",
     };
     let words = format!("nginx, {} workers, reuseport, no access log, proxy_pass{keep}", machine::cores());
-    Server::told_where(upstream.name(), words, address, command)
+    let config = |address| nginx_config(folder, address, &app.socket, upstream);
+    Server::nginx_with(upstream.name(), words, folder, config)
 }
 
 /// gunicorn that listens on TCP itself.
@@ -160,7 +155,7 @@ pub(super) fn gunicorn_alone(folder: &Path) -> Outcome<Server> {
 }
 
 fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Upstream) -> String {
-    let (folder, port, socket) = (folder.display(), address.port(), socket.display());
+    let (port, socket) = (address.port(), socket.display());
     let (keep, version) = match upstream {
         Upstream::Kept => (
             format!(" keepalive {CONNECTIONS}; keepalive_requests 1000000000;"),
@@ -168,21 +163,18 @@ fn nginx_config(folder: &Path, address: SocketAddr, socket: &Path, upstream: Ups
         ),
         Upstream::Fresh => Default::default(),
     };
-    format!(
-        "daemon off;\nworker_processes {cores};\npid {folder}/nginx-{port}.pid;\nerror_log {folder}/nginx-{port}.log crit;\n\
-         events {{ worker_connections {NGINX_CONNECTIONS}; }}\n\
-         http {{\n access_log off; server_tokens off; keepalive_requests 1000000000;\n\
-         \x20client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy; fastcgi_temp_path {folder}/fastcgi;\n\
-         \x20uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\
-         \x20upstream app {{ server unix:{socket};{keep} }}\n\
-         \x20server {{\n  listen {address} reuseport backlog=4096;\n\
-         \x20 location / {{\n   proxy_pass http://app; {version}\n\
+    let http = format!(
+        " error_log {}/nginx-{port}.log crit;\n upstream app {{ server unix:{socket};{keep} }}\n",
+        folder.display()
+    );
+    let locations = format!(
+        "  location / {{\n   proxy_pass http://app; {version}\n\
          \x20  proxy_set_header Host $http_host;\n\
          \x20  proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;\n\
          \x20  proxy_set_header X-Forwarded-Proto $scheme;\n\
-         \x20  proxy_set_header X-Forwarded-Host $http_host;\n  }}\n }}\n}}\n",
-        cores = machine::cores(),
-    )
+         \x20  proxy_set_header X-Forwarded-Host $http_host;\n  }}\n"
+    );
+    server::nginx_config(folder, machine::cores(), address, &http, &locations)
 }
 
 /// Checks that the app's answer comes through: a rate of anything else counts for nothing.

@@ -6,15 +6,19 @@ use super::peers::Peer;
 use super::scenarios::{self, ACKNOWLEDGED, BACKLOG_RATE_MIN, BACKLOGS, ONTO_BACKLOG};
 use super::{Bench, Sample, Target};
 use crate::Outcome;
+use crate::bench::frame;
 
 /// Row 0.18: sending without waiting is faster than that.
 const UNWAITED_FACTOR: f64 = 1.0;
 
 /// The ratio of two rates in each round, and the median of these ratios.
 fn median_ratio(above: &[Sample], below: &[Sample]) -> Option<f64> {
-    let ratios: Vec<f64> = above.iter().zip(below).map(|(above, below)| above.rate / below.rate).collect();
-    let is_measured = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
-    is_measured.then(|| figures::median(ratios))
+    figures::ratio_of(above, below, |sample| Some(sample.rate)).filter(|ratio| ratio.is_finite())
+}
+
+/// The rates of all rounds.
+fn rates(samples: &[Sample]) -> String {
+    figures::spread(samples.iter().map(|sample| sample.rate), figures::thousands)
 }
 
 impl Bench {
@@ -27,19 +31,14 @@ impl Bench {
         }
         let mut table = vec![head];
         let mut shown = String::new();
+        let (rounds, seconds) = (self.options.rounds, if self.options.quick { 1 } else { 2 });
         for size in scenarios::CURVE_SIZES {
+            let load = Load { size, seconds, ..ACKNOWLEDGED };
+            let found = frame::in_turn(rounds, &peers, |_, peer| load.measure(*peer, &self.place))?;
             let mut row = vec![figures::thousands(size.into())];
-            let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); peers.len()];
-            let load = Load { size, seconds: if self.quick { 1 } else { 2 }, ..ACKNOWLEDGED };
-            for _ in 0..self.rounds {
-                for (peer, samples) in peers.iter().zip(&mut samples) {
-                    samples.push(load.measure(*peer, &self.place)?);
-                }
-            }
-            for samples in samples {
-                let rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
-                let megabytes = figures::median(rates.clone()) * f64::from(size) / 1e6;
-                row.extend([figures::spread(&rates, figures::thousands), figures::thousands(megabytes)]);
+            for samples in found {
+                let median = figures::median(samples.iter().map(|sample| sample.rate).collect());
+                row.extend([rates(&samples), figures::thousands(median * f64::from(size) / 1e6)]);
             }
             shown = load.shown();
             table.push(row);
@@ -51,35 +50,29 @@ impl Bench {
     /// Row 0.5: the rate against the messages that lie in the stream already.
     pub(super) fn backlog(&self) -> Outcome<Section> {
         let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll]);
-        let mut samples: Vec<[Vec<Sample>; BACKLOGS.len()]> =
-            peers.iter().map(|_| Default::default()).collect();
-        for round in 0..self.rounds {
-            for (at, backlog) in BACKLOGS.into_iter().enumerate() {
-                for (peer, samples) in peers.iter().zip(&mut samples) {
-                    let sample = Load { backlog, ..ONTO_BACKLOG }.measure(*peer, &self.place)?;
-                    let rate = sample.rate;
-                    println!("backlog {backlog}, round {round}, {}: {rate:.0} messages/s", peer.name());
-                    samples[at].push(sample);
-                }
-            }
-        }
+        let cases = BACKLOGS.iter().flat_map(|backlog| peers.iter().map(move |peer| (*backlog, *peer)));
+        let cases: Vec<(u64, Peer)> = cases.collect();
+        let found = frame::in_turn(self.options.rounds, &cases, |round, (backlog, peer)| {
+            let sample = Load { backlog: *backlog, ..ONTO_BACKLOG }.measure(*peer, &self.place)?;
+            let rate = sample.rate;
+            println!("backlog {backlog}, round {round}, {}: {rate:.0} messages/s", peer.name());
+            Ok(sample)
+        })?;
+        // For each backlog, the samples of each peer.
+        let found: Vec<_> = found.chunks(peers.len().max(1)).collect();
         let mut table = vec![vec!["messages in the stream".to_owned()]];
         table[0].extend(peers.iter().map(|peer| format!("{}, messages/s", peer.name())));
-        for (at, backlog) in BACKLOGS.into_iter().enumerate() {
+        for (backlog, of_peers) in BACKLOGS.into_iter().zip(&found) {
             let mut row = vec![figures::thousands(backlog as f64)];
-            for samples in &samples {
-                let rates: Vec<f64> = samples[at].iter().map(|sample| sample.rate).collect();
-                row.push(figures::spread(&rates, figures::thousands));
-            }
+            row.extend(of_peers.iter().map(|samples| rates(samples)));
             table.push(row);
         }
-        let mut targets = self.targets.borrow_mut();
-        for (peer, samples) in peers.iter().zip(&samples) {
-            for (backlog, with) in BACKLOGS.into_iter().zip(samples).skip(1) {
-                let ratio = median_ratio(with, &samples[0]);
+        for (at, peer) in peers.iter().enumerate() {
+            for (backlog, of_peers) in BACKLOGS.into_iter().zip(&found).skip(1) {
+                let ratio = median_ratio(&of_peers[at], &found[0][at]);
                 let backlog = figures::thousands(backlog as f64);
                 let what = format!("messages/s, backlog of {backlog} ÷ none, {}", peer.name());
-                targets.push(Target::at_least(what, BACKLOG_RATE_MIN, ratio, "×"));
+                self.targets.aim(Target::at_least(what, BACKLOG_RATE_MIN, ratio, "×"));
             }
         }
         let words = format!(
@@ -92,51 +85,33 @@ impl Bench {
     /// Row 0.18: sending without waiting beside confirmed sending, in turn.
     pub(super) fn unwaited(&self) -> Outcome<Section> {
         let peers = self.able(&[Peer::StillingUring, Peer::StillingPoll]);
-        let seconds = if self.quick { 1 } else { 4 };
+        let cases = peers.iter().flat_map(|peer| [(*peer, true), (*peer, false)]);
+        let cases: Vec<(Peer, bool)> = cases.collect();
+        let seconds = if self.options.quick { 1 } else { 4 };
         let kept = Load { seconds, ..ACKNOWLEDGED };
         let each = Load { window: 1, per_message: true, ..kept };
-        let head = [
-            "server",
-            "connections",
-            "confirmed/s",
-            "without waiting/s",
-            "ratio",
-            "lost, counted",
-            "failures",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let mut table = figures::table(
+            "server | connections | confirmed/s | without waiting/s | ratio | lost, counted | failures",
+        );
         for (connections, load) in [("kept", kept), ("one per message", each)] {
-            let mut samples: Vec<[Vec<Sample>; 2]> = peers.iter().map(|_| Default::default()).collect();
-            for round in 0..self.rounds {
-                for (peer, samples) in peers.iter().zip(&mut samples) {
-                    for (confirmed, samples) in [true, false].into_iter().zip(samples) {
-                        let sample = Load { confirmed, ..load }.measure(*peer, &self.place)?;
-                        let (name, rate) = (peer.name(), sample.rate);
-                        println!(
-                            "confirmed {confirmed}, {connections}, round {round}, {name}: {rate:.0} messages/s"
-                        );
-                        samples.push(sample);
-                    }
-                }
-            }
-            for (peer, [confirmed, unwaited]) in peers.iter().zip(&samples) {
+            let found = frame::in_turn(self.options.rounds, &cases, |round, (peer, confirmed)| {
+                let sample = Load { confirmed: *confirmed, ..load }.measure(*peer, &self.place)?;
+                let (name, rate) = (peer.name(), sample.rate);
+                println!("confirmed {confirmed}, {connections}, round {round}, {name}: {rate:.0} messages/s");
+                Ok(sample)
+            })?;
+            for (peer, found) in peers.iter().zip(found.chunks(2)) {
+                let (confirmed, unwaited) = (&found[0], &found[1]);
                 let ratio = median_ratio(unwaited, confirmed);
                 let count = |of: fn(&Sample) -> u64| confirmed.iter().chain(unwaited).map(of).sum::<u64>();
                 let (lost, failures) = (count(|sample| sample.lost), count(|sample| sample.failures));
                 let what = |what: &str| format!("{what}, {}, connections: {connections}", peer.name());
-                let mut targets = self.targets.borrow_mut();
                 let faster = what("messages/s, without waiting ÷ confirmed");
-                targets.push(Target::above(faster, UNWAITED_FACTOR, ratio, "×"));
+                self.targets.aim(Target::above(faster, UNWAITED_FACTOR, ratio, "×"));
                 let unaccounted = what("failures and unaccounted messages");
-                targets.push(Target::at_most(unaccounted, 0.0, Some(failures as f64), ""));
-                let rates = |samples: &[Sample]| {
-                    let rates: Vec<f64> = samples.iter().map(|sample| sample.rate).collect();
-                    figures::spread(&rates, figures::thousands)
-                };
-                let shown =
-                    ratio.map_or_else(figures::unknown, |ratio| format!("×{}", figures::two_places(ratio)));
+                self.targets.aim(Target::at_most(unaccounted, 0.0, Some(failures as f64), ""));
                 let mut row = vec![peer.name().to_owned(), connections.to_owned(), rates(confirmed)];
-                row.extend([rates(unwaited), shown, lost.to_string(), failures.to_string()]);
+                row.extend([rates(unwaited), figures::times(ratio), lost.to_string(), failures.to_string()]);
                 table.push(row);
             }
         }

@@ -13,7 +13,7 @@ use crate::Outcome;
 use crate::bench::load::Sample;
 use crate::bench::monitor;
 use crate::bench::server::{ContextSwitches, Server};
-use crate::steps::shown;
+use crate::steps::{report, shown};
 
 /// Seconds that a client waits for an answer.
 const PATIENCE_S: u32 = 20;
@@ -119,12 +119,8 @@ impl Load {
         command.args(["bench", "collect", &server.address.to_string()]).args(self.options());
         command.args(peer.generator_options(folder, self.keeps)).arg("--json");
         let before = UsageReading::of(&server, monitor)?;
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
+        let report: Report = report(&mut command)?;
         let used = UsageReading::of(&server, monitor)?.since(&before);
-        let report = read(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
-            let said = String::from_utf8_lossy(&output.stderr);
-            format!("`{}` printed no report: {said}", shown(&command))
-        })?;
         for (kind, words) in &report.evidence {
             println!("  {}: {kind}: {words}", peer.name());
         }
@@ -163,11 +159,9 @@ impl Load {
         let mut command = Command::new(&place.stilling);
         command.args(["bench", "collect", &server.address.to_string(), "--json", "--threads=1"]);
         command.arg(format!("--messages={}", self.backlog)).arg(format!("--size={BACKLOG_SIZE}"));
-        let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-        let report = read(&String::from_utf8_lossy(&output.stdout));
-        if report.is_none_or(|report| report.accounting.sends != self.backlog) {
-            let said = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("`{}` did not leave its messages: {said}", shown(&command)).into());
+        let Report { accounting: Accounting { sends, .. }, .. } = report(&mut command)?;
+        if sends != self.backlog {
+            return Err(format!("`{}` left {sends} messages", shown(&command)).into());
         }
         Ok(())
     }
@@ -208,10 +202,6 @@ impl UsageReading {
     }
 }
 
-fn read(printed: &str) -> Option<Report> {
-    serde_json::from_str(printed).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,10 +225,5 @@ mod tests {
         );
         let load = Load { per_message: false, subscribers: 1, keeps: Keeps::Nothing, ..load };
         assert!(load.shown().ends_with("--threads=1 --unconfirmed --core --subject=alone --subscribers=1"));
-    }
-
-    #[test]
-    fn what_is_no_report_is_none() {
-        assert!(read("error").is_none() && read("{}").is_none());
     }
 }

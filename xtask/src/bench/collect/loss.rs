@@ -10,7 +10,7 @@ use super::{Bench, Place};
 use crate::Outcome;
 use crate::bench::figures::{self, Section};
 use crate::bench::targets::Target;
-use crate::steps::shown;
+use crate::steps::report;
 
 pub(super) const TITLE: &str = "What is lost when the server is killed";
 
@@ -127,11 +127,7 @@ pub(crate) fn kill(peer: Peer, place: &Place, demands: &Demands) -> Outcome<Foun
         }
     }
     command.arg("--").args(words);
-    let output = command.output().map_err(|error| format!("`{}`: {error}", shown(&command)))?;
-    let found = serde_json::from_slice(&output.stdout).map_err(|_| {
-        let said = String::from_utf8_lossy(&output.stderr);
-        format!("`{}` printed no report: {said}", shown(&command))
-    })?;
+    let found = report(&mut command)?;
     fs::remove_dir_all(&folder)?;
     Ok(found)
 }
@@ -139,19 +135,11 @@ pub(crate) fn kill(peer: Peer, place: &Place, demands: &Demands) -> Outcome<Foun
 impl Bench {
     /// Rows 0.4 and 0.32: acknowledged messages after SIGKILL.
     pub(super) fn loss(&self) -> Outcome<Section> {
-        let kills = if self.quick { 3 } else { 50 };
-        let head = [
-            "server",
-            "kills",
-            "acknowledged",
-            "lost",
-            "invented",
-            "reordered",
-            "kept unacknowledged",
-            "failed starts",
-            "longest start ms",
-        ];
-        let mut table = vec![head.map(str::to_owned).to_vec()];
+        let kills = if self.options.quick { 3 } else { 50 };
+        let mut table = figures::table(
+            "server | kills | acknowledged | lost | invented | reordered | kept unacknowledged | failed starts | \
+             longest start ms",
+        );
         for peer in self.able(&VICTIMS) {
             println!("{TITLE}, {}", peer.name());
             let demands = Demands {
@@ -167,7 +155,7 @@ impl Bench {
             if matches!(peer, Peer::StillingUring | Peer::StillingPoll) {
                 let wrong = (found.lost + found.invented + found.reordered + found.stored_twice) as f64;
                 let what = format!("acknowledged messages not as they were after SIGKILL, {}", peer.name());
-                self.targets.borrow_mut().push(Target::at_most(what, 0.0, Some(wrong), ""));
+                self.targets.aim(Target::at_most(what, 0.0, Some(wrong), ""));
             }
             let counts = [found.acknowledged, found.lost, found.invented, found.reordered];
             let mut row = vec![peer.name().to_owned(), found.kills.to_string()];

@@ -11,7 +11,6 @@ mod peers;
 mod scenarios;
 pub(crate) mod tools;
 
-use std::cell::RefCell;
 use std::fs;
 use std::path::PathBuf;
 
@@ -22,11 +21,11 @@ pub(crate) use loss::Found;
 pub(crate) use loss::{Demands, VICTIMS, kill};
 pub(crate) use peers::{Keeps, Peer};
 
-use super::figures::{self, Section, Series};
+use super::figures::{self, BARE, Column, Section, Series};
+use super::frame::{self, Options, is_wanted};
 use super::load::Sample;
-use super::page::{PAGE, with_section};
-use super::targets::{self, Target};
-use super::{idle, isolation, machine};
+use super::targets::{Target, Targets};
+use super::{enter, machine, taken};
 use crate::steps::{cargo, run};
 use crate::{Outcome, packages, tree};
 use load::Load;
@@ -37,18 +36,11 @@ pub(super) const TITLE: &str = "Collect: one-way messages";
 
 #[derive(Args)]
 pub(super) struct Arguments {
-    /// Rounds of each load on each server
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// A second of each load and few kills: shows that it works, not how well
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    options: Options,
     /// Only the scenarios whose titles contain this; repeatable
     #[arg(long, value_name = "WORD", conflicts_with = "write")]
     only: Vec<String>,
-    /// Write the section into docs/benchmarks.md
-    #[arg(long)]
-    write: bool,
 }
 
 /// Where servers are started and what they are made of.
@@ -62,6 +54,8 @@ pub(crate) struct Place {
     pub(crate) nats_server: PathBuf,
     /// Whether nats-server can sync before it acknowledges.
     pub(crate) syncs_always: bool,
+    /// The peer that does the I/O and nothing else.
+    pub(crate) bare: PathBuf,
 }
 
 impl Place {
@@ -69,7 +63,7 @@ impl Place {
     pub(crate) fn prepare() -> Outcome {
         packages::install(&packages::FOR_BENCH_COLLECT)?;
         tools::install_nats_server()?;
-        run(&mut cargo(["build", "--release", "-p", "stilling-cli"]))
+        run(&mut cargo(["build", "--release", "-p", "stilling-cli", "-p", "stilling-peer-bare"]))
     }
 
     /// The place, in a folder that is gone with the guard.
@@ -78,7 +72,7 @@ impl Place {
         fs::create_dir_all(&target)?;
         // Not where the system keeps its temporary files: that may be memory.
         let folder = tempfile::tempdir_in(target.canonicalize()?)?;
-        let stilling = super::taken(&tree::target().join("release/stilling"), folder.path())?;
+        let stilling = taken("stilling", folder.path())?;
         let nats_server = tools::nats_server();
         let place = Place {
             folder: folder.path().to_owned(),
@@ -86,72 +80,54 @@ impl Place {
             stilling,
             syncs_always: tools::syncs_always(&nats_server),
             nats_server,
+            bare: taken("stilling-peer-bare", folder.path())?,
         };
         Ok((folder, place))
     }
 }
 
 struct Bench {
+    options: Options,
     place: Place,
-    rounds: u32,
-    quick: bool,
-    targets: RefCell<Vec<Target>>,
+    targets: Targets,
 }
+
+/// A part of the section, and what measures it.
+type Part = (&'static str, fn(&Bench) -> Outcome<Section>);
+
+/// The parts behind the scenarios.
+const FURTHER: [Part; 4] = [
+    (scenarios::UNWAITED, Bench::unwaited),
+    (scenarios::BACKLOG, Bench::backlog),
+    (scenarios::CURVE, Bench::curve),
+    (loss::TITLE, Bench::loss),
+];
 
 impl Arguments {
     pub(super) fn run(self) -> Outcome {
-        if !isolation::is_inside() {
-            Place::prepare()?;
-        }
-        isolation::enter()?;
-        idle::raise_descriptors();
+        let Arguments { options, only } = self;
+        enter(Place::prepare)?;
         let (_guard, place) = Place::find()?;
-        let bench = Bench { place, rounds: self.rounds, quick: self.quick, targets: RefCell::default() };
-        let is_wanted =
-            |title: &str| self.only.is_empty() || self.only.iter().any(|word| title.contains(word.as_str()));
+        let bench = Bench { options, place, targets: Targets::default() };
         let mut parts = Vec::new();
-        for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(scenario.title)) {
+        for scenario in SCENARIOS.iter().filter(|scenario| is_wanted(&only, scenario.title)) {
             parts.push(bench.measure(scenario)?);
         }
-        if is_wanted(scenarios::UNWAITED) {
-            parts.push(bench.unwaited()?);
+        for (_, measure) in FURTHER.iter().filter(|(title, _)| is_wanted(&only, title)) {
+            parts.push(measure(&bench)?);
         }
-        if is_wanted(scenarios::BACKLOG) {
-            parts.push(bench.backlog()?);
-        }
-        if is_wanted(scenarios::CURVE) {
-            parts.push(bench.curve()?);
-        }
-        if is_wanted(loss::TITLE) {
-            parts.push(bench.loss()?);
-        }
-        // One rank below the section.
-        let parts: Vec<String> = std::iter::once(targets::section(&bench.targets.borrow()))
-            .chain(parts)
-            .map(|part| format!("#{}", part.text()))
-            .collect();
-        let text = format!("## {TITLE}\n\n{}\n{}", bench.introduction(), parts.join("\n"));
-        println!("\n{text}");
-        if !self.write {
-            return Ok(());
-        }
-        let page = fs::read_to_string(tree::root().join(PAGE))?;
-        tree::write(PAGE, &with_section(&page, TITLE, &text))
+        let text = frame::of_parts(TITLE, &bench.introduction(), &bench.targets, parts);
+        frame::publish(TITLE, &text, bench.options.write)
     }
 }
 
 impl Bench {
     fn introduction(&self) -> String {
-        let quick = if self.quick { " --quick" } else { "" };
-        let mut lines = machine::where_and_when();
-        let said = |program: &str, arguments: &[&str]| machine::said(program, arguments);
-        let nats = said(&self.place.nats_server.to_string_lossy(), &["-v"]);
-        lines.extend([
-            format!("nats-server: {}", nats.trim_start_matches("nats-server: ")),
-            format!("Redis: {}", said("redis-server", &["-v"])),
-            format!("rsyslog: {}", said("/usr/sbin/rsyslogd", &["-v"])),
+        let lines = machine::listed([
+            tools::nats_server_version(&self.place.nats_server),
+            format!("Redis: {}", machine::said("redis-server", &["-v"])),
+            format!("rsyslog: {}", machine::said("/usr/sbin/rsyslogd", &["-v"])),
         ]);
-        let lines: String = lines.iter().map(|line| format!("- {line}\n")).collect();
         let without = if self.place.collects {
             ""
         } else {
@@ -167,12 +143,13 @@ impl Bench {
              kernel's threads for io_uring among them; what the kernel does later on its own, such as writing back its page \
              cache, is nobody's and is left out. Context switches are those of all threads of the server, voluntary or \
              not. System calls are those of Stilling's drivers, which count them (`driver_enters` in \
-             its metrics); those of its journal's thread are not among them, and the other servers do not tell. Failures are messages without the right acknowledgement, deliveries that \
+             its metrics); those of its journal's thread are not among them, and the other servers do not tell. The columns *÷ bare* say how many \
+             times the rate and the CPU of *bare* a server has. Failures are messages without the right acknowledgement, deliveries that \
              are missing, repeated or changed, and messages that are not accounted for. Servers and generator share the \
              cores. Each round starts each server anew with an empty folder on the same file system. \
-             `cargo xtask bench collect --rounds {}{quick} --write` writes this section; rounds are interleaved as \
+             `{}` writes this section; rounds are interleaved as \
              above.{without}\n\n{lines}\nThe servers: {}.\n",
-            self.rounds,
+            self.options.command("collect"),
             peers::ALL
                 .iter()
                 .map(|peer| format!("*{}*: {}", peer.name(), peer.words()))
@@ -188,24 +165,9 @@ impl Bench {
 
     fn measure(&self, scenario: &Scenario) -> Outcome<Section> {
         let peers = self.able(scenario.peers);
-        let load = Load { seconds: if self.quick { 1 } else { scenario.seconds }, ..scenario.load };
-        let mut series: Vec<_> =
-            peers.iter().map(|peer| Series { server: peer.name(), samples: Vec::new() }).collect();
-        let rounds = if scenario.once { 1 } else { self.rounds };
-        for round in 0..rounds {
-            for (peer, series) in peers.iter().zip(&mut series) {
-                let sample = load.measure(*peer, &self.place)?;
-                println!(
-                    "{}, round {round}, {}: {:.0} messages/s, {:.2} s of CPU per million, {} failures",
-                    scenario.title,
-                    peer.name(),
-                    sample.rate,
-                    sample.cpu_s,
-                    sample.failures
-                );
-                series.samples.push(sample);
-            }
-        }
+        let load = Load { seconds: if self.options.quick { 1 } else { scenario.seconds }, ..scenario.load };
+        let rounds = if scenario.once { 1 } else { self.options.rounds };
+        let series = frame::series(rounds, scenario.title, &peers, |peer| load.measure(*peer, &self.place))?;
         if !scenario.wanted.is_empty() {
             self.judge(scenario, &series);
         }
@@ -215,21 +177,18 @@ impl Bench {
 
     /// Compares with what the project wants, on each driver, and wants no failure at all.
     fn judge(&self, scenario: &Scenario, series: &[Series]) {
-        let mut targets = self.targets.borrow_mut();
         let title = scenario.title;
         for name in [Peer::StillingUring.name(), Peer::StillingPoll.name()] {
             let own = series.iter().find(|series| series.server == name);
             for wanted in scenario.wanted {
-                targets.push(match wanted {
+                self.targets.aim(match wanted {
                     Wanted::CpuTimes(peer, most) => {
-                        let ratio =
-                            figures::ratio(series, name, peer.name(), |sample: &Sample| Some(sample.cpu_s));
+                        let ratio = figures::ratio(series, name, peer.name(), |sample| Some(sample.cpu_s));
                         let what = format!("server CPU, {name} ÷ {}: {title}", peer.name());
                         Target::at_most(what, *most, ratio, "×")
                     }
                     Wanted::RateTimes(peer, least) => {
-                        let ratio =
-                            figures::ratio(series, name, peer.name(), |sample: &Sample| Some(sample.rate));
+                        let ratio = figures::ratio(series, name, peer.name(), |sample| Some(sample.rate));
                         let what = format!("messages/s, {name} ÷ {}: {title}", peer.name());
                         Target::at_least(what, *least, ratio, "×")
                     }
@@ -245,7 +204,7 @@ impl Bench {
                 });
             }
             let failures = own.map(|own| own.samples.iter().map(|sample| sample.failures as f64).sum());
-            targets.push(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
+            self.targets.aim(Target::at_most(format!("failures, {name}: {title}"), 0.0, failures, ""));
         }
     }
 }
@@ -256,68 +215,34 @@ fn slowest_send_ms(samples: &[Sample]) -> Option<f64> {
     all?.into_iter().reduce(f64::max)
 }
 
-/// A table of servers under one load, and below it ratios: medians of the ratios within each round.
+/// A table of servers under one load with messages of `size` bytes, with the ratios of each to [`BARE`] and those of the
+/// first to the others.
 fn compared(series: &[Series], size: u32) -> Vec<Vec<String>> {
-    let head = [
-        "server",
-        "messages/s",
-        "MB/s",
-        "server CPU s per million",
-        "context switches per thousand",
-        "system calls per thousand",
-        "p50 ms",
-        "p99 ms",
-        "p99.9 ms",
-        "mean send ms",
-        "max send ms",
-        "failures",
+    let rate: fn(&Sample) -> Option<f64> = |sample| Some(sample.rate);
+    let megabytes = move |samples: &[Sample]| {
+        let rates = samples.iter().map(|sample| sample.rate).collect();
+        figures::thousands(figures::median(rates) * f64::from(size) / 1e6)
+    };
+    let mut columns = vec![
+        Column::of("messages/s", rate, figures::thousands),
+        Column::of("MB/s", rate, figures::thousands).with_cell(megabytes),
+        Column::of("server CPU s per million", |sample| Some(sample.cpu_s), figures::two_places),
     ];
-    let mut table = vec![head.map(str::to_owned).to_vec()];
-    for Series { server, samples } in series {
-        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<_>>();
-        let known = |of: fn(&Sample) -> Option<f64>| figures::spread_of_known(samples.iter().map(of));
-        let rates = all(|sample| sample.rate);
-        table.push(vec![
-            (*server).to_owned(),
-            figures::spread(&rates, figures::thousands),
-            figures::thousands(figures::median(rates) * f64::from(size) / 1e6),
-            figures::spread(&all(|sample| sample.cpu_s), figures::two_places),
-            known(|sample| sample.switches),
-            known(|sample| sample.system_calls),
-            known(|sample| sample.p50_ms),
-            known(|sample| sample.p99_ms),
-            known(|sample| sample.p999_ms),
-            known(|sample| sample.mean_ms),
-            known(|sample| sample.max_ms),
-            samples.iter().map(|sample| sample.failures).sum::<u64>().to_string(),
-        ]);
-    }
+    columns.extend(figures::over_bare(series));
+    columns.extend([
+        Column::of("context switches per thousand", |sample| sample.switches, figures::two_places),
+        Column::of("system calls per thousand", |sample| sample.system_calls, figures::two_places),
+    ]);
+    columns.extend(figures::latencies());
+    columns.extend([
+        Column::of("mean send ms", |sample| sample.mean_ms, figures::two_places),
+        Column::of("max send ms", |sample| sample.max_ms, figures::two_places),
+        Column::sum("failures", |sample| sample.failures),
+    ]);
     let first = Peer::StillingUring.name();
-    for below in series.iter().map(|series| series.server).filter(|server| *server != first) {
-        let shown = |of| {
-            let ratio = figures::ratio(series, first, below, of);
-            ratio.map_or_else(figures::unknown, |ratio| format!("×{}", figures::two_places(ratio)))
-        };
-        if !series.iter().any(|series| series.server == first) {
-            break;
-        }
-        let rate = shown(|sample: &Sample| Some(sample.rate));
-        table.push(vec![
-            format!("{first} ÷ {below}"),
-            rate.clone(),
-            rate,
-            shown(|sample| Some(sample.cpu_s)),
-            shown(|sample| sample.switches),
-            shown(|sample| sample.system_calls),
-            shown(|sample| sample.p50_ms),
-            shown(|sample| sample.p99_ms),
-            shown(|sample| sample.p999_ms),
-            shown(|sample| sample.mean_ms),
-            shown(|sample| sample.max_ms),
-            String::new(),
-        ]);
-    }
-    table
+    let others = series.iter().map(|series| series.server).filter(|server| ![first, BARE].contains(server));
+    let pairs: Vec<_> = others.map(|other| (first, other)).collect();
+    figures::with_ratios(series, &columns, &pairs)
 }
 
 #[cfg(test)]
@@ -336,5 +261,15 @@ mod tests {
         assert_eq!(table[1][11], "1");
         assert!(table.iter().all(|row| row.len() == table[0].len()));
         assert_eq!(compared(&[series("JetStream", 1.0), series("Redis", 1.0)], 1).len(), 3);
+    }
+
+    #[test]
+    fn ratios_to_bare_stand_in_columns_and_not_below() {
+        let series =
+            |server, rate| Series { server, samples: vec![Sample { rate, cpu_s: 2.0, ..Sample::default() }] };
+        let table = compared(&[series("stilling uring", 4000.0), series(BARE, 8000.0)], 1000);
+        assert_eq!(table[0][3..6], ["server CPU s per million", "rate ÷ bare", "CPU ÷ bare"]);
+        assert_eq!(table[1][3..6], ["2.00", "×0.50", "×1.00"]);
+        assert_eq!(table.len(), 3);
     }
 }

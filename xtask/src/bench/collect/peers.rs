@@ -7,6 +7,8 @@ use std::process::{Command, Stdio};
 
 use super::Place;
 use crate::Outcome;
+use crate::bench::figures::BARE;
+use crate::bench::frame::Named;
 use crate::bench::server::{Driver, Server};
 
 /// The stream, and the subject of which it takes everything.
@@ -41,10 +43,17 @@ pub(crate) enum Peer {
     RedisEverySecond,
     RedisAlways,
     Rsyslog,
+    Bare,
+}
+
+impl Named for Peer {
+    fn name(&self) -> &'static str {
+        Peer::name(*self)
+    }
 }
 
 /// All of them, in the order of the tables.
-pub(super) const ALL: [Peer; 8] = [
+pub(super) const ALL: [Peer; 9] = [
     Peer::StillingUring,
     Peer::StillingPoll,
     Peer::JetStream,
@@ -53,6 +62,7 @@ pub(super) const ALL: [Peer; 8] = [
     Peer::RedisEverySecond,
     Peer::RedisAlways,
     Peer::Rsyslog,
+    Peer::Bare,
 ];
 
 impl Peer {
@@ -66,6 +76,7 @@ impl Peer {
             Peer::RedisEverySecond => "Redis, every second",
             Peer::RedisAlways => "Redis, synced",
             Peer::Rsyslog => "rsyslog",
+            Peer::Bare => BARE,
         }
     }
 
@@ -83,6 +94,10 @@ impl Peer {
             Peer::RedisEverySecond => "`XADD`, `appendfsync everysec`, acknowledges what it has written",
             Peer::RedisAlways => "`XADD`, `appendfsync always`, acknowledges what is synced",
             Peer::Rsyslog => "imptcp (with a backlog of 4,096 instead of 5) to omfile, acknowledges nothing",
+            Peer::Bare => {
+                "`stilling-peer-bare durable`, or `relay` without a stream on disk: the I/O and nothing else, \
+                 acknowledges what is synced"
+            }
         }
     }
 
@@ -167,6 +182,13 @@ impl Peer {
                 let pid = folder.join("rsyslog.pid").display().to_string();
                 text(&["/usr/sbin/rsyslogd", "-n", "-f", &file.display().to_string(), "-i", &pid])
             }
+            Peer::Bare => {
+                let (program, address) = (place.bare.display().to_string(), address.to_string());
+                match keeps {
+                    Keeps::Disk => text(&[&program, "durable", &address, &data]),
+                    Keeps::Memory | Keeps::Nothing => text(&[&program, "relay", &address]),
+                }
+            }
         })
     }
 
@@ -228,7 +250,7 @@ mod tests {
 
     #[test]
     fn names_tell_all_peers_apart() {
-        let mut names: Vec<_> = ALL.iter().map(|peer| peer.name()).collect();
+        let mut names: Vec<_> = ALL.iter().copied().map(Peer::name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), ALL.len());

@@ -10,7 +10,7 @@ pub(super) struct Scenario {
     pub(super) load: Load,
     pub(super) seconds: u32,
     pub(super) peers: &'static [Peer],
-    /// One round of it: what is looked for is failures in a long time.
+    /// One round of it.
     pub(super) once: bool,
     /// What the project wants of it, beside that nothing fails. Empty: it is only told.
     pub(super) wanted: &'static [Wanted],
@@ -77,174 +77,161 @@ const PER_MESSAGE_RATE: f64 = 15_000.0;
 
 const STILLING: [Peer; 2] = [Peer::StillingUring, Peer::StillingPoll];
 
-const STILLING_AND_NATS: [Peer; 3] = [Peer::StillingUring, Peer::StillingPoll, Peer::NatsCore];
+/// Servers that deliver to a subscriber.
+const DELIVERING: [Peer; 4] = [Peer::StillingUring, Peer::StillingPoll, Peer::NatsCore, Peer::Bare];
 
-const ON_DISK: [Peer; 6] = [
+const ON_DISK: [Peer; 7] = [
     Peer::StillingUring,
     Peer::StillingPoll,
     Peer::JetStream,
     Peer::JetStreamAlways,
     Peer::RedisEverySecond,
     Peer::RedisAlways,
+    Peer::Bare,
 ];
 
-const BBQ: [Peer; 5] =
-    [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::JetStreamAlways, Peer::RedisEverySecond];
+const BBQ: [Peer; 6] = [
+    Peer::StillingUring,
+    Peer::StillingPoll,
+    Peer::JetStream,
+    Peer::JetStreamAlways,
+    Peer::RedisEverySecond,
+    Peer::Bare,
+];
 
 /// Who takes messages without saying that they arrived.
-const UNCONFIRMED: [Peer; 4] = [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::Rsyslog];
+const UNCONFIRMED: [Peer; 5] =
+    [Peer::StillingUring, Peer::StillingPoll, Peer::JetStream, Peer::Rsyslog, Peer::Bare];
+
+/// What most of them have.
+const USUAL: Scenario = Scenario {
+    title: "",
+    words: "",
+    load: ACKNOWLEDGED,
+    seconds: 4,
+    peers: &ON_DISK,
+    once: false,
+    wanted: &[],
+};
+
+/// A long time of Stilling alone: what is looked for is failures.
+const A_MINUTE: Scenario = Scenario { seconds: 60, once: true, peers: &STILLING, ..USUAL };
 
 pub(super) const SCENARIOS: [Scenario; 16] = [
     Scenario {
         title: "Acknowledged, 4 KB",
-        words: "",
-        load: ACKNOWLEDGED,
-        seconds: 4,
-        once: false,
-        peers: &ON_DISK,
         wanted: &[
             Wanted::RateTimes(Peer::JetStreamAlways, 10.0),
             Wanted::RateTimes(Peer::RedisAlways, 8.0),
             Wanted::RateTimes(Peer::JetStream, 2.5),
             Wanted::CpuTimes(Peer::JetStream, 0.25),
         ],
+        ..USUAL
     },
     Scenario {
         title: "Acknowledged, 128 bytes",
-        words: "",
         load: Load { size: 128, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
-        peers: &ON_DISK,
         wanted: &[Wanted::RateTimes(Peer::JetStream, 1.0), Wanted::CpuTimes(Peer::JetStream, 0.5)],
+        ..USUAL
     },
     Scenario {
         title: "Acknowledged, 128 bytes, a stream in memory",
-        words: "",
         load: Load { size: 128, keeps: Keeps::Memory, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
         peers: &[Peer::StillingUring, Peer::StillingPoll, Peer::JetStream],
         wanted: &[Wanted::CpuTimes(Peer::JetStream, 0.45)],
+        ..USUAL
     },
     Scenario {
         title: "Subjects alone with one subscriber, 128 bytes",
         words: ": a rate is that of messages that the subscriber got, each checked byte by byte; latencies run until it has \
                 them, and publishers go no further ahead of it than 4,096 messages each, or 4 MiB together.",
         load: Load { size: 128, ..CORE },
-        seconds: 4,
-        once: false,
-        peers: &STILLING_AND_NATS,
+        peers: &DELIVERING,
         wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        ..USUAL
     },
     Scenario {
         title: "Subjects alone with one subscriber, 4 KB",
-        words: "",
         load: CORE,
-        seconds: 4,
-        once: false,
-        peers: &STILLING_AND_NATS,
+        peers: &DELIVERING,
         wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        ..USUAL
     },
     Scenario {
         title: "A stream in memory with one subscriber, 128 bytes",
-        words: ": Stilling keeps the messages in a stream in memory and delivers them; nats-server only delivers them.",
+        words: ": Stilling keeps the messages in a stream in memory and delivers them; nats-server and bare only deliver \
+                them.",
         load: Load { size: 128, ..IN_MEMORY },
-        seconds: 4,
-        once: false,
-        peers: &STILLING_AND_NATS,
+        peers: &DELIVERING,
         wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        ..USUAL
     },
     Scenario {
         title: "A stream in memory with one subscriber, 4 KB",
-        words: "",
         load: IN_MEMORY,
-        seconds: 4,
-        once: false,
-        peers: &STILLING_AND_NATS,
+        peers: &DELIVERING,
         wanted: &[Wanted::CpuTimes(Peer::NatsCore, 0.45)],
+        ..USUAL
     },
     Scenario {
         title: "BBQ's test, confirmed, a connection per message",
         words: ": rows 0.23 to 0.33. BBQ reported 1,071 messages per second, 56 failed messages and 184 failed connections \
                 on another, older machine.",
         load: Load { window: 1, per_message: true, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
         peers: &BBQ,
         wanted: &[Wanted::Rate(PER_MESSAGE_RATE), Wanted::SendMs(SEND_MS_MAX)],
+        ..USUAL
     },
     Scenario {
         title: "BBQ's test, without waiting, kept connections",
         words: ": a rate is that of messages that have arrived; rsyslog writes them as lines of a file, which is read and \
                 checked afterwards.",
         load: Load { confirmed: false, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
         peers: &UNCONFIRMED,
         wanted: &[Wanted::Rate(200_000.0), Wanted::SendMs(SEND_MS_MAX)],
+        ..USUAL
     },
     Scenario {
         title: "BBQ's test, without waiting, a connection per message",
-        words: "",
         load: Load { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
         peers: &UNCONFIRMED,
         wanted: &[Wanted::Rate(PER_MESSAGE_RATE), Wanted::SendMs(SEND_MS_MAX)],
+        ..USUAL
     },
     Scenario {
         title: "A minute of BBQ's test, confirmed, kept connections",
         words: ": rows 0.24 to 0.33, one round.",
-        load: ACKNOWLEDGED,
-        seconds: 60,
-        once: true,
-        peers: &STILLING,
         wanted: &[Wanted::Rate(200_000.0), Wanted::SendMs(SEND_MS_MAX)],
+        ..A_MINUTE
     },
     Scenario {
         title: "A minute of BBQ's test, without waiting, kept connections",
-        words: "",
         load: Load { confirmed: false, ..ACKNOWLEDGED },
-        seconds: 60,
-        once: true,
-        peers: &STILLING,
         wanted: &[Wanted::Rate(200_000.0), Wanted::SendMs(SEND_MS_MAX)],
+        ..A_MINUTE
     },
     Scenario {
         title: "A minute of BBQ's test, confirmed, a connection per message",
-        words: "",
         load: Load { window: 1, per_message: true, ..ACKNOWLEDGED },
-        seconds: 60,
-        once: true,
-        peers: &STILLING,
         wanted: &[Wanted::Rate(PER_MESSAGE_RATE), Wanted::SendMs(SEND_MS_MAX)],
+        ..A_MINUTE
     },
     Scenario {
         title: "A minute of BBQ's test, without waiting, a connection per message",
-        words: "",
         load: Load { confirmed: false, window: 1, per_message: true, ..ACKNOWLEDGED },
-        seconds: 60,
-        once: true,
-        peers: &STILLING,
         wanted: &[Wanted::Rate(PER_MESSAGE_RATE), Wanted::SendMs(SEND_MS_MAX)],
+        ..A_MINUTE
     },
     Scenario {
         title: "Fan-in of 64 connections, 512 bytes",
-        words: "",
         load: Load { clients: 64, size: 512, window: 16, ..ACKNOWLEDGED },
-        seconds: 4,
-        once: false,
-        peers: &ON_DISK,
-        wanted: &[],
+        ..USUAL
     },
     Scenario {
         title: "One message at a time, 512 bytes",
         words: ": what a client waits that sends, waits and sends again.",
         load: Load { clients: 1, size: 512, window: 1, ..ACKNOWLEDGED },
         seconds: 2,
-        once: false,
-        peers: &ON_DISK,
-        wanted: &[],
+        ..USUAL
     },
 ];

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::Outcome;
+use crate::bench::machine;
 use crate::go::go;
 use crate::steps::run;
 use crate::tree;
@@ -49,6 +50,12 @@ pub(crate) fn install_nats_server() -> Outcome {
         )
         .into()),
     }
+}
+
+/// The version of a nats-server, as a line of the list above figures.
+pub(in crate::bench) fn nats_server_version(program: &Path) -> String {
+    let said = machine::said(&program.to_string_lossy(), &["-v"]);
+    format!("nats-server: {}", said.trim_start_matches("nats-server: "))
 }
 
 /// Major and minor version of a nats-server.

@@ -27,7 +27,6 @@ use crate::Outcome;
 use crate::bench::own::{Manner, Plan, Report, Step};
 use crate::bench::server::{Driver, Server};
 use crate::bench::{figures, isolation, monitor, taken};
-use crate::tree;
 use clients::Harm;
 use syn::Network;
 
@@ -82,7 +81,7 @@ impl Hostile {
         }
         let network = Network::set_up()?;
         let folder = tempfile::tempdir()?;
-        let binary = taken(&tree::target().join("release/stilling"), folder.path())?;
+        let binary = taken("stilling", folder.path())?;
         let mut verdicts = Vec::new();
         for driver in [Driver::Uring, Driver::Poll] {
             verdicts.extend(self.watched(&network, &binary, driver)?.verdicts());

@@ -107,6 +107,12 @@ impl Counters {
         self.closed.iter().map(Counter::get).sum()
     }
 
+    /// Counts a datagram that was to be sent and is dropped.
+    pub(crate) fn drop_datagram(&self) {
+        self.datagrams_sent.add(1);
+        self.datagrams_dropped.add(1);
+    }
+
     pub(crate) fn take_over(&self, driver: &DriverCounters) {
         self.enters.set(driver.enters);
         self.starved.set(driver.starved);

@@ -14,7 +14,7 @@ pub const LONG_READ: usize = 64 * 1024;
 
 /// Bytes of the longest datagram that is received whole; the rest of the buffer holds its addresses.
 /// A longer one is cut and marked.
-pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 184;
+pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 216;
 
 /// Submission queue entries per ring. Full: the driver submits and goes on.
 pub const SUBMISSIONS: u32 = 1024;

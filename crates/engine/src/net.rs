@@ -258,6 +258,10 @@ pub fn bind_udp(address: SocketAddr) -> io::Result<OwnedFd> {
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }
+    if address.ip().is_unspecified() {
+        // Before any datagram arrives: the system notes the address when it queues one.
+        sockopt::report_local_addresses(&socket, address)?;
+    }
     socket.bind(&address.into())?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())

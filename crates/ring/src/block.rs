@@ -30,8 +30,8 @@ struct Memory {
 
 // SAFETY: the bytes are plain memory that belongs to this struct alone.
 unsafe impl Send for Memory {}
-// SAFETY: the writer writes only to bytes that are not committed, `SharedBlock` reads only bytes that were committed before it
-// was made, and whatever carries a `SharedBlock` to another thread orders the two.
+// SAFETY: the writer writes only to bytes that are not committed. A `SharedBlock` reads only bytes that its `committed` covers;
+// that comes from the writer, by reference, or from another `SharedBlock`, so the commit happens before the read.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -172,15 +172,16 @@ impl SharedBlock {
     /// Bytes of the block.
     ///
     /// # Panics
-    /// If `range` was not committed when the reference was made.
+    /// If `range` is not covered by this reference.
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.committed, "{range:?} is not committed");
-        // SAFETY: it was committed before this reference was made, and the writer does not begin anew while it exists.
+        // SAFETY: this reference covers it, so it was committed before, and the writer does not begin anew while it exists.
         unsafe { self.memory.read(range) }
     }
 
-    /// Makes this a reference to what is committed now. False: it is one to another block.
+    /// Extends the reference to cover what the writer has committed. Returns false, unchanged, if the writer is that of another
+    /// block.
     pub fn extend(&mut self, writer: &BlockWriter) -> bool {
         let is_same = Arc::ptr_eq(&self.memory, &writer.memory);
         if is_same {
@@ -189,7 +190,7 @@ impl SharedBlock {
         is_same
     }
 
-    /// Makes this a reference to what either of the two is one to. False: the other is one to another block.
+    /// Extends the reference to cover what `other` covers. Returns false, unchanged, if `other` belongs to another block.
     pub fn merge(&mut self, other: &SharedBlock) -> bool {
         let is_same = self.is_same(other);
         if is_same {
@@ -276,10 +277,7 @@ mod tests {
     fn bytes_of_the_block_are_found_in_it() {
         let mut writer = BlockWriter::new(8);
         writer.commit(6);
-        let inside = writer.bytes(2..5).as_ptr();
-        // SAFETY: these are three bytes of the block.
-        let inside = unsafe { std::slice::from_raw_parts(inside, 3) };
-        assert_eq!(writer.position(inside), Some(2..5));
+        assert_eq!(writer.position(writer.bytes(2..5)), Some(2..5));
         assert_eq!(writer.position(b"abc"), None);
         assert_eq!(writer.position(writer.bytes(0..0)), Some(0..0));
     }

@@ -14,6 +14,8 @@ struct Channels {
     ended: Vec<CloseReason>,
     /// Deadlines that have come.
     late: usize,
+    /// Input is answered with as much as there is room for, and kept.
+    answers: bool,
 }
 
 /// How often it was shown input, and how much there was last.
@@ -39,9 +41,12 @@ impl Session for Channel {
         service.tokens.push(io.token());
     }
 
-    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, _: &mut Channels) -> usize {
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Channels) -> usize {
         (self.shown, self.len) = (self.shown + 1, bytes.len());
         io.pause();
+        if service.answers {
+            io.send(&vec![b'x'; io.room()]).expect("there is room");
+        }
         0
     }
 
@@ -135,6 +140,30 @@ fn calls_between_turns_have_the_room_of_one_turn() {
         assert_eq!(read(client, usize::MAX).0.len(), SEND_MAX);
     }
     assert!(world.service().ended.is_empty());
+}
+
+/// Row 4.35: what sessions send because the owner has them go on is bounded in the same way.
+#[test]
+fn sessions_that_go_on_between_turns_have_the_room_of_one_turn() {
+    const CLIENTS: usize = 2 * ARENA_SIZE / SEND_MAX;
+    let mut world = world(2 * SEND_MAX);
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| world.client()).collect();
+    for client in &mut clients {
+        client.write(b"?").expect("there is room");
+    }
+    world.turns();
+    world.service().answers = true;
+    for token in world.service().tokens.clone() {
+        world.shard.with(token, |_, io| io.resume()).expect("it is open");
+    }
+    let before = world.shard.counters().sent_bytes.get();
+    world.shard.turn(false).expect("turns");
+    let sent = world.shard.counters().sent_bytes.get() - before;
+    assert!(sent > 0 && sent <= (ARENA_SIZE + SEND_MAX) as u64, "{sent} bytes in one turn");
+    world.turns();
+    for client in &mut clients {
+        assert_eq!(read(client, usize::MAX).0.len(), SEND_MAX);
+    }
 }
 
 /// Row 0.9: a deadline that is set between turns counts from then, not from the last turn.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, Wait};
+use stilling_engine::limits::SEND_MAX;
 use stilling_engine::net::{self, ListenOptions};
 use stilling_engine::{CloseReason, Config, Io, Recipient, Service, Session, Shard, Token};
 use stilling_ring::{Clock, Wake};
@@ -156,6 +157,43 @@ fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     assert_eq!(heard, said);
 }
 
+/// Row 3.32: output that the system does not take at once leaves when the client reads, without any other news.
+fn held_up_output_leaves<D: Driver<Socket = OwnedFd>>(mut driver: D) {
+    let opened: Arc<Mutex<Option<Token>>> = Arc::default();
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let waitable = driver.waitable().expect("both drivers have one");
+    let service = Echoes { mailbox: Mailbox::default(), opened: Arc::clone(&opened) };
+    let mut shard = Shard::new(driver, service, Config::default(), Clock::real(), wake, Arc::default());
+    let (listener, address) = a_listener();
+    shard.listen(listener, false).expect("there is room");
+    let mut client = TcpStream::connect(address).expect("it listens");
+    client.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket takes options");
+    settle(&mut shard);
+    while shard.open() == 0 {
+        wait_for(waitable);
+        shard.turn(false).expect("the driver works");
+        settle(&mut shard);
+    }
+    let token = opened.lock().expect("no test thread has panicked").expect("it is open");
+    let chunk = vec![b'x'; SEND_MAX];
+    let mut sent = 0;
+    while shard.counters().blocked_sends.get() == 0 {
+        assert_eq!(shard.with(token, |_, io| io.send(&chunk)), Some(Ok(())));
+        sent += chunk.len();
+        settle(&mut shard);
+    }
+    let reader =
+        std::thread::spawn(move || client.read_exact(&mut vec![0; sent]).expect("it sends all of it"));
+    while shard.counters().closed_total() == 0 {
+        wait_for(waitable);
+        shard.turn(false).expect("the driver works");
+        settle(&mut shard);
+    }
+    reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    assert_eq!(shard.counters().closed(CloseReason::PeerClosed).get(), 1);
+}
+
 /// Connections one after the other, each with mail of its own: the system may lose not the first wake but the next.
 const CONNECTIONS: u64 = 20;
 
@@ -185,6 +223,17 @@ fn talk(
             assert_eq!(rest, b"mail");
         }
     })
+}
+
+/// Row 3.32.
+#[test]
+fn held_up_output_leaves_in_a_foreign_loop_on_uring() {
+    held_up_output_leaves(Uring::new().expect("the system grants io_uring"));
+}
+
+#[test]
+fn held_up_output_leaves_in_a_foreign_loop_on_poll() {
+    held_up_output_leaves(Poll::new().expect("the system has epoll"));
 }
 
 #[test]

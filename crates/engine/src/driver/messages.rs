@@ -45,6 +45,7 @@ impl Messages {
     /// Whether one more fits without moving what is here.
     pub(super) fn has_room_for(&self, bytes: Gather<'_>) -> bool {
         self.headers.len() < self.headers.capacity()
+            && self.controls.len() < self.controls.capacity()
             && self.vectors.len() + bytes.count() <= self.vectors.capacity()
     }
 
@@ -126,11 +127,9 @@ impl Messages {
     }
 }
 
-fn counted(outcome: libc::ssize_t) -> Result<usize, Errno> {
-    usize::try_from(outcome).map_err(|_| {
-        let error = io::Error::last_os_error();
-        Errno::from_io_error(&error).unwrap_or(Errno::IO)
-    })
+/// What a system call returned, or its error.
+pub(super) fn counted(outcome: impl TryInto<usize>) -> Result<usize, Errno> {
+    outcome.try_into().map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 //!  │ length │ level │ type │ address, 16 bytes                │ interface │ padding   │      IPv6
 //! ```
 //!
-//! A socket that is bound to one address needs neither. Only internet sockets are given room for control messages: a sender
+//! An IPv6 socket that also takes IPv4 is asked for both: only the IPv4 message names an address from which a broadcast can be
+//! answered. A socket that is bound to one address needs neither. Only internet sockets are given room for control messages: a sender
 //! to a Unix socket could put descriptors into it.
 
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 /// Where the payload of a control message begins.
 const HEADER_SIZE: usize = size_of::<libc::cmsghdr>();
@@ -19,10 +20,16 @@ const HEADER_SIZE: usize = size_of::<libc::cmsghdr>();
 /// What the length of a control message is rounded up to.
 const ALIGN: usize = align_of::<libc::cmsghdr>();
 
-/// Bytes of the longer of the two.
-pub(super) const CONTROL_SIZE: usize = HEADER_SIZE + size_of::<libc::in6_pktinfo>().next_multiple_of(ALIGN);
+/// Bytes of a control message with a payload of so many bytes.
+const fn message_size(payload: usize) -> usize {
+    HEADER_SIZE + payload.next_multiple_of(ALIGN)
+}
 
-/// Room for one control message, aligned as the system wants it.
+/// Bytes of both messages: a dual-stack socket receives both with an IPv4 datagram.
+pub(super) const CONTROL_SIZE: usize =
+    message_size(size_of::<libc::in_pktinfo>()) + message_size(size_of::<libc::in6_pktinfo>());
+
+/// Room for both control messages, aligned as the system wants it.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct Control([u8; CONTROL_SIZE]);
@@ -43,6 +50,8 @@ impl Control {
                 Some(self.set(libc::IPPROTO_IP, libc::IP_PKTINFO, &info))
             }
             (SocketAddr::V4(_), IpAddr::V6(_)) => None,
+            // A mapped destination needs a mapped source, and others one of their own family.
+            (SocketAddr::V6(to), from) if to.ip().to_ipv4_mapped().is_some() != from.is_ipv4() => None,
             (SocketAddr::V6(to), from) => {
                 let from = match from {
                     IpAddr::V4(from) => from.to_ipv6_mapped(),
@@ -66,7 +75,7 @@ impl Control {
         self.0[offset_of!(libc::cmsghdr, cmsg_level)..][..4].copy_from_slice(&level.to_ne_bytes());
         self.0[offset_of!(libc::cmsghdr, cmsg_type)..][..4].copy_from_slice(&kind.to_ne_bytes());
         self.0[HEADER_SIZE..len].copy_from_slice(info);
-        HEADER_SIZE + info.len().next_multiple_of(ALIGN)
+        message_size(info.len())
     }
 
     /// The bytes, for the system.
@@ -81,26 +90,32 @@ impl Control {
 }
 
 /// The local address that a datagram came to, by its control messages: one from which it can be answered, so never that of
-/// a group.
+/// a group. None for a datagram that was in the queue before its socket was asked to report addresses.
 pub(super) fn local_address(mut messages: &[u8]) -> Option<IpAddr> {
-    loop {
-        let len = usize::from_ne_bytes(field(messages, 0)?);
-        let level = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_level))?);
-        let kind = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_type))?);
-        let info = messages.get(HEADER_SIZE..len)?;
+    let mut v6 = None;
+    while let Some((level, kind, info)) = first_message(messages) {
         match (level, kind) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 let octets: [u8; 4] = field(info, offset_of!(libc::in_pktinfo, ipi_spec_dst))?;
-                return Some(Ipv4Addr::from(octets).into());
+                return Some(IpAddr::from(octets)).filter(|address| !address.is_unspecified());
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-                let octets: [u8; 16] = field(info, 0)?;
-                let address = IpAddr::from(Ipv6Addr::from(octets));
-                return Some(address).filter(|address| !address.to_canonical().is_multicast());
+                let address = IpAddr::from(field::<16>(info, 0)?);
+                v6 = Some(address).filter(|address| !address.to_canonical().is_multicast());
             }
-            _ => messages = messages.get(len.next_multiple_of(ALIGN)..)?,
+            _ => {}
         }
+        messages = messages.get(message_size(info.len())..).unwrap_or(&[]);
     }
+    v6
+}
+
+/// Level, kind and payload of the first control message; `None` if there is none, or not all of it.
+fn first_message(messages: &[u8]) -> Option<(libc::c_int, libc::c_int, &[u8])> {
+    let len = usize::from_ne_bytes(field(messages, 0)?);
+    let level = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_level))?);
+    let kind = libc::c_int::from_ne_bytes(field(messages, offset_of!(libc::cmsghdr, cmsg_type))?);
+    Some((level, kind, messages.get(HEADER_SIZE..len)?))
 }
 
 fn field<const SIZE: usize>(bytes: &[u8], at: usize) -> Option<[u8; SIZE]> {
@@ -124,6 +139,8 @@ mod tests {
             ("10.1.2.3", "[::ffff:192.0.2.7]:1", Some("::ffff:10.1.2.3")),
             ("2001:db8::1", "[2001:db8::2]:1", Some("2001:db8::1")),
             ("2001:db8::1", "192.0.2.7:1", None),
+            ("2001:db8::1", "[::ffff:192.0.2.7]:1", None),
+            ("10.1.2.3", "[2001:db8::2]:1", None),
         ];
         for (from, to, expected) in cases {
             let mut control = Control::EMPTY;
@@ -136,7 +153,7 @@ mod tests {
     #[test]
     fn a_link_local_address_is_given_with_its_interface() {
         let (mut control, to) = (Control::EMPTY, "[fe80::2%7]:1".parse().unwrap());
-        assert_eq!(control.set_source(address("fe80::1"), to), Some(CONTROL_SIZE));
+        assert_eq!(control.set_source(address("fe80::1"), to), Some(HEADER_SIZE + 24));
         assert_eq!(control.0[HEADER_SIZE + 16..][..4], 7_u32.to_ne_bytes());
     }
 
@@ -155,5 +172,27 @@ mod tests {
         let mut group = Control::EMPTY;
         let len = group.set_source(address("ff02::1"), "[::1]:1".parse().unwrap()).unwrap();
         assert_eq!(group.local_address(len), None);
+    }
+
+    /// A dual-stack socket reports a broadcast by both messages, and only the IPv4 one names an address of this host.
+    #[test]
+    fn the_ipv4_message_of_a_dual_stack_socket_counts() {
+        let (mut v4, mut v6) = (Control::EMPTY, Control::EMPTY);
+        let v4_len = v4.set_source(address("192.0.2.1"), "192.0.2.7:1".parse().unwrap()).unwrap();
+        let v6_len =
+            v6.set_source(address("::ffff:192.0.2.255"), "[::ffff:192.0.2.7]:1".parse().unwrap()).unwrap();
+        assert_eq!(v4_len + v6_len, CONTROL_SIZE);
+        let (v4, v6) = (&v4.0[..v4_len], &v6.0[..v6_len]);
+        for both in [[v4, v6].concat(), [v6, v4].concat()] {
+            assert_eq!(local_address(&both), Some(address("192.0.2.1")));
+        }
+    }
+
+    /// A datagram that was queued before its socket was asked has no address from which it can be answered.
+    #[test]
+    fn an_unspecified_address_is_none() {
+        let mut control = Control::EMPTY;
+        let len = control.set_source(address("0.0.0.0"), "192.0.2.7:1".parse().unwrap()).unwrap();
+        assert_eq!(control.local_address(len), None);
     }
 }

@@ -11,33 +11,36 @@ use socket2::SockRef;
 /// after about `seconds`.
 pub(crate) fn set_defer_accept(listener: &impl AsFd, seconds: u32) -> io::Result<()> {
     let seconds = libc::c_int::try_from(seconds).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the option takes one int, whose address and size are given; the descriptor is open
-    // because it is borrowed.
-    let outcome = unsafe {
-        libc::setsockopt(
-            listener.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const seconds).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_int(listener, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
-/// Has each datagram tell which local address it was sent to, at a socket that is bound to all of them. False: it is bound to
+/// Has each datagram report which local address it was sent to, if the socket is bound to all of them. False: it is bound to
 /// one, or no internet socket.
-pub(crate) fn tell_local_addresses(socket: &impl AsFd) -> io::Result<bool> {
-    let (level, option) = match SockRef::from(socket).local_addr()?.as_socket() {
-        Some(SocketAddr::V4(address)) if address.ip().is_unspecified() => {
-            (libc::IPPROTO_IP, libc::IP_PKTINFO)
-        }
-        Some(SocketAddr::V6(address)) if address.ip().is_unspecified() => {
-            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
-        }
-        _ => return Ok(false),
-    };
-    let on: libc::c_int = 1;
+pub(crate) fn report_local_addresses_if_any(socket: &impl AsFd) -> io::Result<bool> {
+    let Some(address) = SockRef::from(socket).local_addr()?.as_socket() else { return Ok(false) };
+    let is_unspecified = address.ip().is_unspecified();
+    if is_unspecified {
+        report_local_addresses(socket, address)?;
+    }
+    Ok(is_unspecified)
+}
+
+/// Has each datagram report which local address it was sent to, at a socket of the same family as `address`.
+pub(crate) fn report_local_addresses(socket: &impl AsFd, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1)?;
+    }
+    // An IPv6 socket may take IPv4 as well.
+    set_int(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
+}
+
+/// Sets a socket option whose value is an int: setsockopt(2).
+fn set_int(
+    socket: &impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     // SAFETY: the option takes one int, whose address and size are given; the descriptor is open because it is
     // borrowed.
     let outcome = unsafe {
@@ -45,11 +48,11 @@ pub(crate) fn tell_local_addresses(socket: &impl AsFd) -> io::Result<bool> {
             socket.as_fd().as_raw_fd(),
             level,
             option,
-            (&raw const on).cast(),
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if outcome == 0 { Ok(true) } else { Err(io::Error::last_os_error()) }
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Entries of the answer to `SO_MEMINFO`, and the place of the drops in it (linux/sock_diag.h, SK_MEMINFO_DROPS).

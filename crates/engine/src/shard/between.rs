@@ -3,13 +3,14 @@
 use super::Shard;
 use super::connection::State;
 use super::io::Io;
+use super::output::Stage;
 use crate::driver::Driver;
 use crate::session::Service;
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Acts on an open connection as a method of its session does: what `act` asks of the [`Io`] takes effect when it returns,
-    /// and its output leaves with the next turn. To be followed by a turn. `None`, and `act` is not called: the connection is
+    /// or in the next turn if there is no more room in this one; its output leaves with the next turn. To be followed by a turn. `None`, and `act` is not called: the connection is
     /// not open any more, or not yet.
     ///
     /// All such calls between two turns together have the room of one turn's output: when that is used up, [`Io::room`] is none
@@ -22,6 +23,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let slot = self.slots.get(token).filter(|slot| slot.connection.state == State::Open)?;
         // The last turn may be long ago, and the session sets its deadlines from now.
         self.now = self.clock.now();
+        // A receive of the last turn that emptied the socket says nothing about the present.
+        self.turn_number = self.turn_number.wrapping_add(1);
         self.acted = true;
         let room = self.output.room_between_turns();
         let session = slot.session.as_mut().expect("a tenant has a session");
@@ -29,7 +32,12 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let mut io = Io::lend(token, self.now, &mut slot.connection, output, store).within(room);
         let outcome = act(session, &mut io);
         self.relieve_output(token);
-        self.pump(token);
+        if self.output.has_room_for(Stage::Events) {
+            self.pump(token);
+        } else {
+            // Its session may be due another call, for which this turn has no room.
+            self.to_revisit.push(token);
+        }
         Some(outcome)
     }
 

@@ -1,5 +1,5 @@
 //! Datagram sockets: no connections, no slots; every datagram is shown to the service, which may answer at
-//! once to whomever it likes. It may also send at the end of each turn, and when mail for a peer comes.
+//! once to any address. It may also send at the end of each turn, and when mail for a peer comes.
 //!
 //! Nothing is kept of what the system does not take at once: a datagram that finds the socket's send
 //! buffer full is dropped and counted, as any router on the way might have dropped it.
@@ -12,7 +12,7 @@ use stilling_ring::Time;
 use super::Shard;
 use super::gate::{Listener, ListenerState};
 use super::io::Full;
-use super::output::Output;
+use super::output::{DATAGRAM_COST, Output};
 use crate::counters::Counters;
 use crate::driver::{BufferId, Driver, Kind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
@@ -50,12 +50,11 @@ impl<'a> DatagramSender<'a> {
     }
 
     fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(payload.len()).ok_or(Full)?;
+        self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(Full)?;
         if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
             self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
         } else {
-            self.counters.datagrams_sent.add(1);
-            self.counters.datagrams_dropped.add(1);
+            self.counters.drop_datagram();
         }
         Ok(())
     }
@@ -80,13 +79,12 @@ impl DatagramIo<'_> {
         self.path.socket
     }
 
-    /// The way to whoever sent the datagram, or to whom the mail is addressed. It may be kept, for what is to be sent later:
-    /// by [`Control::send_datagram`], or by mail.
+    /// The path to the datagram's sender, or to the mail's recipient. It may be kept to send later, by [`Control::send_datagram`] or by mail.
     pub fn path(&self) -> DatagramPath {
         self.path
     }
 
-    /// Sends a datagram that way.
+    /// Sends a datagram along the [`path`](Self::path).
     ///
     /// # Errors
     /// As [`send`](Self::send).
@@ -97,7 +95,7 @@ impl DatagramIo<'_> {
     /// Sends a datagram to `to` from the same socket.
     ///
     /// # Errors
-    /// [`Full`]: this call has sent 64 KiB; nothing of this one is sent.
+    /// [`Full`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
     pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
         let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
         self.sender.send(&path, payload)
@@ -109,8 +107,8 @@ impl<V: Service> Control<'_, V> {
     /// closed is dropped, and counted.
     ///
     /// # Errors
-    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of payloads; nothing of this one
-    /// is sent. A service with more to send returns from [`turn`](Service::turn) that it wants to be called
+    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of datagrams, each of which counts
+    /// some 100 bytes beside its payload; nothing of this one is sent. A service with more to send returns from [`turn`](Service::turn) that it wants to be called
     /// [now](Self::now).
     pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
         self.datagrams.send(path, payload)
@@ -169,6 +167,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
             let sender = DatagramSender::new(&mut self.output, &self.listeners, &self.counters, SEND_MAX);
             self.service.delivered(mail, &mut DatagramIo { now: self.now, path, sender });
+        } else {
+            self.counters.drop_datagram();
         }
     }
 
@@ -229,6 +229,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// Closes the sockets whose last datagrams have been sent.
     pub(super) fn close_sent_sockets(&mut self) {
         let mut left = std::mem::take(&mut self.sockets_to_close);
+        self.acted |= left != 0;
         while left != 0 {
             self.driver.close(Token::new(left.trailing_zeros(), 0));
             left &= left - 1;

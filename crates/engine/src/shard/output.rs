@@ -57,6 +57,9 @@ pub(super) struct Item {
     pub(super) is_stopped: bool,
 }
 
+/// Bytes that a datagram counts for beside its payload: its entry in the list.
+pub(super) const DATAGRAM_COST: usize = size_of::<DatagramItem>();
+
 /// A datagram: bytes of the arena that go out as one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DatagramItem {
@@ -94,7 +97,7 @@ impl Output {
             arena: Vec::with_capacity(ARENA_CAPACITY),
             items: Vec::with_capacity(TURN_LIST),
             pieces: Pieces::with_capacity(TURN_LIST),
-            datagrams: Vec::new(),
+            datagrams: Vec::with_capacity(TURN_LIST),
         }
     }
 
@@ -131,7 +134,7 @@ impl Output {
 
     /// Bytes that the turn has to send so far, and those that have moved in the arena meanwhile.
     pub(super) fn size(&self) -> usize {
-        self.arena.len() + self.pieces.shared_len()
+        self.arena.len() + self.pieces.shared_len() + self.datagrams.len() * DATAGRAM_COST
     }
 
     /// Bytes of datagrams that the service may send at the end of the turn: what is left of it, and a full call's in any

@@ -23,6 +23,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // The driver makes a span of it, from now on and not from when the last turn began.
             self.now = self.clock.now();
         }
+        self.acted = false;
         let result = self.send(wait);
         if std::mem::take(&mut self.parked) {
             self.wake.unpark();
@@ -30,7 +31,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         result?;
         self.now = self.clock.now();
         self.turn_number = self.turn_number.wrapping_add(1);
-        self.acted = !self.events.is_empty() || !self.to_revisit.is_empty();
+        // What `send` asks of the driver counts as well: the driver carries it out with the next turn.
+        self.acted |= !self.events.is_empty() || !self.to_revisit.is_empty();
         self.revisit();
         self.dispatch();
         self.count_dropped_datagrams();
@@ -59,7 +61,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
     /// more for mail: a sender either sees the announcement or is seen here.
     fn announce_wait(&mut self) -> Wait {
         let undone = !self.to_revisit.is_empty() || self.untold_from.is_some();
-        // References to blocks are to end now, and sockets are to be closed, not when the wait is over.
+        // Block references and sockets to be closed must not outlast this turn.
         let ends = self.output.holds_blocks() || self.sockets_to_close != 0;
         let busy = self.dispatched < self.events.len() || undone || ends;
         if busy || self.output.items.iter().any(|item| item.after == After::LookAgain) {
@@ -178,6 +180,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             // Enough of it has gone for input to be shown again, or to wait for nothing but others.
             self.to_revisit.push(token);
         }
+        self.acted = true;
         self.driver.writable(token);
         self.wheel.set(token.index(), connection.earliest_deadline());
     }

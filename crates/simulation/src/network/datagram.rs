@@ -50,8 +50,11 @@ impl Network {
 
 impl Socket {
     fn is_at(&self, address: SocketAddr) -> bool {
-        let is_everywhere = self.address.ip().is_unspecified();
-        self.address.port() == address.port() && (is_everywhere || self.address.ip() == address.ip())
+        !self.closed && self.address == address
+    }
+
+    fn is_everywhere_at(&self, port: u16) -> bool {
+        !self.closed && self.address.port() == port && self.address.ip().is_unspecified()
     }
 }
 
@@ -68,7 +71,7 @@ impl State {
             return Err(libc::EMSGSIZE);
         }
         let mut from = self.datagrams[socket as usize].address;
-        if let Some(local) = local {
+        if let Some(local) = local.filter(|local| local.is_ipv4() == to.is_ipv4()) {
             from.set_ip(local);
         }
         if self.strikes(Fault::DatagramLost) {
@@ -88,8 +91,12 @@ impl State {
 
     pub(super) fn land(&mut self, number: u64) {
         let Some(Flying { from, to, payload }) = self.flying.remove(&number) else { return };
-        let home = self.datagrams.iter_mut().find(|socket| socket.is_at(to) && !socket.closed);
-        if let Some(socket) = home
+        // A socket at the address itself comes before one at all addresses.
+        let exact = self.datagrams.iter().position(|socket| socket.is_at(to));
+        let home =
+            exact.or_else(|| self.datagrams.iter().position(|socket| socket.is_everywhere_at(to.port())));
+        if let Some(home) = home
+            && let socket = &mut self.datagrams[home]
             && socket.waiting.len() < WAITING_MAX
         {
             let local = socket.address.ip().is_unspecified().then_some(to.ip());

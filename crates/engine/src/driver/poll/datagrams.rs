@@ -16,6 +16,7 @@ use rustix::io::Errno;
 
 use super::buffers::{Buffers, Envelope};
 use crate::driver::BufferId;
+use crate::driver::messages::counted;
 use crate::driver::pktinfo::{CONTROL_SIZE, Control};
 use crate::limits::{DATAGRAM_SIZE_MAX, DATAGRAMS_PER_TURN};
 
@@ -133,8 +134,7 @@ impl Datagrams {
         Ok(received)
     }
 
-    /// Sends the datagrams of `batch` from its `from`th on without waiting; says how many left
-    /// (at least one). An error concerns the first of them.
+    /// Sends the datagrams of `batch`, at most [`SEND_BATCH`], without waiting; returns how many left (at least one). An error concerns the first of them.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, batch: &[Leaving<'_>]) -> Result<usize, Errno> {
         let count = batch.len().min(SEND_BATCH);
         for (at, Leaving { payload, to, from }) in batch[..count].iter().enumerate() {
@@ -156,13 +156,6 @@ impl Datagrams {
         };
         counted(outcome)
     }
-}
-
-fn counted(outcome: libc::c_int) -> Result<usize, Errno> {
-    usize::try_from(outcome).map_err(|_| {
-        let error = std::io::Error::last_os_error();
-        Errno::from_io_error(&error).unwrap_or(Errno::IO)
-    })
 }
 
 /// The internet address in `name`; `None` if it is of another family.

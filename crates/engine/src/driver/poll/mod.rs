@@ -177,7 +177,7 @@ impl Driver for Poll {
             rustix::io::ioctl_fionbio(&socket, true)?;
         }
         let connected = kind == Kind::Datagram && SockRef::from(&socket).peer_addr().is_ok();
-        let tells_local = kind == Kind::Datagram && sockopt::tell_local_addresses(&socket)?;
+        let tells_local = kind == Kind::Datagram && sockopt::report_local_addresses_if_any(&socket)?;
         let source = self.sources.insert(token, socket, kind.into())?;
         if readable_now {
             source.facts.set(Facts::READABLE);

@@ -14,9 +14,10 @@ use super::source::{Accepting, Armed};
 use super::table::Table;
 use super::{Accepted, Uring};
 use crate::driver::accepting::Failure;
+use crate::driver::pktinfo::{self, CONTROL_SIZE};
 use crate::driver::role::Role;
-use crate::driver::{BufferId, Datagram, Event, SendStop, pktinfo};
-use crate::limits::DATAGRAM_SIZE_MAX;
+use crate::driver::{BufferId, Datagram, Event, SendStop};
+use crate::limits::{DATAGRAM_SIZE_MAX, RECEIVE_BUFFER_SIZE};
 use crate::token::Token;
 
 pub(super) type Events = Vec<Event<OwnedFd, Accepted>>;
@@ -238,6 +239,11 @@ fn stopped(position: u32, result: i32) -> SendStop {
 
 /// `struct io_uring_recvmsg_out`: four 32-bit words before the address (io_uring_prep_recvmsg(3)).
 const HEADER_SIZE: usize = 16;
+
+const _: () = assert!(
+    HEADER_SIZE + size_of::<libc::sockaddr_storage>() + CONTROL_SIZE + DATAGRAM_SIZE_MAX
+        <= RECEIVE_BUFFER_SIZE
+);
 
 /// How a multishot `recvmsg` lays datagrams out: header, address, control messages, payload.
 pub(super) struct Shape {

@@ -384,7 +384,7 @@ impl Driver for Uring {
             (Accepted::Plain(socket), _) => {
                 match kind {
                     Kind::Pipe => rustix::io::ioctl_fionbio(&socket, true)?,
-                    Kind::Datagram => tells_local = sockopt::tell_local_addresses(&socket)?,
+                    Kind::Datagram => tells_local = sockopt::report_local_addresses_if_any(&socket)?,
                     Kind::Stream => {}
                 }
                 Handle::plain(socket.into_raw_fd())

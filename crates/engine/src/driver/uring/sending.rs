@@ -79,7 +79,7 @@ impl Uring {
                 send.build()
             }),
             (Gather::Many(_), to, _) => {
-                debug_assert!(to.is_none(), "a datagram is in one piece");
+                assert!(to.is_none(), "a datagram is in one piece");
                 let header = self.messages.push(out.bytes);
                 handle.entry(|fd| opcode::SendMsg::new(fd, header).flags(flags.cast_unsigned()).build())
             }

@@ -241,9 +241,7 @@ impl<O: Outlets> FanOut<O> {
             has_room
         };
         let sent = to.iter().take_while(send_to).count();
-        for id in std::mem::take(&mut self.ended) {
-            router.forget(id);
-        }
+        self.ended.drain(..).for_each(|id| router.forget(id));
         sent
     }
 

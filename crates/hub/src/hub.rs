@@ -141,10 +141,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether nothing can be done before somebody asks for something, a shard gives deliveries back or the storage answers.
     pub fn is_quiet(&self) -> bool {
-        // It waits for shards, unless one had given a piece back by the end of the turn: nobody wakes the hub for what was full
-        // and has gone out since.
+        // It waits for shards, unless one had given a piece back by the end of the turn: the hub is not woken for what was full
+        // and has gone out since. Answers are taken in without room, unless a message is handed out in part.
         if let Some(is_stalled) = self.fan_out.is_stalled() {
-            return is_stalled;
+            return is_stalled && (self.fan_out.has_begun() || !self.storage.has_answer());
         }
         self.api.is_quiet()
             && !self.clients.has_departures()
@@ -181,6 +181,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Deals with the requests of a shard from the place `from` on. Returns how far it came; if that is not the end, it
     /// has to be called again when deliveries have come back or the storage has answered.
     pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now: Now) -> usize {
+        if !self.streams.releasing().is_empty() {
+            // What waits has the first use of new room.
+            self.release_all(now.steady_ns);
+        }
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {
             let client = Client { shard: shard as u32, token };
@@ -192,15 +196,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         at
     }
 
-    /// Takes what the storage says, and lets go what has become durable. Returns whether something is left to do that
-    /// waits for deliveries to come back.
-    pub fn absorb(&mut self, now: Now) -> bool {
+    /// Takes what the storage says, and lets go what has become durable.
+    pub fn absorb(&mut self, now: Now) {
         self.fan_out.begin_turn();
         self.api.begin_turn();
         self.consumers.begin_turn();
         self.streams.begin_turn(now.steady_ns);
         if !self.delivery().finish_begun() {
-            return true;
+            return;
         }
         // Before that answers of the storage may lie unread, and their time does not count against the disk.
         self.streams.stalls().observe(now.steady_ns);
@@ -231,7 +234,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         self.mark_losses(now);
         self.watch_disks(now.steady_ns);
-        !self.streams.releasing().is_empty()
     }
 
     /// Ends a turn: hands batches to the storage and deliveries to their shards.

@@ -34,7 +34,7 @@ pub const DAMAGED_RANGES_MAX: usize = 4096;
 /// Log lines that wait for the thread of the hub to take them. More wait at their streams.
 pub const NOTICES_MAX: usize = 64;
 
-/// Batches that each of two streams on disk may have with the journal and open; more streams have equal shares of twice as
+/// Batches that each of two streams on disk may have open, with the journal, or waiting for shards; more streams have equal shares of twice as
 /// many. Reached: the stream takes nothing more until one of them is durable, so that streams that wait leave batches to the
 /// others.
 pub const BATCHES_PER_STREAM_MAX: usize = 32;

@@ -45,6 +45,9 @@ pub trait Storage {
         None
     }
 
+    /// Whether there is an answer, or a stream that has been opened: what the hub takes in although shards have no room.
+    fn has_answer(&self) -> bool;
+
     /// Whether there is neither an answer, a chunk nor a stream that has been opened.
     fn is_quiet(&self) -> bool;
 }
@@ -110,6 +113,10 @@ impl Storage for Threads {
 
     fn next_chunk(&mut self) -> Option<Chunk> {
         self.0.as_mut()?.1.next_chunk()
+    }
+
+    fn has_answer(&self) -> bool {
+        self.0.as_ref().is_some_and(|(journal, _)| !journal.is_quiet())
     }
 
     fn is_quiet(&self) -> bool {

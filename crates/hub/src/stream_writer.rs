@@ -253,7 +253,7 @@ impl StreamWriter {
             let batch = match &mut self.open {
                 Some(batch) => batch,
                 None => {
-                    if self.acks.under_way() >= self.limits.batches_max {
+                    if self.acks.under_way() + self.releases.len() >= self.limits.batches_max {
                         return Err(ApplyError::NoBatch);
                     }
                     let mut batch = storage.batch(self.number).ok_or(ApplyError::NoBatch)?;

@@ -7,7 +7,8 @@
 //!
 //! A release that finds no room waits, with those of its stream behind it. What is asked of the hub meanwhile goes on: only
 //! answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records wait
-//! for room in all shards, since any may have subscriptions; an acknowledgement waits for that of its own.
+//! for room in all shards, since any may have subscriptions; an acknowledgement waits for that of its own. A message that is
+//! handed out in part comes to its end before anything else goes out.
 
 use stilling_journal::{Answer, Batch, Kind, Record};
 use stilling_ring::planted;
@@ -69,7 +70,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     }
 
     /// Goes on with releases, a batch of each stream in turn, until none is left or all that are left find no room.
-    fn release_all(&mut self, now_ns: SteadyNanos) {
+    pub(super) fn release_all(&mut self, now_ns: SteadyNanos) {
         let mut without_room = 0;
         while without_room < self.streams.releasing().len()
             && let Some((number, mut release)) = self.streams.next_release()
@@ -129,6 +130,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 return false;
             }
         }
+        // Passed over without listeners: a later subscriber does not get it.
+        *next_record = (*next_record).max(last + 1);
         self.consumers.table.note_offered(number, last);
         true
     }
@@ -138,6 +141,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let stream = number as u32;
         while let Some(ack) = release.acks.get(release.next_ack) {
             let PendingAck { client, sequence, is_duplicate, to, .. } = ack;
+            if matches!(to, AckTarget::Reply(_, 0)) {
+                // Only the sender of a record had to be known: no answer, so no room is needed.
+                release.next_ack += 1;
+                continue;
+            }
             if !self.delivery().finish_begun() || !self.fan_out.has_room_in(client.shard as usize) {
                 return false;
             }

@@ -49,6 +49,10 @@ impl Storage for Batches {
         None
     }
 
+    fn has_answer(&self) -> bool {
+        false
+    }
+
     fn is_quiet(&self) -> bool {
         true
     }

@@ -261,15 +261,14 @@ impl World {
     fn turn(&mut self) {
         let World { rig, ways, .. } = self;
         let now = rig.now();
-        if !rig.hub.absorb(now) {
-            for (shard, way) in ways.iter_mut().enumerate() {
-                while let Some((intake, at)) = way.intakes.front_mut() {
-                    *at = rig.hub.take(shard, intake, *at, now);
-                    if *at < intake.len() {
-                        break;
-                    }
-                    way.intakes.pop_front();
+        rig.hub.absorb(now);
+        for (shard, way) in ways.iter_mut().enumerate() {
+            while let Some((intake, at)) = way.intakes.front_mut() {
+                *at = rig.hub.take(shard, intake, *at, now);
+                if *at < intake.len() {
+                    break;
                 }
+                way.intakes.pop_front();
             }
         }
         rig.hub.flush();

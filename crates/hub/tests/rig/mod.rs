@@ -178,6 +178,10 @@ impl Storage for SteppedStorage {
         self.chunks.pop_front()
     }
 
+    fn has_answer(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
     fn is_quiet(&self) -> bool {
         self.answers.is_empty() && self.chunks.is_empty()
     }
@@ -189,10 +193,16 @@ pub(crate) struct Shards {
     handed: Vec<VecDeque<Deliveries>>,
     /// Pieces that each shard may have at once.
     pub(crate) room: usize,
+    /// So many full pieces find no room before a shard gives one back.
+    pub(crate) late: u32,
 }
 
 impl Outlets for Shards {
     fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool {
+        if self.late > 0 && deliveries.is_full() {
+            self.late -= 1;
+            return false;
+        }
         if self.handed[shard].len() >= self.room {
             return false;
         }
@@ -281,7 +291,7 @@ impl Rig {
         let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns }];
         let ids = log.source();
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max };
-        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room };
+        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room, late: 0 };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let from = recovery.deduplicate_from.max(1);
@@ -309,7 +319,7 @@ impl Rig {
             Resumed { first: recovery.first.max(1), next: recovery.next, created_ns: UnixNanos::EPOCH };
         let recovered = stilling_hub::Recovered::new(&streams[0], HashKey(1, 2), resumed);
         let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20 };
+        let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room: 1 << 20, late: 0 };
         let mut storage = SteppedStorage::new(vec![log], 8);
         storage.orders_max = 0;
         let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));

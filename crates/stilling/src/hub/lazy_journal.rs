@@ -230,6 +230,10 @@ impl Storage for LazyJournal {
         self.openings.pop_front()
     }
 
+    fn has_answer(&self) -> bool {
+        self.groups.iter().any(|group| group.threads.has_answer()) || self.has_opening_news()
+    }
+
     fn is_quiet(&self) -> bool {
         self.groups.iter().all(|group| group.threads.is_quiet()) && !self.has_opening_news()
     }

@@ -13,7 +13,10 @@ const UNWAITED_FACTOR: f64 = 1.0;
 
 /// The ratio of two rates in each round, and the median of these ratios.
 fn median_ratio(above: &[Sample], below: &[Sample]) -> Option<f64> {
-    figures::ratio_of(above, below, |sample| Some(sample.rate)).filter(|ratio| ratio.is_finite())
+    let all = above.iter().zip(below).map(|(above, below)| above.rate / below.rate);
+    let ratios: Vec<f64> = all.collect();
+    let is_measured = !ratios.is_empty() && ratios.iter().all(|ratio| ratio.is_finite());
+    is_measured.then(|| figures::median(ratios))
 }
 
 /// The rates of all rounds.

@@ -440,6 +440,6 @@ mod tests {
     /// A request is copied for each message, short ones as well.
     #[test]
     fn a_request_is_no_longer_than_it_was_without_blocks() {
-        assert!(size_of::<Place>() <= 56, "{}", size_of::<Place>());
+        assert!(size_of::<Place>() <= 48, "{}", size_of::<Place>());
     }
 }

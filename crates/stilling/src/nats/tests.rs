@@ -131,7 +131,7 @@ impl World {
         let wake = Arc::new(Wake::new(move || handle.wake()));
         let (config, counters) = (Config { capacity: 8, ..Config::default() }, Arc::new(Counters::default()));
         let mut shard = Shard::new(driver, stage, config, Clock::real(), wake, counters);
-        shard.listen(OwnedFd::from(listener).into(), false).expect("the first listener");
+        shard.listen(OwnedFd::from(listener), false).expect("the first listener");
         World { shard, address }
     }
 

@@ -12,6 +12,25 @@ pub const RECEIVE_BUFFER_SIZE: usize = 4096;
 /// has to fit into a stash of input.
 pub const LONG_READ: usize = 64 * 1024;
 
+/// Bytes per shared block, which long reads receive into. With less than a long read left the next block is filled; longer bytes
+/// are not copied into blocks.
+pub const BLOCK_SIZE: usize = 256 * 1024;
+
+/// Shared blocks per shard: 32 MiB, allocated as they are needed. References to all exist: no long reads, only receive buffers,
+/// and payloads are copied, until one is free.
+pub const BLOCKS_MAX: usize = 128;
+
+/// Shared blocks per shard that are kept for the next burst, beside the one that is being filled. More are released, one per
+/// interval, when nothing refers to them.
+pub const BLOCKS_KEPT: usize = 8;
+
+/// Time between two releases of superfluous shared blocks.
+pub const BLOCK_TRIM_EVERY: Duration = Duration::from_millis(50);
+
+/// Shared blocks that are checked for references when a free one is needed. None of them is free: another one is allocated, and
+/// the check goes on with others the next time.
+pub const BLOCKS_TRIED: usize = 8;
+
 /// Bytes of the longest datagram that is received whole; the rest of the buffer holds its addresses.
 /// A longer one is cut and marked.
 pub const DATAGRAM_SIZE_MAX: usize = RECEIVE_BUFFER_SIZE - 216;

@@ -67,7 +67,7 @@ fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> Reques
         subject: subject.as_bytes(),
         reply: reply.as_bytes(),
         headers: b"",
-        payload: payload.as_bytes(),
+        payload: payload.as_bytes().into(),
         ticket: None,
     })
 }

@@ -50,7 +50,7 @@ fn fill() -> (Duration, Duration) {
             subject: b"events.a",
             reply: b"",
             headers: headers.as_bytes(),
-            payload: b"",
+            payload: b"".into(),
             ticket: None,
         };
         intake.push(1, Traits::default(), &Request::Publish(message));

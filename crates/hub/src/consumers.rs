@@ -102,6 +102,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 }
                 Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
+                    let payload = payload.bytes();
                     self.offer(visible, &Record { kind, subject, headers, payload }, &to);
                 }
                 Unsent::Statuses(ended) => self.tell_ended(ended),
@@ -116,7 +117,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// Sends a message without payload that says something about the consumer itself.
     fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.fan_out.send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"" });
+        self.fan_out
+            .send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"".into() });
     }
 }
 

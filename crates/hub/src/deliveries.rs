@@ -1,17 +1,23 @@
 //! What the hub hands to a shard: ready bytes for its connections, in order, and verdicts.
 //!
 //! ```text
-//!   bytes      │ MSG a.b 1 5␍␊hello␍␊ │ MSG a.b 2 5␍␊ │ PONG␍␊ │ …
-//!   entries    [ to 17: 0..22 ]  [ to 9: 22..35, then 13..20 ] …
+//!   bytes      │ MSG a.b 1 5␍␊hello␍␊ │ MSG a.b 2 5␍␊ │ PONG␍␊ │ MSG a.c 1 4096␍␊ │ …
+//!   entries    [ to 17: 0..22 ]  [ to 9: 22..35, then 13..20 ] … [ to 17: 41..57, block 0 from 9000, ␍␊ ] …
+//!   blocks     [ block 0 ] …
 //! ```
 //!
 //! A message that goes to several connections of a shard has its payload in there once. What goes to one connection in a
-//! row is one entry. Pieces go round like intakes.
+//! row is one entry. A payload that lies in a shared block stays there. Pieces go round like intakes.
 //!
 //! A shard looks at a piece connection by connection, since it sends what one gets in a row from one place; what alternates
 //! it would have to copy together. Only the order for each connection means something.
 
+use std::ops::Range;
+
+use stilling_ring::SharedBlock;
+
 use crate::limits::DELIVERIES_SIZE;
+use crate::payload::{Payload, keep_block};
 
 /// What became of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,6 +109,8 @@ impl Refusal {
 pub enum Delivery<'a> {
     /// Bytes to send: the first part, then the second.
     Bytes(&'a [u8], &'a [u8]),
+    /// A message whose payload lies in a shared block: its line and headers, its payload, its end.
+    Message(&'a [u8], Payload<'a>, &'static [u8]),
     /// What became of a message.
     Verdict {
         /// The number that the connection gave it.
@@ -126,9 +134,16 @@ pub struct Deliveries {
     /// Where the payload of the message `body_of` lies.
     body: Span,
     body_of: u64,
+    /// The blocks of payloads that are passed on by reference.
+    blocks: Vec<SharedBlock>,
+    /// Bytes of these payloads, those of each message once.
+    shared_size: usize,
     /// The entries of some connection may not stand in a row.
     is_mixed: bool,
 }
+
+/// What ends a message.
+const MESSAGE_END: &[u8] = b"\r\n";
 
 /// A place in `bytes`, which are never more than [`DELIVERIES_SIZE`] and the last message: the hub looks whether there is
 /// room before each, and a message is far below 4 GiB.
@@ -155,7 +170,17 @@ struct Entry {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Bytes(Span, Span),
-    Verdict { ticket: u32, verdict: Verdict },
+    /// A line with headers, and a payload in a block.
+    Message {
+        line: Span,
+        block: u32,
+        start: u32,
+        size: u32,
+    },
+    Verdict {
+        ticket: u32,
+        verdict: Verdict,
+    },
     Mark(u64),
     Close,
 }
@@ -170,7 +195,7 @@ impl Deliveries {
     /// Whether it is as full as it should be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes.len() + self.entries.len() * size_of::<Entry>() >= DELIVERIES_SIZE
+        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<Entry>() >= DELIVERIES_SIZE
     }
 
     /// Whether nothing is left in it.
@@ -212,6 +237,27 @@ impl Deliveries {
         let whole = Span { start, end: self.bytes.len() as u32 };
         (self.body, self.body_of) = (Span { start: end, end: whole.end }, number);
         self.add_bytes(to, whole, Span::default());
+    }
+
+    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block and the end of a message.
+    /// Numbers are those of [`message`](Deliveries::message).
+    pub fn shared_message(
+        &mut self,
+        to: u64,
+        number: u64,
+        line: impl FnOnce(&mut Vec<u8>),
+        (block, range): (&SharedBlock, Range<usize>),
+    ) {
+        let start = self.bytes.len() as u32;
+        line(&mut self.bytes);
+        let line = Span { start, end: self.bytes.len() as u32 };
+        if self.body_of != number {
+            self.shared_size += range.len();
+            (self.body, self.body_of) = (Span::default(), number);
+        }
+        let block = keep_block(&mut self.blocks, block);
+        // A block is shorter than 4 GiB.
+        self.add(to, What::Message { line, block, start: range.start as u32, size: range.len() as u32 });
     }
 
     #[inline]
@@ -275,14 +321,21 @@ impl Deliveries {
         let part = |span: Span| &self.bytes[span.start as usize..span.end as usize];
         Some(match entry.what {
             What::Bytes(first, second) => Delivery::Bytes(part(first), part(second)),
+            What::Message { line, block, start, size } => {
+                let range = start as usize..start as usize + size as usize;
+                let payload = Payload::shared(&self.blocks[block as usize], range);
+                Delivery::Message(part(line), payload, MESSAGE_END)
+            }
             What::Verdict { ticket, verdict } => Delivery::Verdict { ticket, verdict },
             What::Mark(mark) => Delivery::Mark(mark),
             What::Close => Delivery::Close,
         })
     }
 
-    /// Forgets what is in it; keeps its memory, but not that of an unusual burst.
+    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
     pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.shared_size = 0;
         self.entries.clear();
         self.bytes.clear();
         if self.bytes.capacity() > 4 * DELIVERIES_SIZE {
@@ -294,6 +347,8 @@ impl Deliveries {
 
 #[cfg(test)]
 mod tests {
+    use stilling_ring::BlockWriter;
+
     use super::*;
 
     fn all(deliveries: &mut Deliveries) -> Vec<(u64, String)> {
@@ -301,6 +356,9 @@ mod tests {
         while let Some(to) = deliveries.advance() {
             let text = match deliveries.current().expect("there is one") {
                 Delivery::Bytes(first, second) => String::from_utf8([first, second].concat()).unwrap(),
+                Delivery::Message(line, payload, end) => {
+                    String::from_utf8([line, payload.bytes(), end].concat()).unwrap()
+                }
                 other => format!("{other:?}"),
             };
             all.push((to, text));
@@ -368,5 +426,58 @@ mod tests {
             assert_eq!(size, "PONG line1 body1 line2 line2 line3 body2 ".len());
             deliveries.clear();
         }
+    }
+
+    #[test]
+    fn payloads_in_blocks_keep_their_order_and_stay_where_they_are() {
+        let mut writer = BlockWriter::new(16);
+        let range = writer.append(b"shared").expect("there is room");
+        let mut deliveries = Deliveries::new();
+        let write = |text: &'static str| move |out: &mut Vec<u8>| out.extend_from_slice(text.as_bytes());
+        deliveries.bytes(2, write("PONG "));
+        for (to, number) in [(2, 1), (1, 1), (2, 2)] {
+            deliveries.shared_message(to, number, write("line "), (writer.shared(), range.clone()));
+        }
+        // The same message may be inline for another connection, and its body is then there.
+        deliveries.message(1, 2, write("line "), write("body "));
+        deliveries.message(2, 2, write("line "), write("body "));
+        deliveries.bytes(2, write("PONG "));
+        deliveries.close(2);
+        assert_eq!((deliveries.shared_size, deliveries.blocks.len()), (12, 1), "each message counts once");
+        deliveries.group();
+        let copy = "line shared\r\n";
+        let expected = [
+            (1, copy),
+            (1, "line body "),
+            (2, "PONG "),
+            (2, copy),
+            (2, copy),
+            (2, "line body "),
+            (2, "PONG "),
+            (2, "Close"),
+        ];
+        let expected: Vec<_> = expected.iter().map(|(to, text)| (*to, (*text).to_owned())).collect();
+        assert_eq!(all(&mut deliveries), expected);
+        deliveries.next = 1;
+        let Some(Delivery::Message(_, payload, _)) = deliveries.current() else { panic!("a shared one") };
+        assert!(std::ptr::eq(payload.bytes(), writer.bytes(range.clone())));
+        assert!(!writer.renew());
+        deliveries.clear();
+        assert!(writer.renew() && deliveries.is_empty());
+        let range = writer.append(b"next").expect("there is room");
+        deliveries.shared_message(1, 2, write("line "), (writer.shared(), range));
+        assert_eq!(all(&mut deliveries), [(1, "line next\r\n".to_owned())]);
+    }
+
+    #[test]
+    fn shared_payloads_fill_a_piece() {
+        let mut writer = BlockWriter::new(DELIVERIES_SIZE);
+        let range = writer.append(&vec![b'x'; DELIVERIES_SIZE / 2]).expect("there is room");
+        let mut deliveries = Deliveries::new();
+        for number in [1, 1, 2] {
+            assert!(!deliveries.is_full());
+            deliveries.shared_message(7, number, |_| (), (writer.shared(), range.clone()));
+        }
+        assert!(deliveries.is_full());
     }
 }

@@ -18,6 +18,7 @@ use stilling_wire::nats::Msg;
 pub(crate) use self::unsent::{Unsent, Visible};
 use crate::deliveries::{Deliveries, Verdict};
 use crate::intake::{Client, Traits};
+use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::router::Router;
 use crate::subscriptions::Recipient;
@@ -36,7 +37,7 @@ pub(crate) struct Message<'a> {
     pub(crate) subject: &'a [u8],
     pub(crate) reply: &'a [u8],
     pub(crate) headers: &'a [u8],
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload: Payload<'a>,
 }
 
 /// What goes out to one shard.
@@ -259,19 +260,27 @@ impl<O: Outlets> FanOut<O> {
         let has_headers = takes_headers && !headers.is_empty();
         let headers = if has_headers { headers } else { b"" };
         let reply = (!reply.is_empty()).then_some(reply);
-        let line = Msg { subject, sid, reply, headers, payload };
+        let line = Msg { subject, sid, reply, headers, payload: payload.bytes() };
         // One number with headers, one without.
         let number = number * 2 + u64::from(has_headers);
-        piece.message(
-            client.token,
-            number,
-            |out| line.encode_line(out),
-            |out| {
+        if let Some(range) = payload.block() {
+            let line = |out: &mut Vec<u8>| {
+                line.encode_line(out);
                 out.extend_from_slice(headers);
-                out.extend_from_slice(payload);
-                out.extend_from_slice(b"\r\n");
-            },
-        );
+            };
+            piece.shared_message(client.token, number, line, range);
+        } else {
+            piece.message(
+                client.token,
+                number,
+                |out| line.encode_line(out),
+                |out| {
+                    out.extend_from_slice(headers);
+                    out.extend_from_slice(payload.bytes());
+                    out.extend_from_slice(b"\r\n");
+                },
+            );
+        }
         self.delivered += 1;
         true
     }
@@ -353,6 +362,10 @@ mod tests {
                     Delivery::Bytes(first, second) => {
                         text.push_str(&String::from_utf8([first, second].concat()).expect("text"));
                     }
+                    Delivery::Message(line, payload, end) => {
+                        let parts = [line, payload.bytes(), end].concat();
+                        text.push_str(&String::from_utf8(parts).expect("text"));
+                    }
                     other => text.push_str(&format!("{other:?}")),
                 }
             }
@@ -364,7 +377,7 @@ mod tests {
     fn a_message_is_encoded_as_each_subscription_takes_it_and_verdicts_come_in_order() {
         let mut out = fan_out(1);
         let headers = b"NATS/1.0\r\nA: b\r\n\r\n";
-        let message = Message { subject: b"a", reply: b"r", headers, payload: b"x" };
+        let message = Message { subject: b"a", reply: b"r", headers, payload: b"x".into() };
         assert!(out.send_to(ALICE, 1, &message) && out.send_to(BOB, 1, &message));
         out.verdict(BOB.client, 7, Verdict::Passed { subscriptions: 2 });
         out.bytes(BOB.client, |out| out.extend_from_slice(b"PONG"));
@@ -382,7 +395,7 @@ mod tests {
     fn a_shard_without_room_is_noted_until_the_turn_ends() {
         let mut out = fan_out(0);
         let payload = vec![b'x'; DELIVERIES_SIZE];
-        let message = Message { subject: b"a", reply: b"", headers: b"", payload: &payload };
+        let message = Message { subject: b"a", reply: b"", headers: b"", payload: payload[..].into() };
         assert!(out.has_room() && out.send_to(BOB, 1, &message), "one message may be too long");
         assert_eq!(out.is_stalled(), None);
         assert!(!out.send_to(BOB, 1, &message) && !out.has_room());
@@ -407,12 +420,12 @@ mod tests {
         router.unsubscribe(BOB.client, b"1", Some(1));
         let mut out = fan_out(1);
         let payload = vec![b'x'; DELIVERIES_SIZE];
-        let message = Message { subject: b"a", reply: b"", headers: b"", payload: &payload };
+        let message = Message { subject: b"a", reply: b"", headers: b"", payload: payload[..].into() };
         let mut found = Vec::new();
         router.find(b"a", &mut found);
         assert_eq!(out.send(&mut router, &found, None, &message), 3);
         assert_eq!((out.delivered(), out.has_begun(), router.subscriptions()), (2, true, 2));
-        let short = Message { payload: b"y", ..message };
+        let short = Message { payload: b"y".into(), ..message };
         let silent = Traits { no_echo: true, ..Traits::default() };
         assert_eq!(out.send(&mut router, &found, Some((ALICE.client, silent)), &short), 2);
         assert_eq!(out.send(&mut router, &found, Some((BOB.client, silent)), &short), 0);
@@ -424,7 +437,7 @@ mod tests {
     #[test]
     fn what_the_first_leaves_behind_waits_before_the_others() {
         let mut out = fan_out(1);
-        let message = Message { subject: b"a", reply: b"r", headers: b"h", payload: b"x" };
+        let message = Message { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into() };
         assert!(out.take_unsent().is_none());
         out.keep(Unsent::of_message(5, &message, &[1, 2, 3]));
         out.mark(ALICE.client, 9);

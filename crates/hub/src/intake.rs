@@ -3,12 +3,16 @@
 //! ```text
 //!   bytes       │ subject reply headers payload │ filter queue sid │ …      copied once, from the receive buffer
 //!   requests    [ Publish 0.. ] [ Subscribe .. ] [ Barrier ] …              where in `bytes` its parts lie
+//!   blocks      [ block 0 ] [ block 1 ] …                                   where payloads lie that are not copied
 //! ```
 //!
 //! Intakes go round: the hub gives them back empty, and they keep their memory.
 
+use stilling_ring::SharedBlock;
+
 use crate::ledger::Loss;
 use crate::limits::INTAKE_SIZE;
+use crate::payload::{Payload, keep_block};
 use crate::time::UnixNanos;
 
 /// A connection as the hub knows it: its shard, and the name it has there.
@@ -73,7 +77,7 @@ pub struct Publication<'a> {
     /// The NATS header block, or nothing.
     pub headers: &'a [u8],
     /// The payload.
-    pub payload: &'a [u8],
+    pub payload: Payload<'a>,
     /// The connection wants a verdict under this number instead of an answer to `reply`.
     pub ticket: Option<u32>,
 }
@@ -138,9 +142,16 @@ pub struct Lost<'a> {
 pub struct Intake {
     bytes: Vec<u8>,
     places: Vec<Place>,
+    /// The blocks of payloads that are passed on by reference.
+    blocks: Vec<SharedBlock>,
+    /// Bytes of these payloads.
+    shared_size: usize,
 }
 
-/// A request whose bytes lie in the intake, one part behind the other from `start`.
+/// The block of a payload that lies in `bytes`.
+const NO_BLOCK: u32 = u32::MAX;
+
+/// A request whose bytes lie in the intake, one part behind the other from `start`, a payload perhaps in a block.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     token: u64,
@@ -151,15 +162,41 @@ struct Place {
 
 #[derive(Clone, Copy, Debug)]
 enum Kind {
-    Publish { door: Door, subject: u16, reply: u16, headers: u32, payload: u32, ticket: Option<u32> },
-    Subscribe { filter: u16, queue: u16, sid: u16 },
-    Unsubscribe { sid: u16, after: Option<u32> },
+    Publish {
+        door: Door,
+        subject: u16,
+        reply: u16,
+        headers: u32,
+        payload: u32,
+        /// Which block the payload lies in, from where; or [`NO_BLOCK`].
+        block: u32,
+        block_start: u32,
+        ticket: Option<u32>,
+    },
+    Subscribe {
+        filter: u16,
+        queue: u16,
+        sid: u16,
+    },
+    Unsubscribe {
+        sid: u16,
+        after: Option<u32>,
+    },
     Barrier,
-    Reached { mark: u64 },
+    Reached {
+        mark: u64,
+    },
     EndPulls,
     Farewell,
     Leave,
-    Lost { door: Door, subject: u16, loss: Loss, count: u64, from_ns: UnixNanos, to_ns: UnixNanos },
+    Lost {
+        door: Door,
+        subject: u16,
+        loss: Loss,
+        count: u64,
+        from_ns: UnixNanos,
+        to_ns: UnixNanos,
+    },
 }
 
 impl Intake {
@@ -172,7 +209,7 @@ impl Intake {
     /// Whether it is as full as it should be; what a session has begun may still go in.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes.len() + self.places.len() * size_of::<Place>() >= INTAKE_SIZE
+        self.bytes.len() + self.shared_size + self.places.len() * size_of::<Place>() >= INTAKE_SIZE
     }
 
     /// Whether nothing is in it.
@@ -198,15 +235,28 @@ impl Intake {
         let start = self.bytes.len() as u32;
         let kind = match *request {
             Request::Publish(Publication { door, subject, reply, headers, payload, ticket }) => {
-                for part in [subject, reply, headers, payload] {
+                for part in [subject, reply, headers] {
                     self.bytes.extend_from_slice(part);
                 }
+                let (block, block_start) = match payload.block() {
+                    None => {
+                        self.bytes.extend_from_slice(payload.bytes());
+                        (NO_BLOCK, 0)
+                    }
+                    Some((block, range)) => {
+                        self.shared_size += range.len();
+                        // A block is shorter than 4 GiB.
+                        (keep_block(&mut self.blocks, block), range.start as u32)
+                    }
+                };
                 Kind::Publish {
                     door,
                     subject: subject.len() as u16,
                     reply: reply.len() as u16,
                     headers: headers.len() as u32,
                     payload: payload.len() as u32,
+                    block,
+                    block_start,
                     ticket,
                 }
             }
@@ -249,13 +299,18 @@ impl Intake {
             part
         };
         let request = match kind {
-            Kind::Publish { door, subject, reply, headers, payload, ticket } => {
+            Kind::Publish { door, subject, reply, headers, payload, block, block_start, ticket } => {
                 Request::Publish(Publication {
                     door,
                     subject: part(subject.into()),
                     reply: part(reply.into()),
                     headers: part(headers as usize),
-                    payload: part(payload as usize),
+                    payload: if block == NO_BLOCK {
+                        part(payload as usize).into()
+                    } else {
+                        let range = block_start as usize..block_start as usize + payload as usize;
+                        Payload::shared(&self.blocks[block as usize], range)
+                    },
                     ticket,
                 })
             }
@@ -277,8 +332,10 @@ impl Intake {
         Some((token, traits, request))
     }
 
-    /// Forgets what is in it; keeps its memory, but not that of a few very long messages.
+    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of a few very long messages.
     pub fn clear(&mut self) {
+        self.blocks.clear();
+        self.shared_size = 0;
         self.places.clear();
         self.bytes.clear();
         if self.bytes.capacity() > 4 * INTAKE_SIZE {
@@ -289,6 +346,8 @@ impl Intake {
 
 #[cfg(test)]
 mod tests {
+    use stilling_ring::BlockWriter;
+
     use super::*;
 
     #[test]
@@ -298,14 +357,20 @@ mod tests {
             subject: b"a.b",
             reply: b"inbox",
             headers: b"NATS/1.0\r\n\r\n",
-            payload: b"payload",
+            payload: b"payload".into(),
             ticket: Some(7),
         };
         let requests = [
             Request::Subscribe { filter: b"a.*", queue: b"", sid: b"1" },
             Request::Publish(message),
             Request::Barrier,
-            Request::Publish(Publication { reply: b"", headers: b"", payload: b"", ticket: None, ..message }),
+            Request::Publish(Publication {
+                reply: b"",
+                headers: b"",
+                payload: b"".into(),
+                ticket: None,
+                ..message
+            }),
             Request::Unsubscribe { sid: b"1", after: Some(3) },
             Request::Reached { mark: 1 << 40 },
             Request::Lost(Lost {
@@ -334,5 +399,47 @@ mod tests {
             intake.clear();
             assert!(intake.is_empty());
         }
+    }
+
+    #[test]
+    fn payloads_of_blocks_stay_where_they_are_and_count_as_what_is_in_it() {
+        let mut writer = BlockWriter::new(INTAKE_SIZE);
+        let mut intake = Intake::new();
+        let message = Publication {
+            door: Door::Nats,
+            subject: b"a",
+            reply: b"r",
+            headers: b"h",
+            payload: b"inline".into(),
+            ticket: None,
+        };
+        let mut ranges = Vec::new();
+        for part in 0..4 {
+            let range = writer.append(&[part; INTAKE_SIZE / 4]).expect("there is room");
+            assert!(!intake.is_full());
+            let payload = Payload::shared(writer.shared(), range.clone());
+            intake.push(1, Traits::default(), &Request::Publish(Publication { payload, ..message }));
+            intake.push(1, Traits::default(), &Request::Publish(message));
+            ranges.push(range);
+        }
+        assert!(intake.is_full() && intake.bytes.len() < 100);
+        assert_eq!(intake.blocks.len(), 1, "a block is there once");
+        for (part, range) in ranges.into_iter().enumerate() {
+            let Some((_, _, Request::Publish(shared))) = intake.get(2 * part) else { panic!("a message") };
+            let (block, at) = shared.payload.block().expect("it is shared");
+            assert!(block.is_same(writer.shared()) && at == range);
+            assert_eq!(shared.payload.bytes(), [part as u8; INTAKE_SIZE / 4]);
+            assert_eq!((shared.subject, shared.reply, shared.headers), (&b"a"[..], &b"r"[..], &b"h"[..]));
+            assert_eq!(intake.get(2 * part + 1), Some((1, Traits::default(), Request::Publish(message))));
+        }
+        assert!(!writer.renew());
+        intake.clear();
+        assert!(writer.renew() && !intake.is_full());
+    }
+
+    /// A request is copied for each message, short ones as well.
+    #[test]
+    fn a_request_is_no_longer_than_it_was_without_blocks() {
+        assert!(size_of::<Place>() <= 48, "{}", size_of::<Place>());
     }
 }

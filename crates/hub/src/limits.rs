@@ -1,12 +1,13 @@
 //! Every maximum of the hub, with its unit, its default and what happens when it is reached.
 
-/// Bytes of requests that a shard gathers before it begins the next intake. One message may make it longer.
+/// Bytes of requests, payloads in shared blocks included, that a shard gathers before it begins the next intake. One message may
+/// make it longer.
 pub const INTAKE_SIZE: usize = 256 * 1024;
 
 /// Intakes of one shard. All with the hub: the shard's publishing connections are not read until one comes back.
 pub const INTAKES: usize = 8;
 
-/// Bytes of deliveries for one shard in one piece. One message may make it longer; where it goes to many subscriptions, the
+/// Bytes of deliveries, payloads in shared blocks included, for one shard in one piece. One message may make it longer; where it goes to many subscriptions, the
 /// rest of them get it in the next pieces.
 pub const DELIVERIES_SIZE: usize = 256 * 1024;
 

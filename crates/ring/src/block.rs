@@ -35,10 +35,9 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    fn new(size: usize) -> Memory {
-        // Zeroed memory comes from the system untouched, so that a block becomes resident as it is filled.
-        let bytes = Box::into_raw(vec![0_u8; size].into_boxed_slice());
-        let start = NonNull::new(bytes.cast::<u8>()).expect("a box is not null");
+    fn new(bytes: Box<[u8]>) -> Memory {
+        let size = bytes.len();
+        let start = NonNull::new(Box::into_raw(bytes).cast::<u8>()).expect("a box is not null");
         Memory {
             start,
             size,
@@ -79,8 +78,8 @@ impl Drop for Memory {
 
 /// The one writer of a block.
 pub struct BlockWriter {
-    memory: Arc<Memory>,
-    committed: usize,
+    /// A reference to what is committed now.
+    block: SharedBlock,
 }
 
 /// The committed part of a block, kept as long as this exists. Clones are the same.
@@ -94,25 +93,28 @@ impl BlockWriter {
     /// A block of so many bytes, nothing of which is committed.
     #[must_use]
     pub fn new(size: usize) -> BlockWriter {
-        BlockWriter { memory: Arc::new(Memory::new(size)), committed: 0 }
+        // Zeroed memory comes from the system untouched, so that a block becomes resident as it is filled.
+        let memory = Memory::new(vec![0_u8; size].into_boxed_slice());
+        BlockWriter { block: SharedBlock { memory: Arc::new(memory), committed: 0 } }
     }
 
     /// Bytes that are committed.
     #[must_use]
     pub fn committed(&self) -> usize {
-        self.committed
+        self.block.committed
     }
 
     /// Bytes behind those that are committed.
     #[must_use]
     pub fn spare_len(&self) -> usize {
-        self.memory.size - self.committed
+        self.block.memory.size - self.block.committed
     }
 
     /// The memory behind what is committed, to be filled and then [committed](Self::commit).
     pub fn spare(&mut self) -> &mut [u8] {
-        // SAFETY: references see committed bytes only, and `&mut self` says that no other slice of this writer is in use.
-        unsafe { self.memory.write(self.committed..self.memory.size) }
+        // SAFETY: references see committed bytes only, and `&mut self` says that no other slice of this writer is in use, and that
+        // its own reference is not lent.
+        unsafe { self.block.memory.write(self.block.committed..self.block.memory.size) }
     }
 
     /// Commits the next `count` bytes.
@@ -121,15 +123,15 @@ impl BlockWriter {
     /// If there are not so many.
     pub fn commit(&mut self, count: usize) {
         assert!(count <= self.spare_len(), "{count} bytes of {} are committed", self.spare_len());
-        self.committed += count;
+        self.block.committed += count;
     }
 
     /// Appends a copy of `bytes` and commits it. Returns where it lies; none if there is no room.
     pub fn append(&mut self, bytes: &[u8]) -> Option<Range<usize>> {
-        let start = self.committed;
+        let start = self.block.committed;
         self.spare().get_mut(..bytes.len())?.copy_from_slice(bytes);
         self.commit(bytes.len());
-        Some(start..self.committed)
+        Some(start..self.block.committed)
     }
 
     /// Committed bytes.
@@ -138,31 +140,35 @@ impl BlockWriter {
     /// If `range` is not committed.
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
-        assert!(range.start <= range.end && range.end <= self.committed, "{range:?} is not committed");
-        // SAFETY: it is committed, so nothing writes to it before `renew`, which needs `&mut self`.
-        unsafe { self.memory.read(range) }
+        self.block.bytes(range)
     }
 
     /// Where `bytes` lie, if they are committed bytes of this block.
     #[must_use]
     pub fn position(&self, bytes: &[u8]) -> Option<Range<usize>> {
-        let start = (bytes.as_ptr() as usize).checked_sub(self.memory.start.as_ptr() as usize)?;
+        let start = (bytes.as_ptr() as usize).checked_sub(self.block.memory.start.as_ptr() as usize)?;
         let end = start.checked_add(bytes.len())?;
-        (end <= self.committed).then_some(start..end)
+        (end <= self.block.committed).then_some(start..end)
     }
 
     /// A reference to what is committed now.
     #[must_use]
     pub fn share(&self) -> SharedBlock {
-        SharedBlock { memory: Arc::clone(&self.memory), committed: self.committed }
+        self.block.clone()
+    }
+
+    /// The same, lent: it costs nothing, and does not keep the block from being [begun anew](Self::renew).
+    #[must_use]
+    pub fn shared(&self) -> &SharedBlock {
+        &self.block
     }
 
     /// Begins anew with nothing committed. False, and nothing happens, while a reference exists.
     pub fn renew(&mut self) -> bool {
-        // Synchronises with the drop of the last reference.
-        let may_begin = Arc::get_mut(&mut self.memory).is_some() || crate::planted!("early reuse");
+        // Synchronises with the drop of the last reference but the writer's own, which is not lent: this is `&mut self`.
+        let may_begin = Arc::get_mut(&mut self.block.memory).is_some() || crate::planted!("early reuse");
         if may_begin {
-            self.committed = 0;
+            self.block.committed = 0;
         }
         may_begin
     }
@@ -183,9 +189,9 @@ impl SharedBlock {
     /// Extends the reference to cover what the writer has committed. Returns false, unchanged, if the writer is that of another
     /// block.
     pub fn extend(&mut self, writer: &BlockWriter) -> bool {
-        let is_same = Arc::ptr_eq(&self.memory, &writer.memory);
+        let is_same = self.is_same(&writer.block);
         if is_same {
-            self.committed = writer.committed;
+            self.committed = writer.block.committed;
         }
         is_same
     }
@@ -206,9 +212,17 @@ impl SharedBlock {
     }
 }
 
+/// The bytes as a block of their own, all committed. They stay where they are, unless the vector has spare capacity.
+impl From<Vec<u8>> for SharedBlock {
+    fn from(bytes: Vec<u8>) -> SharedBlock {
+        let memory = Memory::new(bytes.into_boxed_slice());
+        SharedBlock { committed: memory.size, memory: Arc::new(memory) }
+    }
+}
+
 impl fmt::Debug for BlockWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "BlockWriter({} of {} bytes)", self.committed, self.memory.size)
+        write!(f, "BlockWriter({} of {} bytes)", self.committed(), self.block.memory.size)
     }
 }
 
@@ -271,6 +285,32 @@ mod tests {
         }
         let mut early = early;
         assert!(!early.merge(&BlockWriter::new(8).share()));
+    }
+
+    #[test]
+    fn the_writers_own_reference_is_up_to_date_and_keeps_nothing() {
+        let mut writer = BlockWriter::new(8);
+        writer.append(b"abc").expect("there is room");
+        assert_eq!(writer.shared().bytes(0..3), b"abc");
+        let kept = writer.shared().clone();
+        writer.append(b"de").expect("there is room");
+        assert_eq!(writer.shared().bytes(3..5), b"de");
+        assert!(kept.is_same(writer.shared()) && !writer.renew());
+        drop(kept);
+        assert!(writer.renew());
+        assert_eq!(writer.append(b"12345678"), Some(0..8));
+    }
+
+    #[test]
+    fn a_vector_becomes_a_block_where_it_lies() {
+        let bytes = b"payload".to_vec();
+        let at = bytes.as_ptr();
+        let block = SharedBlock::from(bytes);
+        assert_eq!((block.bytes(0..7), block.bytes(0..7).as_ptr()), (&b"payload"[..], at));
+        assert!(SharedBlock::from(Vec::new()).bytes(0..0).is_empty());
+        let mut spacious = Vec::with_capacity(100);
+        spacious.extend_from_slice(b"short");
+        assert_eq!(SharedBlock::from(spacious).clone().bytes(1..5), b"hort");
     }
 
     #[test]

@@ -2,10 +2,13 @@
 //! ends, resets or is paused in the middle, and that a shard short of room for input does without. Over the simulated
 //! network.
 
+use std::ops::Range;
 use std::time::Duration;
 
-use stilling_engine::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
-use stilling_engine::{CloseReason, Config, Io, Service, Session};
+use stilling_engine::limits::{
+    BLOCK_SIZE, BLOCKS_KEPT, BLOCKS_MAX, LONG_READ, RECEIVE_BUFFER_SIZE, SHARED_MIN,
+};
+use stilling_engine::{CloseReason, Config, Io, Service, Session, SharedBlock};
 use stilling_simulation::Peer;
 use stilling_simulation::alone::Alone;
 
@@ -23,6 +26,11 @@ struct Stage {
     taken: Vec<u8>,
     ended: usize,
     closed: Vec<CloseReason>,
+    /// It keeps references to what it takes, each with the number of bytes before it, if that can be shared; and the lengths of
+    /// what could not.
+    keeps: bool,
+    kept: Vec<(usize, SharedBlock, Range<usize>)>,
+    unshared: Vec<usize>,
 }
 
 struct Reader;
@@ -49,6 +57,12 @@ impl Session for Reader {
             service.pauses_at = None;
             io.pause();
             io.set_deadline(Some(io.now().after(Duration::from_millis(5))));
+        }
+        if service.keeps {
+            match io.share(&bytes[..whole]) {
+                Some((block, range)) => service.kept.push((service.taken.len(), block.clone(), range)),
+                None => service.unshared.push(whole),
+            }
         }
         service.taken.extend(&bytes[..whole]);
         whole
@@ -170,4 +184,53 @@ fn a_shard_short_of_room_reads_no_more_than_a_buffer() {
     assert!(stage.looks[2..].iter().all(|look| *look < RECEIVE_BUFFER_SIZE), "{:?}", stage.looks);
     assert_eq!(stage.taken.len(), piece);
     assert_eq!(stage.closed, []);
+}
+
+/// Design, section 4: what sessions share stays as it was received while references exist. When they hold all blocks, looks are
+/// short and nothing is lost; memory goes down when they end.
+#[test]
+fn references_keep_what_was_received_and_blocks_are_bounded() {
+    let mut world = world(Stage { piece: 1, keeps: true, ..Stage::default() }, 1 << 20);
+    let mut client = world.client();
+    assert_eq!(world.shard.block_bytes(), 0, "a shard that has read nothing long has no block");
+    let mut bytes = pattern(BUFFER);
+    let mut written: Vec<u8> = Vec::new();
+    for round in 0..2 * BLOCKS_MAX {
+        bytes.rotate_left(round);
+        write(&mut client, &bytes);
+        written.extend(&bytes);
+        world.turns();
+    }
+    let held = world.shard.block_bytes();
+    let stage = world.service();
+    assert!(stage.taken == written, "{} of {} bytes", stage.taken.len(), written.len());
+    let shared: usize = stage.kept.iter().map(|(_, _, range)| range.len()).sum();
+    assert_eq!(held, BLOCKS_MAX * BLOCK_SIZE);
+    assert!(shared > BLOCKS_MAX * (BLOCK_SIZE - LONG_READ) && shared <= held, "{shared} bytes are shared");
+    let long = stage.unshared.iter().filter(|len| **len >= SHARED_MIN);
+    assert!(long.clone().count() > 0 && long.max() <= Some(&RECEIVE_BUFFER_SIZE), "{:?}", stage.unshared);
+    for (at, block, range) in &stage.kept {
+        assert!(block.bytes(range.clone()) == &written[*at..at + range.len()], "it has changed");
+    }
+    stage.kept.clear();
+    (stage.keeps, stage.looks) = (false, Vec::new());
+    write(&mut client, &bytes);
+    world.turns();
+    assert!(world.service().looks.contains(&LONG_READ), "blocks are free again");
+    for _ in 0..BLOCKS_MAX * 4 {
+        world.turns();
+    }
+    assert_eq!(world.shard.block_bytes(), (BLOCKS_KEPT + 1) * BLOCK_SIZE);
+}
+
+/// A shard whose sessions share nothing stays in one block, from its start.
+#[test]
+fn without_references_one_block_is_enough() {
+    let mut world = world(Stage { piece: 1, ..Stage::default() }, 1 << 20);
+    let mut client = world.client();
+    for _ in 0..20 {
+        write(&mut client, &pattern(BUFFER));
+        world.turns();
+    }
+    assert_eq!(world.shard.block_bytes(), BLOCK_SIZE);
 }

@@ -226,8 +226,14 @@ impl<'a> CustomContext<'a> {
             }
             return Err(PublishError::NoRoom);
         }
-        let publication =
-            Publication { door: Door::Custom, subject, reply: b"", headers: b"", payload, ticket: None };
+        let publication = Publication {
+            door: Door::Custom,
+            subject,
+            reply: b"",
+            headers: b"",
+            payload: payload.into(),
+            ticket: None,
+        };
         hub.port.ask(io.token(), Traits::default(), &Request::Publish(publication));
         Ok(())
     }

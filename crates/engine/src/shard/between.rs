@@ -28,8 +28,8 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.acted = true;
         let room = self.output.room_between_turns();
         let session = slot.session.as_mut().expect("a tenant has a session");
-        let (output, store) = (&mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, &mut slot.connection, output, store).within(room);
+        let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
+        let mut io = Io::lend(token, self.now, &mut slot.connection, lent).within(room);
         let outcome = act(session, &mut io);
         self.relieve_output(token);
         if self.output.has_room_for(Stage::Events) {

@@ -1,12 +1,15 @@
-//! Input on its way to the sessions: out of a receive buffer, out of the store, or out of the long buffer.
+//! Input on its way to the sessions: out of a receive buffer, out of the store, or out of a shared block.
 //!
 //! ```text
 //!  a receive ─▶ buffer, 4 KiB ─▶ session ─▶ what it leaves: store ─┐
-//!  the buffer was full: read on ─▶ long buffer, 64 KiB ◀───────────┘
+//!  the buffer was full: read on ─▶ shared block, 64 KiB ◀──────────┘
 //!                                  └─▶ session, once, with all there is
 //! ```
 
 use std::io;
+use std::ops::Range;
+
+use stilling_ring::SharedBlock;
 
 use super::Shard;
 use super::connection::{Connection, Finish, Owed, Peer, Reading, State};
@@ -19,10 +22,10 @@ use crate::store::Store;
 use crate::token::Token;
 
 /// Where input to be shown lies, and how long it is.
-#[derive(Clone, Copy)]
 enum Input {
     Buffer(BufferId, usize),
-    Long(usize),
+    /// In the current shared block.
+    Long(SharedBlock, Range<usize>),
     Stash,
 }
 
@@ -80,16 +83,18 @@ impl<D: Driver, V: Service> Shard<D, V> {
         {
             return;
         }
+        let Some(room) = self.blocks.long_read() else { return };
         let held = connection.input.len();
-        self.long_input[..held].copy_from_slice(connection.input.bytes(&self.held_input));
-        match self.driver.recv_now(token, &mut self.long_input[held..]) {
+        room[..held].copy_from_slice(connection.input.bytes(&self.held_input));
+        match self.driver.recv_now(token, &mut room[held..]) {
             Ok(0) => connection.peer = Peer::Ended,
             Ok(count) => {
                 let len = held + count;
                 connection.input.clear(&mut self.held_input);
                 connection.quiet_turn = (len < LONG_READ).then_some(self.turn_number);
                 self.counters.received_bytes.add(count as u64);
-                self.show(token, Input::Long(len));
+                let (block, range) = self.blocks.commit(len);
+                self.show(token, Input::Long(block, range));
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 connection.quiet_turn = Some(self.turn_number);
@@ -110,15 +115,17 @@ impl<D: Driver, V: Service> Shard<D, V> {
             connection.owed = Owed::Nothing;
         }
         let mut stash = std::mem::take(&mut connection.input);
-        let bytes = match from {
-            Input::Buffer(buffer, len) => &self.driver.buffer(buffer)[..len],
-            Input::Long(len) => &self.long_input[..len],
+        let bytes = match &from {
+            Input::Buffer(buffer, len) => &self.driver.buffer(*buffer)[..*len],
+            Input::Long(block, range) => block.bytes(range.clone()),
             Input::Stash => stash.bytes(&self.held_input),
         };
-        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, connection, output, store);
+        self.blocks.set_shown(matches!(from, Input::Long(..)));
+        let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
+        let mut io = Io::lend(token, self.now, connection, lent);
         let session = slot.session.as_mut().expect("a tenant has a session");
-        let consumed = session.received(bytes, &mut io, service);
+        let consumed = session.received(bytes, &mut io, &mut self.service);
+        self.blocks.set_shown(false);
         let connection = &mut slot.connection;
         let kept = match from {
             Input::Stash => {
@@ -126,7 +133,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
                 true
             }
             // Nobody will read what comes after the last answer.
-            Input::Buffer(..) | Input::Long(_)
+            Input::Buffer(..) | Input::Long(..)
                 if !matches!(connection.finish, Finish::No | Finish::Detach) =>
             {
                 connection.quiet_turn = connection.quiet_turn.filter(|_| consumed == bytes.len());
@@ -135,7 +142,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
             Input::Buffer(buffer, len) => {
                 stash.append(&mut self.held_input, &self.driver.buffer(buffer)[consumed..len])
             }
-            Input::Long(len) => stash.append(&mut self.held_input, &self.long_input[consumed..len]),
+            Input::Long(ref block, ref range) => {
+                stash.append(&mut self.held_input, &block.bytes(range.clone())[consumed..])
+            }
         };
         connection.input = stash;
         if !kept {

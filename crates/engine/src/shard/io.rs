@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use stilling_ring::{SharedBlock, Time};
 
+use super::blocks::InputBlocks;
 use super::connection::{Connection, Finish, NEVER, Owed, Peer, Sending};
 use super::output::Output;
 use crate::close_reason::CloseReason;
@@ -23,6 +24,7 @@ pub struct Io<'a> {
     connection: &'a mut Connection,
     output: &'a mut Output,
     store: &'a mut Store,
+    blocks: &'a mut InputBlocks,
     /// Bytes of this connection that are not with the system yet.
     unsent: usize,
     /// Bytes that they may become in this call, whatever the connection may have unsent.
@@ -35,11 +37,10 @@ impl<'a> Io<'a> {
         token: Token,
         now: Time,
         connection: &'a mut Connection,
-        output: &'a mut Output,
-        store: &'a mut Store,
+        (output, store, blocks): (&'a mut Output, &'a mut Store, &'a mut InputBlocks),
     ) -> Self {
         let unsent = connection.output.len() + output.unsent(connection.link);
-        Io { now, token, connection, output, store, unsent, unsent_max: usize::MAX }
+        Io { now, token, connection, output, store, blocks, unsent, unsent_max: usize::MAX }
     }
 
     /// The same for a call that is to send no more than so many bytes.
@@ -117,6 +118,17 @@ impl Io<'_> {
         }
         self.unsent += bytes.len();
         Ok(())
+    }
+
+    /// A reference to bytes that may go to other threads without another copy: to where they lie if they are input that has just
+    /// been received into a shared block, else to a copy in such a block. The block is not filled anew before the last clone of
+    /// the reference is dropped.
+    ///
+    /// None if there are fewer than [`SHARED_MIN`](crate::limits::SHARED_MIN) bytes, or no block has room for a copy: the bytes
+    /// have to be copied elsewhere.
+    #[inline]
+    pub fn share(&mut self, bytes: &[u8]) -> Option<(&SharedBlock, Range<usize>)> {
+        self.blocks.share(bytes)
     }
 
     /// Lets `write` append the bytes to be sent to the end of the shard's arena, which saves a copy.

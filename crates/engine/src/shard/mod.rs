@@ -16,6 +16,7 @@
 //! does the next thing, until there is nothing left to do for it now.
 
 mod between;
+mod blocks;
 mod connection;
 mod datagrams;
 mod detach;
@@ -41,6 +42,7 @@ pub use self::datagrams::{DatagramIo, DatagramPath};
 pub(crate) use self::detach::Adopting;
 pub use self::io::{Full, Io};
 
+use self::blocks::InputBlocks;
 use self::detach::Taker;
 use self::gate::Listener;
 use self::output::Output;
@@ -48,7 +50,7 @@ use self::slots::Slots;
 use crate::close_reason::CloseReason;
 use crate::counters::Counters;
 use crate::driver::{Driver, Event, SendStop};
-use crate::limits::{LISTENERS_MAX, LONG_READ, TURN_LIST};
+use crate::limits::{BLOCK_SIZE, LISTENERS_MAX, TURN_LIST};
 use crate::session::{Order, Service};
 use crate::store::Store;
 use crate::token::Token;
@@ -111,7 +113,7 @@ pub struct Shard<D: Driver, V: Service> {
     wheel: Wheel,
     held_input: Store,
     /// Where a long read puts what it finds, behind what was held of it.
-    long_input: Box<[u8]>,
+    blocks: InputBlocks,
     held_output: Store,
     output: Output,
     stops: Vec<SendStop>,
@@ -177,7 +179,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
             slots: Slots::new(config.capacity, config.connects_kept),
             wheel: Wheel::new(now, sources),
             held_input: Store::new(config.input_bytes_max),
-            long_input: vec![0; LONG_READ].into_boxed_slice(),
+            blocks: InputBlocks::new(),
             held_output: Store::of_output(config.output_bytes_max),
             config,
             clock,
@@ -244,7 +246,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
 
     /// When the shard wants a turn at the latest; `None`: when something happens.
     pub fn next_deadline(&self) -> Option<Time> {
-        [self.wheel.next(), self.service_deadline].into_iter().flatten().min()
+        [self.wheel.next(), self.service_deadline, self.blocks.next_trim()].into_iter().flatten().min()
     }
 
     /// Checks what must hold between turns, and says what does not. For the simulator.
@@ -257,6 +259,11 @@ impl<D: Driver, V: Service> Shard<D, V> {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the blocks that long reads receive into.
+    pub fn block_bytes(&self) -> usize {
+        self.blocks.count() * BLOCK_SIZE
     }
 
     /// Bytes held in the stores: unfinished input, unsent output. Both 0 without connections.

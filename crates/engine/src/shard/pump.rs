@@ -79,9 +79,9 @@ impl<D: Driver, V: Service> Shard<D, V> {
         let Some(slot) = self.slots.get(token) else { return };
         let session = slot.session.as_mut().expect("a tenant has a session");
         let connection = &mut slot.connection;
-        let (service, output, store) = (&mut self.service, &mut self.output, &mut self.held_output);
-        let mut io = Io::lend(token, self.now, connection, output, store);
-        method(session, &mut io, service);
+        let lent = (&mut self.output, &mut self.held_output, &mut self.blocks);
+        let mut io = Io::lend(token, self.now, connection, lent);
+        method(session, &mut io, &mut self.service);
         self.relieve_output(token);
     }
 

@@ -40,6 +40,7 @@ impl<D: Driver, V: Service> Shard<D, V> {
         self.expire();
         self.take_service_turn();
         self.look_at_those_held_back();
+        self.blocks.trim(self.now);
         self.counters.turns.add(1);
         self.counters.input_held.set(self.held_input.used() as u64);
         self.counters.output_held.set(self.held_output.used() as u64);

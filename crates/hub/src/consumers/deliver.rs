@@ -142,6 +142,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let size = headers.len() + payload.len();
         let extra = record.subject.len() + reply.len();
         self.end_pulls_too_small_for(number, size + extra);
+        let payload = payload.into();
         let message = Message { subject: record.subject, reply: &reply, headers, payload };
         let target = self.consumers.table.get(number).and_then(Consumer::target);
         let heard = target.and_then(|target| self.fan_out.send_heard(self.router, target, &message));

@@ -1,11 +1,14 @@
 //! What a shard had no room for in the middle of it, as it is kept until a piece comes back.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use stilling_journal::{Kind, Record};
+use stilling_ring::SharedBlock;
 
 use super::Message;
 use crate::intake::Client;
+use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::time::{SteadyNanos, UnixNanos};
 
@@ -31,12 +34,13 @@ pub(crate) struct Visible {
     pub(crate) now_ns: SteadyNanos,
 }
 
-/// A message's parts, one behind the other.
+/// A message's parts, one behind the other; a payload that lies in a shared block stays there.
 #[derive(Debug)]
 pub(crate) struct KeptMessage {
     bytes: Vec<u8>,
     /// Where its reply subject, its headers and its payload begin.
     starts: [usize; 3],
+    block: Option<(SharedBlock, Range<usize>)>,
 }
 
 impl Unsent {
@@ -46,7 +50,7 @@ impl Unsent {
 
     pub(super) fn of_record(visible: Visible, record: &Record<'_>, to: &[u32]) -> Unsent {
         let &Record { kind, subject, headers, payload } = record;
-        let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload });
+        let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload: payload.into() });
         Unsent::Record { visible, kind, record, to: to.to_vec() }
     }
 }
@@ -56,9 +60,12 @@ impl KeptMessage {
         let Message { subject, reply, headers, payload } = *message;
         let (headers_at, payload_at) =
             (subject.len() + reply.len(), subject.len() + reply.len() + headers.len());
+        let block = payload.block().map(|(block, range)| (block.clone(), range));
+        let copied = if block.is_some() { b"" } else { payload.bytes() };
         KeptMessage {
-            bytes: [subject, reply, headers, payload].concat(),
+            bytes: [subject, reply, headers, copied].concat(),
             starts: [subject.len(), headers_at, payload_at],
+            block,
         }
     }
 
@@ -68,7 +75,37 @@ impl KeptMessage {
             subject: &self.bytes[..reply_at],
             reply: &self.bytes[reply_at..headers_at],
             headers: &self.bytes[headers_at..payload_at],
-            payload: &self.bytes[payload_at..],
+            payload: match &self.block {
+                Some((block, range)) => Payload::shared(block, range.clone()),
+                None => self.bytes[payload_at..].into(),
+            },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stilling_ring::BlockWriter;
+
+    use super::*;
+
+    #[test]
+    fn a_message_that_waits_keeps_a_reference_to_its_payload() {
+        let mut writer = BlockWriter::new(16);
+        let range = writer.append(b"payload").expect("there is room");
+        let message = Message {
+            subject: b"a",
+            reply: b"r",
+            headers: b"h",
+            payload: Payload::shared(writer.shared(), range.clone()),
+        };
+        let kept = KeptMessage::new(&message);
+        assert_eq!((kept.message(), kept.bytes.len()), (message, 3));
+        assert!(std::ptr::eq(kept.message().payload.bytes(), writer.bytes(range)));
+        assert!(!writer.renew());
+        drop(kept);
+        assert!(writer.renew());
+        let inline = Message { subject: b"a", reply: b"", headers: b"", payload: b"payload".into() };
+        assert_eq!(KeptMessage::new(&inline).message(), inline);
     }
 }

@@ -117,6 +117,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     });
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);
+                    let payload = payload.into();
                     self.send(&found, from, &Message { subject, reply, headers, payload });
                 }
                 // Consumers pass over what is not for them.

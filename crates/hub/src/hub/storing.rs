@@ -73,7 +73,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
             return Err(Stalled);
         }
-        let record = Record { kind: Kind::Ordinary, subject, headers, payload };
+        let record = Record { kind: Kind::Ordinary, subject, headers, payload: payload.bytes() };
         let sequence = match stream.apply(&record, id, storage, now) {
             Ok(sequence) => sequence,
             Err(ApplyError::NoBatch) => return Err(Stalled),

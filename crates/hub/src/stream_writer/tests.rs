@@ -70,7 +70,14 @@ fn writer(durability: Durability) -> StreamWriter {
 
 fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
     let headers = headers.as_bytes();
-    Publication { door: Door::Nats, subject: b"events.a", reply: b"", headers, payload, ticket: None }
+    Publication {
+        door: Door::Nats,
+        subject: b"events.a",
+        reply: b"",
+        headers,
+        payload: payload.into(),
+        ticket: None,
+    }
 }
 
 /// Has a writer take a message as the hub does.

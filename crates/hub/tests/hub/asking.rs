@@ -54,7 +54,7 @@ pub(crate) fn publication<'a>(subject: &'a str, payload: &'a str) -> Publication
         subject: subject.as_bytes(),
         reply: b"",
         headers: b"",
-        payload: payload.as_bytes(),
+        payload: payload.as_bytes().into(),
         ticket: None,
     }
 }

@@ -1,8 +1,10 @@
 //! Publish and subscribe without streams.
 
-use stilling_hub::{Now, Request, Traits};
+use stilling_hub::limits::DELIVERIES_SIZE;
+use stilling_hub::{Delivery, Intake, Now, Payload, Publication, Request, Traits};
+use stilling_ring::BlockWriter;
 
-use crate::asking::{publish, publish_for};
+use crate::asking::{publication, publish, publish_for};
 use crate::rig::{ABLE, Rig, Told, client, publish_with};
 
 const ALICE: stilling_hub::Client = stilling_hub::Client { shard: 0, token: 1 };
@@ -203,4 +205,76 @@ fn what_was_put_off_goes_on_by_itself_when_there_was_room_at_the_end_of_the_turn
         assert!(rig.hub.is_quiet() && rig.hub.is_settled() && at == intake.len(), "{subject}");
         assert!(heard > 300_000, "{subject}: {heard} bytes");
     }
+}
+
+/// Design, section 4: the hub moves references. A payload in a shared block reaches every shard as the same range of the same
+/// block, and the block is released when all have sent it.
+#[test]
+fn a_payload_in_a_block_reaches_all_shards_without_a_copy() {
+    let mut rig = Rig::new();
+    for (to, sid) in [(ALICE, "1"), (ALICE, "2"), (BOB, "9")] {
+        rig.subscribe(to, "a", sid);
+    }
+    let mut writer = BlockWriter::new(8192);
+    writer.append(b"PUB a 4096\r\n").expect("there is room");
+    let range = writer.append(&[b'x'; 4096]).expect("there is room");
+    let payload = Payload::shared(writer.shared(), range.clone());
+    rig.ask_all(ALICE, &[Request::Publish(Publication { payload, ..publication("a", "") })]);
+    let mut lines = Vec::new();
+    for shard in 0..2 {
+        let mut deliveries = rig.hub.outlets_mut().handed[shard].pop_front().expect("a piece");
+        while deliveries.advance().is_some() {
+            let Some(Delivery::Message(line, payload, end)) = deliveries.current() else {
+                panic!("{:?} is no shared message", deliveries.current());
+            };
+            let (block, at) = payload.block().expect("it lies in one");
+            assert!(block.is_same(writer.shared()) && at == range);
+            assert!(std::ptr::eq(payload.bytes(), writer.bytes(range.clone())));
+            assert_eq!(end, b"\r\n");
+            lines.push(String::from_utf8(line.to_vec()).expect("text"));
+        }
+        assert!(!writer.renew(), "a piece has it still");
+    }
+    lines.sort();
+    assert_eq!(lines, ["MSG a 1 4096\r\n", "MSG a 2 4096\r\n", "MSG a 9 4096\r\n"]);
+    assert!(writer.renew());
+}
+
+/// Design, section 4: a shard that has no room has references wait for it, in order with everything else.
+#[test]
+fn payloads_in_blocks_wait_for_a_full_shard_in_their_order() {
+    const COUNT: usize = 12;
+    let mut rig = Rig::new();
+    rig.hub.outlets_mut().room = 1;
+    for sid in ["1", "2", "3"] {
+        rig.subscribe(BOB, "a", sid);
+    }
+    let mut writer = BlockWriter::new(COUNT * DELIVERIES_SIZE);
+    let mut intake = Intake::new();
+    let mut expected = String::new();
+    for number in 0..COUNT {
+        let text = format!("{number:02}").repeat(DELIVERIES_SIZE / 4);
+        let range = writer.append(text.as_bytes()).expect("there is room");
+        let payload =
+            if number % 3 == 2 { text.as_bytes().into() } else { Payload::shared(writer.shared(), range) };
+        let message = Publication { payload, ..publication("a", "") };
+        intake.push(ALICE.token, ABLE, &Request::Publish(message));
+        for sid in 1..4 {
+            expected.push_str(&format!("MSG a {sid} {}\r\n{text}\r\n", text.len()));
+        }
+    }
+    let (mut at, mut heard, mut waits) = (0, String::new(), 0);
+    while heard.len() < expected.len() {
+        rig.hub.absorb(rig.now());
+        at = rig.hub.take(0, &intake, at, rig.now());
+        rig.hub.flush();
+        waits += u32::from(at < COUNT);
+        let more = rig.heard(BOB);
+        assert!(!more.is_empty(), "nothing came behind {} bytes", heard.len());
+        heard.push_str(&more);
+    }
+    assert!(heard == expected && waits > 3, "{waits} waits");
+    assert!(!writer.renew(), "the intake has it still");
+    intake.clear();
+    assert!(writer.renew());
 }

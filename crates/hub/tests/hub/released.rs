@@ -49,7 +49,7 @@ impl Outlets for Answers {
     fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
         while deliveries.advance().is_some() {
             match deliveries.current() {
-                Some(Delivery::Bytes(line, _)) => self.read(line),
+                Some(Delivery::Bytes(line, _) | Delivery::Message(line, ..)) => self.read(line),
                 Some(Delivery::Verdict { ticket, verdict }) => {
                     self.of[ticket as usize % WINDOW] += 1;
                     self.refusals += u64::from(matches!(verdict, Verdict::Refused(_)));
@@ -85,7 +85,7 @@ fn fill(intake: &mut Intake, start: usize, too_long: &[u8], texts: &mut [Vec<u8>
                 Publication { headers: id, ..kept }
             }
             // A condition that does not hold; or, now and then, more than a record may have.
-            8 if number % 100 == 8 => Publication { payload: too_long, ..kept },
+            8 if number % 100 == 8 => Publication { payload: too_long.into(), ..kept },
             8 => Publication { headers: b"NATS/1.0\r\nNats-Expected-Stream: none\r\n\r\n", ..kept },
             // Kept by nobody, and heard.
             _ => Publication { ticket, ..publication("none.a", "heard") },

@@ -32,7 +32,7 @@ fn a_stream_takes_a_message_without_its_status() {
             subject: subject.as_bytes(),
             reply: b"",
             headers: STATUS.as_bytes(),
-            payload: b"x",
+            payload: b"x".into(),
             ticket: None,
         };
         rig.ask_all(WRITER, &[Request::Publish(publication)]);

@@ -16,8 +16,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use stilling_hub::{Client, Delivery, Door, Intake, Loss, Publication, Request, Traits};
+use stilling_hub::{Client, Delivery, Door, Intake, Loss, Payload, Publication, Request, Traits};
 use stilling_journal::disk::simulated::{Faults, NO_SPACE, SimulatedDisk};
+use stilling_ring::SharedBlock;
 use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, Limits, ServerDecoder, ServerEvent};
 
 use super::{Rig, client};
@@ -195,7 +196,7 @@ impl World {
                         subject: message.subject.as_bytes(),
                         reply: message.reply.map_or(&b""[..], |reply| reply.as_bytes()),
                         headers: message.headers,
-                        payload: message.payload,
+                        payload: message.payload.into(),
                         ticket: None,
                     };
                     *for_streams += u64::from(is_for_stream(publication.subject));
@@ -219,7 +220,11 @@ impl World {
                     let Some(Assembly { subject, reply, headers_size, body }) = peer.assembly.take() else {
                         panic!("the end of a message that never began");
                     };
-                    let (headers, payload) = body.split_at(headers_size);
+                    // What came in pieces goes on by reference, as in a server.
+                    let payload_range = headers_size..body.len();
+                    let block = SharedBlock::from(body);
+                    let headers = block.bytes(0..headers_size);
+                    let payload = Payload::shared(&block, payload_range);
                     let (subject, reply) = (&subject[..], &reply[..]);
                     *for_streams += u64::from(is_for_stream(subject));
                     let publication =
@@ -288,6 +293,9 @@ impl World {
                     Delivery::Bytes(first, second) => {
                         peer.output.extend_from_slice(first);
                         peer.output.extend_from_slice(second);
+                    }
+                    Delivery::Message(line, payload, end) => {
+                        peer.output.extend([line, payload.bytes(), end].concat());
                     }
                     Delivery::Mark(mark) => {
                         let at = peer.at;

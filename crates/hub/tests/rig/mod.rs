@@ -190,7 +190,7 @@ impl Storage for SteppedStorage {
 /// Shards that hold what they were handed until somebody looks.
 #[derive(Default)]
 pub(crate) struct Shards {
-    handed: Vec<VecDeque<Deliveries>>,
+    pub(crate) handed: Vec<VecDeque<Deliveries>>,
     /// Pieces that each shard may have at once.
     pub(crate) room: usize,
     /// So many full pieces find no room before a shard gives one back.
@@ -371,6 +371,10 @@ impl Rig {
                         Delivery::Bytes(first, second) => {
                             Told::Text(String::from_utf8([first, second].concat()).expect("text"))
                         }
+                        Delivery::Message(line, payload, end) => {
+                            let parts = [line, payload.bytes(), end].concat();
+                            Told::Text(String::from_utf8(parts).expect("text"))
+                        }
                         Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
                         Delivery::Mark(mark) => Told::Mark(mark),
                         Delivery::Close => Told::Close,
@@ -408,7 +412,7 @@ pub(crate) fn publish_with<'a>(
         subject: subject.as_bytes(),
         reply: reply.as_bytes(),
         headers: headers.as_bytes(),
-        payload: payload.as_bytes(),
+        payload: payload.as_bytes().into(),
         ticket: None,
     })
 }

@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
-use stilling_hub::{Delivery, Door, Publication, Refusal, Request, Traits, Verdict};
+use stilling_hub::{Delivery, Door, Payload, Publication, Refusal, Request, Traits, Verdict};
 use stilling_wire::http1::{BodyLength, RequestHead, Status};
 
 use super::admission::{self, Objection, Order};
@@ -116,12 +116,14 @@ impl HttpSession {
             check(&order, view.body(), hub)?;
             let mut count = 0;
             for payload in messages(&order, view.body()) {
+                // Lines are copied with their subjects: those of one body could take all blocks of the shard.
+                let shared = if order.is_lines { None } else { io.share(payload) };
                 let publication = Publication {
                     door: Door::Http,
                     subject: &order.subject,
                     reply: b"",
                     headers: &order.headers,
-                    payload,
+                    payload: shared.map_or(payload.into(), |(block, range)| Payload::shared(block, range)),
                     ticket: Some(ticket),
                 };
                 // The room that there is for the first is enough for all: an intake's size is no hard limit.

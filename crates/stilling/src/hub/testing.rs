@@ -29,7 +29,7 @@ pub(crate) fn fill(port: &mut Port) {
         subject: b"a",
         reply: b"",
         headers: b"",
-        payload: &[b'x'; 10_000],
+        payload: (&[b'x'; 10_000]).into(),
         ticket: None,
     };
     while port.has_room() {

@@ -1,8 +1,8 @@
 //! A message that comes in pieces: its memory grows with what has come, within what the shard allows.
 
 use stilling_engine::Token;
-use stilling_hub::{Door, Publication};
-use stilling_ring::Time;
+use stilling_hub::{Door, Payload, Publication};
+use stilling_ring::{SharedBlock, Time};
 use stilling_wire::nats::PublishHead;
 
 use super::limits::{ASSEMBLY_MAX, ASSEMBLY_STEP, ASSEMBLY_TIMEOUT};
@@ -59,15 +59,19 @@ impl Assembly {
         nats.assembled += self.body.capacity() - before;
     }
 
-    /// The message, when all of it has come.
-    pub(super) fn publication(&self) -> Publication<'_> {
-        let (headers, payload) = self.body.split_at(self.headers_size.min(self.body.len()));
+    /// The body, when all of it has come, as a block of its own: it is not copied again.
+    pub(super) fn take_body(&mut self) -> SharedBlock {
+        SharedBlock::from(std::mem::take(&mut self.body))
+    }
+
+    /// The message with its `body`, which [`take_body`](Self::take_body) has returned.
+    pub(super) fn publication<'a>(&'a self, body: &'a SharedBlock) -> Publication<'a> {
         Publication {
             door: Door::Nats,
             subject: &self.subject,
             reply: &self.reply,
-            headers,
-            payload,
+            headers: body.bytes(0..self.headers_size),
+            payload: Payload::shared(body, self.headers_size..self.size),
             ticket: None,
         }
     }

@@ -9,3 +9,6 @@ mod users;
 pub(crate) use session::NatsSession;
 pub(crate) use shard::{NatsContext, NatsShard};
 pub(crate) use users::{Access, Users};
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 
 use stilling_engine::{CloseReason, Io, Token};
-use stilling_hub::{Delivery, Door, Publication, Request, Traits};
+use stilling_hub::{Delivery, Door, Payload, Publication, Request, Traits};
 use stilling_ring::Time;
 use stilling_wire::nats::{
     ClientDecoder, ClientEvent, Connect, DecodeError, Fault, Limits, OK, PING, PONG, PublishHead, encode_err,
@@ -223,11 +223,11 @@ impl NatsSession {
                     subject: message.subject.as_bytes(),
                     reply,
                     headers: message.headers,
-                    payload: message.payload,
+                    payload: message.payload.into(),
                     ticket: None,
                 };
                 if self.may_publish(publication.subject, io, cx) {
-                    self.ask(&Request::Publish(publication), io, cx);
+                    self.publish(publication, io, cx);
                 }
             }
             ClientEvent::PublishStart(head) => self.begin_assembly(&head, io, cx),
@@ -247,6 +247,24 @@ impl NatsSession {
             ClientEvent::Ping => self.ask(&Request::Barrier, io, cx),
         }
         true
+    }
+
+    /// Hands a message to the hub, a long payload by reference. There is room: it was looked for before.
+    #[inline]
+    fn publish(&mut self, publication: Publication<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+        let token = io.token();
+        self.is_new = false;
+        if let Some(hub) = cx.hub.as_deref_mut() {
+            let shared = match publication.payload.block() {
+                None => io.share(publication.payload.bytes()),
+                Some(_) => None,
+            };
+            let payload = shared.map_or(publication.payload, |(block, range)| Payload::shared(block, range));
+            hub.port.ask(token, self.traits, &Request::Publish(Publication { payload, ..publication }));
+        }
+        if self.verbose {
+            self.say(OK, io);
+        }
     }
 
     /// Asks the hub. There is room: it was looked for before.
@@ -313,13 +331,13 @@ impl NatsSession {
     }
 
     fn end_assembly(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        let Some(assembly) = self.assembly.take() else { return };
+        let Some(mut assembly) = self.assembly.take() else { return };
         self.look_at(io.now().after(PING_EVERY), io);
-        if !assembly.is_refused {
-            let publication = assembly.publication();
-            self.ask(&Request::Publish(publication), io, cx);
-        }
         assembly.forget(self.token, cx.nats);
+        if !assembly.is_refused {
+            let body = assembly.take_body();
+            self.publish(assembly.publication(&body), io, cx);
+        }
     }
 
     /// It says no more; what it has published is answered still.
@@ -457,7 +475,7 @@ impl NatsSession {
     fn take(&mut self, delivery: Delivery<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
             // It can be told no more. Whoever waits for a mark is told that the connection is gone.
-            Delivery::Bytes(..) | Delivery::Mark(_) if self.hears_nothing() => {}
+            Delivery::Bytes(..) | Delivery::Message(..) | Delivery::Mark(_) if self.hears_nothing() => {}
             Delivery::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();
@@ -468,6 +486,7 @@ impl NatsSession {
                     out.extend_from_slice(second);
                 });
             }
+            Delivery::Message(line, payload, end) => send_message(line, payload, end, io),
             Delivery::Mark(mark) if io.is_held_up() => {
                 self.marks.get_or_insert_with(Default::default).0.push(mark);
             }
@@ -630,6 +649,29 @@ impl NatsSession {
         self.say_error("Authorization Violation", io);
         self.finish_lingering(CloseReason::Forbidden, io, cx);
         false
+    }
+}
+
+/// Sends a message whose payload lies in a shared block. A slow consumer is disconnected before its first byte.
+fn send_message(line: &[u8], payload: Payload<'_>, end: &[u8], io: &mut Io<'_>) {
+    if line.len() + payload.len() + end.len() > io.room() {
+        return io.end_slow_consumer();
+    }
+    // There is room for it.
+    match payload.block() {
+        Some((block, range)) if !io.is_held_up() => {
+            let _ = io.send(line);
+            let _ = io.send_shared(block, range);
+            let _ = io.send(end);
+        }
+        // What is held is one copy, taken whole or not at all.
+        _ => {
+            let _ = io.send_with(|out| {
+                for part in [line, payload.bytes(), end] {
+                    out.extend_from_slice(part);
+                }
+            });
+        }
     }
 }
 

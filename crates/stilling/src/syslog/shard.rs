@@ -181,8 +181,14 @@ fn lose(port: &mut Port, lost: Lost<'_>) {
 
 /// There has to be room.
 fn publish(port: &mut Port, token: Token, subject: &[u8], payload: &[u8]) {
-    let publication =
-        Publication { door: Door::Syslog, subject, reply: b"", headers: b"", payload, ticket: None };
+    let publication = Publication {
+        door: Door::Syslog,
+        subject,
+        reply: b"",
+        headers: b"",
+        payload: payload.into(),
+        ticket: None,
+    };
     port.ask(token, Traits::default(), &Request::Publish(publication));
 }
 

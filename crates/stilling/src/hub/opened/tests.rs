@@ -57,7 +57,7 @@ impl TestHub {
                 subject: b"events.a",
                 reply: b"",
                 headers: headers.as_bytes(),
-                payload: b"y",
+                payload: b"y".into(),
                 ticket: Some(1),
             };
             intake.push(1, Traits::default(), &Request::Publish(publication));

@@ -1,0 +1,214 @@
+//! Sessions on a shard with a hub, over real sockets: where payloads lie on their way.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use stilling_engine::counters::Counters;
+use stilling_engine::driver::{Driver, poll::Poll};
+use stilling_engine::limits::SHARED_MIN;
+use stilling_engine::{
+    Clock, CloseReason, Config, Control, Io, Recipient, Service, Session, Shard, Time, Wake,
+};
+use stilling_hub::{Delivery, Now, Threads};
+use stilling_wire::nats::Info;
+
+use super::{NatsContext, NatsSession, NatsShard};
+use crate::hub::testing::hub_of_one_shard;
+use crate::hub::{HubHandle, HubMail, Runner};
+use crate::lifecycle::{Calendar, Lifecycle};
+
+/// One shard's NATS sessions, and what was seen of them.
+struct Stage {
+    hub: HubHandle,
+    nats: NatsShard,
+    lifecycle: Lifecycle,
+    runner: Runner<Threads>,
+    /// Memory that was shown to sessions as input.
+    shown: Vec<Range<usize>>,
+    /// Where the payloads of deliveries lay that were passed on by reference.
+    shared: Vec<Range<usize>>,
+    /// Deliveries whose payloads were copied into them.
+    copied: usize,
+}
+
+/// A session whose input and deliveries are watched.
+struct Watched(NatsSession);
+
+impl Service for Stage {
+    type Session = Watched;
+    type Mail = HubMail;
+
+    fn accepted(&mut self, listener: u32) -> Watched {
+        Watched(NatsSession::new(listener, None))
+    }
+
+    fn next_mail(&mut self) -> Option<(Recipient, HubMail)> {
+        self.hub.next_mail().map(|(token, mail)| (token.into(), mail))
+    }
+
+    fn has_mail(&self) -> bool {
+        self.hub.has_mail()
+    }
+
+    fn turn(&mut self, _: &mut Control<'_, Self>) -> Option<Time> {
+        self.hub.port.flush();
+        self.runner.turn(Now::simulated(0));
+        None
+    }
+}
+
+impl Stage {
+    fn context(&mut self) -> NatsContext<'_> {
+        NatsContext { nats: &mut self.nats, hub: Some(&mut self.hub), lifecycle: &self.lifecycle }
+    }
+
+    fn watch_delivery(&mut self) {
+        let deliveries = self.hub.port.take_current().expect("there is one");
+        match deliveries.current() {
+            Some(Delivery::Message(_, payload, _)) => self.shared.push(addresses(payload.bytes())),
+            Some(Delivery::Bytes(..)) => self.copied += 1,
+            other => panic!("{other:?}"),
+        }
+        self.hub.port.put_back(deliveries);
+    }
+}
+
+impl Session for Watched {
+    type Service = Stage;
+
+    fn opened(&mut self, io: &mut Io<'_>, stage: &mut Stage) {
+        self.0.opened(io, &mut stage.context());
+    }
+
+    fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, stage: &mut Stage) -> usize {
+        stage.shown.push(addresses(bytes));
+        self.0.received(bytes, io, &mut stage.context())
+    }
+
+    fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, stage: &mut Stage) {
+        if mail == HubMail::Delivery {
+            stage.watch_delivery();
+        }
+        self.0.delivered(mail, io, &mut stage.context());
+    }
+
+    fn closed(&mut self, reason: CloseReason, stage: &mut Stage) {
+        self.0.closed(reason, &mut stage.context());
+    }
+}
+
+fn addresses(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.as_ptr() as usize;
+    start..start + bytes.len()
+}
+
+struct World {
+    shard: Shard<Poll, Stage>,
+    address: SocketAddr,
+}
+
+impl World {
+    fn new() -> World {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.set_nonblocking(true).expect("a socket takes options");
+        let address = listener.local_addr().expect("it is bound");
+        let (port, runner, _) = hub_of_one_shard();
+        let stage = Stage {
+            hub: HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0),
+            nats: NatsShard::new(Info::default()),
+            lifecycle: Lifecycle::new(Vec::new(), Calendar::System),
+            runner,
+            shown: Vec::new(),
+            shared: Vec::new(),
+            copied: 0,
+        };
+        let driver = Poll::new().expect("the system has it");
+        let handle = driver.wake_handle();
+        let wake = Arc::new(Wake::new(move || handle.wake()));
+        let (config, counters) = (Config { capacity: 8, ..Config::default() }, Arc::new(Counters::default()));
+        let mut shard = Shard::new(driver, stage, config, Clock::real(), wake, counters);
+        shard.listen(OwnedFd::from(listener), false).expect("the first listener");
+        World { shard, address }
+    }
+
+    fn client(&mut self, hello: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).expect("it listens");
+        stream.set_read_timeout(Some(Duration::from_millis(1))).expect("a socket takes options");
+        stream.write_all(hello.as_bytes()).expect("it is short");
+        self.read(&mut stream, |text| text.ends_with(b"PONG\r\n"));
+        stream
+    }
+
+    /// Turns the shard until a client has read what it waits for.
+    fn read(&mut self, stream: &mut TcpStream, is_all: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        let (mut all, mut piece) = (Vec::new(), vec![0; 1 << 16]);
+        for _ in 0..10_000 {
+            self.shard.turn(false).expect("it turns");
+            if let Ok(count) = stream.read(&mut piece) {
+                assert!(count > 0, "closed: {}", String::from_utf8_lossy(&all));
+                all.extend_from_slice(&piece[..count]);
+            }
+            if is_all(&all) {
+                return all;
+            }
+        }
+        panic!("only {} bytes came", all.len());
+    }
+}
+
+/// Publishes messages with payloads of `size` bytes in one piece. Returns the service behind their arrival.
+fn publish(world: &mut World, count: usize, size: usize) {
+    let mut subscriber = world.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
+    let mut publisher = world.client("CONNECT {}\r\nPING\r\n");
+    let stage = world.shard.service();
+    (stage.shown, stage.shared, stage.copied) = (Vec::new(), Vec::new(), 0);
+    let (mut input, mut expected) = (Vec::new(), Vec::new());
+    for number in 0..count {
+        let payload = vec![b'a' + (number % 26) as u8; size];
+        for (line, all) in [("PUB a", &mut input), ("MSG a 1", &mut expected)] {
+            all.extend_from_slice(format!("{line} {size}\r\n").as_bytes());
+            all.extend_from_slice(&payload);
+            all.extend_from_slice(b"\r\n");
+        }
+    }
+    publisher.write_all(&input).expect("the buffers of the system take it");
+    assert!(world.read(&mut subscriber, |text| text.len() >= expected.len()) == expected);
+}
+
+/// Design, section 4: what a streaming connection publishes is delivered from the very memory that it was received into.
+#[test]
+fn long_payloads_are_delivered_from_where_they_were_received() {
+    let mut world = World::new();
+    publish(&mut world, 14, 4096);
+    let stage = world.shard.service();
+    assert_eq!((stage.shared.len(), stage.copied), (14, 0));
+    for payload in &stage.shared {
+        let lies_in = |shown: &Range<usize>| shown.start <= payload.start && payload.end <= shown.end;
+        assert!(stage.shown.iter().any(lies_in), "{payload:x?} was copied from {:x?}", stage.shown);
+    }
+    assert_eq!(world.shard.block_bytes(), stilling_engine::limits::BLOCK_SIZE);
+}
+
+/// Design, section 4: what came in a small receive is copied once, into a block, and goes on by reference.
+#[test]
+fn a_payload_that_came_alone_is_delivered_from_a_block() {
+    let mut world = World::new();
+    publish(&mut world, 1, SHARED_MIN);
+    let stage = world.shard.service();
+    assert_eq!((stage.shared.len(), stage.copied), (1, 0));
+    publish(&mut world, 20, SHARED_MIN - 1);
+    assert_eq!(world.shard.service().shared, [], "short ones are copied with their lines");
+}
+
+/// Design, section 4: a message that is assembled from pieces becomes a block of its own.
+#[test]
+fn a_payload_in_pieces_is_delivered_from_its_own_block() {
+    let mut world = World::new();
+    publish(&mut world, 1, 200_000);
+    let stage = world.shard.service();
+    assert_eq!((stage.shared.len(), stage.copied), (1, 0));
+}

@@ -116,7 +116,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     /// Sends a message without payload that says something about the consumer itself.
     fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.fan_out.send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"" });
+        self.fan_out
+            .send_by_subject(self.router, &Message { subject: to, reply, headers, payload: b"".into() });
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
         }
 
         fn publish(&mut self, payload: &[u8]) {
-            let record = Record::new(b"events.a", payload);
+            let record = Record::new(b"events.a", payload).with_payload(payload.into());
             let sequence = self.streams[0].apply(&record, None, &mut self.storage, NOW).expect("it is kept");
             let Now { unix_ns: time_ns, steady_ns: now_ns } = NOW;
             self.delivery().follow(Visible { stream: 0, sequence, time_ns, now_ns }, &record);

@@ -18,6 +18,7 @@ use stilling_wire::nats::Msg;
 pub(crate) use self::unsent::{Unsent, Visible};
 use crate::deliveries::{Deliveries, Verdict};
 use crate::intake::{Client, Traits};
+use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::router::Router;
 use crate::subscriptions::Recipient;
@@ -36,7 +37,7 @@ pub(crate) struct Message<'a> {
     pub(crate) subject: &'a [u8],
     pub(crate) reply: &'a [u8],
     pub(crate) headers: &'a [u8],
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload: Payload<'a>,
 }
 
 /// What goes out to one shard.
@@ -260,7 +261,7 @@ impl<O: Outlets> FanOut<O> {
         let &Message { subject, reply, headers, payload } = message;
         let has_headers = takes_headers && !headers.is_empty();
         let headers = if has_headers { headers } else { b"" };
-        let reply = (!reply.is_empty()).then_some(reply);
+        let (reply, payload) = ((!reply.is_empty()).then_some(reply), payload.bytes());
         let line = Msg { subject, sid, reply, headers, payload };
         // One number with headers, one without.
         let number = number * 2 + u64::from(has_headers);
@@ -284,7 +285,7 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Has a record wait for the rest of the consumers that want it.
-    pub(crate) fn keep_record(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
+    pub(crate) fn keep_record(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         self.unsent.push_back(Unsent::of_record(visible, record, to));
     }
 
@@ -366,7 +367,7 @@ mod tests {
     fn a_message_is_encoded_as_each_subscription_takes_it_and_verdicts_come_in_order() {
         let mut out = fan_out(1);
         let headers = b"NATS/1.0\r\nA: b\r\n\r\n";
-        let message = Message { subject: b"a", reply: b"r", headers, payload: b"x" };
+        let message = Message { subject: b"a", reply: b"r", headers, payload: b"x".into() };
         assert!(out.send_to(ALICE, 1, &message) && out.send_to(BOB, 1, &message));
         out.verdict(BOB.client, 7, Verdict::Passed { subscriptions: 2 });
         out.bytes(BOB.client, |out| out.extend_from_slice(b"PONG"));
@@ -384,7 +385,8 @@ mod tests {
     fn a_shard_without_room_is_noted_until_the_turn_ends() {
         let mut out = fan_out(0);
         let payload = vec![b'x'; DELIVERIES_SIZE];
-        let message = Message { subject: b"a", reply: b"", headers: b"", payload: &payload };
+        let message =
+            Message { subject: b"a", reply: b"", headers: b"", payload: Payload::from(&payload[..]) };
         assert!(out.has_room() && out.send_to(BOB, 1, &message), "one message may be too long");
         assert_eq!(out.is_stalled(), None);
         assert!(!out.send_to(BOB, 1, &message) && !out.has_room());
@@ -409,12 +411,13 @@ mod tests {
         router.unsubscribe(BOB.client, b"1", Some(1));
         let mut out = fan_out(1);
         let payload = vec![b'x'; DELIVERIES_SIZE];
-        let message = Message { subject: b"a", reply: b"", headers: b"", payload: &payload };
+        let message =
+            Message { subject: b"a", reply: b"", headers: b"", payload: Payload::from(&payload[..]) };
         let mut found = Vec::new();
         router.find(b"a", &mut found);
         assert_eq!(out.send(&mut router, &found, None, &message), 3);
         assert_eq!((out.delivered(), out.has_begun(), router.subscriptions()), (2, true, 2));
-        let short = Message { payload: b"y", ..message };
+        let short = Message { payload: b"y".into(), ..message };
         let silent = Traits { no_echo: true, ..Traits::default() };
         assert_eq!(out.send(&mut router, &found, Some((ALICE.client, silent)), &short), 2);
         assert_eq!(out.send(&mut router, &found, Some((BOB.client, silent)), &short), 0);
@@ -426,7 +429,7 @@ mod tests {
     #[test]
     fn what_the_first_leaves_behind_waits_before_the_others() {
         let mut out = fan_out(1);
-        let message = Message { subject: b"a", reply: b"r", headers: b"h", payload: b"x" };
+        let message = Message { subject: b"a", reply: b"r", headers: b"h", payload: b"x".into() };
         assert!(out.take_unsent().is_none());
         out.keep(Unsent::of_message(5, &message, &[1, 2, 3]));
         out.mark(ALICE.client, 9);

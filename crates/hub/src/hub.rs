@@ -24,6 +24,7 @@ use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::SUBSCRIPTIONS_PER_CLIENT_MAX;
 use crate::losses::Losses;
+use crate::payload::Payload;
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
 use crate::stream::{Resumed, StreamConfig};
@@ -149,6 +150,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.is_quiet()
             && !self.clients.has_departures()
             && !self.consumers.table.go_on
+            && !self.streams.has_free_batch(&self.storage)
             && self.storage.is_quiet()
     }
 
@@ -331,7 +333,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 outcome
             }
             None => {
-                let message = Message { subject, reply, headers, payload };
+                let message = Message { subject, reply, headers, payload: Payload::from(payload) };
                 let count = self.send(&found, Some((client, traits)), &message);
                 if count == 0 {
                     self.totals.unheard += 1;

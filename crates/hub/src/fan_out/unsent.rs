@@ -6,6 +6,7 @@ use stilling_journal::{Kind, Record};
 
 use super::Message;
 use crate::intake::Client;
+use crate::payload::Payload;
 use crate::pull::EndedPull;
 use crate::time::{SteadyNanos, UnixNanos};
 
@@ -44,7 +45,7 @@ impl Unsent {
         Unsent::Message { number, message: KeptMessage::new(message), to: to.to_vec() }
     }
 
-    pub(super) fn of_record(visible: Visible, record: &Record<'_>, to: &[u32]) -> Unsent {
+    pub(super) fn of_record(visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) -> Unsent {
         let &Record { kind, subject, headers, payload } = record;
         let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload });
         Unsent::Record { visible, kind, record, to: to.to_vec() }
@@ -57,7 +58,7 @@ impl KeptMessage {
         let (headers_at, payload_at) =
             (subject.len() + reply.len(), subject.len() + reply.len() + headers.len());
         KeptMessage {
-            bytes: [subject, reply, headers, payload].concat(),
+            bytes: [subject, reply, headers, payload.bytes()].concat(),
             starts: [subject.len(), headers_at, payload_at],
         }
     }
@@ -68,7 +69,7 @@ impl KeptMessage {
             subject: &self.bytes[..reply_at],
             reply: &self.bytes[reply_at..headers_at],
             headers: &self.bytes[headers_at..payload_at],
-            payload: &self.bytes[payload_at..],
+            payload: Payload::from(&self.bytes[payload_at..]),
         }
     }
 }

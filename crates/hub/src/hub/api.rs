@@ -202,7 +202,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn send_text(&mut self, to: &[u8], text: &str) {
         self.api.size += text.len();
-        self.send_by_subject(&Message { subject: to, reply: b"", headers: b"", payload: text.as_bytes() });
+        self.send_by_subject(&Message {
+            subject: to,
+            reply: b"",
+            headers: b"",
+            payload: text.as_bytes().into(),
+        });
     }
 
     /// The number of a stream whose records and figures are known. Those of a closed one are not: the error is one to ask again
@@ -356,7 +361,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.send_json(&read.reply, &body);
         }
         let headers = direct_headers(&name, sequence, time_ns, &record);
-        let payload = record.payload;
+        let payload = record.payload.into();
         self.send_by_subject(&Message { subject: &read.reply, reply: b"", headers: &headers, payload });
     }
 

@@ -6,6 +6,7 @@ use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
 use crate::ledger::Loss;
+use crate::payload::Payload;
 use crate::storage::Storage;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -43,7 +44,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut json = std::mem::take(&mut self.scratch.json);
         json.clear();
         self.encode(verdict, &mut json);
-        let message = Message { subject: reply, reply: b"", headers: b"", payload: &json };
+        let message = Message { subject: reply, reply: b"", headers: b"", payload: Payload::from(&json[..]) };
         self.fan_out.send_reply(&mut self.router, client, &message);
         self.scratch.json = json;
     }
@@ -83,7 +84,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Sends a message that has a status and no payload.
     pub(super) fn send_status(&mut self, to: &[u8], reply: &[u8], headers: &[u8]) {
-        self.send_by_subject(&Message { subject: to, reply, headers, payload: b"" });
+        self.send_by_subject(&Message { subject: to, reply, headers, payload: b"".into() });
     }
 }
 

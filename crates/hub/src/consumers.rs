@@ -102,7 +102,6 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 }
                 Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
-                    let payload = payload.bytes();
                     self.offer(visible, &Record { kind, subject, headers, payload }, &to);
                 }
                 Unsent::Statuses(ended) => self.tell_ended(ended),
@@ -193,7 +192,7 @@ mod tests {
         }
 
         fn publish(&mut self, payload: &[u8]) {
-            let record = Record::new(b"events.a", payload);
+            let record = Record::new(b"events.a", payload).with_payload(payload.into());
             let sequence = self.streams[0].apply(&record, None, &mut self.storage, NOW).expect("it is kept");
             let Now { unix_ns: time_ns, steady_ns: now_ns } = NOW;
             self.delivery().follow(Visible { stream: 0, sequence, time_ns, now_ns }, &record);

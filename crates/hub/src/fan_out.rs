@@ -291,7 +291,7 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Has a record wait for the rest of the consumers that want it.
-    pub(crate) fn keep_record(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
+    pub(crate) fn keep_record(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         self.unsent.push_back(Unsent::of_record(visible, record, to));
     }
 

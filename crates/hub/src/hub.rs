@@ -149,6 +149,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.is_quiet()
             && !self.clients.has_departures()
             && !self.consumers.table.go_on
+            && !self.streams.has_free_batch(&self.storage)
             && self.storage.is_quiet()
     }
 

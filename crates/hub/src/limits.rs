@@ -17,6 +17,17 @@ pub const DELIVERIES: usize = 8;
 /// Bytes of a batch from which on it is written although the one before is not durable yet.
 pub const SEAL_SIZE: usize = 256 * 1024;
 
+/// Bytes of a payload from which on deliveries refer to it where it is kept, in a batch. Shorter ones are copied into them.
+pub const SHARED_PAYLOAD_SIZE_MIN: usize = 1024;
+
+/// How long an open batch refers to payloads in the blocks of shards while the journal writes the one before, in nanoseconds.
+/// Then the hub copies them in, so that a slow disk holds no blocks.
+pub const OPEN_REFERENCES_NS_MAX: u64 = 20_000_000;
+
+/// How often it is looked, while a stream waits for a batch, whether deliveries still refer to all of them, in nanoseconds. Shards
+/// wake the hub when they give deliveries back; references may end a little later.
+pub const REFERENCES_LOOK_EVERY_NS: u64 = 1_000_000;
+
 /// How long a stream on disk that can take no more waits for a disk that does not answer at all, in nanoseconds. Then it
 /// refuses what it cannot take (503, `err_code` 10023), counted as `hung`, until the disk answers.
 pub const DISK_PATIENCE_NS: u64 = 15_000_000_000;

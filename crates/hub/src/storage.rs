@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use stilling_journal::{Answer, Batch, Chunk, Journal, ReadOrder, Replay, Retention, StreamIndex};
+use stilling_journal::{
+    Answer, Batch, Chunk, IdleBatches, Journal, ReadOrder, Replay, Retention, StreamIndex,
+};
 
 use crate::recovered::Recovered;
 use crate::time::UnixNanos;
@@ -12,13 +14,17 @@ pub trait Storage {
     /// An empty batch for a stream, if one is free.
     fn batch(&mut self, stream: StreamIndex) -> Option<Batch>;
 
+    /// What batches there are for a stream beside those under way. [`Shared`](IdleBatches::Shared): deliveries refer to their
+    /// records, and one is free when the shards have sent these.
+    fn idle(&self, stream: StreamIndex) -> IdleBatches;
+
     /// Index of the journal that writes a stream, below the number of streams; `None` while the stream is not open. Streams
     /// with the same index share batches, so they wait together for its disk.
     fn writer(&self, _: StreamIndex) -> Option<usize> {
         Some(0)
     }
 
-    /// Takes back one of that stream that is not needed any more.
+    /// Takes back one of that stream that is not needed any more. References to its records may exist.
     fn give_back(&mut self, stream: StreamIndex, batch: Batch);
 
     /// Takes a batch of a stream, to be written after those before it. It came from [`batch`](Storage::batch) for this
@@ -76,6 +82,10 @@ impl Threads {
 impl Storage for Threads {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
         self.0.as_mut()?.0.batch()
+    }
+
+    fn idle(&self, _: StreamIndex) -> IdleBatches {
+        self.0.as_ref().map_or(IdleBatches::None, |(journal, _)| journal.idle())
     }
 
     fn give_back(&mut self, _: StreamIndex, batch: Batch) {

@@ -15,13 +15,15 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use stilling_journal::limits::BLOCK_SIZE;
 use stilling_journal::{
-    Batch, BatchView, Chunk, Config as SegmentConfig, Extent, Frozen, Gap, GapCause, ReadOrder, Record,
-    Refused,
+    Batch, BatchView, Chunk, Config as SegmentConfig, Extent, Frozen, Gap, GapCause, IdleBatches, ReadOrder,
+    Record, Refused,
 };
+use stilling_ring::SharedBlock;
 use stilling_wire::nats::{EXPECTED_LAST_SEQUENCE, Headers, MESSAGE_ID};
 
 use self::memory_log::{MemoryLimits, MemoryLog};
@@ -34,7 +36,10 @@ use crate::deliveries::Refusal;
 use crate::health::HealthLog;
 use crate::intake::{Client, Door, Publication};
 use crate::key::HashKey;
-use crate::limits::{DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, REPLIES_SIZE_MAX, SEAL_SIZE};
+use crate::limits::{
+    DISK_PATIENCE_NS, DISK_SLOW_NS, MEMORY_STREAM_SIZE, OPEN_REFERENCES_NS_MAX, REPLIES_SIZE_MAX, SEAL_SIZE,
+};
+use crate::payload::Payload;
 use crate::recovered::RecoveredStream;
 use crate::stall::DiskStallTimer;
 use crate::storage::Storage;
@@ -89,6 +94,10 @@ pub(crate) struct StreamWriter {
     pub(crate) newest_ns: Option<UnixNanos>,
     /// The batch that is being filled.
     open: Option<Batch>,
+    /// Since when the open batch refers to payloads in the blocks of shards.
+    unbuilt_since: Option<SteadyNanos>,
+    /// A record found no batch in this turn because deliveries refer to those that are not under way.
+    waits_for_references: bool,
     /// Bytes up to which a batch is filled: it fits into a segment, so that retention never has to remove more than that at
     /// once. A longer record is a batch of its own.
     batch_limit: usize,
@@ -143,6 +152,8 @@ impl StreamWriter {
             visible: next - 1,
             newest_ns: None,
             open: None,
+            unbuilt_since: None,
+            waits_for_references: false,
             acks: AckQueue::default(),
             releases: VecDeque::new(),
             pending_most: 0,
@@ -215,17 +226,18 @@ impl StreamWriter {
     /// is visible at once, unless the stream is on disk.
     pub(crate) fn apply<S: Storage>(
         &mut self,
-        record: &Record<'_>,
+        record: &Record<'_, Payload<'_>>,
         id: Option<u128>,
         storage: &mut S,
         now: Now,
     ) -> Result<u64, ApplyError> {
         match self.config.durability {
-            Durability::Disk => self.fill(record, storage, now.unix_ns)?,
+            Durability::Disk => self.fill(record, storage, now)?,
             Durability::Memory => {
                 let size_max = self.config.retention.bytes_max().unwrap_or(MEMORY_STREAM_SIZE) as usize;
                 let limits = MemoryLimits { batch_size: self.limits.memory_batch_size, size_max };
-                let outcome = self.memory.push(self.next, record, now.unix_ns, limits);
+                let record = record.with_payload(record.payload.bytes());
+                let outcome = self.memory.push(self.next, &record, now.unix_ns, limits);
                 self.first = self.memory.first().unwrap_or(self.next);
                 outcome.map_err(|_| ApplyError::TooLarge)?;
             }
@@ -245,24 +257,38 @@ impl StreamWriter {
     /// Puts a record into the open batch; a batch that is full goes to the journal.
     fn fill<S: Storage>(
         &mut self,
-        record: &Record<'_>,
+        record: &Record<'_, Payload<'_>>,
         storage: &mut S,
-        now_ns: UnixNanos,
+        now: Now,
     ) -> Result<(), ApplyError> {
+        let plain = record.with_payload(record.payload.bytes());
         for _ in 0..2 {
             let batch = match &mut self.open {
                 Some(batch) => batch,
                 None => {
+                    self.waits_for_references = false;
                     if self.acks.under_way() + self.releases.len() >= self.limits.batches_max {
                         return Err(ApplyError::NoBatch);
                     }
-                    let mut batch = storage.batch(self.number).ok_or(ApplyError::NoBatch)?;
-                    batch.begin_within(self.next, now_ns.as_nanos(), self.batch_limit);
+                    let Some(mut batch) = storage.batch(self.number) else {
+                        self.waits_for_references = storage.idle(self.number) != IdleBatches::None;
+                        return Err(ApplyError::NoBatch);
+                    };
+                    batch.begin_within(self.next, now.unix_ns.as_nanos(), self.batch_limit);
                     self.open.insert(batch)
                 }
             };
-            match batch.push(record) {
-                Ok(_) => return Ok(()),
+            let outcome = match record.payload.block() {
+                Some((block, range)) => batch.push_shared(&plain, block, range),
+                None => batch.push(&plain),
+            };
+            match outcome {
+                Ok(_) => {
+                    if batch.unbuilt_size() > 0 {
+                        self.unbuilt_since.get_or_insert(now.steady_ns);
+                    }
+                    return Ok(());
+                }
                 Err(Refused::TooLarge) => return Err(ApplyError::TooLarge),
                 Err(Refused::Full) => self.seal(storage),
             }
@@ -273,9 +299,46 @@ impl StreamWriter {
     /// Hands the open batch to the journal; its acknowledgements are under way from now on.
     fn seal<S: Storage>(&mut self, storage: &mut S) {
         if let Some(batch) = self.open.take() {
+            self.unbuilt_since = None;
             self.acks.seal();
             storage.append(self.number, batch, self.dedup.first(self.next));
         }
+    }
+
+    /// Begins a turn: frees memory of message ids whose time is over, and copies payloads into the open batch to which it has
+    /// referred for too long.
+    pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
+        self.dedup.sweep(now_ns);
+        self.waits_for_references = false;
+        let is_due = |since| now_ns.since(since) >= OPEN_REFERENCES_NS_MAX;
+        if self.unbuilt_since.is_some_and(is_due)
+            && let Some(batch) = &mut self.open
+        {
+            batch.build();
+            self.unbuilt_since = None;
+        }
+    }
+
+    /// Whether its open batch refers to payloads in the blocks of shards.
+    pub(crate) fn has_unbuilt(&self) -> bool {
+        self.unbuilt_since.is_some()
+    }
+
+    /// Whether a record found no batch in this turn because deliveries refer to those that are not under way: it waits for
+    /// shards, not for the disk.
+    pub(crate) fn waits_for_references(&self) -> bool {
+        self.waits_for_references
+    }
+
+    /// The payload of the last record, where a stream in memory keeps it, to be [put back](Self::put_stored_back). `None` for
+    /// other streams.
+    pub(crate) fn take_stored_payload(&mut self, size: usize) -> Option<(SharedBlock, Range<usize>)> {
+        (self.config.durability == Durability::Memory).then(|| self.memory.take_last_payload(size)).flatten()
+    }
+
+    /// Puts back what was taken of the memory.
+    pub(crate) fn put_stored_back(&mut self, block: SharedBlock) {
+        self.memory.put_block_back(block);
     }
 
     /// Ends a turn: hands the open batch over if the journal has none of this stream, or if it is long enough. While one is

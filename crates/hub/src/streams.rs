@@ -4,13 +4,13 @@
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
-use stilling_journal::{Batch, Retention, StreamIndex};
+use stilling_journal::{Batch, IdleBatches, Retention, StreamIndex};
 
 use crate::counters::StreamCounters;
 use crate::key::HashKey;
 use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, RETAIN_EVERY_NS,
-    SWEEP_EVERY_NS,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, OPEN_REFERENCES_NS_MAX,
+    REFERENCES_LOOK_EVERY_NS, RETAIN_EVERY_NS, SWEEP_EVERY_NS,
 };
 use crate::stall::WriterStalls;
 use crate::storage::Storage;
@@ -129,11 +129,19 @@ impl Streams {
         self.releasing.push_back(number);
     }
 
-    /// Begins a turn: frees memory of message ids whose time is over.
+    /// Begins a turn.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
         for stream in &mut self.writers {
-            stream.dedup.sweep(now_ns);
+            stream.begin_turn(now_ns);
         }
+    }
+
+    /// Whether a batch is free for a stream that found all referred to in this turn.
+    pub(crate) fn has_free_batch<S: Storage>(&self, storage: &S) -> bool {
+        let has_batch = |(number, stream): (usize, &StreamWriter)| {
+            stream.waits_for_references() && storage.idle(number as StreamIndex) == IdleBatches::Free
+        };
+        self.writers.iter().enumerate().any(has_batch)
     }
 
     /// Ends a turn: hands batches to the storage.
@@ -173,7 +181,11 @@ impl Streams {
         let lines = self.writers.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.writers.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
         let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
-        [ages, disk, lines, ids].into_iter().flatten().min()
+        let is_unbuilt = self.writers.iter().any(StreamWriter::has_unbuilt);
+        let references = is_unbuilt.then_some(OPEN_REFERENCES_NS_MAX);
+        let waits = self.writers.iter().any(StreamWriter::waits_for_references);
+        let batches = waits.then_some(REFERENCES_LOOK_EVERY_NS);
+        [ages, disk, lines, ids, references, batches].into_iter().flatten().min()
     }
 }
 

@@ -2,16 +2,29 @@
 //!
 //! Records are written once, straight to where the kernel takes them from: at block boundaries, since O_DIRECT wants
 //! that. The journal fills in late what the writer cannot know: epoch, watermark, the CRC of the batch before. A
-//! batch that has been written is begun anew; it allocates when it is made and never again.
+//! batch that has been written is begun anew; it allocates when it is made and never again, but for notes of payloads.
+//!
+//! ```text
+//!   push: header, subject, headers │ room │ …      build: copies the payloads in, takes the CRC    share: references to
+//!   the payload stays in its block ┴──────┘        and lets go of the blocks                       records, as they are
+//! ```
+//!
+//! A batch is memory that one thread fills and others may read: a block of `stilling_ring`. While it is filled and written
+//! nothing else refers to it. Records that are [shared](Batch::share) do not change before the last reference is gone, and so
+//! long the batch cannot begin anew.
 //!
 //! Alignment without `unsafe`: a little more memory than needed, used from its first block boundary on.
 
 use std::fmt;
+use std::ops::Range;
+
+use stilling_ring::{BlockWriter, SharedBlock};
 
 use crate::format::batch::{BATCH_HEADER_SIZE, BatchHeader};
 use crate::format::put;
 use crate::format::record::{Record, Records};
-use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE};
+use crate::limits::{BATCH_SIZE_MAX, BLOCK_SIZE, BUILT_LATER_SIZE_MIN};
+use crate::unbuilt::UnbuiltPayloads;
 
 /// Why a record is not in the batch. It is unchanged and the caller's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,15 +50,22 @@ impl std::error::Error for Refused {}
 
 /// A number of records that become durable together, in memory that can be written as it is.
 pub struct Batch {
-    memory: Aligned,
+    memory: BlockWriter,
+    /// The first block boundary in the memory, where the batch begins.
+    start: usize,
+    size_max: usize,
+    /// Bytes of it that are in use. This and what follows counts from `start`.
     used: usize,
     /// Bytes up to which records are added to the first one.
     limit: usize,
     first: u64,
     count: u32,
     time_ns: u64,
-    /// The CRC of all records that are in it, if somebody has taken it.
-    sum: Option<u32>,
+    /// The CRC of its records as far as `summed`.
+    sum: u32,
+    summed: usize,
+    /// Apart, so that a batch is short enough to be moved.
+    unbuilt: Box<UnbuiltPayloads>,
 }
 
 impl Batch {
@@ -53,33 +73,53 @@ impl Batch {
     /// memory is allocated here, once; the system backs it as it is first used.
     #[must_use]
     pub fn new(size: usize) -> Batch {
-        let size = size.clamp(1, BATCH_SIZE_MAX).next_multiple_of(BLOCK_SIZE);
+        let size_max = size.clamp(1, BATCH_SIZE_MAX).next_multiple_of(BLOCK_SIZE);
+        let memory = BlockWriter::new(size_max + BLOCK_SIZE);
+        // The block never moves its bytes, so the offset holds for its life.
+        let start = memory.peek(0..0).as_ptr().addr().wrapping_neg() % BLOCK_SIZE;
         Batch {
-            memory: Aligned::new(size),
+            memory,
+            start,
+            size_max,
             used: BATCH_HEADER_SIZE,
-            limit: size,
+            limit: size_max,
             first: 1,
             count: 0,
             time_ns: 0,
-            sum: None,
+            sum: 0,
+            summed: BATCH_HEADER_SIZE,
+            unbuilt: Box::default(),
         }
     }
 
     /// Forgets what is in it and begins with the record that will be `first`, at `time_ns` (Unix time in
     /// nanoseconds), which is the time of all records in the batch.
+    ///
+    /// # Panics
+    /// If it [is shared](Batch::is_shared).
     pub fn begin(&mut self, first: u64, time_ns: u64) {
         self.begin_within(first, time_ns, usize::MAX);
     }
 
     /// The same with a limit of `limit` bytes, header included: a record that would pass it is [`Refused::Full`], unless the
     /// batch is empty.
+    ///
+    /// # Panics
+    /// If it [is shared](Batch::is_shared).
     pub fn begin_within(&mut self, first: u64, time_ns: u64, limit: usize) {
-        self.used = BATCH_HEADER_SIZE;
+        assert!(self.renew(), "a batch does not begin anew while references to its records exist");
         self.limit = limit;
         self.first = first;
-        self.count = 0;
         self.time_ns = time_ns;
-        self.sum = None;
+    }
+
+    /// Forgets what is in it. Returns whether it can begin anew: not while references to its records exist.
+    pub fn renew(&mut self) -> bool {
+        self.used = BATCH_HEADER_SIZE;
+        self.count = 0;
+        (self.sum, self.summed) = (0, BATCH_HEADER_SIZE);
+        self.unbuilt.clear();
+        self.memory.renew()
     }
 
     /// Puts a record behind the others and says which sequence it has.
@@ -87,19 +127,62 @@ impl Batch {
     /// # Errors
     /// [`Refused::Full`] if it does not fit any more, [`Refused::TooLarge`] if it never would.
     pub fn push(&mut self, record: &Record<'_>) -> Result<u64, Refused> {
+        record.write(self.reserve(record)?);
+        Ok(self.next() - 1)
+    }
+
+    /// The same for a record whose payload is a part of a shared block. From [`BUILT_LATER_SIZE_MIN`] bytes on it is not copied
+    /// before the batch is [built](Batch::build), and the batch refers to its block so long.
+    ///
+    /// # Errors
+    /// As [`push`](Batch::push).
+    ///
+    /// # Panics
+    /// If `range` is not committed, or not as long as the payload.
+    pub fn push_shared(
+        &mut self,
+        record: &Record<'_>,
+        block: &SharedBlock,
+        range: Range<usize>,
+    ) -> Result<u64, Refused> {
+        if record.payload.len() < BUILT_LATER_SIZE_MIN {
+            return self.push(record);
+        }
+        assert_eq!(block.bytes(range.clone()).len(), record.payload.len(), "the payload is {range:?}");
+        record.write_before_payload(self.reserve(record)?);
+        self.unbuilt.push(block, range, self.used - record.payload.len());
+        Ok(self.next() - 1)
+    }
+
+    /// The room of a record behind the others.
+    fn reserve(&mut self, record: &Record<'_>) -> Result<&mut [u8], Refused> {
         let size = record.size().ok_or(Refused::TooLarge)?;
         let is_within = self.count == 0 || self.used + size <= self.limit;
-        let bytes = self.memory.bytes_mut();
-        let Some(place) = bytes.get_mut(self.used..self.used + size).filter(|_| is_within) else {
-            let fits_alone = size <= bytes.len() - BATCH_HEADER_SIZE;
+        if !is_within || self.used + size > self.size_max {
+            let fits_alone = size <= self.size_max - BATCH_HEADER_SIZE;
             return Err(if fits_alone { Refused::Full } else { Refused::TooLarge });
-        };
-        record.write(place);
+        }
+        let at = self.used;
         self.used += size;
-        self.sum = None;
-        let sequence = self.first + u64::from(self.count);
         self.count += 1;
-        Ok(sequence)
+        Ok(bytes_mut(&mut self.memory, self.start + at, size))
+    }
+
+    /// Copies in the payloads that still lie in shared blocks, lets go of the blocks, and takes the CRC of what is in it: best
+    /// on a thread that then need not look at it again. More records may follow.
+    pub fn build(&mut self) {
+        let Batch { memory, start, unbuilt, .. } = self;
+        unbuilt.copy_all(|to, payload| {
+            bytes_mut(memory, *start + to, payload.len()).copy_from_slice(payload);
+        });
+        self.sum = crc32c::crc32c_append(self.sum, self.peek(self.summed, self.used));
+        self.summed = self.used;
+    }
+
+    /// Bytes of payloads that are copied in when it is [built](Batch::build).
+    #[must_use]
+    pub fn unbuilt_size(&self) -> usize {
+        self.unbuilt.size()
     }
 
     /// How many records are in it.
@@ -139,27 +222,67 @@ impl Batch {
     }
 
     /// Its records, as they will be read.
+    ///
+    /// # Panics
+    /// If payloads are not in it because it has not been [built](Batch::build).
     #[must_use]
     pub fn records(&self) -> Records<'_> {
-        Records::new(&self.memory.bytes()[BATCH_HEADER_SIZE..self.used], self.first, self.count)
+        assert!(self.unbuilt.is_empty(), "a batch is built before its records are read");
+        Records::new(self.peek(BATCH_HEADER_SIZE, self.used), self.first, self.count)
     }
 
-    /// Takes the CRC of what is in it: for the thread that has filled it, which has it in its caches, so that the one that
-    /// writes need not look at it at all.
-    pub(crate) fn take_sum(&mut self) {
-        self.sum = Some(crc32c::crc32c(&self.memory.bytes()[BATCH_HEADER_SIZE..self.used]));
+    /// A reference to its records, for a batch that has been written or will not be: they do not change any more. Records may be
+    /// added behind them.
+    ///
+    /// # Panics
+    /// If it has not been [built](Batch::build).
+    pub fn share(&mut self) -> SharedBlock {
+        self.commit();
+        self.memory.share()
     }
 
-    /// Pads it and fills in its header. Returns its CRC, which the next batch carries.
+    /// Extends a reference to its records to those that were added since. False: it is one to another batch.
+    ///
+    /// # Panics
+    /// If it has not been [built](Batch::build).
+    pub fn extend(&mut self, shared: &mut SharedBlock) -> bool {
+        self.commit();
+        shared.extend(&self.memory)
+    }
+
+    fn commit(&mut self) {
+        assert!(self.unbuilt.is_empty(), "a batch is built before its records are shared");
+        self.memory.commit(self.start + self.used - self.memory.committed());
+    }
+
+    /// Where the payload of one of its [records](Batch::records) lies in the block that [`share`](Batch::share) refers to. `None`
+    /// if the record has not been shared.
+    #[must_use]
+    pub fn payload_range(&self, record: &Record<'_>) -> Option<Range<usize>> {
+        self.memory.position(record.payload)
+    }
+
+    /// Where the last `size` bytes of its last record lie in that block.
+    #[must_use]
+    pub fn last_range(&self, size: usize) -> Range<usize> {
+        let end = self.start + self.used;
+        end - size..end
+    }
+
+    /// Whether references to its records exist. If not, it can begin anew.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.memory.is_shared()
+    }
+
+    /// Builds it, pads it and fills in its header. Returns its CRC, which the next batch carries.
     pub(crate) fn seal(&mut self, stream_id: u64, epoch: u64, watermark: u64, previous_crc: u32) -> u32 {
-        if self.sum.is_none() {
-            self.take_sum();
-        }
-        let size = self.size();
-        let batch = &mut self.memory.bytes_mut()[..size];
-        let padding = &mut batch[self.used..];
+        self.build();
+        let (size, used) = (self.size(), self.used);
+        let batch = bytes_mut(&mut self.memory, self.start, size);
+        let padding = &mut batch[used..];
         padding.fill(0);
-        let body_crc = crc32c::crc32c_append(self.sum.unwrap_or_default(), padding);
+        let body_crc = crc32c::crc32c_append(self.sum, padding);
         put(batch, 0, &[0; BATCH_HEADER_SIZE]);
         let header = BatchHeader {
             stream_id,
@@ -179,8 +302,18 @@ impl Batch {
 
     /// What goes to the disk once it is sealed.
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.memory.bytes()[..self.size()]
+        self.peek(0, self.size())
     }
+
+    fn peek(&self, from: usize, to: usize) -> &[u8] {
+        self.memory.peek(self.start + from..self.start + to)
+    }
+}
+
+/// Bytes of a block that nothing refers to.
+fn bytes_mut(memory: &mut BlockWriter, at: usize, size: usize) -> &mut [u8] {
+    let at = at.checked_sub(memory.committed()).expect("records that are shared do not change");
+    &mut memory.spare()[at..at + size]
 }
 
 impl fmt::Debug for Batch {
@@ -214,6 +347,14 @@ impl Aligned {
 }
 
 #[cfg(test)]
+impl Batch {
+    /// Adds a payload that cannot be built.
+    pub(crate) fn spoil(&mut self, size: usize) {
+        self.unbuilt.push(&BlockWriter::new(1).share(), 0..size, 0);
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::format::record::Kind;
@@ -223,15 +364,16 @@ mod tests {
         let mut batch = Batch::new(2 * BLOCK_SIZE);
         for round in 0..3_u64 {
             batch.begin(10 + round, 77);
-            let record = Record { kind: Kind::Loss, subject: b"a.b", headers: b"h", payload: &[9; 100] };
+            let payload: &[u8] = &[9; 100];
+            let record = Record { kind: Kind::Loss, subject: b"a.b", headers: b"h", payload };
             assert_eq!(batch.push(&record), Ok(10 + round));
             if round == 1 {
-                batch.take_sum();
+                batch.build();
             }
             assert_eq!(batch.push(&Record::new(b"", b"")), Ok(11 + round));
             // Taken before, too early, and not at all.
             if round == 0 {
-                batch.take_sum();
+                batch.build();
             }
             let crc = batch.seal(1, 2, 3, 4);
             let header = BatchHeader::read(batch.bytes()).expect("it was sealed");
@@ -242,6 +384,111 @@ mod tests {
             let records: Vec<_> = batch.records().collect();
             assert_eq!(records, [(10 + round, record), (11 + round, Record::new(b"", b""))]);
         }
+    }
+
+    /// What a batch of such records is on disk, and the batch.
+    fn sealed(push: impl FnOnce(&mut Batch)) -> (Vec<u8>, Batch) {
+        let mut batch = Batch::new(8 * BLOCK_SIZE);
+        batch.begin(7, 77);
+        push(&mut batch);
+        batch.seal(1, 2, 3, 4);
+        assert_eq!(batch.bytes().as_ptr().addr() % BLOCK_SIZE, 0);
+        (batch.bytes().to_vec(), batch)
+    }
+
+    /// A block with bytes that differ, and the reference to them.
+    fn block(first: u8) -> (BlockWriter, SharedBlock) {
+        let mut block = BlockWriter::new(8192);
+        let bytes: Vec<u8> = (0..8192_u32).map(|at| first.wrapping_add((at % 251) as u8)).collect();
+        block.append(&bytes).expect("there is room");
+        let shared = block.share();
+        (block, shared)
+    }
+
+    #[test]
+    fn payloads_in_blocks_make_the_same_batch_and_the_blocks_are_let_go_when_it_is_built() {
+        let blocks = [block(1), block(99)];
+        let ranges = [(0, 0..3000), (0, 3000..3100), (1, 5..5005), (0, 0..8192), (0, 1..1025)];
+        let record = |(from, range): &(usize, Range<usize>)| {
+            let payload = blocks[*from].1.bytes(range.clone());
+            Record { kind: Kind::Ordinary, subject: b"a.b", headers: b"h", payload: payload.to_vec() }
+        };
+        let records: Vec<_> = ranges.iter().map(record).collect();
+        let plain = |at: usize| records[at].with_payload(&records[at].payload[..]);
+        let (copied, _) = sealed(|batch| {
+            (0..records.len()).for_each(|at| assert_eq!(batch.push(&plain(at)), Ok(7 + at as u64)));
+        });
+        let push = |batch: &mut Batch, at: usize| {
+            let (from, range) = ranges[at].clone();
+            assert_eq!(batch.push_shared(&plain(at), &blocks[from].1, range), Ok(7 + at as u64));
+        };
+        let (late, _) = sealed(|batch| (0..ranges.len()).for_each(|at| push(batch, at)));
+        let (twice, batch) = sealed(|batch| {
+            (0..3).for_each(|at| push(batch, at));
+            assert_eq!(batch.unbuilt_size(), 8000, "a short payload is copied at once");
+            batch.build();
+            assert_eq!((batch.unbuilt_size(), batch.records().count()), (0, 3));
+            (3..ranges.len()).for_each(|at| push(batch, at));
+            batch.build();
+        });
+        assert!(late == copied && twice == copied);
+        let read: Vec<_> = batch.records().map(|(_, record)| record).collect();
+        assert_eq!(read, (0..records.len()).map(plain).collect::<Vec<_>>());
+        for (mut writer, shared) in blocks {
+            assert!(!writer.renew());
+            drop(shared);
+            assert!(writer.renew(), "no batch refers to it");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_given_up_lets_go_of_blocks() {
+        let (mut writer, shared) = block(0);
+        let mut batch = Batch::new(8 * BLOCK_SIZE);
+        let payload = shared.bytes(0..2000);
+        batch.push_shared(&Record::new(b"a", payload), &shared, 0..2000).expect("there is room");
+        drop(shared);
+        assert!(!writer.renew());
+        assert!(batch.renew() && writer.renew());
+        batch.begin(1, 0);
+        assert_eq!((batch.unbuilt_size(), batch.is_empty()), (0, true));
+    }
+
+    #[test]
+    #[should_panic(expected = "is built before its records are read")]
+    fn records_that_are_not_there_yet_cannot_be_read() {
+        let (_, shared) = block(0);
+        let mut batch = Batch::new(8 * BLOCK_SIZE);
+        let payload = shared.bytes(0..2000);
+        batch.push_shared(&Record::new(b"a", payload), &shared, 0..2000).expect("there is room");
+        let _ = batch.records();
+    }
+
+    #[test]
+    fn shared_records_stay_while_more_are_added_and_the_batch_begins_anew_without_references() {
+        let mut batch = Batch::new(2 * BLOCK_SIZE);
+        batch.begin(1, 0);
+        batch.push(&Record::new(b"a", b"first")).expect("there is room");
+        let mut shared = batch.share();
+        let first = batch.last_range(5);
+        batch.push(&Record::new(b"a", b"second")).expect("there is room");
+        let second = batch.last_range(6);
+        assert!(batch.extend(&mut shared));
+        assert_eq!((shared.bytes(first), shared.bytes(second.clone())), (&b"first"[..], &b"second"[..]));
+        let ranges: Vec<_> = batch.records().map(|(_, record)| batch.payload_range(&record)).collect();
+        assert_eq!(ranges[1], Some(second.clone()));
+        assert!(batch.is_shared() && !batch.renew());
+        assert_eq!(shared.bytes(second), b"second");
+        drop(shared);
+        assert!(!batch.is_shared() && batch.renew());
+    }
+
+    #[test]
+    #[should_panic(expected = "does not begin anew while references")]
+    fn a_batch_with_references_does_not_begin() {
+        let mut batch = Batch::new(BLOCK_SIZE);
+        let _shared = batch.share();
+        batch.begin(1, 0);
     }
 
     #[test]

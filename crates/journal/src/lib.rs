@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod builder;
 pub mod disk;
 mod finding;
 pub mod format;
@@ -59,7 +60,9 @@ mod spare_thread;
 mod tail;
 mod thread;
 mod trouble;
+mod unbuilt;
 mod watch;
+mod worker;
 
 pub use batch::{Batch, Refused};
 pub use disk::{Disk, DiskFile, FileStatus, LockError, WriteMethod};
@@ -73,5 +76,6 @@ pub use replay::{Chunk, ReadOrder, Replay, ReplayThread, ReplayWorker, read_chun
 pub use retention::{Removed, Retention};
 pub use segments::Extent;
 pub use spare_thread::SpareThread;
-pub use thread::{Answer, Journal, JournalThread, Limits, StreamIndex, Worker};
+pub use thread::{Answer, IdleBatches, Journal, JournalThreads, Limits, StreamIndex};
 pub use trouble::{AppendError, Frozen};
+pub use worker::Worker;

@@ -19,6 +19,16 @@ pub const BATCH_SIZE_DEFAULT: usize = 256 * 1024;
 /// Most bytes of a batch, hence of a record with its subject and headers; a batch that says it is longer is damage.
 pub const BATCH_SIZE_MAX: usize = 16 * 1024 * 1024;
 
+/// Bytes of a payload in a shared block from which on it is copied when its batch is built. Shorter ones are copied at once.
+pub const BUILT_LATER_SIZE_MIN: usize = 1024;
+
+/// Bytes of payloads in shared blocks up to which the writer builds a batch itself when the journal has nothing else to do: the
+/// other thread would take longer to wake. More: that builds it.
+pub const BUILT_AT_ONCE_SIZE_MAX: usize = 64 * 1024;
+
+/// The same while the journal has other batches: building so little costs no more than the wake.
+pub const BUILT_BESIDE_SIZE_MAX: usize = 16 * 1024;
+
 /// Batches that one durable write takes. More go out with the next write.
 pub const WRITE_BATCHES_MAX: usize = 16;
 

@@ -7,9 +7,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use stilling_ring::{Receiver, Sender, Wake, planted};
+use stilling_ring::{Sender, Wake, planted};
 
 use crate::batch::Batch;
+use crate::builder::RequestReceiver;
 use crate::disk::Disk;
 use crate::limits::{NOTICES_PER_STREAM, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN};
 use crate::log::Log;
@@ -65,7 +66,7 @@ impl Rounds {
     }
 
     /// Takes all requests that are there. Returns whether there was one.
-    pub(crate) fn gather<D: Disk>(&mut self, to_do: &mut Receiver<Request>, logs: &mut [Log<D>]) -> bool {
+    pub(crate) fn gather<D: Disk>(&mut self, to_do: &mut RequestReceiver, logs: &mut [Log<D>]) -> bool {
         let mut has_any = false;
         while let Some(request) = to_do.pop() {
             has_any = true;

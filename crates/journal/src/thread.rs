@@ -1,31 +1,34 @@
-//! The one thread that writes all streams.
+//! The threads that write all streams, as the hub sees them.
 //!
 //! ```text
-//!   hub ── batches ──▶ journal thread: takes all there are, writes those of one stream together, one after the other
+//!   hub ── batches ──▶ builder ──▶ writer: takes all there are, writes those of one stream together, one after the other
 //!   hub ◀── watermarks, and the batches to fill again ──┘        (one wake per round)
 //! ```
 //!
 //! Group commit comes by itself: while one round is written, the next one gathers in the mailbox. All memory goes
-//! round: a fixed number of batches exists, an empty hand is the writer's sign to stop reading its sources, and since each
-//! answer carries one batch the way back can never be full.
+//! round: a fixed number of batches exists, an empty hand is the hub's sign to stop reading its sources, and since each
+//! answer carries one batch the way back can never be full. A batch to whose records references exist cannot be filled again
+//! before these end.
 
-use std::fmt;
 use std::io;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Instant;
 
-use stilling_ring::{Receiver, Sender, Wake, mailbox};
+use stilling_ring::{Receiver, Wake, mailbox};
 
 use crate::batch::Batch;
+use crate::builder::{Builder, RequestSender, requests};
 use crate::disk::Disk;
-use crate::limits::{BATCH_SIZE_DEFAULT, STREAMS_MAX};
-use crate::limits::{CHECK_INTERVAL_MS, NOTICES_PER_STREAM};
+use crate::limits::{
+    BATCH_SIZE_DEFAULT, BUILT_AT_ONCE_SIZE_MAX, BUILT_BESIDE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
+};
 use crate::log::Log;
 use crate::retention::{Removed, Retention};
 use crate::rounds::Rounds;
 use crate::spare_thread::SpareThread;
 use crate::trouble::Frozen;
+use crate::worker::{Worker, run};
 
 /// How much memory goes round between the writer and the journal thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,7 +145,7 @@ impl Known {
     }
 }
 
-/// Wakes the writer when the thread ends, in whichever way. To be made before everything whose end is to be seen then.
+/// Wakes another thread when this one ends, in whichever way. To be made before everything whose end is to be seen then.
 struct LastWord(Arc<Wake>);
 
 impl Drop for LastWord {
@@ -151,17 +154,36 @@ impl Drop for LastWord {
     }
 }
 
-/// A thread that waits for streams to write.
+/// Threads that wait for streams to write.
 #[derive(Debug)]
-pub struct JournalThread(SpareThread<Vec<Frozen>>);
+pub struct JournalThreads {
+    writer: SpareThread<Vec<Frozen>>,
+    builder: SpareThread<()>,
+}
 
-/// The writer's end. Dropping it ends the thread, which first writes what it was given and closes all streams.
+/// The threads of a journal.
+struct Threads {
+    writer: JoinHandle<Option<Vec<Frozen>>>,
+    builder: JoinHandle<Option<()>>,
+}
+
+/// Batches that are not with the journal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdleBatches {
+    /// There are none: all are with the journal, or being filled.
+    None,
+    /// To the records of all of them references exist.
+    Shared,
+    /// There is one that can be filled.
+    Free,
+}
+
+/// The hub's end. Dropping it ends the threads, which first write what they were given and close all streams.
 pub struct Journal {
-    requests: Sender<Request>,
+    requests: RequestSender,
     replies: Receiver<Reply>,
     /// Answers that belong to no batch.
     notices: Receiver<Answer>,
-    wake: Arc<Wake>,
     idle: Vec<Batch>,
     /// Batches that have not come back.
     outstanding: usize,
@@ -169,47 +191,56 @@ pub struct Journal {
     /// A round of retention has not been answered.
     is_retaining: bool,
     streams: Vec<Known>,
-    thread: Option<JoinHandle<Option<Vec<Frozen>>>>,
+    threads: Option<Threads>,
 }
 
 impl Journal {
-    /// Starts a thread of this name for [`start_on`](Journal::start_on).
+    /// Starts threads for [`start_on`](Journal::start_on).
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn spare_thread() -> io::Result<JournalThread> {
-        SpareThread::start("journal").map(JournalThread)
+    pub fn spare_threads() -> io::Result<JournalThreads> {
+        let (writer, builder) = (SpareThread::start("journal")?, SpareThread::start("journal-build")?);
+        Ok(JournalThreads { writer, builder })
     }
 
-    /// Starts the thread for these streams; it wakes `consumer` after each round.
+    /// Starts the threads for these streams; they wake `consumer` after each round.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams, or the system gives no thread.
     pub fn start<D: Disk>(logs: Vec<Log<D>>, limits: Limits, consumer: Arc<Wake>) -> io::Result<Journal> {
-        Journal::start_on(Journal::spare_thread()?, logs, limits, consumer)
+        Journal::start_on(Journal::spare_threads()?, logs, limits, consumer)
     }
 
-    /// The same on a thread that was started before.
+    /// The same on threads that were started before.
     ///
     /// # Errors
     /// If there are more than [`STREAMS_MAX`] streams.
     pub fn start_on<D: Disk>(
-        JournalThread(thread): JournalThread,
+        spare: JournalThreads,
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: Arc<Wake>,
     ) -> io::Result<Journal> {
-        let sleeper = Arc::new(OnceLock::new());
-        let wake = Arc::new(Wake::of_thread(&sleeper));
-        let (mut journal, worker) =
-            Journal::connect(logs, limits, &consumer, (Arc::clone(&wake), Instant::now()))?;
-        let work = move || {
-            let _last_word = LastWord(consumer);
+        let sleepers = [(); 2].map(|()| Arc::new(OnceLock::new()));
+        let [writer_wake, builder_wake] = [0, 1].map(|at| Arc::new(Wake::of_thread(&sleepers[at])));
+        let wakes = (Arc::clone(&writer_wake), Arc::clone(&builder_wake));
+        let (mut journal, builder, worker) =
+            Journal::connect(logs, limits, &consumer, (wakes, Instant::now()))?;
+        // Set before the first wake: only the journal that is returned here wakes them.
+        let _ = sleepers[0].set(spare.writer.thread().clone());
+        let _ = sleepers[1].set(spare.builder.thread().clone());
+        let last_words = (LastWord(consumer), LastWord(Arc::clone(&builder_wake)));
+        let (wake, to_writer) = (Arc::clone(&writer_wake), LastWord(writer_wake));
+        let writer = spare.writer.run(move || {
+            let _last_words = last_words;
             run(worker, &wake)
-        };
-        // Set before the first wake: only the journal that is returned here wakes it.
-        let _ = sleeper.set(thread.thread().clone());
-        journal.thread = Some(thread.run(work));
+        });
+        let builder = spare.builder.run(move || {
+            let _last_word = to_writer;
+            builder.run(&builder_wake);
+        });
+        journal.threads = Some(Threads { writer, builder });
         Ok(journal)
     }
 
@@ -224,22 +255,24 @@ impl Journal {
         consumer: &Arc<Wake>,
         now: Instant,
     ) -> io::Result<(Journal, Worker<D>)> {
-        Journal::connect(logs, limits, consumer, (Arc::new(Wake::new(|| ())), now))
+        let wakes = (Arc::new(Wake::new(|| ())), Arc::new(Wake::new(|| ())));
+        let (journal, builder, worker) = Journal::connect(logs, limits, consumer, (wakes, now))?;
+        Ok((journal, worker.with_builder(builder)))
     }
 
-    /// Both ends, connected. The journal notifies `wake` when there is work.
+    /// Both ends and what is between, connected. The journal notifies the wakes of writer and builder when there is work.
     fn connect<D: Disk>(
         logs: Vec<Log<D>>,
         limits: Limits,
         consumer: &Arc<Wake>,
-        (wake, now): (Arc<Wake>, Instant),
-    ) -> io::Result<(Journal, Worker<D>)> {
+        (wakes, now): ((Arc<Wake>, Arc<Wake>), Instant),
+    ) -> io::Result<(Journal, Builder, Worker<D>)> {
         if logs.len() > STREAMS_MAX {
             let what = format!("{} streams, and one journal writes at most {STREAMS_MAX}", logs.len());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
         let batches = limits.batches.max(1);
-        let (requests, to_do) = mailbox(batches + 1);
+        let (requests, builder, to_do) = requests(batches + 1, wakes);
         // At most `batches` batches and one round of retention are unanswered, so there is always room for one more answer.
         let (done, replies) = mailbox(batches + 1);
         let (told, notices) = mailbox(NOTICES_PER_STREAM * logs.len().max(1));
@@ -247,31 +280,45 @@ impl Journal {
             logs.iter().map(|log| Known { watermark: log.durable(), unanswered: 0, is_given_up: false });
         let streams = streams.collect();
         let rounds = Rounds::new(logs.len(), batches, done, told);
-        let check_at = now + CHECK_INTERVAL;
-        let worker = Worker { logs, rounds, to_do, consumer: Arc::clone(consumer), check_at };
+        let worker = Worker::new(logs, rounds, to_do, Arc::clone(consumer), now);
         let idle = (0..batches).map(|_| Batch::new(limits.batch_size)).collect();
         let journal = Journal {
             requests,
             replies,
             notices,
-            wake,
             idle,
             outstanding: 0,
             outstanding_max: batches,
             is_retaining: false,
             streams,
-            thread: None,
+            threads: None,
         };
-        Ok((journal, worker))
+        Ok((journal, builder, worker))
     }
 
-    /// An empty batch, if one is free.
+    /// An empty batch, if one is [free](IdleBatches::Free).
     pub fn batch(&mut self) -> Option<Batch> {
-        self.idle.pop()
+        // The last one that came back is in the caches.
+        let at = self.idle.iter_mut().rposition(Batch::renew)?;
+        Some(self.idle.swap_remove(at))
     }
 
-    /// Takes back a batch that will not be written.
-    pub fn give_back(&mut self, batch: Batch) {
+    /// What batches there are for [`batch`](Journal::batch).
+    #[must_use]
+    pub fn idle(&self) -> IdleBatches {
+        if self.idle.is_empty() {
+            IdleBatches::None
+        } else if self.idle.iter().all(Batch::is_shared) {
+            IdleBatches::Shared
+        } else {
+            IdleBatches::Free
+        }
+    }
+
+    /// Takes back a batch that will not be written any more. References to its records may exist.
+    pub fn give_back(&mut self, mut batch: Batch) {
+        // What is unbuilt holds blocks.
+        batch.renew();
         self.idle.push(batch);
     }
 
@@ -302,15 +349,22 @@ impl Journal {
         }
         if self.replies.is_closed() {
             // Nobody takes it any more; it is answered as if it had gone with the thread.
-            self.idle.push(batch);
+            self.give_back(batch);
             self.outstanding += 1;
             if let Some(known) = self.streams.get_mut(stream as usize) {
                 known.unanswered += 1;
             }
             return Ok(());
         }
-        batch.take_sum();
-        match self.requests.push(Request::Append { stream, batch, deduplicate_from: from }) {
+        let at_once = if self.outstanding == 0 { BUILT_AT_ONCE_SIZE_MAX } else { BUILT_BESIDE_SIZE_MAX };
+        let is_built = batch.unbuilt_size() <= at_once;
+        if is_built {
+            batch.build();
+        }
+        let request = Request::Append { stream, batch, deduplicate_from: from };
+        let outcome =
+            if is_built { self.requests.push(request) } else { self.requests.push_unbuilt(request) };
+        match outcome {
             Ok(()) => {
                 self.outstanding += 1;
                 if let Some(known) = self.streams.get_mut(stream as usize) {
@@ -318,10 +372,8 @@ impl Journal {
                 }
                 Ok(())
             }
-            Err(full) => match full.0 {
-                Request::Append { batch, .. } => Err(batch),
-                Request::Retain { .. } => Ok(()),
-            },
+            Err(Request::Append { batch, .. }) => Err(batch),
+            Err(Request::Retain { .. }) => Ok(()),
         }
     }
 
@@ -335,9 +387,7 @@ impl Journal {
 
     /// Makes everything handed over visible to the thread; call it once per turn.
     pub fn publish(&mut self) {
-        if self.requests.publish() {
-            self.wake.notify();
-        }
+        self.requests.publish();
     }
 
     /// The next answer. Never blocks.
@@ -374,6 +424,7 @@ impl Journal {
 
     /// What the thread would have said, had it not died: whether its last batches are durable nobody knows.
     fn give_up(&mut self) -> Option<Answer> {
+        self.requests.lose_builder();
         let at = self.streams.iter().position(Known::is_owed)?;
         let known = &mut self.streams[at];
         known.is_given_up = true;
@@ -408,102 +459,69 @@ impl Journal {
     }
 
     fn end(&mut self) -> Vec<Frozen> {
-        self.requests.publish();
-        // The thread sees that this end is gone only when it is.
-        let (requests, _) = mailbox(1);
-        drop(std::mem::replace(&mut self.requests, requests));
-        self.wake.force();
-        self.thread.take().and_then(|thread| thread.join().ok().flatten()).unwrap_or_default()
+        self.requests.close();
+        let Some(Threads { writer, builder }) = self.threads.take() else { return Vec::new() };
+        // A panic there is reported by its own thread.
+        let _ = builder.join();
+        writer.join().ok().flatten().unwrap_or_default()
     }
 }
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if self.thread.is_some() {
+        if self.threads.is_some() {
             self.end();
         }
     }
 }
 
 /// Why streams are frozen whose thread is no more.
-const DIED: &str = "the thread that writes the journal has died of a panic";
+const DIED: &str = "a thread of the journal has died of a panic";
 
-/// How often the files are checked.
-const CHECK_INTERVAL: Duration = Duration::from_millis(CHECK_INTERVAL_MS);
+#[cfg(test)]
+mod tests {
+    use std::thread;
 
-/// The thread's life.
-fn run<D: Disk>(mut worker: Worker<D>, wake: &Wake) -> Vec<Frozen> {
-    loop {
-        // Asked first: what is there afterwards is all there will be.
-        let is_last = worker.is_closed();
-        if worker.turn(Instant::now()) {
-            continue;
+    use super::*;
+    use crate::disk::simulated::SimulatedDisk;
+    use crate::format::record::Record;
+    use crate::log::Config;
+
+    /// Invariant 5 for the other thread: what has gone with it is answered as not durable, and the streams are frozen.
+    #[test]
+    fn a_builder_that_dies_freezes_all_streams_and_leaves_nothing_unanswered() {
+        for others in 0..3 {
+            let open = || Log::open(SimulatedDisk::new(), "events", Config::default()).expect("it opens").0;
+            let limits = Limits { batches: 6, batch_size: 8192 };
+            let wake = Arc::new(Wake::new(|| ()));
+            let mut journal = Journal::start(vec![open(), open()], limits, wake).expect("threads");
+            for number in 0..=2 * others {
+                let mut batch = journal.batch().expect("one is free");
+                batch.begin(number + 1, 1);
+                batch.push(&Record::new(b"a", b"x")).expect("there is room");
+                if number == others {
+                    batch.spoil(BUILT_AT_ONCE_SIZE_MAX + 1);
+                }
+                journal.append(0, batch).expect("it came from here");
+            }
+            journal.publish();
+            let (mut durable, mut frozen) = (0, [false; 2]);
+            while frozen != [true; 2] || journal.outstanding() > 0 {
+                match journal.next_answer() {
+                    Some(Answer::Durable { watermark, .. }) => durable = watermark,
+                    Some(Answer::Frozen { stream, frozen: why, .. }) => {
+                        assert!(why.reason.contains("died"), "{}", why.reason);
+                        frozen[stream as usize] = true;
+                    }
+                    Some(other) => panic!("{other:?}"),
+                    None => thread::yield_now(),
+                }
+            }
+            assert_eq!(durable, others, "what was handed over before it is written");
+            assert!(journal.is_quiet() && journal.next_answer().is_none());
+            let batch = Batch::new(8192);
+            journal.append(1, batch).expect("it is answered as the others");
+            assert!(matches!(journal.next_answer(), Some(Answer::Frozen { stream: 1, .. })));
         }
-        if is_last {
-            return worker.close();
-        }
-        wake.park();
-        if !worker.has_work() && !worker.is_closed() {
-            thread::park_timeout(worker.due_at().saturating_duration_since(Instant::now()));
-        }
-        wake.unpark();
-    }
-}
-
-/// What the journal thread does, one step at a time.
-pub struct Worker<D: Disk> {
-    logs: Vec<Log<D>>,
-    rounds: Rounds,
-    to_do: Receiver<Request>,
-    consumer: Arc<Wake>,
-    check_at: Instant,
-}
-
-impl<D: Disk> Worker<D> {
-    /// Takes all requests that are there, writes what can be written, and checks the files when that is due. Returns whether
-    /// there was a request.
-    pub fn turn(&mut self, now: Instant) -> bool {
-        let has_any = self.rounds.gather(&mut self.to_do, &mut self.logs);
-        self.rounds.write(&mut self.logs, now, &self.consumer);
-        if now >= self.check_at {
-            self.rounds.check_files(&mut self.logs);
-            self.check_at = now + CHECK_INTERVAL;
-        }
-        if self.rounds.publish() {
-            self.consumer.notify();
-        }
-        has_any
-    }
-
-    /// Whether there is a request.
-    #[must_use]
-    pub fn has_work(&self) -> bool {
-        !self.to_do.is_empty()
-    }
-
-    /// When the next [`turn`](Worker::turn) is due although there is no request.
-    #[must_use]
-    pub fn due_at(&self) -> Instant {
-        self.rounds.retry_at().map_or(self.check_at, |at| at.min(self.check_at))
-    }
-
-    /// Whether the [`Journal`] is gone. Requests that it left may still be there.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.to_do.is_closed()
-    }
-
-    /// Gives up what waits for room, and ends all streams. Returns why streams are frozen, if some are.
-    pub fn close(mut self) -> Vec<Frozen> {
-        self.rounds.give_up(&mut self.logs);
-        self.rounds.publish();
-        self.consumer.notify();
-        self.logs.into_iter().filter_map(|log| log.close().err()).collect()
-    }
-}
-
-impl<D: Disk> fmt::Debug for Worker<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").field("logs", &self.logs).finish_non_exhaustive()
     }
 }

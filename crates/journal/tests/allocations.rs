@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread;
 
 use stilling_journal::disk::file::FileDisk;
-use stilling_journal::{Answer, Config, From, Journal, Limits, Log, Read, Record};
+use stilling_journal::{Answer, Batch, Config, From, Journal, Limits, Log, Read, Record};
 use stilling_probe::allocations::{Counting, of_all_threads, settle_at_zero};
-use stilling_ring::Wake;
+use stilling_ring::{BlockWriter, Wake};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -26,13 +26,24 @@ fn a_record_costs_no_allocation_from_batch_to_watermark_and_back() {
     let limits = Limits { batches: 8, batch_size: 65_536 };
     let mut journal = Journal::start(vec![log], limits, Arc::clone(&wake)).expect("a thread");
     let (mut next, mut durable) = (1, 0);
+    let mut block = BlockWriter::new(4096);
+    let range = block.append(&[8; 3000]).expect("there is room");
+    let shared = block.share();
+    // One of three lies in a block and is copied when its batch is built.
+    let push = |batch: &mut Batch, next: u64| match next % 3 {
+        0 => {
+            let record = Record::new(b"events.a", shared.bytes(range.clone()));
+            batch.push_shared(&record, &shared, range.clone()).is_ok()
+        }
+        _ => batch.push(&Record::new(b"events.a", &[7; 1000])).is_ok(),
+    };
     let mut write = |until: u64| {
         while durable + 1 < until {
             while next < until
                 && let Some(mut batch) = journal.batch()
             {
                 batch.begin(next, 1);
-                while next < until && batch.push(&Record::new(b"events.a", &[7; 1000])).is_ok() {
+                while next < until && push(&mut batch, next) {
                     next += 1;
                 }
                 journal.append(0, batch).expect("it came from here");

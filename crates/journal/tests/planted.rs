@@ -8,6 +8,7 @@ mod support;
 
 use stilling_ring::planted;
 use support::Random;
+use support::blocks;
 use support::crash::{CALLS, complaint, first_life, restarted_life, sets};
 
 fn is_found(bug: Option<&'static str>) -> bool {
@@ -28,6 +29,14 @@ fn is_found(bug: Option<&'static str>) -> bool {
     is_found
 }
 
+/// Whether a bug is found where payloads lie in shared blocks, and deliveries refer to written batches.
+fn is_found_in_blocks(bug: Option<&'static str>) -> bool {
+    planted::choose(bug);
+    let is_found = (0..100).any(|seed| blocks::complaint(seed).is_some());
+    planted::choose(None);
+    is_found
+}
+
 #[test]
 fn each_planted_bug_is_found() {
     assert!(!is_found(None));
@@ -35,4 +44,8 @@ fn each_planted_bug_is_found() {
         assert!(is_found(Some(bug)), "{bug}");
     }
     assert!(!is_found(Some("another")));
+    assert!(!is_found_in_blocks(None));
+    for bug in ["early reuse", "unbuilt payload"] {
+        assert!(is_found_in_blocks(Some(bug)), "{bug}");
+    }
 }

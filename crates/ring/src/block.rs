@@ -143,6 +143,20 @@ impl BlockWriter {
         self.block.bytes(range)
     }
 
+    /// Bytes of the block, whether or not they are committed. Those that were never written are zero.
+    ///
+    /// # Panics
+    /// If `range` does not lie within the block.
+    #[must_use]
+    pub fn peek(&self, range: Range<usize>) -> &[u8] {
+        assert!(
+            range.start <= range.end && range.end <= self.block.memory.size,
+            "{range:?} is not in the block"
+        );
+        // SAFETY: only this writer writes to the block, through `&mut self`, which the borrow of the result excludes.
+        unsafe { self.block.memory.read(range) }
+    }
+
     /// Where `bytes` lie, if they are committed bytes of this block.
     #[must_use]
     pub fn position(&self, bytes: &[u8]) -> Option<Range<usize>> {
@@ -161,6 +175,12 @@ impl BlockWriter {
     #[must_use]
     pub fn shared(&self) -> &SharedBlock {
         &self.block
+    }
+
+    /// Whether a reference exists. If not, [`renew`](BlockWriter::renew) succeeds until one is [made](BlockWriter::share).
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.block.memory) > 1
     }
 
     /// Begins anew with nothing committed. False, and nothing happens, while a reference exists.
@@ -266,9 +286,9 @@ mod tests {
         let (one, other) = (writer.share(), writer.share());
         assert!(one.is_same(&other) && !one.is_same(&BlockWriter::new(8).share()));
         drop(one);
-        assert!(!writer.renew());
+        assert!(writer.is_shared() && !writer.renew());
         drop(other);
-        assert!(writer.renew());
+        assert!(!writer.is_shared() && writer.renew());
         assert_eq!(writer.spare_len(), 8);
     }
 
@@ -311,6 +331,14 @@ mod tests {
         let mut spacious = Vec::with_capacity(100);
         spacious.extend_from_slice(b"short");
         assert_eq!(SharedBlock::from(spacious).clone().bytes(1..5), b"hort");
+    }
+
+    #[test]
+    fn the_writer_reads_what_is_not_committed_yet() {
+        let mut writer = BlockWriter::new(8);
+        assert_eq!(writer.append(b"ab"), Some(0..2));
+        writer.spare()[..2].copy_from_slice(b"cd");
+        assert_eq!((writer.peek(0..5), writer.committed()), (&b"abcd\0"[..], 2));
     }
 
     #[test]

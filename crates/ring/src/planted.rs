@@ -12,6 +12,7 @@
 //! | `double answer` | worker pool | a worker's result is handed in twice |
 //! | `lost unread` | a shard's detach | what a leaving connection had not consumed stays behind |
 //! | `early reuse` | shared blocks | a block is filled anew although a part of it is still referenced |
+//! | `unbuilt payload` | journal | a batch is written without the bytes of every fourth payload that lay in a shared block |
 //! | `early block release` | a turn's output | a block is released for the next one before its range has been sent |
 //! | `previous peer` | a turn's output | a datagram goes to the peer of the one before |
 //! | `range sent twice` | a shard | what is kept of a short send begins with the piece in which it stopped |

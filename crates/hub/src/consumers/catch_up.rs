@@ -212,6 +212,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                     return self.mark(number, last_client);
                 }
                 let (pending, time_ns) = (behind.pending(sequence), UnixNanos::from_nanos(time_ns));
+                let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
                     Sent::To(client) => last_client = Some(client),
                     // Nobody listens any more: what is left of the chunk is for who listens next.

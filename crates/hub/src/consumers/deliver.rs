@@ -7,6 +7,7 @@ use super::consumer::{Consumer, State, Wanted};
 use super::{ConsumerDelivery, flow_subject};
 use crate::fan_out::{Message, Outlets, Visible};
 use crate::intake::Client;
+use crate::payload::Payload;
 use crate::storage::Storage;
 use crate::time::{SteadyNanos, UnixNanos};
 
@@ -27,7 +28,7 @@ pub(super) enum Sent {
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// A record has become visible, and goes to the consumers that follow its stream and want it.
-    pub(crate) fn follow(&mut self, visible: Visible, record: &Record<'_>) {
+    pub(crate) fn follow(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>) {
         let Visible { stream, sequence, .. } = visible;
         let table = &self.consumers.table;
         if table.has_hole_before(stream, sequence) && table.has_following(stream) {
@@ -43,7 +44,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Offers a record to consumers that want it. Without room the rest of them waits.
-    pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_>, to: &[u32]) {
+    pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         let Visible { stream, sequence, time_ns, now_ns } = visible;
         let pending = self.streams[stream].visible.saturating_sub(sequence);
         for (at, &number) in to.iter().enumerate() {
@@ -116,7 +117,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         number: u32,
         sequence: u64,
         time_ns: UnixNanos,
-        record: &Record<'_>,
+        record: &Record<'_, Payload<'_>>,
         (pending, now_ns): (u64, SteadyNanos),
     ) -> Sent {
         let Some(consumer) = self.consumers.table.get(number) else { return Sent::Unheard };
@@ -137,12 +138,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let sized;
         if consumer.wanted.headers_only {
             sized = with_size(headers, payload.len());
-            (headers, payload) = (&sized, b"");
+            (headers, payload) = (&sized, b"".into());
         }
         let size = headers.len() + payload.len();
         let extra = record.subject.len() + reply.len();
         self.end_pulls_too_small_for(number, size + extra);
-        let payload = payload.into();
         let message = Message { subject: record.subject, reply: &reply, headers, payload };
         let target = self.consumers.table.get(number).and_then(Consumer::target);
         let heard = target.and_then(|target| self.fan_out.send_heard(self.router, target, &message));

@@ -48,9 +48,9 @@ impl Unsent {
         Unsent::Message { number, message: KeptMessage::new(message), to: to.to_vec() }
     }
 
-    pub(super) fn of_record(visible: Visible, record: &Record<'_>, to: &[u32]) -> Unsent {
+    pub(super) fn of_record(visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) -> Unsent {
         let &Record { kind, subject, headers, payload } = record;
-        let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload: payload.into() });
+        let record = KeptMessage::new(&Message { subject, reply: b"", headers, payload });
         Unsent::Record { visible, kind, record, to: to.to_vec() }
     }
 }

@@ -5,6 +5,7 @@ use stilling_journal::{Kind, Record};
 use super::{Hub, Now, Outlets};
 use crate::fan_out::Visible;
 use crate::intake::Lost;
+use crate::payload::Payload;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::ApplyError;
@@ -40,8 +41,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return;
         }
         let text = marker.payload();
-        let record =
-            Record { kind: Kind::Loss, subject: marker.subject(), headers: b"", payload: text.as_bytes() };
+        let (subject, payload) = (marker.subject(), Payload::from(text.as_bytes()));
+        let record = Record { kind: Kind::Loss, subject, headers: b"", payload };
         let is_on_disk = stream.config.durability == Durability::Disk;
         match stream.apply(&record, None, &mut self.storage, now) {
             // A little later.

@@ -19,6 +19,8 @@ use crate::deliveries::{Refusal, Verdict};
 use crate::fan_out::Visible;
 use crate::intake::{Door, Traits};
 use crate::ledger::Loss;
+use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
+use crate::payload::Payload;
 use crate::storage::Storage;
 use crate::stream_writer::{AckTarget, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};
@@ -92,12 +94,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Sends the records of a release to subscriptions and consumers. Returns whether there was room for all.
     fn send_records(&mut self, number: usize, release: &mut Release, now_ns: SteadyNanos) -> bool {
         let last = release.last();
-        let Release { batch, acks, next_record, next_sender, .. } = release;
+        let Release { batch, block, acks, next_record, next_sender, .. } = release;
         let Some(batch) = batch else { return true };
         let is_wanted = self.router.listeners(number) > 0 || self.consumers.table.has_following(number);
         if is_wanted && *next_record <= last {
             let mut found = std::mem::take(&mut self.scratch.found);
             let mut stripped = std::mem::take(&mut self.scratch.stripped);
+            // One reference for all of its records: what is delivered refers to it.
+            let block = &*block.get_or_insert_with(|| batch.share());
             for (sequence, record) in batch.records() {
                 if sequence < *next_record {
                     continue;
@@ -105,6 +109,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 if sequence > last || !self.has_room() {
                     break;
                 }
+                let is_long = record.payload.len() >= SHARED_PAYLOAD_SIZE_MIN;
+                let range = if is_long { batch.payload_range(&record) } else { None };
+                let payload = range.map_or(record.payload.into(), |range| Payload::shared(block, range));
+                let record = record.with_payload(payload);
                 if record.kind == Kind::Ordinary {
                     self.router.find(record.subject, &mut found);
                     let sender = acks.of_record(sequence, next_sender);
@@ -117,7 +125,6 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     });
                     let Record { subject, headers, payload, .. } = record;
                     let headers = strip_status(headers, &mut stripped);
-                    let payload = payload.into();
                     self.send(&found, from, &Message { subject, reply, headers, payload });
                 }
                 // Consumers pass over what is not for them.

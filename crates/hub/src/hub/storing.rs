@@ -7,6 +7,8 @@ use super::{Hub, Message, Now, Outlets, Stalled};
 use crate::deliveries::{Refusal, Verdict};
 use crate::fan_out::Visible;
 use crate::intake::{Client, Publication, Traits};
+use crate::limits::SHARED_PAYLOAD_SIZE_MIN;
+use crate::payload::Payload;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, ApplyError, Judgement, PendingAck};
@@ -27,6 +29,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 // Publications behind it, which may be for other streams, do not wait for room on this one's disk.
                 Refusal::NoRoom { stream }
             } else {
+                if self.streams[number].waits_for_references() {
+                    return Err(stalled);
+                }
                 let writer = self.storage.writer(stream);
                 let has_same_writer = |&other: &usize| self.storage.writer(other as u32) == writer;
                 if self.streams.releasing().iter().any(has_same_writer) {
@@ -68,12 +73,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Hub { streams, storage, router, .. } = self;
         let stream = &mut streams[number];
         let is_on_disk = stream.config.durability == Durability::Disk;
-        // Who listens is sent it when it is durable, with its reply subject, unless it is the sender and wants no echo.
+        // Subscribers receive it once it is durable, with its reply subject, except the publisher if it asked for no echo.
         let has_ack = ticket.is_some() || !reply.is_empty() || traits.no_echo && router.listeners(number) > 0;
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
             return Err(Stalled);
         }
-        let record = Record { kind: Kind::Ordinary, subject, headers, payload: payload.bytes() };
+        let record = Record { kind: Kind::Ordinary, subject, headers, payload };
         let sequence = match stream.apply(&record, id, storage, now) {
             Ok(sequence) => sequence,
             Err(ApplyError::NoBatch) => return Err(Stalled),
@@ -94,9 +99,19 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             stream.note_pending();
             return Ok(());
         }
+        let stored = if payload.len() >= SHARED_PAYLOAD_SIZE_MIN {
+            stream.take_stored_payload(payload.len())
+        } else {
+            None
+        };
+        // What is delivered refers to where the stream keeps it.
+        let payload = stored.as_ref().map_or(payload, |(block, range)| Payload::shared(block, range.clone()));
         let visible = Visible { stream: number, sequence, time_ns: now.unix_ns, now_ns: now.steady_ns };
-        self.delivery().follow(visible, &record);
+        self.delivery().follow(visible, &record.with_payload(payload));
         self.send(found, Some((client, traits)), &Message { subject, reply, headers, payload });
+        if let Some((block, _)) = stored {
+            self.streams[number].put_stored_back(block);
+        }
         let stored = Verdict::Stored { stream: number as u32, sequence, duplicate: false };
         self.answer(client, ticket, reply, stored);
         Ok(())

@@ -1,8 +1,11 @@
 //! The records of a stream that are kept in memory: batches, of which the oldest go.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use stilling_journal::{Batch, Chunk, From, ReadOrder, Record, Refused};
+
+use stilling_ring::SharedBlock;
 
 use crate::limits::MEMORY_TIME_STEP_NS;
 use crate::time::UnixNanos;
@@ -11,6 +14,8 @@ use crate::time::UnixNanos;
 #[derive(Debug, Default)]
 pub(super) struct MemoryLog {
     batches: VecDeque<Batch>,
+    /// The last one, as far as it was referred to. It is extended, since making a reference costs more.
+    block: Option<SharedBlock>,
     /// When records came, in nanoseconds of Unix time: the sequence from which on each time holds. (A batch has one time for
     /// all its records, and may be filled for hours.)
     times: VecDeque<(u64, UnixNanos)>,
@@ -41,8 +46,11 @@ impl MemoryLog {
         }
         if outcome == Err(Refused::Full) {
             let is_full = (self.batches.len() + 1) * batch_size > size_max.max(2 * batch_size);
+            self.block = None;
             let oldest = if is_full { self.batches.pop_front() } else { None };
-            let mut batch = oldest.unwrap_or_else(|| Batch::new(batch_size));
+            // One that deliveries refer to goes when these have been sent.
+            let free = oldest.and_then(|mut oldest| oldest.renew().then_some(oldest));
+            let mut batch = free.unwrap_or_else(|| Batch::new(batch_size));
             batch.begin(sequence, now_ns.as_nanos());
             outcome = batch.push(record);
             self.batches.push_back(batch);
@@ -58,6 +66,20 @@ impl MemoryLog {
             self.times.push_back((sequence, now_ns));
         }
         outcome.map(|_| ())
+    }
+
+    /// Where the last record is kept, and the last `size` bytes of it, which are its payload. To be [put
+    /// back](Self::put_block_back).
+    pub(super) fn take_last_payload(&mut self, size: usize) -> Option<(SharedBlock, Range<usize>)> {
+        let batch = self.batches.back_mut()?;
+        let mut block = self.block.take().unwrap_or_else(|| batch.share());
+        batch.extend(&mut block);
+        Some((block, batch.last_range(size)))
+    }
+
+    /// Puts back what was taken.
+    pub(super) fn put_block_back(&mut self, block: SharedBlock) {
+        self.block = Some(block);
     }
 
     /// The first sequence that is kept.
@@ -132,6 +154,27 @@ mod tests {
         let chunk = log.read(&order(from), log.first().unwrap_or(1), next);
         assert!(chunk.is_end && chunk.next == next, "{chunk:?}");
         (0..chunk.len()).filter_map(|at| chunk.get(at)).map(|(sequence, time, _)| (sequence, time)).collect()
+    }
+
+    #[test]
+    fn a_batch_that_is_referred_to_is_not_filled_again_and_costs_no_wait() {
+        let mut log = MemoryLog::default();
+        let payload = |sequence: u64| [sequence as u8; 1500];
+        let mut kept = Vec::new();
+        for sequence in 1..=40 {
+            let bytes = payload(sequence);
+            let outcome = log.push(sequence, &Record::new(b"a", &bytes), UnixNanos::EPOCH, LIMITS);
+            assert_eq!(outcome, Ok(()));
+            let (block, range) = log.take_last_payload(bytes.len()).expect("there is a record");
+            if sequence % 3 == 0 {
+                kept.push((block.clone(), range, sequence));
+            }
+            log.put_block_back(block);
+        }
+        for (block, range, sequence) in &kept {
+            assert_eq!(block.bytes(range.clone()), payload(*sequence));
+        }
+        assert!(log.first().is_some_and(|first| first > 30) && log.size() <= LIMITS.size_max as u64);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Batches that the disk has written, and how far their records and acknowledgements have been handed out.
 
 use stilling_journal::Batch;
+use stilling_ring::SharedBlock;
 
 use super::pending_acks::PendingAcks;
 
@@ -9,6 +10,8 @@ use super::pending_acks::PendingAcks;
 pub(crate) struct Release {
     /// None if it has gone with the journal.
     pub(crate) batch: Option<Batch>,
+    /// Its records, once deliveries refer to them.
+    pub(crate) block: Option<SharedBlock>,
     pub(crate) acks: PendingAcks,
     /// The sequence of the record that goes out next.
     pub(crate) next_record: u64,
@@ -23,7 +26,7 @@ pub(crate) struct Release {
 impl Release {
     pub(super) fn new(batch: Option<Batch>, acks: PendingAcks, watermark: u64) -> Release {
         let next_record = batch.as_ref().map_or(0, Batch::first);
-        Release { batch, acks, next_record, next_ack: 0, next_sender: 0, watermark }
+        Release { batch, block: None, acks, next_record, next_ack: 0, next_sender: 0, watermark }
     }
 
     /// The sequence of the last record that was written; before that of the first if none was.

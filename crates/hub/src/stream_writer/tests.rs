@@ -20,7 +20,13 @@ struct Batches {
 
 impl Storage for Batches {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
-        self.free.pop()
+        let at = self.free.iter_mut().rposition(Batch::renew)?;
+        Some(self.free.swap_remove(at))
+    }
+
+    fn idle(&self, _: StreamIndex) -> IdleBatches {
+        let is_free = self.free.iter().any(|batch| !batch.is_shared());
+        if is_free { IdleBatches::Free } else { IdleBatches::Shared }
     }
 
     fn give_back(&mut self, _: StreamIndex, batch: Batch) {
@@ -68,6 +74,11 @@ fn writer(durability: Durability) -> StreamWriter {
     StreamWriter::new((3, config), HashKey(1, 2), Resumed::default(), limits)
 }
 
+/// A record as the hub makes it of a message.
+fn record<'a>(payload: impl Into<Payload<'a>>) -> Record<'a, Payload<'a>> {
+    Record::new(b"events.a", b"").with_payload(payload.into())
+}
+
 fn publication<'a>(headers: &'a str, payload: &'a [u8]) -> Publication<'a> {
     let headers = headers.as_bytes();
     Publication {
@@ -85,7 +96,7 @@ fn store(writer: &mut StreamWriter, storage: &mut Batches, headers: &str) -> Jud
     let publication = publication(headers, b"x");
     let judgement = writer.judge(&publication, NOW.steady_ns);
     if let Judgement::Accept(id) = judgement {
-        let record = Record { headers: publication.headers, ..Record::new(b"events.a", b"x") };
+        let record = Record { headers: publication.headers, ..record(b"x") };
         writer.apply(&record, id, storage, NOW).expect("there is room");
     }
     judgement
@@ -135,7 +146,7 @@ fn a_stream_that_takes_nothing_says_why() {
 fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
     let payload = [b'x'; 1500];
-    let record = Record::new(b"events.a", &payload);
+    let record = record(&payload);
     let mut sequences = Vec::new();
     for _ in 0..3 {
         sequences.push(writer.apply(&record, None, &mut storage, NOW).expect("there is room"));
@@ -150,10 +161,54 @@ fn records_are_batched_while_the_journal_writes_and_wait_without_a_batch() {
     let long = [b'x'; 4096];
     let release = writer.answered(None, 1);
     writer.end_release(release);
-    let too_large = writer.apply(&Record::new(b"events.a", &long), None, &mut storage, NOW);
+    let too_large = writer.apply(&self::record(&long), None, &mut storage, NOW);
     assert_eq!(too_large, Err(ApplyError::TooLarge));
     assert_eq!(writer.next, 4, "neither has got a sequence");
     assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(4));
+}
+
+/// A block with a payload of so many bytes, and the range of it.
+fn block(size: usize) -> (stilling_ring::BlockWriter, SharedBlock, Range<usize>) {
+    let mut writer = stilling_ring::BlockWriter::new(8192);
+    let range = writer.append(&vec![b'b'; size]).expect("there is room");
+    let shared = writer.share();
+    (writer, shared, range)
+}
+
+/// The open batch refers to blocks for a bounded time, however long the disk takes for the one before.
+#[test]
+fn an_open_batch_lets_go_of_blocks_while_a_write_hangs() {
+    let (mut writer, mut storage) = (writer(Durability::Disk), batches(8));
+    let (mut owner, shared, range) = block(1500);
+    writer.apply(&record(b"x"), None, &mut storage, NOW).expect("there is room");
+    writer.flush(&mut storage);
+    assert!(!writer.has_unbuilt());
+    let referring = record(Payload::shared(&shared, range));
+    writer.apply(&referring, None, &mut storage, NOW).expect("there is room");
+    writer.flush(&mut storage);
+    drop(shared);
+    let due_ns = NOW.steady_ns.after(OPEN_REFERENCES_NS_MAX);
+    writer.begin_turn(at(due_ns.as_nanos() - 1));
+    assert!(writer.has_unbuilt() && owner.is_shared());
+    writer.begin_turn(due_ns);
+    assert!(!writer.has_unbuilt() && owner.renew());
+    let release = writer.answered(None, 1);
+    writer.end_release(release);
+    writer.flush(&mut storage);
+    let payloads: Vec<_> = storage.appended[1].records().map(|(_, record)| record.payload.to_vec()).collect();
+    assert_eq!(payloads, [vec![b'b'; 1500]]);
+}
+
+#[test]
+fn a_stream_waits_for_deliveries_that_refer_to_all_batches() {
+    let (mut writer, mut storage) = (writer(Durability::Disk), batches(1));
+    let shared = storage.free[0].share();
+    let outcome = writer.apply(&record(b"x"), None, &mut storage, NOW);
+    assert_eq!((outcome, writer.waits_for_references()), (Err(ApplyError::NoBatch), true));
+    drop(shared);
+    writer.begin_turn(NOW.steady_ns);
+    assert!(!writer.waits_for_references());
+    assert_eq!(writer.apply(&record(b"x"), None, &mut storage, NOW), Ok(1));
 }
 
 #[test]
@@ -161,12 +216,12 @@ fn what_is_not_on_disk_is_visible_at_once() {
     let mut storage = Batches::default();
     for durability in [Durability::Memory, Durability::None] {
         let mut writer = writer(durability);
-        let record = Record::new(b"events.a", b"x");
+        let record = record(b"x");
         assert_eq!(writer.apply(&record, None, &mut storage, NOW), Ok(1));
         assert_eq!((writer.visible, writer.newest_ns, writer.is_settled()), (1, Some(NOW.unix_ns), true));
     }
     let long = [b'x'; 5000];
-    let too_large = writer(Durability::Memory).apply(&Record::new(b"a", &long), None, &mut storage, NOW);
+    let too_large = writer(Durability::Memory).apply(&record(&long), None, &mut storage, NOW);
     assert_eq!(too_large, Err(ApplyError::TooLarge));
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stilling_hub::limits::DISK_LOOK_EVERY_NS;
+use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, REFERENCES_LOOK_EVERY_NS};
 use stilling_hub::{Client, Durability, Request};
 use stilling_journal::Batch;
 use stilling_journal::disk::simulated::SimulatedDisk;
@@ -45,6 +45,33 @@ fn publish_three(rig: &mut Rig) {
 fn write(rig: &mut Rig, batches: usize) {
     (0..batches).for_each(|_| rig.hub.storage_mut().pretend_to_write());
     rig.turn();
+}
+
+/// Batches whose records deliveries refer to are free when the shards have sent these: the disk has nothing to do with it, and
+/// the hub goes on without being asked.
+#[test]
+fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for_the_disk() {
+    let mut rig = rig(2);
+    rig.hub.outlets_mut().room = 1 << 20;
+    let references: Vec<_> = rig.hub.storage_mut().idle.iter_mut().map(Batch::share).collect();
+    let requests = [publish_for("disk.a", "x", "inbox.1"), publish_for("memory.a", "y", "inbox.2")];
+    assert_eq!(rig.ask(ALICE, ABLE, &requests), 0);
+    assert!(rig.hub.is_quiet());
+    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+        assert_eq!(rig.ask(ALICE, ABLE, &requests), 0, "it waits");
+        let span = rig.hub.looks_again_in().expect("it looks");
+        assert!(span.as_nanos() <= REFERENCES_LOOK_EVERY_NS.into());
+    }
+    drop(references);
+    assert!(!rig.hub.is_quiet());
+    rig.turn();
+    assert_eq!(rig.ask(ALICE, ABLE, &requests), 2);
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    assert!(heard.contains(r#"{"stream":"disk","seq":1}"#) && !heard.contains("error"), "{heard}");
+    assert!(rig.hub.is_quiet());
 }
 
 /// Invariant 7: a stream whose records find no room delays the answers of no other, for whose connections there is room.

@@ -84,7 +84,7 @@ fn a_record_that_was_kept_with_a_status_is_delivered_without_it() {
     let mut batch = Batch::new(BATCH_SIZE);
     batch.begin(1, 0);
     let record =
-        Record { kind: Kind::Ordinary, subject: b"disk.n", headers: STATUS.as_bytes(), payload: b"x" };
+        Record { kind: Kind::Ordinary, subject: b"disk.n", headers: STATUS.as_bytes(), payload: &b"x"[..] };
     batch.push(&record).expect("there is room");
     log.append(&mut [batch]).expect("it is written");
     drop(log);

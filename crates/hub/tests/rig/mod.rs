@@ -12,8 +12,8 @@ use stilling_hub::{
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
-    Answer, AppendError, Batch, Chunk, Config, Log, Read, ReadOrder, Recovery, Source, StreamIndex,
-    read_chunk,
+    Answer, AppendError, Batch, Chunk, Config, IdleBatches, Log, Read, ReadOrder, Recovery, Source,
+    StreamIndex, read_chunk,
 };
 
 /// Short segments, so that there are many.
@@ -110,7 +110,8 @@ impl SteppedStorage {
     /// Answers for the oldest batch that waits as if it had been written.
     #[cfg(not(stilling_planted))]
     pub(crate) fn pretend_to_write(&mut self) {
-        let (stream, batch, _) = self.waiting.pop_front().expect("a batch waits");
+        let (stream, mut batch, _) = self.waiting.pop_front().expect("a batch waits");
+        batch.build();
         let watermark = batch.next() - 1;
         self.answers.push_back((Answer::Durable { stream, watermark }, Some(batch)));
     }
@@ -134,14 +135,24 @@ impl SteppedStorage {
 
 impl Storage for SteppedStorage {
     fn batch(&mut self, _: StreamIndex) -> Option<Batch> {
-        self.idle.pop()
+        let at = self.idle.iter_mut().rposition(Batch::renew)?;
+        Some(self.idle.swap_remove(at))
+    }
+
+    fn idle(&self, _: StreamIndex) -> IdleBatches {
+        match self.idle.iter().all(Batch::is_shared) {
+            _ if self.idle.is_empty() => IdleBatches::None,
+            true => IdleBatches::Shared,
+            false => IdleBatches::Free,
+        }
     }
 
     fn writer(&self, stream: StreamIndex) -> Option<usize> {
         Some(if self.is_apart { stream as usize } else { 0 })
     }
 
-    fn give_back(&mut self, _: StreamIndex, batch: Batch) {
+    fn give_back(&mut self, _: StreamIndex, mut batch: Batch) {
+        batch.renew();
         self.idle.push(batch);
     }
 

@@ -15,9 +15,10 @@ pub enum Kind {
     Loss,
 }
 
-/// One record, borrowed from whoever has its bytes. The journal knows nothing about what the three parts mean.
+/// One record, borrowed from where its bytes are. The journal knows nothing about what the three parts mean. A caller may have
+/// the payload in another form (`P`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Record<'a> {
+pub struct Record<'a, P = &'a [u8]> {
     /// What it is there for.
     pub kind: Kind,
     /// The subject; at most [`SUBJECT_SIZE_MAX`] bytes.
@@ -25,7 +26,15 @@ pub struct Record<'a> {
     /// The headers, in whatever form.
     pub headers: &'a [u8],
     /// The payload.
-    pub payload: &'a [u8],
+    pub payload: P,
+}
+
+impl<'a, P> Record<'a, P> {
+    /// The same record with another payload, or the same payload in another form.
+    #[must_use]
+    pub fn with_payload<Q>(&self, payload: Q) -> Record<'a, Q> {
+        Record { kind: self.kind, subject: self.subject, headers: self.headers, payload }
+    }
 }
 
 impl<'a> Record<'a> {
@@ -47,6 +56,12 @@ impl<'a> Record<'a> {
 
     /// Writes the record at the beginning of `into`, which has its [`size`](Record::size).
     pub(crate) fn write(&self, into: &mut [u8]) {
+        self.write_before_payload(into).copy_from_slice(self.payload);
+    }
+
+    /// Writes all of the record but its payload at the beginning of `into`, which has its [`size`](Record::size). Returns the
+    /// room for the payload.
+    pub(crate) fn write_before_payload<'b>(&self, into: &'b mut [u8]) -> &'b mut [u8] {
         let Record { kind, subject, headers, payload } = self;
         // `size` has checked that the lengths fit into their fields.
         put(into, 0, &(payload.len() as u32).to_le_bytes());
@@ -61,7 +76,7 @@ impl<'a> Record<'a> {
         let (into_headers, into_payload) = rest.split_at_mut(headers.len());
         into_subject.copy_from_slice(subject);
         into_headers.copy_from_slice(headers);
-        into_payload.copy_from_slice(payload);
+        into_payload
     }
 
     /// The record at the beginning of `bytes` and what follows it; nothing if there is no whole one.

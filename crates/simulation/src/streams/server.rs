@@ -205,6 +205,8 @@ impl Server {
         }
         let journal = &mut self.journal;
         let at = instant(self.origin, now);
+        // A disk that hangs holds no blocks.
+        journal.writer.build();
         any |= step(&mut self.writes_at, now, (self.hangs_until, self.disk_latency), random, |act| {
             if act {
                 journal.writer.turn(at);

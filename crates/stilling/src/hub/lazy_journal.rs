@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use stilling_hub::{Opening, Storage, Threads, UnixNanos};
-use stilling_journal::{Answer, Batch, Chunk, ReadOrder, Retention, StreamIndex};
+use stilling_journal::{Answer, Batch, Chunk, IdleBatches, ReadOrder, Retention, StreamIndex};
 use stilling_ring::Receiver;
 
 use super::opening::{DeferredOpening, OpenedStream, OpeningEvent};
@@ -167,6 +167,12 @@ impl Storage for LazyJournal {
     fn writer(&self, stream: StreamIndex) -> Option<usize> {
         let place = self.places.get(stream as usize).copied().flatten();
         place.map(|place| place.group)
+    }
+
+    fn idle(&self, stream: StreamIndex) -> IdleBatches {
+        let place = self.places.get(stream as usize).copied().flatten();
+        let group = place.and_then(|place| Some((self.groups.get(place.group)?, place.number)));
+        group.map_or(IdleBatches::None, |(group, number)| group.threads.idle(number))
     }
 
     fn give_back(&mut self, stream: StreamIndex, batch: Batch) {

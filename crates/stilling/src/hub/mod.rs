@@ -1,7 +1,7 @@
 //! The hub in the house: who runs it, and how shards talk to it.
 //!
 //! ```text
-//!   shard 0  session ─▶ Port ══ intakes ══▶ ┌ Runner ┐ ══ batches ══▶ journal thread ─▶ disk
+//!   shard 0  session ─▶ Port ══ intakes ══▶ ┌ Runner ┐ ══ batches ══▶ journal threads ─▶ disk
 //!   shard 1  session ─▶ Port ══ intakes ══▶ │  Hub   │ ◀═ durable ═══
 //!                  ◀═ deliveries ══════════ └────────┘
 //! ```

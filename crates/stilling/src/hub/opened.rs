@@ -20,7 +20,7 @@ use stilling_hub::{Durability, HashKey, Hub, HubConfig, Resumed, StreamConfig, T
 use stilling_journal::disk::Disk;
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{
-    Config as LogConfig, Journal, JournalThread, Limits, Log, OpenError, Preview, Recovery, Replay,
+    Config as LogConfig, Journal, JournalThreads, Limits, Log, OpenError, Preview, Recovery, Replay,
     ReplayThread, SpareThread,
 };
 use stilling_ring::Wake;
@@ -106,7 +106,7 @@ pub(crate) struct StreamFolder {
 #[derive(Debug, Default)]
 struct SpareThreads {
     opening: Option<SpareThread<()>>,
-    journal: Option<JournalThread>,
+    journal: Option<JournalThreads>,
     replay: Option<ReplayThread>,
 }
 
@@ -160,7 +160,7 @@ impl StreamStore for StreamFolder {
     fn prepare(&self) -> io::Result<()> {
         let threads = SpareThreads {
             opening: Some(SpareThread::start(OPENING_THREAD)?),
-            journal: Some(Journal::spare_thread()?),
+            journal: Some(Journal::spare_threads()?),
             replay: Some(Replay::spare_thread()?),
         };
         self.spare(|spare| *spare = threads);
@@ -171,7 +171,7 @@ impl StreamStore for StreamFolder {
     fn start(&self, logs: Vec<(usize, Log<FileDisk>)>, wake: &Arc<Wake>, _: Instant) -> io::Result<Threads> {
         let logs: Vec<Log<FileDisk>> = logs.into_iter().map(|(_, log)| log).collect();
         let sources = logs.iter().map(Log::source).collect();
-        let writing = self.spare(|spare| spare.journal.take()).map_or_else(Journal::spare_thread, Ok)?;
+        let writing = self.spare(|spare| spare.journal.take()).map_or_else(Journal::spare_threads, Ok)?;
         let reading = self.spare(|spare| spare.replay.take()).map_or_else(Replay::spare_thread, Ok)?;
         let journal = Journal::start_on(writing, logs, self.limits, Arc::clone(wake))?;
         let replay = Replay::start_on(reading, sources, READ_ORDERS_MAX, Arc::clone(wake));

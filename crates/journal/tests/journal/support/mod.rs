@@ -1,5 +1,6 @@
 //! What the tests of the journal share: records that can be told apart, and reading everything back.
 
+pub(crate) mod blocks;
 pub(crate) mod crash;
 
 use stilling_journal::{Batch, Config, Disk, From, Gap, GapCause, Kind, Log, Read, Record, Source};
@@ -27,7 +28,7 @@ pub(crate) fn batch(life: u64, first: u64, count: u64, size: usize) -> Batch {
     for sequence in first..first + count {
         let payload = payload(life, sequence, size);
         let kind = if sequence.is_multiple_of(7) { Kind::Loss } else { Kind::Ordinary };
-        let record = Record { kind, subject: b"events.a", headers: b"id", payload: &payload };
+        let record = Record { kind, subject: b"events.a", headers: b"id", payload: &payload[..] };
         assert_eq!(batch.push(&record), Ok(sequence));
     }
     batch

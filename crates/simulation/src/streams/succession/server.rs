@@ -142,6 +142,8 @@ impl Server {
         }
         self.begin_threads(now);
         for RunningJournal { journal, writes_at, reads_at } in &mut self.journals {
+            // A disk that hangs holds no blocks.
+            journal.writer.build();
             any |= step(writes_at, now, (hangs_until, self.disk_latency), random, |act| {
                 if act {
                     journal.writer.turn(at);

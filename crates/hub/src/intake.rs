@@ -7,8 +7,8 @@
 //!
 //! Intakes go round: the hub gives them back empty, and they keep their memory.
 
-use crate::ledger::Loss;
 use crate::limits::INTAKE_SIZE;
+use crate::loss::Loss;
 use crate::time::UnixNanos;
 
 /// A connection as the hub knows it: its shard, and the name it has there.

@@ -18,7 +18,7 @@ use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
 use crate::fan_out::Visible;
 use crate::intake::{Door, Traits};
-use crate::ledger::Loss;
+use crate::loss::Loss;
 use crate::storage::Storage;
 use crate::stream_writer::{AckTarget, PendingAck, Release};
 use crate::time::{SteadyNanos, UnixNanos};

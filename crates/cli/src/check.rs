@@ -4,12 +4,14 @@ use std::error::Error;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use stilling::settings::{Credential, Durability, HubConfig, SourceRange, StreamConfig, UserConfig};
-use stilling::{Admin, DataFolder, Exposure, ServeConfig};
+use stilling::settings::{Credential, HubConfig, StreamConfig, UserConfig};
+use stilling::{Admin, DataFolder, ServeConfig};
 
-use crate::serve::{Arguments, Settled};
+use crate::serve::Arguments;
 use crate::settings::units::{write_bytes, write_seconds};
 use crate::settings::{Complaint, Complaints, Sources};
+use crate::settled::Settled;
+use crate::warnings::warnings;
 
 /// Prints what `serve` would open and what is wrong or unwise about it.
 ///
@@ -45,28 +47,6 @@ pub(crate) fn run(arguments: Arguments, sources: Sources) -> Result<(), Box<dyn 
     std::io::stdout().write_all(out.as_bytes())?;
     // Not `Complaints`: the settings are right, the machine does not suit them.
     if wrong.is_empty() { Ok(()) } else { Err(Complaints(wrong).to_string().into()) }
-}
-
-/// Everything that is allowed and unwise, for `check` and for a server that starts.
-pub(crate) fn warnings(settled: &Settled, exposures: &[Exposure]) -> Vec<Complaint> {
-    let Settled { config, sources, warnings, .. } = settled;
-    let mut all = warnings.clone();
-    if let Ok(Some(data)) = DataFolder::inspect(&config.hub) {
-        let on_disk = config.hub.streams.iter().filter(|stream| stream.durability == Durability::Disk);
-        let wanted = on_disk.map(|stream| stream.retention.bytes).fold(0, u64::saturating_add);
-        if data.free() < wanted {
-            let (wanted, free) = (write_bytes(wanted), write_bytes(data.free()));
-            let reason = format!("the streams may come to keep {wanted}, and {free} are free");
-            all.push(Complaint::new(&sources.origin("data"), reason));
-        }
-    }
-    all.extend(exposures.iter().map(|Exposure { option, reason }| {
-        let origin = if *option == "listen" { sources.listen_origin() } else { sources.origin(option) };
-        Complaint::new(&origin, reason.clone())
-    }));
-    all.extend(unwise(&config.hub, sources));
-    all.extend(sources.warnings.iter().cloned());
-    all
 }
 
 /// A running server that has the streams already; it is no fault of the settings.
@@ -152,30 +132,6 @@ fn user_words(user: &UserConfig) -> String {
         list(&user.publish),
         list(&user.subscribe)
     )
-}
-
-/// Unwise settings that concern syslog.
-fn unwise(config: &HubConfig, sources: &Sources) -> Vec<Complaint> {
-    let mut warnings = Vec::new();
-    let only_loopback = config.syslog_sources.iter().all(SourceRange::is_loopback);
-    for (name, addresses) in [("syslog-udp", &config.syslog_udp), ("syslog-tcp", &config.syslog_tcp)] {
-        for address in addresses.iter().filter(|address| only_loopback && !address.ip().is_loopback()) {
-            let reason = format!(
-                "{address} can be reached from other machines, and what they send is refused; syslog-source says who may send"
-            );
-            warnings.push(Complaint::new(&sources.origin(name), reason));
-        }
-    }
-    let hears_syslog =
-        !(config.syslog_udp.is_empty() && config.syslog_tcp.is_empty() && config.syslog_unix.is_empty());
-    if hears_syslog && !config.keeps_syslog() {
-        let reason = format!(
-            "no stream keeps `{}`: syslog reaches only those who listen right then",
-            config.syslog_subject
-        );
-        warnings.push(Complaint::new(&sources.origin("syslog-subject"), reason));
-    }
-    warnings
 }
 
 fn data_words(data: &DataFolder) -> String {

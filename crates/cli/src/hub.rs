@@ -9,8 +9,8 @@ use stilling::settings::{
     WriteMethodChoice,
 };
 
-use crate::serve::address;
 use crate::settings::tables::{self, Tabled};
+use crate::settings::units::address;
 use crate::settings::{Complaint, Origin, Sources, Table, render};
 
 /// The NATS listener when no listener is named.

@@ -9,7 +9,9 @@ mod journal;
 mod publish;
 mod serve;
 mod settings;
+mod settled;
 mod subscribe;
+mod warnings;
 
 use std::io::Write;
 use std::process::ExitCode;

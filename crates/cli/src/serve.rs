@@ -13,14 +13,12 @@ use stilling::http::{Routes, Timeouts};
 use stilling::upstream::AppConfig;
 use stilling::{Admin, DriverChoice, Growth, QueueTarget, ServeConfig, Server};
 
-use crate::check;
-use crate::hub::{Hub, NATS_DEFAULT};
+use crate::hub::Hub;
 use crate::settings::render::{self, Computed};
-use crate::settings::units::{bytes, read_seconds};
+use crate::settings::units::{address, bytes, read_seconds};
 use crate::settings::{Complaint, Complaints, Origin, Sources};
-
-/// The HTTP listener when no listener is named.
-const HTTP_DEFAULT: ([u8; 4], u16) = ([127, 0, 0, 1], 9000);
+use crate::settled::Settled;
+use crate::warnings::warnings;
 
 /// What help says at its end.
 const SOURCES: &str = "\
@@ -256,14 +254,6 @@ fn at_least_one() -> clap::builder::RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(1..=16_000_000)
 }
 
-/// An address to listen on; names are not looked up, because they may change their meaning.
-pub(crate) fn address() -> impl TypedValueParser<Value = SocketAddr> {
-    clap::builder::StringValueParser::new().try_map(|text| {
-        let wrong = "it must be an IP address and a port, such as 127.0.0.1:9000 or [::]:9000";
-        text.parse::<SocketAddr>().map_err(|_| wrong)
-    })
-}
-
 /// A positive time up to a year; a bare number is seconds.
 fn seconds() -> impl TypedValueParser<Value = f64> {
     clap::builder::StringValueParser::new().try_map(|text| {
@@ -348,7 +338,7 @@ impl Arguments {
         }
         let _ = stilling_engine::driver::allocator::join_freed_blocks_at_once();
         let server = Server::bind(config, Routes::new())?;
-        for warning in check::warnings(&settled, server.exposures()) {
+        for warning in warnings(&settled, server.exposures()) {
             tell(&format!("warning: {warning}"));
         }
         // Before the banner: who has read it may send a signal.
@@ -457,35 +447,6 @@ impl Arguments {
             warnings: hub.warnings,
             opens_defaults: listens_by_default || is_passed,
         })
-    }
-}
-
-/// Everything that is chosen.
-pub(crate) struct Settled {
-    /// What it comes to.
-    pub(crate) config: ServeConfig,
-    /// Where it was said.
-    pub(crate) sources: Sources,
-    /// What a file would have to say for the same.
-    pub(crate) toml: String,
-    /// What is allowed and not wise.
-    pub(crate) warnings: Vec<Complaint>,
-    /// No listener is named, so none of the defaults is closed by that.
-    opens_defaults: bool,
-}
-
-impl Settled {
-    /// Protocols that are not served because a listener of another one is named: one named listener closes all defaults.
-    pub(crate) fn not_opened(&self) -> Vec<String> {
-        let ServeConfig { listen, hub, .. } = &self.config;
-        let defaults = [("http", listen, "listen", HTTP_DEFAULT), ("nats", &hub.nats, "nats", NATS_DEFAULT)];
-        defaults
-            .iter()
-            .filter(|(_, addresses, ..)| !self.opens_defaults && addresses.is_empty())
-            .map(|(protocol, _, option, address)| {
-                format!("{protocol:<10} not opened: add --{option} {}", SocketAddr::from(*address))
-            })
-            .collect()
     }
 }
 

@@ -1,8 +1,9 @@
 //! What the hub has done, for whoever wants to look at it from another thread.
 
-use crate::health::SharedHealth;
 use crate::intake::Door;
-use crate::ledger::{Ledger, Loss};
+use crate::ledger::Ledger;
+use crate::loss::Loss;
+use crate::stream_health::SharedHealth;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A number that one thread changes and all may read.

@@ -10,8 +10,8 @@
 
 use stilling_ring::SharedBlock;
 
-use crate::ledger::Loss;
 use crate::limits::INTAKE_SIZE;
+use crate::loss::Loss;
 use crate::payload::{Payload, keep_block};
 use crate::time::UnixNanos;
 

@@ -11,8 +11,9 @@
 use std::collections::VecDeque;
 
 use crate::intake::{Door, Lost};
-use crate::ledger::{Ledger, Loss};
+use crate::ledger::Ledger;
 use crate::limits::{MARKER_EVERY_NS, NOTICES_MAX};
+use crate::loss::Loss;
 use crate::time::{SteadyNanos, UnixNanos, rfc3339};
 
 /// Losses of all streams.

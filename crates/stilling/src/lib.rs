@@ -29,6 +29,7 @@
 //! and SIGINT, and bounds whatever a client can make it hold (`docs/limits.md`).
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod config;
 mod data_folder;
 mod exposure;

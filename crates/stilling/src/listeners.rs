@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use stilling_engine::limits::LISTENERS_MAX;
 use stilling_engine::net::{self, ListenOptions};
 
+use crate::addresses::overlap;
 use crate::config::{ServeConfig, ServeError};
 use crate::hand_over::{HandOverError, Passed};
 use crate::lifecycle::Stage;
@@ -432,12 +433,6 @@ fn check_free(
             outcome => return outcome.map_err(|error| ServeError::Listen(*wanted, error)),
         }
     }
-}
-
-/// Whether a connection could be meant for both: the same port, and one of them stands for all hosts.
-pub(crate) fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
-    let all = |address: SocketAddr| address.ip().is_unspecified();
-    one.port() == other.port() && (one.ip() == other.ip() || all(one) || all(other))
 }
 
 /// At least as many listeners as shards.

@@ -9,6 +9,16 @@ use stilling_ring::sync::{AtomicU64, Ordering};
 /// No position, however shifted.
 const UNUSED: u64 = u64::MAX;
 
+/// Where in its lane's queue a job was put. Positions are 64-bit and never repeat within a lane.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Position(pub(crate) u64);
+
+impl Position {
+    pub(crate) fn new(position: u64) -> Position {
+        Position(position)
+    }
+}
+
 pub(crate) struct Claims {
     /// By position modulo their number, a power of two.
     places: Box<[AtomicU64]>,

@@ -13,20 +13,24 @@
 //! with a fence between: what it does not see there is published so late that the lane wakes another. The rest of
 //! growing and shrinking is the business of `strength` and `keeper`.
 
+mod running;
+
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use stilling_ring::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use stilling_ring::{Clock, EventCount, InlineFn, Receiver, Sender, Time, Wake, planted};
 
-use crate::claims::Claims;
+use self::running::contain;
+use crate::claims::{Claims, Position};
 use crate::context::JobContext;
 use crate::counters::{Counters, Tally, count};
-use crate::lane::Position;
-use crate::pool::Limits;
-use crate::running::{Completed, Outcome, Running, contain};
+use crate::limits::Limits;
+use crate::outcome::{Completed, Outcome};
 use crate::strength::Strength;
 use crate::target::Standing;
+
+pub use self::running::{Finished, Running};
 
 /// A job in the queue: two cache lines.
 pub(crate) struct Job<R> {

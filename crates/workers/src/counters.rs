@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::running::Outcome;
+use crate::outcome::Outcome;
 
 /// A snapshot of the pool's counters. Everything not called "now" counts since the pool was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

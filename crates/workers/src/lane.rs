@@ -9,10 +9,11 @@ use std::fmt;
 use stilling_ring::sync::Arc;
 use stilling_ring::{InlineFn, Receiver, Sender};
 
+use crate::claims::Position;
 use crate::context::JobContext;
 use crate::core::{Admission, Core, Enqueued, Job};
 use crate::counters::count;
-use crate::running::{Completed, Outcome};
+use crate::outcome::{Completed, Outcome};
 
 /// One shard's access to the pool. Jobs of a dropped lane still run; their results are dropped.
 pub struct Lane<R> {
@@ -26,16 +27,6 @@ pub struct Lane<R> {
     batch: usize,
     /// Jobs run in the lane's own thread since the last `publish`: never more than one.
     ran_inline: bool,
-}
-
-/// Where in its lane's queue a job was put. Positions are 64-bit and never repeat within a lane.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Position(u64);
-
-impl Position {
-    pub(crate) fn new(position: u64) -> Position {
-        Position(position)
-    }
 }
 
 /// Why a job was not accepted; the closure comes back.
@@ -130,7 +121,7 @@ impl<R> Lane<R> {
             }
             Admission::Closed => return Err(Refused::Closed(job)),
         }
-        let position = Position(self.jobs.pushed());
+        let position = Position::new(self.jobs.pushed());
         let enqueued = Enqueued::new(self.core.clock.now(), lasts);
         let Some(vacancy) = self.jobs.vacancy() else {
             self.core.leave_queue();

@@ -92,20 +92,24 @@ mod counters;
 mod growth;
 mod keeper;
 mod lane;
+mod limits;
+mod outcome;
 mod pool;
 #[cfg(all(target_os = "linux", not(loom)))]
 pub mod processes;
-mod running;
 mod strength;
 mod target;
 mod threads;
 
+pub use claims::Position;
 pub use context::JobContext;
+pub use core::{Finished, Running};
 pub use counters::Counters;
 pub use growth::Growth;
 pub use keeper::Keeper;
-pub use lane::{Lane, Position, Refused};
-pub use pool::{Limits, Pool, QUEUE_MAX_LIMIT};
-pub use running::{Completed, Finished, Outcome, Running};
+pub use lane::{Lane, Refused};
+pub use limits::{Limits, QUEUE_MAX_LIMIT};
+pub use outcome::{Completed, Outcome};
+pub use pool::Pool;
 pub use target::QueueTarget;
 pub use threads::Unfinished;

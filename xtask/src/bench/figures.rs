@@ -1,6 +1,6 @@
 //! From samples to the page: medians over rounds, ratios of rounds, tables.
 
-use super::load::Sample;
+use super::sample::Sample;
 
 /// What the tables call `peers/bare`, the I/O of a job and nothing else.
 pub(super) const BARE: &str = "bare";

@@ -2,13 +2,12 @@
 //! which what is compared takes turns, and the section that they write.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::figures::{Section, Series};
-use super::load::Sample;
 use super::page::{PAGE, with_section};
+use super::sample::Sample;
 use super::server::Server;
 use super::targets::Targets;
 use super::{idle, isolation};
@@ -49,14 +48,6 @@ pub(crate) fn enter(prepare: impl FnOnce() -> Outcome) -> Outcome {
     isolation::enter()?;
     idle::raise_descriptors();
     Ok(())
-}
-
-/// A copy of a release build, so that a build during a long run does not change what is measured.
-pub(crate) fn taken(name: &str, folder: &Path) -> Outcome<PathBuf> {
-    let program = tree::target().join("release").join(name);
-    let copy = folder.join(program.file_name().ok_or("a program has a name")?);
-    fs::copy(&program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
-    Ok(copy)
 }
 
 /// Takes part in a comparison.

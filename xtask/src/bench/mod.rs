@@ -12,13 +12,16 @@ mod idle_consumers;
 mod instructions;
 pub(crate) mod isolation;
 mod journal;
+mod kept;
 pub(crate) mod load;
 pub(crate) mod machine;
 pub(crate) mod monitor;
 pub(crate) mod overload;
 pub(crate) mod own;
 pub(crate) mod page;
+mod programs;
 mod refusals;
+pub(crate) mod sample;
 pub(crate) mod server;
 mod slow;
 mod sockets;
@@ -29,7 +32,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 
 pub(crate) use app::stilling_before_node;
-pub(crate) use frame::{enter, taken};
+pub(crate) use frame::enter;
+pub(crate) use programs::taken;
 
 use crate::Outcome;
 use crate::packages;
@@ -37,8 +41,9 @@ use crate::steps::{cargo, run};
 use crate::tree;
 use figures::{Section, Series};
 use frame::Options;
-use load::{Load, Place, Sample};
+use load::{Load, Place};
 use page::PAGE;
+use sample::Sample;
 use server::{Driver, Server};
 use targets::{Target, Targets};
 
@@ -191,7 +196,7 @@ impl Http {
         }
         let page = format!("{introduction}\n{verdicts}{sections}");
         let former = std::fs::read_to_string(tree::root().join(PAGE)).unwrap_or_default();
-        tree::write(PAGE, &(page + &page::kept_sections(&former)))
+        tree::write(PAGE, &(page + &kept::kept_sections(&former)))
     }
 }
 
@@ -245,7 +250,7 @@ impl Bench {
              The peer on hyper is `peers/hyper` of this repository. *bare* is `peers/bare`: it does the I/O of the job and \
              nothing else, and the columns *÷ bare* say how many times its rate and its CPU a server has.\n\n\
              {lines}",
-            batch = load::PIPELINE
+            batch = server::PIPELINE
         ))
     }
 
@@ -277,7 +282,7 @@ impl Bench {
             ("Kept connections (wrk)", wrk(false), Some(0.85)),
             ("Kept connections (stilling bench)", own(false, 1), None),
             ("Kept connections, 16 requests at once (wrk)", wrk(true), Some(0.10)),
-            ("Kept connections, 16 requests at once (stilling bench)", own(false, load::PIPELINE), None),
+            ("Kept connections, 16 requests at once (stilling bench)", own(false, server::PIPELINE), None),
         ];
         let mut sections = Vec::new();
         for (title, load, cpu_factor_max) in loads {

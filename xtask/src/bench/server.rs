@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use super::figures::BARE;
 use super::isolation;
-use super::load::PIPELINE;
 use crate::Outcome;
 use crate::steps::shown;
 
@@ -24,6 +23,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Connections that each nginx worker may have; the idle measurement needs 10,000 in all.
 const NGINX_CONNECTIONS: u32 = 16_384;
+
+/// Requests per send of the pipelined workload.
+pub(super) const PIPELINE: u32 = 16;
 
 /// A running server; dropping it ends it.
 pub(crate) struct Server {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use super::figures::{self, Section, Series};
 use super::frame;
-use super::load::{Load, Place, Sample};
+use super::load::{Load, Place};
+use super::sample::Sample;
 use super::server::{Driver, Server};
 use super::targets::Target;
 use super::{Bench, machine};

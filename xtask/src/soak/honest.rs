@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::schedule::Stretch;
-use crate::bench::load::{Load, Place, Sample};
+use crate::bench::load::{Load, Place};
+use crate::bench::sample::Sample;
 use crate::bench::server::Server;
 
 /// Seconds of one run of a generator; then the next one starts.

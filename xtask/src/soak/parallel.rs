@@ -11,7 +11,8 @@ use super::watch::Look;
 use super::{Options, Verdict, everybody_gone, joined, level, look_on, looks_table, verdict_table};
 use crate::Outcome;
 use crate::bench::figures;
-use crate::bench::load::{Load, Place, Sample};
+use crate::bench::load::{Load, Place};
+use crate::bench::sample::Sample;
 use crate::bench::server::Server;
 use crate::bench::{isolation, taken};
 

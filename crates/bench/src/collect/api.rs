@@ -12,11 +12,11 @@ use stilling_wire::nats::{
 };
 
 use super::buffer::{Buffer, is_for_later};
+use super::connection::connect;
 use super::error::CollectError;
 use super::limits::POLL_SPAN;
 use super::nats::{connect as encode_connect, limits};
 use super::plan::Storage;
-use super::run::connect;
 
 /// The subscription of answers, and that of a replay.
 const ANSWERS: &[u8] = b"1";

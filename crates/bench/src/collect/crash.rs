@@ -30,10 +30,11 @@ use serde::Serialize;
 use stilling_ring::SplitMix64;
 
 use super::api::Api;
+use super::connection::connect;
 use super::error::CollectError;
 use super::limits::LOOK_INTERVAL;
 use super::plan::{Plan, Storage};
-use super::run::{Run, connect};
+use super::shared::Run;
 use client::{Client, Load};
 use judge::Judge;
 pub use victim::{Process, Victim, can_write_directly, descriptors, resident_bytes, writes_directly};

@@ -4,7 +4,17 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use super::plan::BadPlan;
+/// A plan that cannot be carried out, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadPlan(pub(super) String);
+
+impl fmt::Display for BadPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadPlan {}
 
 /// Why a run gave no report.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::error::CollectError;
 use super::limits::LOOK_INTERVAL;
-use super::run::Run;
+use super::shared::Run;
 use super::tally::{Failure, Tally};
 
 /// Waits until the file is as long as all that was sent or does not grow any more, then checks every line; tells how

@@ -21,6 +21,8 @@
 mod acks;
 mod api;
 mod buffer;
+mod codec;
+mod connection;
 pub mod crash;
 mod error;
 mod file;
@@ -35,18 +37,19 @@ mod redis;
 mod report;
 mod run;
 mod server_side;
+mod shared;
 mod speech;
 mod subscriber;
 mod syslog;
 mod tally;
 
 pub use api::{Api, Stored, StreamState};
-pub use error::CollectError;
+pub use error::{BadPlan, CollectError};
 pub use pattern::{Mark, Pattern};
-pub use plan::{BadPlan, Plan, Protocol, Storage};
-pub use report::{Accounting, Parameters, Report, Said};
+pub use plan::{Plan, Protocol, Storage};
+pub use report::{Accounting, Parameters, Report};
 pub use run::{run, run_until};
 pub use server_side::{Figures, Monitor, ServerSide};
-pub use tally::Failure;
+pub use tally::{Failure, Said};
 
 pub use crate::figures::Spread;

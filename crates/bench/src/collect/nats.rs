@@ -10,7 +10,7 @@ use stilling_wire::nats::{
 use super::acks::Ack;
 use super::buffer::Buffer;
 use super::pattern::{Mark, Pattern};
-use super::run::Run;
+use super::shared::Run;
 use super::speech::{Heard, Speech};
 use super::tally::Failure;
 

@@ -5,9 +5,11 @@ use std::io::{self, Write};
 
 use super::acks::Acks;
 use super::buffer::Buffer;
+use super::codec;
+use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE};
-use super::run::{Run, connect};
-use super::speech::{self, Heard, Speech};
+use super::shared::Run;
+use super::speech::{Heard, Speech};
 use super::tally::{Failure, Tally};
 
 /// Drives one client, which has this thread for itself.
@@ -16,7 +18,7 @@ pub(super) fn drive(run: &Run, client: u16) -> Tally {
     let mut one = Client {
         run,
         client,
-        speech: speech::of(run, client),
+        speech: codec::of(run, client),
         input: Buffer::default(),
         output: Vec::new(),
         acks: Acks::new(client, 1),

@@ -1,12 +1,12 @@
 //! What is to be done: everything that can be chosen about a run, checked before it starts.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use stilling_wire::nats::{Subject, SubjectLimits};
 
+use super::error::BadPlan;
 use super::limits::{CLIENTS_MAX, SIZE_MAX, SIZE_MIN, SUBSCRIBERS_MAX, THREADS_MAX, WINDOW_MAX};
 use super::server_side::Monitor;
 
@@ -85,18 +85,6 @@ pub struct Plan {
     /// How long to wait for a connection, an acknowledgement, a delivery. Default: 30 s.
     pub timeout: Duration,
 }
-
-/// A plan that cannot be carried out, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPlan(pub(super) String);
-
-impl fmt::Display for BadPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadPlan {}
 
 impl Plan {
     /// The defaults: four connections publish 4,096 bytes to `events.0` … `events.3` for ten seconds, with 256

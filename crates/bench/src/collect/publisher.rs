@@ -18,9 +18,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::acks::Acks;
 use super::buffer::{Buffer, is_for_later};
+use super::codec;
+use super::connection::connect;
 use super::limits::{CONNECT_ATTEMPTS, CONNECT_PAUSE, POLL_SPAN, WRITE_SIZE};
-use super::run::{Run, connect};
-use super::speech::{self, Heard, Speech};
+use super::shared::Run;
+use super::speech::{Heard, Speech};
 use super::tally::{Failure, Tally};
 
 /// How long publishers rest that are as far ahead of their subscribers as they may be.
@@ -112,7 +114,7 @@ impl<'r> Publisher<'r> {
         Publisher {
             run,
             client,
-            speech: speech::of(run, client),
+            speech: codec::of(run, client),
             stream: None,
             ready: Ready::default(),
             input: Buffer::default(),

@@ -7,7 +7,7 @@ use super::buffer::Buffer;
 use super::limits::REDIS_ANSWER_SIZE_MAX;
 use super::nats::number;
 use super::pattern::{Mark, Pattern};
-use super::run::Run;
+use super::shared::Run;
 use super::speech::{Heard, Speech};
 use super::tally::Failure;
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::error::CollectError;
 use super::plan::Plan;
 use super::server_side::Figures;
-use super::tally::{Failure, Tally};
+use super::tally::{Failure, Said, Tally};
 use crate::figures::Spread;
 
 /// What was asked for.
@@ -34,17 +34,6 @@ pub struct Parameters {
     pub subscribers: u16,
     /// The stream whose acknowledgements are right.
     pub stream: Option<String>,
-}
-
-/// A message that failed, as it is told one by one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Said {
-    /// The client's number.
-    pub client: u16,
-    /// What went wrong.
-    pub failure: Failure,
-    /// The system's number for it, or the nearest one.
-    pub error: i32,
 }
 
 /// Whether every message is accounted for.

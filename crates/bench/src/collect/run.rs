@@ -1,76 +1,23 @@
 //! A run from plan to report: makes the stream, starts the threads, adds up, asks the server what it has.
 
-use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Barrier, OnceLock};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use super::api::Api;
+use super::connection::connect;
 use super::error::CollectError;
 use super::file;
-use super::lead::Lead;
 use super::limits::{ANSWER_SPAN_MAX, CONNECT_PAUSE, LOOK_INTERVAL};
-use super::pattern::Pattern;
 use super::plan::{Plan, Protocol};
 use super::report::{Found, Report};
 use super::server_side::ServerSide;
+use super::shared::Run;
 use super::subscriber::Subscriber;
 use super::tally::{Failure, Tally};
 use super::{per_message, publisher};
 use crate::figures::process_cpu;
-
-/// What the threads of a run share.
-pub(super) struct Run {
-    pub(super) plan: Plan,
-    pub(super) pattern: Arc<Pattern>,
-    /// Unlike that of any other run, so that nobody hears what is for somebody else.
-    pub(super) id: String,
-    /// One for each client.
-    pub(super) leads: Vec<Lead>,
-    /// The publishing threads pass it together, their connections open.
-    pub(super) gate: Barrier,
-    start: OnceLock<Instant>,
-    /// Set by whoever wants the run to end early.
-    stop: Arc<AtomicBool>,
-}
-
-impl Run {
-    pub(super) fn new(plan: Plan) -> Run {
-        Run::until(plan, Arc::default())
-    }
-
-    fn until(plan: Plan, stop: Arc<AtomicBool>) -> Run {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Run {
-            pattern: Arc::new(Pattern::new(plan.size)),
-            id: format!("{:x}{:x}", std::process::id(), since.as_nanos()),
-            leads: (0..plan.clients).map(|_| Lead::new(&plan)).collect(),
-            gate: Barrier::new(plan.publishing_threads().into()),
-            start: OnceLock::new(),
-            stop,
-            plan,
-        }
-    }
-
-    /// Nanoseconds since the start, which is the first call. An hour's run has 42 bits of them.
-    pub(super) fn now(&self) -> u64 {
-        self.start.get_or_init(Instant::now).elapsed().as_nanos() as u64
-    }
-
-    /// Whether no more messages are to begin.
-    pub(super) fn is_over(&self, now: u64) -> bool {
-        let is_late = self.plan.span.is_some_and(|span| Duration::from_nanos(now) >= span);
-        is_late || self.stop.load(Ordering::Relaxed)
-    }
-}
-
-/// A connection to the server, in time.
-pub(super) fn connect(to: SocketAddr, timeout: Duration) -> std::io::Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&to, timeout)?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
 
 /// Waits until somebody listens, so that it does not matter who starts first.
 fn wait_for_server(plan: &Plan, stop: &AtomicBool) -> Result<(), CollectError> {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::connection::connect;
 use super::error::CollectError;
 use super::limits::PAGE_SIZE_MAX;
-use super::run::connect;
 
 /// How long a page may take.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -2,11 +2,6 @@
 
 use super::acks::Ack;
 use super::buffer::Buffer;
-use super::nats::Nats;
-use super::plan::Protocol;
-use super::redis::Redis;
-use super::run::Run;
-use super::syslog::Syslog;
 use super::tally::Failure;
 
 /// Something that a server said.
@@ -48,13 +43,4 @@ pub(super) trait Speech: Send {
     /// Whether the server says something of itself on each connection: it has to be read before closing, since closing
     /// with bytes unread resets the connection, and the reset overtakes the message.
     fn is_greeted(&self) -> bool;
-}
-
-/// The speech of one client.
-pub(super) fn of(run: &Run, client: u16) -> Box<dyn Speech> {
-    match run.plan.protocol {
-        Protocol::Nats => Box::new(Nats::new(run, client)),
-        Protocol::Redis => Box::new(Redis::new(run, client)),
-        Protocol::Syslog => Box::new(Syslog::new(run, client)),
-    }
 }

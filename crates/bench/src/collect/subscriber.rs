@@ -8,11 +8,12 @@ use std::time::Instant;
 use stilling_wire::nats::{Limits, PING, PONG, ServerDecoder, ServerEvent, encode_sub};
 
 use super::buffer::{Buffer, is_for_later};
+use super::connection::connect;
 use super::error::CollectError;
 use super::lead::Lead;
 use super::limits::POLL_SPAN;
 use super::nats::{self, limits};
-use super::run::{Run, connect};
+use super::shared::Run;
 use super::tally::{Failure, Tally};
 
 /// Its subscription.

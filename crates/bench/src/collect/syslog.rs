@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::buffer::Buffer;
 use super::pattern::{Mark, Pattern};
-use super::run::Run;
+use super::shared::Run;
 use super::speech::{Heard, Speech};
 
 /// Facility local0, severity info; no time, no process, no structured data.

@@ -6,7 +6,6 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::limits::SAID_MAX;
-use super::report::Said;
 use crate::figures::histogram;
 
 macro_rules! failures {
@@ -64,6 +63,17 @@ failures! {
     DeliveredTwice = "delivered_twice", 74;
     /// A message that was never delivered.
     Undelivered = "undelivered", 74;
+}
+
+/// A message that failed, as it is told one by one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Said {
+    /// The client's number.
+    pub client: u16,
+    /// What went wrong.
+    pub failure: Failure,
+    /// The system's number for it, or the nearest one.
+    pub error: i32,
 }
 
 /// What one thread counted.

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use stilling_wire::http1::DecodeError;
+
 use super::plan::BadPlan;
 use super::tally::Failure;
 
@@ -67,4 +69,10 @@ impl From<BadPlan> for BenchError {
     fn from(error: BadPlan) -> Self {
         BenchError::Plan(error)
     }
+}
+
+/// What is wrong with a response, without the status that would answer a request.
+pub(crate) fn objection(error: &DecodeError) -> String {
+    let text = error.to_string();
+    text.split_once(": ").map_or(text.as_str(), |(_, words)| words).to_owned()
 }

@@ -10,6 +10,8 @@
 //! requests wait in the backlog for a connection; connections wait in a row for a request; whoever
 //! finds the other goes on.
 
+mod client;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +21,7 @@ use stilling_engine::{CloseReason, Control, Recipient, Service, Token};
 use stilling_ring::{Clock, Time};
 use stilling_wire::http1::{Limits, ReplyTo};
 
-use super::client::Client;
+use self::client::Client;
 use super::limits::CONNECTING_MAX;
 use super::plan::{Length, Plan};
 use super::rendezvous::Rendezvous;

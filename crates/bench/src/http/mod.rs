@@ -15,7 +15,6 @@
 //! Times are those of the shard's turns: a latency runs from the turn that sent a request to the
 //! turn that saw the end of its answer.
 
-mod client;
 mod error;
 mod generator;
 pub mod limits;

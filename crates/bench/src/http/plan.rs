@@ -10,7 +10,7 @@ use stilling_engine::limits::SEND_MAX;
 use super::limits::{
     BACKLOG, CONNECTIONS_MAX, PIPELINE_MAX, RATE_MAX, STEPS_MAX, STEPS_SPAN_MAX, THREADS_MAX,
 };
-use super::request;
+use super::request::{self, Request};
 use super::schedule::{Schedule, Step};
 use super::url::Url;
 
@@ -201,6 +201,16 @@ impl Plan {
         Ok(())
     }
 
+    /// The one request of the run.
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
+            url: &self.url,
+            method: &self.method,
+            body_size: self.body_size,
+            keep_alive: self.keep_alive,
+        }
+    }
+
     /// Whether the connections are merely held.
     pub(crate) fn holds(&self) -> bool {
         matches!(self.length, Length::Hold(_))
@@ -262,7 +272,7 @@ impl Plan {
         {
             return wrong("sources in 127/8 reach only a server in 127/8");
         }
-        let in_flight = request::encode(self).len() * usize::from(self.pipeline);
+        let in_flight = request::encode(&self.request()).len() * usize::from(self.pipeline);
         if in_flight > SEND_MAX {
             return Err(BadPlan(format!(
                 "the requests in flight on a connection have {in_flight} bytes, more than {SEND_MAX}"

@@ -4,47 +4,56 @@ use std::io::Write;
 
 use stilling_wire::http1::ReplyTo;
 
-use super::plan::Plan;
+use super::url::Url;
 
 /// The byte that bodies are made of.
 const FILLER: u8 = b'x';
 
+/// What a plan chooses about its request.
+pub(crate) struct Request<'a> {
+    pub(crate) url: &'a Url,
+    pub(crate) method: &'a str,
+    pub(crate) body_size: u32,
+    pub(crate) keep_alive: bool,
+}
+
 /// The request's bytes, head and body.
-pub(crate) fn encode(plan: &Plan) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256 + plan.body_size as usize);
-    let after = plan.url.after_authority();
+pub(crate) fn encode(request: &Request<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256 + request.body_size as usize);
+    let after = request.url.after_authority();
     // RFC 9112 §3.2.1: an empty path is sent as "/".
     let slash = if after.starts_with('/') { "" } else { "/" };
     // Writing to memory does not fail.
-    let _ = write!(out, "{} {slash}{after} HTTP/1.1\r\nHost: {}\r\n", plan.method, plan.url.authority());
-    if !plan.keep_alive {
+    let _ =
+        write!(out, "{} {slash}{after} HTTP/1.1\r\nHost: {}\r\n", request.method, request.url.authority());
+    if !request.keep_alive {
         out.extend_from_slice(b"Connection: close\r\n");
     }
     // RFC 9110 §8.6: methods that are expected to have content say so when they have none.
-    if plan.body_size > 0 || matches!(plan.method.as_str(), "POST" | "PUT" | "PATCH") {
-        let _ = write!(out, "Content-Length: {}\r\n", plan.body_size);
+    if request.body_size > 0 || matches!(request.method, "POST" | "PUT" | "PATCH") {
+        let _ = write!(out, "Content-Length: {}\r\n", request.body_size);
     }
     out.extend_from_slice(b"\r\n");
-    out.resize(out.len() + plan.body_size as usize, FILLER);
+    out.resize(out.len() + request.body_size as usize, FILLER);
     out
 }
 
 /// What the decoder must know of the request.
-pub(crate) fn answered_by(plan: &Plan) -> ReplyTo {
-    if plan.method == "HEAD" { ReplyTo::Head } else { ReplyTo::Other }
+pub(crate) fn answered_by(request: &Request<'_>) -> ReplyTo {
+    if request.method == "HEAD" { ReplyTo::Head } else { ReplyTo::Other }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::Url;
+    use crate::http::Plan;
 
     #[test]
     fn a_request_says_what_the_plan_says() {
         let check = |url: &str, change: fn(&mut Plan), expected: &str| {
             let mut plan = Plan::new(Url::parse(url).unwrap());
             change(&mut plan);
-            assert_eq!(String::from_utf8(encode(&plan)).unwrap(), expected);
+            assert_eq!(String::from_utf8(encode(&plan.request())).unwrap(), expected);
         };
         check("http://127.0.0.1:9/a?b", |_| {}, "GET /a?b HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n");
         check(

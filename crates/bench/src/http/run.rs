@@ -132,8 +132,8 @@ fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Wake {
 
 /// Finds the server and what it should answer.
 fn look_ahead(plan: &Plan, wakes: Vec<Arc<Wake>>) -> Result<Task, BenchError> {
-    let request = request::encode(plan);
-    let answered = request::answered_by(plan);
+    let request = request::encode(&plan.request());
+    let answered = request::answered_by(&plan.request());
     let limits = Limits { body_size_max: BODY_SIZE_MAX, ..Limits::default() };
     let (stream, to) = scout::connect(plan)?;
     let expected_body = match &plan.expect_body {

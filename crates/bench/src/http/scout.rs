@@ -10,8 +10,8 @@ use std::net::{SocketAddr, TcpStream};
 use stilling_ring::Clock;
 use stilling_wire::http1::{Finish, Limits, ReplyEvent, ReplyStep, ReplyTo, ResponseDecoder};
 
-use super::client::objection;
 use super::error::BenchError;
+use super::error::objection;
 use super::limits::REFERENCE_SIZE_MAX;
 use super::plan::Plan;
 use super::tally::Failure;

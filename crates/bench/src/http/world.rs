@@ -146,7 +146,7 @@ fn play(change: fn(&mut Plan), script: Script) -> Outcome {
     plan.check().expect("the plan is sound");
     let network = Network::new(1, Options::default());
     let to: SocketAddr = plan.url.addresses()[0];
-    let request = request::encode(&plan);
+    let request = request::encode(&plan.request());
     let server = Rc::new(RefCell::new(Server {
         network: network.clone(),
         listener: Some(network.listen_as_peer(Address::Tcp(to))),
@@ -171,7 +171,7 @@ fn play(change: fn(&mut Plan), script: Script) -> Outcome {
     let task = Arc::new(Task {
         to,
         request,
-        answered: request::answered_by(&plan),
+        answered: request::answered_by(&plan.request()),
         limits: Limits::default(),
         expected_body: b"ok".to_vec(),
         start: Rendezvous::new(vec![Arc::clone(&wake)]),

@@ -8,7 +8,7 @@ use stilling::settings::{Durability, StreamConfig};
 use tempfile::NamedTempFile;
 
 use super::*;
-use crate::serve::Settled;
+use crate::settled::Settled;
 
 /// What comes of words behind `stilling`, variables and a file; `FILE` stands for its path in what is said about it.
 pub(super) fn settle(words: &str, variables: &[(&str, &str)], file: &str) -> Result<Settled, String> {

@@ -1,5 +1,6 @@
-//! Sizes and times as people write them: 64MiB, 10s. A bare number has the unit that the option says.
+//! Sizes, times and addresses as people write them: 64MiB, 10s. A bare number has the unit that the option says.
 
+use std::net::SocketAddr;
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
@@ -20,6 +21,14 @@ const SIZES: [(&str, u64); 9] = [
 
 /// What may stand behind a time, and how many seconds it is. Milliseconds before seconds: both end with an s.
 const TIMES: [(&str, f64); 5] = [("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0), ("d", 86_400.0)];
+
+/// An address to listen on; names are not looked up, because they may change their meaning.
+pub(crate) fn address() -> impl TypedValueParser<Value = SocketAddr> {
+    clap::builder::StringValueParser::new().try_map(|text| {
+        let wrong = "it must be an IP address and a port, such as 127.0.0.1:9000 or [::]:9000";
+        text.parse::<SocketAddr>().map_err(|_| wrong)
+    })
+}
 
 /// Reads a size in bytes.
 pub(crate) fn read_bytes(text: &str) -> Result<u64, String> {

@@ -5,7 +5,7 @@ use stilling_wire::nats::{DISK_FULL, DISK_HUNG, PubAck, PubRefusal};
 use super::{Hub, Message, Outlets};
 use crate::deliveries::{Refusal, Verdict};
 use crate::intake::{Client, Publication, Traits};
-use crate::ledger::Loss;
+use crate::loss::Loss;
 use crate::storage::Storage;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {

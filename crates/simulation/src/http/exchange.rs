@@ -4,11 +4,9 @@
 //! could be wrong together. `#` stands for one byte of the date, which is checked against the world's calendar; pages
 //! whose text varies are checked by their framing.
 
+use super::form::{DATE, Version};
 use super::own::{self, Fate};
 use crate::SplitMix64;
-
-/// Twenty-nine bytes of a date, each matched by anything, then compared as a whole.
-pub(super) const DATE: &str = "#############################";
 
 /// The interim answer.
 pub(super) const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -53,22 +51,6 @@ pub(super) enum Match {
     SoFar,
     /// It is complete and so long.
     Whole(usize),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
-    One,
-    OneKeepAlive,
-    OneOne,
-    OneOneClose,
-    /// `GET /path` and an empty line.
-    None,
-}
-
-impl Version {
-    pub(super) fn closes(self) -> bool {
-        !matches!(self, Version::OneKeepAlive | Version::OneOne)
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use stilling_ring::Time;
 
-use super::exchange::{Answer, Body, CONTINUE, Exchange, Match, Version};
+use super::exchange::{Answer, Body, CONTINUE, Exchange, Match};
+use super::form::Version;
 use super::own::{self, Fate};
 use super::{CALENDAR_START, Scene};
 use crate::SplitMix64;

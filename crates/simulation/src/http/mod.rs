@@ -12,7 +12,9 @@
 //! buffer back, every slot free; every job answered once; every message in the stream once, in order, where its
 //! acknowledgement said; nobody left waiting once the network has become kind.
 
+mod assembly;
 mod exchange;
+mod form;
 mod honest;
 mod hostile;
 mod outside;

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use stilling::http::{Method, Request, Response, Routes};
 
-use super::exchange::{DATE, Version};
+use super::form::{DATE, Version};
 
 /// The answer of `/own/long`: longer than a session may send at once.
 static LONG: LazyLock<Vec<u8>> = LazyLock::new(|| text_of(70_000));

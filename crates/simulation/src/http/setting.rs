@@ -1,48 +1,33 @@
 //! How a world is set up: sizes, speeds, timeouts and clients, drawn from the seed.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling::Overview;
 use stilling::http::Timeouts;
-use stilling::parts::{
-    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, Lifecycle, ShardService,
-    hub_in_memory,
-};
-use stilling::settings::{Durability, StreamConfig};
-use stilling_engine::counters::Counters;
-use stilling_engine::driver::Driver as _;
-use stilling_engine::{Config, Shard};
-use stilling_ring::{Time, Wake};
+use stilling::parts::HttpConfig;
+use stilling_engine::Config;
+use stilling_ring::Time;
 use stilling_wire::http1::Limits;
-use stilling_workers::{Growth, Pool};
+use stilling_workers::Growth;
 
-use super::honest::{Honest, Style};
-use super::hostile::{Hostile, Manner};
-use super::outside::{Client, Outside};
 use super::own;
-use super::talker::Talker;
-use super::{CALENDAR_START, SimShard};
 use crate::SplitMix64;
-use crate::driver::SimDriver;
 use crate::faults::Faults;
-use crate::network::{Address, Network, Options, SimSocket};
+use crate::network::Options;
 
 /// Clients come within this time.
-const ARRIVALS_MS: u64 = 400;
+pub(super) const ARRIVALS_MS: u64 = 400;
 
 /// Everything that one seed decides beforehand.
 pub(super) struct Setting {
     pub(super) random: SplitMix64,
-    network: Options,
-    shards: usize,
-    buffers: u16,
-    backlog: usize,
-    defers: bool,
-    engine: Config,
-    http: HttpConfig,
+    pub(super) network: Options,
+    pub(super) shards: usize,
+    pub(super) buffers: u16,
+    pub(super) backlog: usize,
+    pub(super) defers: bool,
+    pub(super) engine: Config,
+    pub(super) http: HttpConfig,
     pub(super) pool: stilling_workers::Limits,
     /// Work that takes far too long, in a thousand.
     pub(super) stuck_rate: u16,
@@ -143,111 +128,5 @@ impl Setting {
             early_end,
             random: random.fork(),
         }
-    }
-
-    /// The first shard, and everything else.
-    pub(super) fn build(mut self) -> (SimShard, Rc<RefCell<Outside>>) {
-        let network = Network::new(self.random.bits(), self.network);
-        let drivers: Vec<SimDriver> =
-            (0..self.shards).map(|_| SimDriver::with_buffers(&network, self.buffers)).collect();
-        let wakes: Vec<Arc<Wake>> = drivers
-            .iter()
-            .map(|driver| {
-                let handle = driver.wake_handle();
-                Arc::new(Wake::new(move || handle.wake()))
-            })
-            .collect();
-        let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
-        let calendar = Calendar::From(CALENDAR_START);
-        let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
-        let overview = Arc::new(Overview {
-            started: std::time::SystemTime::UNIX_EPOCH,
-            driver: "sim".to_owned(),
-            driver_fallback: None,
-            listeners: Vec::new(),
-            capacity: self.engine.capacity,
-            workers: self.pool.threads,
-            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
-            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
-            pool: pool.clone(),
-            app: None,
-            hub: std::sync::OnceLock::new(),
-            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
-            rates: Default::default(),
-            volumes: Arc::default(),
-        });
-        let mut hubs = Vec::new();
-        if self.talks {
-            let events =
-                StreamConfig { durability: Durability::Memory, ..StreamConfig::new("events", ["events.>"]) };
-            hubs = hub_in_memory(&[events], &wakes, &overview, &lifecycle).expect("nothing is opened");
-        }
-        let mut hubs = hubs.into_iter();
-        let address = Address::Tcp("10.0.0.1:9000".parse().expect("an address"));
-        let hub_address = Address::Tcp("10.0.0.1:4222".parse().expect("an address"));
-        let mut shards: Vec<SimShard> = Vec::new();
-        for (number, ((driver, lane), wake)) in drivers.into_iter().zip(lanes).zip(wakes).enumerate() {
-            let counters = Arc::clone(&overview.http[number]);
-            let everything = HttpEndpoint { scope: HttpScope::Everything, demo: true, publishes: true };
-            let service = ShardService::new(
-                vec![Endpoint::Http(everything), Endpoint::Nats],
-                self.http.clone(),
-                lane,
-                counters,
-                Arc::clone(&overview),
-                Arc::clone(&lifecycle),
-            );
-            let service = service.with_hub(hubs.next());
-            let engine = Arc::clone(&overview.engines[number]);
-            let mut shard = Shard::new(driver, service, self.engine.clone(), network.clock(), wake, engine);
-            shard.listen(self.listener(&network, &address), self.defers).expect("the first listener");
-            if self.talks {
-                // Its clients wait to be greeted.
-                let listener = network.listen(hub_address.clone(), self.backlog, None);
-                shard.listen(listener, false).expect("the second listener");
-            }
-            shards.push(shard);
-        }
-        let second = if self.shards == 2 { shards.pop() } else { None };
-        let first = shards.pop().expect("there is at least one");
-        let clients = self.clients();
-        let outside =
-            Outside::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
-        (first, Rc::new(RefCell::new(outside)))
-    }
-
-    fn listener(&self, network: &Network, address: &Address) -> SimSocket {
-        let defer = self.defers.then_some(Duration::from_millis(300));
-        network.listen(address.clone(), self.backlog, defer)
-    }
-
-    fn clients(&mut self) -> Vec<Client> {
-        let (random, talks) = (&mut self.random, self.talks);
-        let (honest, hostile) = (random.between(3, 25), random.below(12));
-        let mut start = || Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
-        let starts: Vec<Time> = (0..honest + hostile).map(|_| start()).collect();
-        let (honest, hostile) = starts.split_at(honest as usize);
-        let honest = honest.iter().map(|start| {
-            let style = Style::ALL[random.index(Style::ALL.len())];
-            Client::Honest(Honest::new(style, *start, random))
-        });
-        let mut clients: Vec<Client> = honest.collect();
-        clients.extend(hostile.iter().map(|start| {
-            let mut manner = Manner::ALL[random.index(Manner::ALL.len())];
-            if manner.is_of_hub() && !talks {
-                manner = Manner::Garbage;
-            }
-            Client::Hostile(Hostile::new(manner, *start, random))
-        }));
-        if talks {
-            for number in 0..random.between(1, 6) as usize {
-                let start = Time::ZERO.after(Duration::from_micros(random.below(ARRIVALS_MS * 1000)));
-                clients.push(Client::Talker(match random.chance(300) {
-                    true => Talker::listener(start, random),
-                    false => Talker::publisher(number, start, random),
-                }));
-            }
-        }
-        clients
     }
 }

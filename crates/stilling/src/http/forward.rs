@@ -11,14 +11,13 @@
 //! (`upstream::limits`). Of a longer body the next piece is read when the process has taken the one before; of a longer
 //! response it is asked for when the client has. As long as that holds a slot, the client has to keep to `SLOT_RATE_MIN`.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
-use stilling_ring::Time;
 use stilling_wire::http1::{RequestHead, Status};
 
 use super::answer;
+use super::forwarded::ForwardedRequest;
 use super::session::{HttpSession, Kept, Waiting};
 use super::shard::{HttpContext, Timeouts};
 use crate::memory::MemoryReservation;
@@ -27,56 +26,6 @@ use crate::upstream::{
     BodyFraming, ClientMessage, ReplyAddress, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure,
     UpstreamRequest, UpstreamResponse,
 };
-
-/// What is kept of a request to a worker process, outside of the connection's slot.
-pub(super) struct ForwardedRequest {
-    /// The request, until it is in the queue.
-    request: Option<Box<UpstreamRequest>>,
-    /// Its id, once it is in the queue and until its response has come as a whole. Meanwhile it may have a slot.
-    pub(super) id: Option<RequestId>,
-    /// The process waits for more of the body.
-    is_body_wanted: bool,
-    /// What has come of the body since the process has had a piece.
-    body: Vec<u8>,
-    /// How long the process has waited for the client, for this body. With the bytes that have come it makes the body's
-    /// rate, which counts over the whole of it: a client that trickles holds the slot no longer than its minimum allows.
-    waited: Duration,
-    /// The pieces of the response that are on their way to the client.
-    pieces: VecDeque<ResponsePiece>,
-    /// Counts these as held, and the one that the process may add.
-    held: Option<MemoryReservation>,
-    /// The next piece of the response is still to be asked for.
-    owes_more: bool,
-    /// When the rest of the first piece was offered to the client.
-    offered: Time,
-    /// How long the client has taken over what it was offered, and the bytes of that which it has taken.
-    taking: Duration,
-    taken: u64,
-}
-
-impl std::fmt::Debug for ForwardedRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ForwardedRequest").field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl ForwardedRequest {
-    fn new(request: Option<Box<UpstreamRequest>>, id: Option<RequestId>) -> Box<ForwardedRequest> {
-        Box::new(ForwardedRequest {
-            request,
-            id,
-            is_body_wanted: false,
-            body: Vec::new(),
-            waited: Duration::ZERO,
-            pieces: VecDeque::new(),
-            held: None,
-            owes_more: false,
-            offered: Time::ZERO,
-            taking: Duration::ZERO,
-            taken: 0,
-        })
-    }
-}
 
 impl HttpSession {
     /// Gives a request without a body to a worker process.

@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::request::KeptRequest;
+use super::kept_request::KeptRequest;
 use super::stream::Stream;
 
 /// A value that the job takes when it begins, or the session when the job is withdrawn.

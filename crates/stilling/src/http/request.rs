@@ -7,18 +7,16 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use stilling_wire::http1::{Event, Fields, Limits, Method, RequestDecoder, RequestHead};
+use stilling_wire::http1::{Fields, Method, RequestHead};
 
-use super::counters::HttpCounters;
-use super::routes::Routes;
-use crate::memory::MemoryReservation;
+use super::patterns::Patterns;
 
 /// A request: head and, where there is one, whole body.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     head: RequestHead<'a>,
     body: &'a [u8],
-    routes: &'a Routes,
+    patterns: &'a Patterns,
     peer: Option<IpAddr>,
 }
 
@@ -26,10 +24,10 @@ impl<'a> Request<'a> {
     pub(super) fn new(
         head: RequestHead<'a>,
         body: &'a [u8],
-        routes: &'a Routes,
+        patterns: &'a Patterns,
         peer: Option<IpAddr>,
     ) -> Self {
-        Request { head, body, routes, peer }
+        Request { head, body, patterns, peer }
     }
 
     /// The method.
@@ -45,13 +43,13 @@ impl<'a> Request<'a> {
     /// What the placeholder `name` of the route's pattern stands for in this path, percent-decoded
     /// (RFC 3986 §2.1). `None`: the pattern has no such placeholder, or the text is not UTF-8.
     pub fn param(&self, name: &str) -> Option<Cow<'a, str>> {
-        let raw = self.routes.param(self.path(), name)?;
+        let raw = self.patterns.param(self.path(), name)?;
         percent_encoding::percent_decode_str(raw).decode_utf8().ok()
     }
 
     /// Whether the route's pattern has such a placeholder.
     pub(super) fn has_param(&self, name: &str) -> bool {
-        self.routes.param(self.path(), name).is_some()
+        self.patterns.param(self.path(), name).is_some()
     }
 
     /// The first value of `name` in the query, decoded as HTML forms are; what is not UTF-8 is replaced.
@@ -80,7 +78,8 @@ impl<'a> Request<'a> {
     }
 
     /// The address from which the client's connection comes, which may be that of a proxy. `None` unless the routes ask
-    /// for it with [`Routes::with_peers`], and where the system does not tell: with direct descriptors.
+    /// for it with [`Routes::with_peers`](super::Routes::with_peers), and where the system does not tell: with direct
+    /// descriptors.
     pub fn peer(&self) -> Option<IpAddr> {
         self.peer
     }
@@ -101,52 +100,5 @@ impl std::fmt::Debug for Request<'_> {
         let RequestHead { method, target, .. } = &self.head;
         let (method, target) = (method.as_bytes().escape_ascii(), target.raw.escape_ascii());
         write!(f, "{method} {target} with {} bytes of body", self.body.len())
-    }
-}
-
-/// A request that has left the receive buffer.
-#[derive(Debug)]
-pub(super) struct KeptRequest {
-    head: Vec<u8>,
-    body: Vec<u8>,
-    peer: Option<IpAddr>,
-    held: MemoryReservation,
-}
-
-impl KeptRequest {
-    /// Keeps a head as it came: what the decoder has just consumed. `None` when all requests that are kept
-    /// would have more than `held_max` bytes.
-    pub(super) fn new(
-        head: &[u8],
-        peer: Option<IpAddr>,
-        counters: &HttpCounters,
-        held_max: usize,
-    ) -> Option<Box<Self>> {
-        let mut held = counters.reserve_for_request();
-        held.grow(head.len(), held_max)
-            .then(|| Box::new(KeptRequest { head: head.to_vec(), body: Vec::new(), peer, held }))
-    }
-
-    /// Adds a piece of the body; false when there is no room.
-    pub(super) fn push(&mut self, piece: &[u8], held_max: usize) -> bool {
-        let has_room = self.held.grow(piece.len(), held_max);
-        if has_room {
-            self.body.extend_from_slice(piece);
-        }
-        has_room
-    }
-
-    /// The request.
-    pub(super) fn view<'a>(&'a self, limits: &Limits, routes: &'a Routes) -> Request<'a> {
-        let mut decoder = RequestDecoder::default();
-        let mut rest = &self.head[..];
-        loop {
-            // The shard's decoder has accepted these very bytes under these limits.
-            let step = decoder.decode(limits, rest).expect("the head was accepted before");
-            rest = &rest[step.consumed..];
-            if let Event::Head(head) = step.event {
-                return Request::new(head, &self.body, routes, self.peer);
-            }
-        }
     }
 }

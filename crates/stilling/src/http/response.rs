@@ -9,7 +9,7 @@ use std::io::Read;
 
 use stilling_wire::http1::Status;
 
-use super::delegated::Delegate;
+use super::delegated::{Delegate, Delegated};
 use super::stream::Stream;
 
 /// An answer: status, fields, body.
@@ -172,6 +172,40 @@ impl Response {
             };
         }
         self
+    }
+
+    /// No answer but the connection itself: `serve` gets it in a worker, which is its own until it returns.
+    /// It writes whatever the client is to read, beginning with the head of an answer if there is to be
+    /// one. When no worker can be had the client is answered 503.
+    ///
+    /// Each such connection holds a worker thread until `serve` returns: as many of them as there are workers, and
+    /// no other work is done. Give the pool threads for them ([`ServeConfig::worker_threads`] or
+    /// [`growth`](crate::ServeConfig::growth)), or have `serve` hand the socket to an event loop of its own and
+    /// return. `/status` and `/metrics` say how many there are (`stilling_http_delegated`).
+    ///
+    /// [`ServeConfig::worker_threads`]: crate::ServeConfig::worker_threads
+    ///
+    /// ```
+    /// use std::io::{Read, Write};
+    /// use stilling::http::{Method, Response, Routes};
+    ///
+    /// let routes = Routes::new().inline(Method::Get, "/shout", |_| {
+    ///     Response::delegate(|mut client| {
+    ///         let _ = client.write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: shout\r\n\r\n");
+    ///         let mut bytes = [0; 256];
+    ///         while let Ok(count @ 1..) = client.read(&mut bytes) {
+    ///             bytes[..count].make_ascii_uppercase();
+    ///             if client.write_all(&bytes[..count]).is_err() {
+    ///                 break;
+    ///             }
+    ///         }
+    ///     })
+    /// });
+    /// # let _ = routes;
+    /// ```
+    pub fn delegate(serve: impl FnOnce(Delegated) + Send + 'static) -> Self {
+        let body = Body::Delegate(Delegate(Box::new(serve)));
+        Response { body, ..Response::new(Status::SwitchingProtocols) }
     }
 }
 

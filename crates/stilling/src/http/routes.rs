@@ -12,6 +12,7 @@ use stilling_wire::http1::{Method, RequestHead};
 
 use super::files::Directory;
 use super::methods::Methods;
+use super::patterns::Patterns;
 use super::request::Request;
 use super::response::Response;
 
@@ -58,7 +59,7 @@ impl Handler {
 #[derive(Clone, Default)]
 pub struct Routes {
     /// From a path to a place in `paths`.
-    patterns: matchit::Router<usize>,
+    patterns: Patterns,
     /// The same from the pattern's own text.
     places: BTreeMap<String, usize>,
     /// For each pattern its handlers: numbers of `handlers`.
@@ -237,8 +238,8 @@ impl Routes {
             return Found::Nothing;
         }
         let Ok(path) = std::str::from_utf8(head.target.path) else { return Found::Nothing };
-        let Ok(found) = self.patterns.at(path) else { return Found::Nothing };
-        let methods = &self.paths[*found.value];
+        let Some(place) = self.patterns.place(path) else { return Found::Nothing };
+        let methods = &self.paths[place];
         let of = |wanted: Method<'_>| methods.iter().find(|(method, _)| *method == wanted);
         let handler = match head.method {
             Method::Head => of(Method::Head).or_else(|| of(Method::Get)),
@@ -250,9 +251,8 @@ impl Routes {
         }
     }
 
-    /// What the placeholder `name` stands for in `path`.
-    pub(super) fn param<'a>(&'a self, path: &'a [u8], name: &str) -> Option<&'a str> {
-        let path = std::str::from_utf8(path).ok()?;
-        self.patterns.at(path).ok()?.params.get(name)
+    /// The patterns, for the placeholders of a request.
+    pub(super) fn patterns(&self) -> &Patterns {
+        &self.patterns
     }
 }

@@ -13,11 +13,12 @@ use stilling_workers::{JobContext, Outcome, Position, Refused};
 
 use super::answer::{self, ANSWER_ROOM, Terms};
 use super::delegated::Delegate;
-use super::forward::ForwardedRequest;
+use super::forwarded::ForwardedRequest;
 use super::job_input::{JobInput, Shared};
+use super::kept_request::KeptRequest;
 use super::pages;
 use super::publish::Published;
-use super::request::{KeptRequest, Request};
+use super::request::Request;
 use super::response::{Response, TEXT};
 use super::route::{HttpEndpoint, Route};
 use super::routes::Handler;
@@ -184,7 +185,7 @@ impl HttpSession {
         if let Route::Handler(number) = self.terms.route {
             let routes = &cx.http.config.routes;
             if let Handler::Inline(answer) = routes.handler(number) {
-                let request = Request::new(*head, b"", routes, self.peer.as_deref().copied());
+                let request = Request::new(*head, b"", routes.patterns(), self.peer.as_deref().copied());
                 let response = contained(&request, |request| answer(request));
                 return self.respond_inline(response, io, cx);
             }

@@ -12,7 +12,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Thread};
 use std::time::Instant;
 
@@ -27,7 +27,9 @@ use stilling_ring::Wake;
 
 use super::lazy_journal::{JournalState, LazyJournal};
 use super::limits::READ_ORDERS_MAX;
-use super::opening::{Opening, OpeningJob, begin_opening, deferred, recover};
+use super::opening::{
+    Opening, OpeningJob, OpeningThread, StreamStore, begin_opening, deferred, finding, recover, write_method,
+};
 use super::runner::Mailboxes;
 use crate::config::ServeError;
 use crate::lifecycle::Lifecycle;
@@ -38,45 +40,6 @@ const OPENING_THREAD: &str = "opening";
 
 /// What a record has beside its payload, at most: subject, headers, heads.
 pub(crate) const RECORD_EXTRA_MAX: usize = 128 * 1024;
-
-/// Where streams on disk are kept, and what writes them. Streams are numbered as on disk.
-pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
-    /// What a stream is written to.
-    type Disk: Disk;
-
-    /// Whether there may be a directory to open.
-    fn exists(&self) -> bool;
-
-    /// Whether a stream could be opened, without locking or changing anything.
-    fn check(&self, number: usize, stream: &StreamConfig) -> Result<(), OpenError>;
-
-    /// Opens a stream. One that is new was created at `created_ns`.
-    fn open(
-        &self,
-        number: usize,
-        stream: &StreamConfig,
-        created_ns: UnixNanos,
-    ) -> Result<(Log<Self::Disk>, Recovery), OpenError>;
-
-    /// Starts what writes and reads these streams.
-    fn start(
-        &self,
-        logs: Vec<(usize, Log<Self::Disk>)>,
-        wake: &Arc<Wake>,
-        now: Instant,
-    ) -> io::Result<Threads>;
-
-    /// Starts the threads for streams that are opened later.
-    ///
-    /// # Errors
-    /// The system gives no thread.
-    fn prepare(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    /// Has an opening do its steps. Returns the thread that does them, if one does.
-    fn run(opening: Opening<Self>) -> io::Result<Option<Thread>>;
-}
 
 /// The streams of a hub that does not run yet.
 pub(crate) struct Streams<S: StreamStore = StreamFolder> {
@@ -206,9 +169,6 @@ impl Drop for ForceOnDrop {
     }
 }
 
-/// Wakes the thread that waits for the predecessor's release.
-pub(crate) type OpeningThread = Arc<OnceLock<Thread>>;
-
 /// How the hub's runner and the rest of the server are reached.
 pub(crate) struct Surroundings<'a> {
     /// Wakes the runner.
@@ -326,14 +286,6 @@ impl<S: StreamStore> Streams<S> {
         }
         Ok(hub)
     }
-}
-
-pub(super) fn finding(name: &str, recovery: &Recovery) -> Option<String> {
-    (!recovery.findings.is_empty()).then(|| format!("stream {name}: {}", recovery.findings))
-}
-
-pub(super) fn write_method<D: Disk>(log: &Log<D>) -> String {
-    format!("stream {}: writes are {}", log.name(), log.write_method())
 }
 
 /// Tries of a look at a directory in which another process removes segments meanwhile.

@@ -5,7 +5,8 @@
 //! calls it; in a simulation the world does.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use stilling_hub::{HashKey, Recovered, Resumed, StreamConfig, Threads, UnixNanos};
@@ -14,11 +15,52 @@ use stilling_journal::{Log, OpenError, Read, Recovery};
 use stilling_ring::{Full, Receiver, Sender, Wake, mailbox, planted};
 
 use super::limits::{LOCK_GRACE, LOCK_WAIT, OPEN_LOOK, OPEN_RETRY};
-use super::opened::{OpeningThread, StreamStore, finding, write_method};
 use crate::lifecycle::{Lifecycle, Stage};
 
 /// Events of an opening that may be unread. Full: the opening waits.
 const OPENING_EVENTS_MAX: usize = 4;
+
+/// Where streams on disk are kept, and what writes them. Streams are numbered as on disk.
+pub(crate) trait StreamStore: Clone + Send + Sized + 'static {
+    /// What a stream is written to.
+    type Disk: Disk;
+
+    /// Whether there may be a directory to open.
+    fn exists(&self) -> bool;
+
+    /// Whether a stream could be opened, without locking or changing anything.
+    fn check(&self, number: usize, stream: &StreamConfig) -> Result<(), OpenError>;
+
+    /// Opens a stream. One that is new was created at `created_ns`.
+    fn open(
+        &self,
+        number: usize,
+        stream: &StreamConfig,
+        created_ns: UnixNanos,
+    ) -> Result<(Log<Self::Disk>, Recovery), OpenError>;
+
+    /// Starts what writes and reads these streams.
+    fn start(
+        &self,
+        logs: Vec<(usize, Log<Self::Disk>)>,
+        wake: &Arc<Wake>,
+        now: Instant,
+    ) -> io::Result<Threads>;
+
+    /// Starts the threads for streams that are opened later.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    fn prepare(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Has an opening do its steps. Returns the thread that does them, if one does.
+    fn run(opening: Opening<Self>) -> io::Result<Option<Thread>>;
+}
+
+/// Wakes the thread that waits for the predecessor's release.
+pub(crate) type OpeningThread = Arc<OnceLock<Thread>>;
 
 /// Everything that opening needs.
 #[derive(Clone)]
@@ -272,6 +314,14 @@ pub(super) fn recover<D: Disk>(
         recovered.report_findings(&recovery.findings.to_string());
     }
     Ok(recovered)
+}
+
+pub(super) fn finding(name: &str, recovery: &Recovery) -> Option<String> {
+    (!recovery.findings.is_empty()).then(|| format!("stream {name}: {}", recovery.findings))
+}
+
+pub(super) fn write_method<D: Disk>(log: &Log<D>) -> String {
+    format!("stream {}: writes are {}", log.name(), log.write_method())
 }
 
 /// An opening that begins when it is called, and waits for no predecessor.

@@ -15,8 +15,7 @@ use stilling_journal::{
 use stilling_ring::{Time, Wake};
 
 use super::limits::READ_ORDERS_MAX;
-use super::opened::StreamStore;
-use super::opening::Opening;
+use super::opening::{Opening, StreamStore};
 use super::{ClosingHub, LazyJournal, Runner};
 use crate::lifecycle::{Lifecycle, ReleaseOnDrop};
 

@@ -35,7 +35,7 @@ pub use stilling_hub::{Durability, Retention, StreamConfig};
 pub use template::{SYSLOG_SUBJECT, SubjectTemplate, SubjectWords};
 pub use user::{Credential, Secret, UserConfig};
 
-use crate::listeners::overlap;
+use crate::addresses::overlap;
 use limits::{HUB_LISTENERS_MAX, SOCKET_PATH_SIZE_MAX, SYSLOG_SOURCES_MAX};
 
 /// Everything that can be chosen about the hub.

@@ -11,10 +11,7 @@
 //! A protocol is a module beside this one. A new one adds a variant to [`Endpoint`] and to the session. Protocols of the
 //! embedding program are registered at [`protocol`](crate::protocol), and change nothing here.
 
-mod drain;
 mod hub_turn;
 mod service;
-mod session;
 
-pub use service::{Endpoint, ShardHub, ShardService};
-pub use session::{Mail, ShardSession};
+pub use service::{Endpoint, Mail, ShardHub, ShardService, ShardSession};

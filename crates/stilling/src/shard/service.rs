@@ -1,5 +1,8 @@
 //! What the connections of one shard share: a part for each protocol, and the mail for all of them.
 
+mod drain;
+mod session;
+
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,9 +12,9 @@ use stilling_engine::{Control, DatagramIo, Detached, Recipient, Service, Token};
 use stilling_ring::Time;
 use stilling_workers::{Completed, Lane};
 
-use super::drain::Drain;
+use self::drain::Drain;
+use self::session::{MailKind, SessionKind};
 use super::hub_turn::{next_hub_mail, turn_hub};
-use super::session::{Mail, MailKind, SessionKind, ShardSession};
 use crate::http::{HttpConfig, HttpContext, HttpCounters, HttpEndpoint, HttpSession, HttpShard, JobOutcome};
 use crate::hub::HubHandle;
 use crate::lifecycle::Lifecycle;
@@ -22,6 +25,8 @@ use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
     Delivery, ReplyAddress, UpstreamConnection, UpstreamContext, UpstreamHandle, UpstreamPool,
 };
+
+pub use self::session::{Mail, ShardSession};
 
 /// What is spoken at a listener or datagram socket.
 #[derive(Clone)]

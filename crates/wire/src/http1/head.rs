@@ -9,6 +9,7 @@ use super::error::{DecodeError, Fault};
 use super::fields::{FieldSink, Fields};
 use super::line::Line;
 use super::target::{Target, is_host_value};
+use super::version::Version;
 
 /// A request method (RFC 9110 §9). Methods are case-sensitive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,17 +61,6 @@ impl<'a> Method<'a> {
             Self::Other(token) => token,
         }
     }
-}
-
-/// The version a message is read as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// HTTP/1.0
-    Http10,
-    /// HTTP/1.1, and every later 1.x
-    Http11,
-    /// A request line that ends behind its target.
-    Absent,
 }
 
 /// How much body follows a request head.

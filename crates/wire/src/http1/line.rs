@@ -5,7 +5,7 @@
 
 use super::class::{is_target, is_token, target_end, token_end};
 use super::error::{DecodeError, Fault};
-use super::head::Version;
+use super::version::Version;
 
 /// Where in the request line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,7 @@ mod response;
 mod status;
 mod status_line;
 mod target;
+mod version;
 
 #[cfg(any(test, feature = "check"))]
 #[doc(hidden)]
@@ -43,9 +44,10 @@ pub use date::Date;
 pub use encode::{BadField, CONTINUE, Connection, OK_CLOSE, Reply};
 pub use error::{DecodeError, Fault, Place};
 pub use fields::Fields;
-pub use head::{BodyLength, Method, RequestHead, Version};
+pub use head::{BodyLength, Method, RequestHead};
 pub use limits::Limits;
 pub use request::{Event, RequestDecoder, Step};
 pub use response::{Finish, ReplyEvent, ReplyLength, ReplyStep, ReplyTo, ResponseDecoder, ResponseHead};
 pub use status::Status;
 pub use target::{Target, TargetForm};
+pub use version::Version;

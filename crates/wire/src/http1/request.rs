@@ -9,9 +9,10 @@ use super::body::Body;
 use super::chunked::{Chunked, Piece};
 use super::error::{DecodeError, Fault};
 use super::fields::{self, FieldPhase, FieldSink};
-use super::head::{BodyLength, Facts, RequestHead, Version};
+use super::head::{BodyLength, Facts, RequestHead};
 use super::limits::{EMPTY_LINES_MAX, Limits};
 use super::line::{self, Line, LinePhase};
+use super::version::Version;
 use crate::meter::Meter;
 
 /// What a step consumed and found.

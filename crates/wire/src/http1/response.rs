@@ -5,9 +5,10 @@ use super::body::Body;
 use super::chunked::{Chunked, Piece};
 use super::error::{DecodeError, Fault, Place};
 use super::fields::{self, FieldPhase, FieldSink, Fields};
-use super::head::{Facts, Version};
+use super::head::Facts;
 use super::limits::Limits;
 use super::status_line::{self, StatusLine, StatusPhase};
+use super::version::Version;
 
 /// Which request the next response answers (RFC 9112 §6.3): a reply to `HEAD` never has a body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@
 
 use super::class::value_end;
 use super::error::{DecodeError, Fault};
-use super::head::Version;
+use super::version::Version;
 
 /// Where in the status line the next byte belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

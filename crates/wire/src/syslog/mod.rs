@@ -12,6 +12,7 @@ mod bsd;
 mod framing;
 mod ietf;
 pub mod limits;
+mod parse;
 mod record;
 mod timestamp;
 
@@ -23,4 +24,5 @@ mod tests;
 
 pub use framing::{Cut, Frame, FrameStep, Framer};
 pub use limits::Limits;
-pub use record::{Form, Priority, Record, parse};
+pub use parse::parse;
+pub use record::{Form, Priority, Record};

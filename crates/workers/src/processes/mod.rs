@@ -26,6 +26,7 @@ mod backoff;
 mod bell;
 mod counters;
 mod door;
+mod entrance;
 mod hall;
 mod keeper;
 mod life;
@@ -46,7 +47,8 @@ use std::time::Duration;
 use stilling_ring::Wake;
 
 pub use counters::ProcessCounters;
-pub use hall::{Called, Entrance, QueueLimits, Ticket};
+pub use entrance::{Called, Entrance, Ticket};
+pub use hall::QueueLimits;
 pub use limits::Limits;
 pub use relay::{Sink, Stream, standard_streams};
 pub use slot::{Claim, Line, Pass};

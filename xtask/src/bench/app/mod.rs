@@ -13,7 +13,8 @@ use clap::Args;
 
 use super::figures::{self, Section};
 use super::frame::{self, Options};
-use super::load::{Load, Place, Sample};
+use super::load::{Load, Place};
+use super::sample::Sample;
 use super::server::{Driver, Server};
 use super::targets::{Target, Targets};
 use super::{enter, machine};

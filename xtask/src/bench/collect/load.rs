@@ -10,8 +10,8 @@ use serde::Deserialize;
 use super::Place;
 use super::peers::{Keeps, Peer, Running};
 use crate::Outcome;
-use crate::bench::load::Sample;
 use crate::bench::monitor;
+use crate::bench::sample::Sample;
 use crate::bench::server::{ContextSwitches, Server};
 use crate::steps::{report, shown};
 

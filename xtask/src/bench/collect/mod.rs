@@ -23,7 +23,7 @@ pub(crate) use peers::{Keeps, Peer};
 
 use super::figures::{self, BARE, Column, Section, Series};
 use super::frame::{self, Options, is_wanted};
-use super::load::Sample;
+use super::sample::Sample;
 use super::targets::{Target, Targets};
 use super::{enter, machine, taken};
 use crate::steps::{cargo, run};

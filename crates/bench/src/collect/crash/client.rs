@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::super::buffer::{self, Buffer};
-use super::super::run::Run;
-use super::super::speech::{self, Heard, Speech};
+use super::super::codec;
+use super::super::shared::Run;
+use super::super::speech::{Heard, Speech};
 
 /// How long one read waits before the client checks whether the server is dead.
 const READ_SPAN: Duration = Duration::from_millis(20);
@@ -46,7 +47,7 @@ impl Client {
     pub(super) fn new(run: &Run, number: u16) -> Client {
         Client {
             number,
-            speech: speech::of(run, number),
+            speech: codec::of(run, number),
             sent: 0,
             unanswered: BTreeSet::new(),
             places: Vec::new(),

@@ -8,7 +8,7 @@ use super::super::api::{Api, Stored};
 use super::super::error::CollectError;
 use super::super::limits::LOOK_INTERVAL;
 use super::super::pattern::Mark;
-use super::super::run::Run;
+use super::super::shared::Run;
 use super::client::Client;
 use super::victim;
 use super::{CrashPlan, CrashReport};

@@ -5,7 +5,7 @@ use std::time::Duration;
 use stilling_engine::{CloseReason, Control};
 use stilling_ring::Time;
 
-use super::service::ShardService;
+use super::ShardService;
 use crate::hub::HubHandle;
 use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, PART_LOOK};
 use crate::lifecycle::{Lifecycle, Phase, Stage};

@@ -11,9 +11,10 @@ use stilling_wire::http1::{
     DecodeError, Finish, ReplyEvent, ReplyLength, ReplyStep, ResponseDecoder, ResponseHead,
 };
 
-use super::generator::{Generator, Task};
-use super::seats::Moment;
-use super::tally::Failure;
+use super::{Generator, Task};
+use crate::http::error::objection;
+use crate::http::seats::Moment;
+use crate::http::tally::Failure;
 
 /// The status by which a server sheds load.
 const SHED: u16 = 503;
@@ -193,12 +194,6 @@ impl Client {
 fn excerpt(what: &str, bytes: &[u8]) -> String {
     const SHOWN: usize = 40;
     format!("{what}\"{}\"", bytes[..bytes.len().min(SHOWN)].escape_ascii())
-}
-
-/// What is wrong with a response, without the status that would answer a request.
-pub(crate) fn objection(error: &DecodeError) -> String {
-    let text = error.to_string();
-    text.split_once(": ").map_or(text.as_str(), |(_, words)| words).to_owned()
 }
 
 impl Session for Client {

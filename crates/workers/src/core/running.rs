@@ -9,34 +9,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use stilling_ring::Time;
 use stilling_ring::sync::Arc;
 
+use super::{Core, Job};
+use crate::claims::Position;
 use crate::context::JobContext;
-use crate::core::{Core, Job};
 use crate::counters::count;
-use crate::lane::Position;
-
-/// What became of a job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome<R> {
-    /// It ran and returned this.
-    Done(R),
-    /// It panicked, or its worker gave it up. Answer the peer with 500 or the like.
-    Panicked,
-    /// It waited longer than [`Limits::age_max`](crate::Limits::age_max), or too long in a queue that stands (see
-    /// [`QueueTarget`](crate::QueueTarget)), and was not run. Answer with 503 or the
-    /// like and say when to retry.
-    Expired,
-}
-
-/// The answer to one submitted job.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Completed<R> {
-    /// The ticket that the job was submitted with.
-    pub ticket: u64,
-    /// Where it was queued: no other job of the lane has, had or will have this position.
-    pub position: Position,
-    /// What became of it.
-    pub outcome: Outcome<R>,
-}
+use crate::outcome::{Completed, Outcome};
 
 /// A job that a worker has taken. Dropping it without [`run`](Running::run) answers [`Outcome::Panicked`].
 #[must_use = "dropping a taken job answers it as panicked"]

@@ -6,7 +6,7 @@ use stilling_engine::{CloseReason, Io, Session};
 use stilling_wire::nats::server_operation_len;
 use stilling_workers::{Outcome, Position};
 
-use super::service::ShardService;
+use super::ShardService;
 use crate::http::{HttpSession, JobOutcome};
 use crate::hub::HubMail;
 use crate::nats::NatsSession;

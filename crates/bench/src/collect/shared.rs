@@ -1,0 +1,54 @@
+//! What the threads of a run share: the plan, the clients' counters, the clock and the end of the run.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::lead::Lead;
+use super::pattern::Pattern;
+use super::plan::Plan;
+
+/// What the threads of a run share.
+pub(super) struct Run {
+    pub(super) plan: Plan,
+    pub(super) pattern: Arc<Pattern>,
+    /// Unlike that of any other run, so that nobody hears what is for somebody else.
+    pub(super) id: String,
+    /// One for each client.
+    pub(super) leads: Vec<Lead>,
+    /// The publishing threads pass it together, their connections open.
+    pub(super) gate: Barrier,
+    start: OnceLock<Instant>,
+    /// Set by whoever wants the run to end early.
+    stop: Arc<AtomicBool>,
+}
+
+impl Run {
+    pub(super) fn new(plan: Plan) -> Run {
+        Run::until(plan, Arc::default())
+    }
+
+    pub(super) fn until(plan: Plan, stop: Arc<AtomicBool>) -> Run {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Run {
+            pattern: Arc::new(Pattern::new(plan.size)),
+            id: format!("{:x}{:x}", std::process::id(), since.as_nanos()),
+            leads: (0..plan.clients).map(|_| Lead::new(&plan)).collect(),
+            gate: Barrier::new(plan.publishing_threads().into()),
+            start: OnceLock::new(),
+            stop,
+            plan,
+        }
+    }
+
+    /// Nanoseconds since the start, which is the first call. An hour's run has 42 bits of them.
+    pub(super) fn now(&self) -> u64 {
+        self.start.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    /// Whether no more messages are to begin.
+    pub(super) fn is_over(&self, now: u64) -> bool {
+        let is_late = self.plan.span.is_some_and(|span| Duration::from_nanos(now) >= span);
+        is_late || self.stop.load(Ordering::Relaxed)
+    }
+}

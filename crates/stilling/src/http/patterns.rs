@@ -1,0 +1,24 @@
+//! The patterns of a table of routes: which one a path matches, and what its placeholders stand for.
+
+use matchit::{InsertError, Router};
+
+/// Patterns, each with its place in the table.
+#[derive(Clone, Default)]
+pub(super) struct Patterns(Router<usize>);
+
+impl Patterns {
+    pub(super) fn insert(&mut self, pattern: &str, place: usize) -> Result<(), InsertError> {
+        self.0.insert(pattern, place)
+    }
+
+    /// The place of the pattern that `path` matches.
+    pub(super) fn place(&self, path: &str) -> Option<usize> {
+        self.0.at(path).ok().map(|found| *found.value)
+    }
+
+    /// What the placeholder `name` stands for in `path`.
+    pub(super) fn param<'a>(&'a self, path: &'a [u8], name: &str) -> Option<&'a str> {
+        let path = std::str::from_utf8(path).ok()?;
+        self.0.at(path).ok()?.params.get(name)
+    }
+}

@@ -1,0 +1,50 @@
+//! Reads one message: its priority, then whichever form follows.
+
+use super::record::{Priority, Record};
+use super::{bsd, ietf};
+
+/// Reads a message: a datagram, or what a [`super::Framer`] found. Looks at each byte at most a few times.
+///
+/// ```
+/// use stilling_wire::syslog::{Form, parse};
+///
+/// let record = parse(b"<34>Oct 11 22:14:15 mymachine su[7]: failed");
+/// assert_eq!((record.form, record.priority.facility(), record.priority.severity()), (Form::Bsd, 4, 2));
+/// assert_eq!((record.host, record.app), (Some(&b"mymachine"[..]), Some(&b"su"[..])));
+/// assert_eq!(record.message, b"failed");
+/// ```
+#[must_use]
+pub fn parse(input: &[u8]) -> Record<'_> {
+    let input = without_end(input);
+    let Some((priority, rest)) = priority(input) else {
+        return Record::plain(input);
+    };
+    let record = ietf::parse(rest).unwrap_or_else(|| bsd::parse(rest));
+    Record { priority, priority_is_given: true, ..record }
+}
+
+/// `<0>` to `<191>`; senders that pad with zeros are understood too.
+fn priority(input: &[u8]) -> Option<(Priority, &[u8])> {
+    let rest = input.strip_prefix(b"<")?;
+    let end = rest.iter().take(4).position(|&byte| byte == b'>')?;
+    if end == 0 {
+        return None;
+    }
+    let mut number = 0_u16;
+    for digit in &rest[..end] {
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+        number = number * 10 + u16::from(digit - b'0');
+    }
+    let priority = u8::try_from(number).ok().and_then(Priority::new)?;
+    Some((priority, &rest[end + 1..]))
+}
+
+/// Line ends, and the NUL that some libraries send with the text, are no part of a message.
+fn without_end(mut input: &[u8]) -> &[u8] {
+    while let [rest @ .., b'\n' | b'\r' | b'\0'] = input {
+        input = rest;
+    }
+    input
+}

@@ -314,12 +314,36 @@ impl Deliveries {
         Some(entry.to)
     }
 
+    /// Moves on to the next entry if that is a message with a shared payload, for the same connection as the current one. Each
+    /// such message is an entry of its own.
+    #[inline]
+    pub fn advance_message(&mut self) -> bool {
+        let Some(current) = self.next.checked_sub(1).and_then(|at| self.entries.get(at)) else {
+            return false;
+        };
+        let is_next = self
+            .entries
+            .get(self.next)
+            .is_some_and(|next| next.to == current.to && matches!(next.what, What::Message { .. }));
+        self.next += usize::from(is_next);
+        is_next
+    }
+
     /// The entry that was moved on to last.
     #[must_use]
     pub fn current(&self) -> Option<Delivery<'_>> {
-        let entry = self.entries.get(self.next.checked_sub(1)?)?;
+        Some(self.delivery(self.entries.get(self.next.checked_sub(1)?)?))
+    }
+
+    /// The entries behind it, in order, with their connections.
+    pub fn rest(&self) -> impl Iterator<Item = (u64, Delivery<'_>)> {
+        self.entries[self.next..].iter().map(|entry| (entry.to, self.delivery(entry)))
+    }
+
+    #[inline]
+    fn delivery(&self, entry: &Entry) -> Delivery<'_> {
         let part = |span: Span| &self.bytes[span.start as usize..span.end as usize];
-        Some(match entry.what {
+        match entry.what {
             What::Bytes(first, second) => Delivery::Bytes(part(first), part(second)),
             What::Message { line, block, start, size } => {
                 let range = start as usize..start as usize + size as usize;
@@ -329,7 +353,7 @@ impl Deliveries {
             What::Verdict { ticket, verdict } => Delivery::Verdict { ticket, verdict },
             What::Mark(mark) => Delivery::Mark(mark),
             What::Close => Delivery::Close,
-        })
+        }
     }
 
     /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
@@ -445,6 +469,8 @@ mod tests {
         deliveries.close(2);
         assert_eq!((deliveries.shared_size, deliveries.blocks.len()), (12, 1), "each message counts once");
         deliveries.group();
+        let to: Vec<u64> = deliveries.rest().map(|(to, _)| to).collect();
+        assert_eq!(to, [1, 1, 2, 2, 2, 2, 2, 2]);
         let copy = "line shared\r\n";
         let expected = [
             (1, copy),
@@ -467,6 +493,25 @@ mod tests {
         let range = writer.append(b"next").expect("there is room");
         deliveries.shared_message(1, 2, write("line "), (writer.shared(), range));
         assert_eq!(all(&mut deliveries), [(1, "line next\r\n".to_owned())]);
+    }
+
+    #[test]
+    fn messages_for_one_connection_are_moved_on_to_in_a_row() {
+        let mut writer = BlockWriter::new(16);
+        let range = writer.append(b"shared").expect("there is room");
+        let mut deliveries = Deliveries::new();
+        assert!(!deliveries.advance_message());
+        for (to, number) in [(1, 1), (1, 2), (2, 2)] {
+            deliveries.shared_message(to, number, |_| (), (writer.shared(), range.clone()));
+        }
+        deliveries.mark(2, 7);
+        assert!(!deliveries.advance_message(), "nothing is current");
+        assert_eq!(deliveries.advance(), Some(1));
+        assert!(deliveries.advance_message() && !deliveries.advance_message(), "the third is for another");
+        assert_eq!(deliveries.advance(), Some(2));
+        assert!(!deliveries.advance_message(), "a mark is no message");
+        assert_eq!((deliveries.advance(), deliveries.current()), (Some(2), Some(Delivery::Mark(7))));
+        assert!(!deliveries.advance_message() && deliveries.is_empty());
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 
+use stilling_engine::limits::SEND_MAX;
 use stilling_engine::{CloseReason, Io, Token};
 use stilling_hub::{Delivery, Door, Payload, Publication, Request, Traits};
 use stilling_ring::Time;
@@ -453,11 +454,18 @@ impl NatsSession {
                 self.resume(io);
             }
             HubMail::Delivery => {
-                let Some(deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current()) else {
+                let Some(mut deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
+                else {
                     return;
                 };
-                if let Some(delivery) = deliveries.current() {
+                let before = io.room();
+                while let Some(delivery) = deliveries.current() {
                     self.take(delivery, io, cx);
+                    // Others have their turn when this one has got what a call may send.
+                    let is_enough = before.saturating_sub(io.room()) >= SEND_MAX || io.is_finishing();
+                    if is_enough || !deliveries.advance_message() {
+                        break;
+                    }
                 }
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     hub.port.put_back(deliveries);

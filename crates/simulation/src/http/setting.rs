@@ -8,8 +8,8 @@ use std::time::Duration;
 use stilling::Overview;
 use stilling::http::Timeouts;
 use stilling::parts::{
-    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, Lifecycle, ShardService,
-    hub_in_memory,
+    Calendar, Endpoint, HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle,
+    ShardService, hub_in_memory,
 };
 use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::counters::Counters;
@@ -76,6 +76,32 @@ fn elastic(mut pool: stilling_workers::Limits, random: &mut SplitMix64) -> still
     pool
 }
 
+fn draw_engine(cramped: bool, random: &mut SplitMix64) -> Config {
+    let engine = Config {
+        capacity: random.between(3, 40) as u32,
+        park_after: millis(random, 1, 100),
+        write_timeout: millis(random, 300, 1000),
+        linger_timeout: millis(random, 50, 500),
+        accept_retry: millis(random, 1, 20),
+        ..Config::default()
+    };
+    // Drawn in any case: what follows is then the same in a world with room.
+    let store = random.between(16, 48) as usize * 1024;
+    if cramped { Config { input_bytes_max: store, output_bytes_max: store, ..engine } } else { engine }
+}
+
+fn draw_timeouts(random: &mut SplitMix64) -> Timeouts {
+    Timeouts {
+        first_byte: millis(random, 500, 1500),
+        head: millis(random, 2000, 4000),
+        body_grace: millis(random, 1000, 2000),
+        body_rate_min: 1024,
+        idle: millis(random, 1000, 3000),
+        work: millis(random, 200, 1000),
+        drain: millis(random, 20, 2000),
+    }
+}
+
 impl Setting {
     pub(super) fn draw(random: &mut SplitMix64) -> Self {
         let kind = random.chance(100);
@@ -84,32 +110,11 @@ impl Setting {
         let buffer = random.between(200, 20_000) as usize;
         let threads = random.below(5) as usize;
         let cramped = random.chance(100);
-        let engine = Config {
-            capacity: random.between(3, 40) as u32,
-            park_after: millis(random, 1, 100),
-            write_timeout: millis(random, 300, 1000),
-            linger_timeout: millis(random, 50, 500),
-            accept_retry: millis(random, 1, 20),
-            ..Config::default()
-        };
-        let store = random.between(16, 48) as usize * 1024;
-        let engine = if cramped {
-            Config { input_bytes_max: store, output_bytes_max: store, ..engine }
-        } else {
-            engine
-        };
+        let engine = draw_engine(cramped, random);
         let queue_age_max = millis(random, 30, 2000);
         let http = HttpConfig {
             limits: Limits::default(),
-            timeouts: Timeouts {
-                first_byte: millis(random, 500, 1500),
-                head: millis(random, 2000, 4000),
-                body_grace: millis(random, 1000, 2000),
-                body_rate_min: 1024,
-                idle: millis(random, 1000, 3000),
-                work: millis(random, 200, 1000),
-                drain: millis(random, 20, 2000),
-            },
+            timeouts: draw_timeouts(random),
             slow_duration: millis(random, 1, 30),
             has_workers: threads > 0,
             queue_age_max,
@@ -160,22 +165,7 @@ impl Setting {
         let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
         let calendar = Calendar::From(CALENDAR_START);
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
-        let overview = Arc::new(Overview {
-            started: std::time::SystemTime::UNIX_EPOCH,
-            driver: "sim".to_owned(),
-            driver_fallback: None,
-            listeners: Vec::new(),
-            capacity: self.engine.capacity,
-            workers: self.pool.threads,
-            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
-            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
-            pool: pool.clone(),
-            app: None,
-            hub: std::sync::OnceLock::new(),
-            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
-            rates: Default::default(),
-            volumes: Arc::default(),
-        });
+        let overview = Arc::new(self.overview(&pool));
         let mut hubs = Vec::new();
         if self.talks {
             let events =
@@ -214,6 +204,25 @@ impl Setting {
         let outside =
             Outside::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
         (first, Rc::new(RefCell::new(outside)))
+    }
+
+    fn overview(&self, pool: &Pool<JobOutcome>) -> Overview {
+        Overview {
+            started: std::time::SystemTime::UNIX_EPOCH,
+            driver: "sim".to_owned(),
+            driver_fallback: None,
+            listeners: Vec::new(),
+            capacity: self.engine.capacity,
+            workers: self.pool.threads,
+            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
+            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
+            pool: pool.clone(),
+            app: None,
+            hub: std::sync::OnceLock::new(),
+            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
+            rates: Default::default(),
+            volumes: Arc::default(),
+        }
     }
 
     fn listener(&self, network: &Network, address: &Address) -> SimSocket {

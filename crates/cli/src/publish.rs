@@ -12,7 +12,7 @@ use clap::builder::TypedValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, ValueEnum};
 use serde_json::json;
-use stilling_client::{Config, Counts, Keep, Outcome, Publisher, Reason, Server, Ticket};
+use stilling_client::{Config, Counts, Keep, Outcome, Publisher, Reason, Server, Ticket, Trouble};
 use stilling_wire::nats::{Subject, SubjectLimits};
 
 use crate::WrongUsage;
@@ -221,6 +221,16 @@ impl Arguments {
         counts.dropped += told.too_long;
         // What no directory keeps was dropped by closing.
         self.print(&counts, &told, begun.elapsed())?;
+        self.judge(&counts, told.first_drop, trouble)
+    }
+
+    /// Whatever was dropped, or waits in the spool, is an error.
+    fn judge(
+        self,
+        counts: &Counts,
+        first_drop: Option<Reason>,
+        trouble: Option<Trouble>,
+    ) -> Result<(), Box<dyn Error>> {
         let wait = (counts.held > 0).then(|| {
             let place = self.spool.map(|path| path.display().to_string()).unwrap_or_default();
             let wait = if counts.held == 1 { "waits" } else { "wait" };
@@ -230,7 +240,7 @@ impl Arguments {
             )
         });
         if counts.dropped > 0 {
-            let why = match (&trouble, told.first_drop) {
+            let why = match (&trouble, first_drop) {
                 (_, Some(reason)) => reason.to_string(),
                 (Some(trouble), None) => trouble.to_string(),
                 (None, None) => {
@@ -240,7 +250,7 @@ impl Arguments {
             };
             let wait = wait.map(|wait| format!("; {wait}")).unwrap_or_default();
             let dropped = messages(counts.dropped);
-            return Err(format!("{dropped} of {} not delivered: {why}{wait}", total(&counts)).into());
+            return Err(format!("{dropped} of {} not delivered: {why}{wait}", total(counts)).into());
         }
         if let Some(wait) = wait {
             let why =

@@ -312,6 +312,41 @@ fn queue_target() -> impl TypedValueParser<Value = QueueTargetChoice> {
     })
 }
 
+impl Limits {
+    fn apply(self, config: &mut ServeConfig) {
+        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        config.queue_max = self.max_queue as usize;
+        config.requests_held_max = size(self.max_requests_held);
+        config.answers_held_max = size(self.max_answers_held);
+        config.send_buffer = self.send_buffer.map(size);
+        config.congestion = self.congestion;
+        // Its range ends far below.
+        config.limits.head_size_max = u32::try_from(self.max_head_size).unwrap_or(u32::MAX);
+        config.limits.headers_max = self.max_headers;
+        config.limits.body_size_max = self.max_body_size;
+        config.engine.input_bytes_max = size(self.max_input_held);
+        config.engine.output_bytes_max = size(self.max_output_held);
+    }
+}
+
+impl Seconds {
+    fn apply(self, config: &mut ServeConfig) {
+        let span = Duration::from_secs_f64;
+        config.queue_age_max = span(self.queue_timeout);
+        config.queue_target = self.queue_target.0;
+        config.timeouts = Timeouts {
+            first_byte: span(self.first_byte_timeout),
+            head: span(self.head_timeout),
+            body_grace: span(self.body_timeout),
+            body_rate_min: self.min_body_rate,
+            idle: span(self.idle_timeout),
+            work: span(self.work_timeout),
+            drain: span(self.drain_timeout),
+        };
+        config.engine.write_timeout = span(self.write_timeout);
+    }
+}
+
 impl App {
     fn config(self) -> Option<AppConfig> {
         let span = Duration::from_secs_f64;
@@ -380,9 +415,6 @@ impl Arguments {
         };
         let mut wrong = std::mem::take(&mut sources.wrong);
         let hub = self.hub.chosen(listens_by_default, &mut sources, &mut wrong);
-        let (limits, timeouts) = (self.limits, self.timeouts);
-        let span = Duration::from_secs_f64;
-        let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut config = ServeConfig {
             listen,
             shards,
@@ -390,12 +422,7 @@ impl Arguments {
             worker_threads: self.worker_threads.map_or(shards, |threads| threads as usize),
             growth: self.elastic.growth(),
             accept_workers: self.elastic.accept_workers as usize,
-            queue_max: limits.max_queue as usize,
-            queue_age_max: span(timeouts.queue_timeout),
-            queue_target: timeouts.queue_target.0,
             slow_duration: Duration::from_millis(self.slow_duration.into()),
-            requests_held_max: size(limits.max_requests_held),
-            answers_held_max: size(limits.max_answers_held),
             driver: match self.driver {
                 Driver::Auto => DriverChoice::Auto,
                 Driver::Uring => DriverChoice::Uring,
@@ -406,17 +433,6 @@ impl Arguments {
             demo: self.demo,
             open_publish: self.open_publish,
             admin: self.admin.unwrap_or_default(),
-            timeouts: Timeouts {
-                first_byte: span(timeouts.first_byte_timeout),
-                head: span(timeouts.head_timeout),
-                body_grace: span(timeouts.body_timeout),
-                body_rate_min: timeouts.min_body_rate,
-                idle: span(timeouts.idle_timeout),
-                work: span(timeouts.work_timeout),
-                drain: span(timeouts.drain_timeout),
-            },
-            send_buffer: limits.send_buffer.map(size),
-            congestion: limits.congestion,
             take_over: self.take_over.map(|path| TakeOver { path, tell }),
             passed_listeners: true,
             app: self.app.config(),
@@ -425,13 +441,8 @@ impl Arguments {
             log: Some(tell),
             ..defaults
         };
-        // Its range ends far below.
-        config.limits.head_size_max = u32::try_from(limits.max_head_size).unwrap_or(u32::MAX);
-        config.limits.headers_max = limits.max_headers;
-        config.limits.body_size_max = limits.max_body_size;
-        config.engine.input_bytes_max = size(limits.max_input_held);
-        config.engine.output_bytes_max = size(limits.max_output_held);
-        config.engine.write_timeout = span(timeouts.write_timeout);
+        self.limits.apply(&mut config);
+        self.timeouts.apply(&mut config);
 
         let problems = config.problems().into_iter();
         wrong.extend(problems.map(|problem| hub.complaint(problem, &sources)));

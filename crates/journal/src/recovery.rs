@@ -154,6 +154,36 @@ impl Survey {
         self.recovery.next = self.recovery.next.max(highest + 1);
     }
 
+    /// Says what counts of a file that has a next one.
+    fn judge_followed<D: Disk>(
+        &mut self,
+        disk: &D,
+        found: &Found,
+        next: &Found,
+    ) -> Result<(Expected, Judged), OpenError> {
+        let follows = next.header.as_ref().filter(|header| header.previous_first == found.first);
+        // The header of the next one says everything. The file is cut to what counts when the next one is made, but a
+        // crash may undo that: blank space and what a failed write has left are then behind the end.
+        if let (Some(header), Some(own)) = (follows, &found.header) {
+            let size = found.entry.size;
+            let judged = Judged {
+                last: header.previous_last.max(found.first - 1),
+                end: if header.previous_end == 0 { size } else { header.previous_end.min(size) },
+                newest_ns: header.created_ns,
+                epoch: own.epoch,
+                ..Judged::default()
+            };
+            return Ok((found.expected(self.stream_id), judged));
+        }
+        let (expected, stretches) = scan_found(disk, found, self.stream_id)?;
+        let known = follows.map_or(0, |header| header.previous_last);
+        let expected = Expected { size: None, ..expected };
+        let mut judged = judge(&stretches, found.entry.size, &expected, known);
+        judged.last = judged.last.min(next.first - 1);
+        self.report(&found.entry.name, &judged, false);
+        Ok((expected, judged))
+    }
+
     /// Takes one file into the list.
     fn take<D: Disk>(
         &mut self,
@@ -165,36 +195,14 @@ impl Survey {
         let found = &files[at];
         let next = files.get(at + 1);
         let said = next.and_then(|next| next.header.as_ref());
-        let follows = said.filter(|header| header.previous_first == found.first);
         if found.header.is_none() {
             self.recovery.findings.add(Finding::Header { file: found.entry.name.clone() });
         }
-        let (expected, judged) = match (next, follows, &found.header) {
-            (None, ..) => {
+        let (expected, judged) = match next {
+            Some(next) => self.judge_followed(disk, found, next)?,
+            None => {
                 let (expected, judged) = last.take().unwrap_or((found.expected(None), Judged::default()));
                 self.report(&found.entry.name, &judged, true);
-                (expected, judged)
-            }
-            // The header of the next one says everything. The file is cut to what counts when the next one is made, but a
-            // crash may undo that: blank space and what a failed write has left are then behind the end.
-            (Some(next), Some(header), Some(own)) => {
-                let size = found.entry.size;
-                let judged = Judged {
-                    last: header.previous_last.max(found.first - 1),
-                    end: if header.previous_end == 0 { size } else { header.previous_end.min(size) },
-                    newest_ns: next.header.as_ref().map_or(0, |next| next.created_ns),
-                    epoch: own.epoch,
-                    ..Judged::default()
-                };
-                (found.expected(self.stream_id), judged)
-            }
-            (Some(next), follows, _) => {
-                let (expected, stretches) = scan_found(disk, found, self.stream_id)?;
-                let known = follows.map_or(0, |header| header.previous_last);
-                let expected = Expected { size: None, ..expected };
-                let mut judged = judge(&stretches, found.entry.size, &expected, known);
-                judged.last = judged.last.min(next.first - 1);
-                self.report(&found.entry.name, &judged, false);
                 (expected, judged)
             }
         };

@@ -158,6 +158,19 @@ pub fn run(seed: u64) -> Result<UnreadReport, Failure> {
     attempt(seed, || play(&mut SplitMix64::new(seed)))
 }
 
+/// Reads to the end, or until nothing more comes. `account` is told how much has been received.
+fn read_rest(world: &mut Alone<Feed>, peer: &mut Peer, received: &mut Vec<u8>, account: impl Fn(usize)) {
+    loop {
+        let (bytes, is_end) = read(peer, usize::MAX);
+        received.extend_from_slice(&bytes);
+        account(received.len());
+        world.turns();
+        if is_end || bytes.is_empty() {
+            break;
+        }
+    }
+}
+
 fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     let budget = 1 << random.between(17, 20);
     let count = random.between(3, 20) as usize;
@@ -199,15 +212,7 @@ fn play(random: &mut SplitMix64) -> Result<UnreadReport, String> {
     }
     let mut report = UnreadReport::default();
     for (number, peer) in peers.iter_mut().enumerate() {
-        loop {
-            let (bytes, is_end) = read(peer, usize::MAX);
-            received[number].extend_from_slice(&bytes);
-            accounts.borrow_mut()[number].read = received[number].len();
-            world.turns();
-            if is_end || bytes.is_empty() {
-                break;
-            }
-        }
+        read_rest(&mut world, peer, &mut received[number], |read| accounts.borrow_mut()[number].read = read);
         report.count(&accounts.borrow()[number], &received[number])?;
     }
     drop(peers);

@@ -20,6 +20,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use stilling_engine::limits::LISTENERS_MAX;
@@ -125,52 +126,89 @@ impl Listeners {
         mut when: When<'_>,
     ) -> Result<Listeners, ServeError> {
         let options = |speaks| options(config, speaks);
-        let Found { groups, left, datagrams, parents } = group(config, old, passed, &options)?;
+        let Found { groups, left, datagrams, parents, .. } = group(config, old, passed, &options)?;
         // All of them before the first one listens: this server's own addresses may overlap.
         for group in &groups {
             check_free(group, &groups, &left, &options(group.speaks), &mut when)?;
         }
-        let mut kept: usize = groups.iter().map(|group| group.sockets.len()).sum();
-        let mut of_shards: Vec<Vec<Listener>> = (0..config.shards).map(|_| Vec::new()).collect();
-        let (mut addresses, mut protocols, mut admin) = (Vec::new(), Vec::new(), None);
+        let mut listeners = Listeners {
+            addresses: Vec::new(),
+            protocols: Vec::new(),
+            admin: None,
+            of_shards: (0..config.shards).map(|_| Vec::new()).collect(),
+            kept: groups.iter().map(|group| group.sockets.len()).sum(),
+            files: Vec::new(),
+        };
         for (number, group) in groups.into_iter().enumerate() {
-            let (wanted, speaks, is_admin) = (group.wanted, group.speaks, group.is_admin);
-            let open = |error| ServeError::Listen(wanted, error);
-            let sockets = complete(group, config.shards, &options(speaks), &when).map_err(open)?;
-            let address = net::local_addr(&sockets[0]).map_err(open)?;
-            if is_admin {
-                admin = Some(address);
-            } else {
-                addresses.push(address);
-                protocols.push(speaks);
-            }
-            for (at, socket) in sockets.into_iter().enumerate() {
-                // Each address begins with another shard, so that the first does not get all of what is over.
-                let from = match speaks {
-                    Protocol::Http if net::is_listening(&socket).map_err(open)? => Stage::Beside,
-                    // What is opened besides listens later, and who publishes comes to no server that may still fail.
-                    _ => Stage::Alone,
-                };
-                let is_parents = parents.contains(&identity(&socket).map_err(open)?);
-                let listener = Listener { socket, address, speaks, is_admin, is_parents, from };
-                of_shards[(number + at) % config.shards].push(listener);
-            }
+            let options = options(group.speaks);
+            listeners.open_group(number, group, &options, &parents, &when)?;
         }
-        let mut datagrams = datagrams;
+        listeners.open_syslog_udp(&config.hub.syslog_udp, datagrams, &mut when)?;
+        listeners.open_syslog_unix(&config.hub.syslog_unix, &when)?;
+        for listeners in &mut listeners.of_shards {
+            listeners.sort_by_key(|listener| listener.from);
+        }
+        match listeners.of_shards.iter().map(Vec::len).max() {
+            Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
+            _ => Ok(listeners),
+        }
+    }
+
+    /// Gives every shard a listener of the address with this number.
+    fn open_group(
+        &mut self,
+        number: usize,
+        group: Group,
+        options: &ListenOptions,
+        parents: &[(u64, u64)],
+        when: &When<'_>,
+    ) -> Result<(), ServeError> {
+        let (wanted, speaks, is_admin) = (group.wanted, group.speaks, group.is_admin);
+        let open = |error| ServeError::Listen(wanted, error);
+        let shards = self.of_shards.len();
+        let sockets = complete(group, shards, options, when).map_err(open)?;
+        let address = net::local_addr(&sockets[0]).map_err(open)?;
+        if is_admin {
+            self.admin = Some(address);
+        } else {
+            self.addresses.push(address);
+            self.protocols.push(speaks);
+        }
+        for (at, socket) in sockets.into_iter().enumerate() {
+            let from = match speaks {
+                Protocol::Http if net::is_listening(&socket).map_err(open)? => Stage::Beside,
+                // What is opened besides listens later, and who publishes comes to no server that may still fail.
+                _ => Stage::Alone,
+            };
+            let is_parents = parents.contains(&identity(&socket).map_err(open)?);
+            let listener = Listener { socket, address, speaks, is_admin, is_parents, from };
+            // Each address begins with another shard, so that the first does not get all of what is over.
+            self.of_shards[(number + at) % shards].push(listener);
+        }
+        Ok(())
+    }
+
+    /// Gives each address for syslog over UDP to one shard: one reader keeps what a source sends in its order.
+    fn open_syslog_udp(
+        &mut self,
+        addresses: &[SocketAddr],
+        mut old: Vec<(SocketAddr, OwnedFd)>,
+        when: &mut When<'_>,
+    ) -> Result<(), ServeError> {
         let mut taken = Vec::new();
-        for wanted in &config.hub.syslog_udp {
+        for wanted in addresses {
             if wanted.port() != 0 && taken.contains(wanted) {
                 continue;
             }
-            let (socket, is_old) = datagram_socket(*wanted, &mut datagrams, &mut when)?;
-            kept += usize::from(is_old);
+            let (socket, is_old) = datagram_socket(*wanted, &mut old, when)?;
+            self.kept += usize::from(is_old);
             let address = net::local_addr(&socket).map_err(|error| ServeError::Listen(*wanted, error))?;
             taken.push(*wanted);
-            addresses.push(address);
+            self.addresses.push(address);
             let speaks = Protocol::Syslog(SyslogTransport::Udp);
-            protocols.push(speaks);
-            // One reader for each, so that what a source sends stays in its order.
-            of_shards[addresses.len() % config.shards].push(Listener {
+            self.protocols.push(speaks);
+            let shard = self.addresses.len() % self.of_shards.len();
+            self.of_shards[shard].push(Listener {
                 socket,
                 address,
                 speaks,
@@ -180,38 +218,34 @@ impl Listeners {
                 from: if is_old { Stage::Released } else { Stage::Alone },
             });
         }
-        let mut files = Vec::new();
-        for (number, path) in config.hub.syslog_unix.iter().enumerate() {
+        Ok(())
+    }
+
+    /// Gives each Unix socket for syslog to one shard.
+    fn open_syslog_unix(&mut self, paths: &[PathBuf], when: &When<'_>) -> Result<(), ServeError> {
+        for (number, path) in paths.iter().enumerate() {
             let failed = |error| ServeError::SocketFile(path.clone(), error);
-            let socket = if matches!(when, When::Alone) {
+            let (socket, file) = if matches!(when, When::Alone) {
                 net::check_unix_datagrams(path).map_err(failed)?;
                 let beside = socket_file::beside(path);
                 let socket = net::bind_unix_datagrams(&beside, true).map_err(failed)?;
-                files.push(SocketFile::beside(path).map_err(failed)?);
-                socket
+                (socket, SocketFile::beside(path).map_err(failed)?)
             } else {
                 let socket = net::bind_unix_datagrams(path, false).map_err(failed)?;
-                files.push(SocketFile::of(path).map_err(failed)?);
-                socket
+                (socket, SocketFile::of(path).map_err(failed)?)
             };
-            let address = SocketAddr::from(([0, 0, 0, 0], 0));
-            let speaks = Protocol::Syslog(SyslogTransport::Unix);
-            of_shards[number % config.shards].push(Listener {
+            self.files.push(file);
+            let shard = number % self.of_shards.len();
+            self.of_shards[shard].push(Listener {
                 socket,
-                address,
-                speaks,
+                address: SocketAddr::from(([0, 0, 0, 0], 0)),
+                speaks: Protocol::Syslog(SyslogTransport::Unix),
                 is_admin: false,
                 is_parents: false,
                 from: Stage::Alone,
             });
         }
-        for listeners in &mut of_shards {
-            listeners.sort_by_key(|listener| listener.from);
-        }
-        match of_shards.iter().map(Vec::len).max() {
-            Some(most) if most > LISTENERS_MAX as usize => Err(ServeError::Listeners(most, LISTENERS_MAX)),
-            _ => Ok(Listeners { addresses, protocols, admin, of_shards, kept, files }),
-        }
+        Ok(())
     }
 
     /// Descriptors of all shards together.
@@ -256,6 +290,8 @@ struct Found {
     left: Vec<SocketAddr>,
     /// Sockets for datagrams of the old server.
     datagrams: Vec<(SocketAddr, OwnedFd)>,
+    /// Every listener so far, by [`identity`].
+    seen: Vec<(u64, u64)>,
     /// What the parent has passed, by [`identity`].
     parents: Vec<(u64, u64)>,
 }
@@ -267,7 +303,25 @@ fn group(
     passed: Vec<Passed>,
     options: &impl Fn(Protocol) -> ListenOptions,
 ) -> Result<Found, ServeError> {
-    let mut groups: Vec<Group> = Vec::new();
+    let mut found = Found {
+        groups: wanted_groups(config),
+        left: Vec::new(),
+        datagrams: Vec::new(),
+        seen: Vec::new(),
+        parents: Vec::new(),
+    };
+    for passed in passed {
+        found.add_passed(passed, options)?;
+    }
+    found.parents.clone_from(&found.seen);
+    for socket in old {
+        found.add_old(socket, options)?;
+    }
+    Ok(found)
+}
+
+/// The addresses of the configuration, without listeners.
+fn wanted_groups(config: &ServeConfig) -> Vec<Group> {
     let http = config.listen.iter().map(|wanted| (Protocol::Http, false, *wanted));
     let admin = config.admin.address().map(|wanted| (Protocol::Http, true, wanted));
     let nats = config.hub.nats.iter().map(|wanted| (Protocol::Nats, false, *wanted));
@@ -276,62 +330,72 @@ fn group(
     let custom = (0..)
         .zip(&config.protocols)
         .map(|(number, listener)| (Protocol::Custom(number), false, listener.address));
+    let mut groups: Vec<Group> = Vec::new();
     for (speaks, is_admin, wanted) in http.chain(admin).chain(nats).chain(syslog).chain(custom) {
         // Port 0 takes another one each time; any other address that is asked for twice is one address.
         if wanted.port() == 0 || groups.iter().all(|group| group.wanted != wanted) {
             groups.push(Group { speaks, is_admin, wanted, sockets: Vec::new() });
         }
     }
-    let (mut left, mut datagrams) = (Vec::new(), Vec::new());
-    let mut seen = Vec::new();
-    for Passed { descriptor, name } in passed {
-        let failed = |error| ServeError::Passed(name, error);
+    groups
+}
+
+impl Found {
+    fn add_passed(
+        &mut self,
+        passed: Passed,
+        options: &impl Fn(Protocol) -> ListenOptions,
+    ) -> Result<(), ServeError> {
+        let Passed { descriptor, name } = passed;
         let address = net::adopt_listener(&descriptor, &options(Protocol::Http));
-        let (address, is_new) =
-            match address.and_then(|address| Ok((address, is_new(&descriptor, &mut seen)?))) {
-                Ok(both) => both,
-                Err(error) => return Err(failed(error)),
-            };
+        let checked = address.and_then(|address| Ok((address, is_new(&descriptor, &mut self.seen)?)));
+        let (address, is_new) = checked.map_err(|error| ServeError::Passed(name, error))?;
         if !is_new {
-            continue;
+            return Ok(());
         }
-        match place_for(address, &groups) {
+        match place_for(address, &self.groups) {
             Some(at) => {
-                net::adopt_listener(&descriptor, &options(groups[at].speaks))
+                let group = &mut self.groups[at];
+                net::adopt_listener(&descriptor, &options(group.speaks))
                     .map_err(|error| ServeError::Listen(address, error))?;
-                groups[at].sockets.push(descriptor);
+                group.sockets.push(descriptor);
             }
             // The parent decides where this server listens, besides what was asked for by name.
             None => {
                 let (speaks, is_admin, sockets) = (Protocol::Http, false, vec![descriptor]);
-                groups.push(Group { speaks, is_admin, wanted: address, sockets });
+                self.groups.push(Group { speaks, is_admin, wanted: address, sockets });
             }
         }
-        settle_ports(&mut groups);
+        settle_ports(&mut self.groups);
+        Ok(())
     }
-    let parents = seen.clone();
-    for socket in old {
-        let doing = || "use a listener of the old server".to_owned();
-        let address = net::local_addr(&socket)
-            .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
-        let is_datagrams = net::is_datagrams(&socket)
-            .map_err(|error| ServeError::HandOver(HandOverError::System { doing: doing(), error }))?;
-        if is_datagrams {
-            datagrams.push((address, socket));
-            continue;
-        }
-        let Some(at) = place_for(address, &groups) else {
-            left.push(address);
-            continue;
+
+    fn add_old(
+        &mut self,
+        socket: OwnedFd,
+        options: &impl Fn(Protocol) -> ListenOptions,
+    ) -> Result<(), ServeError> {
+        let unusable = |error| {
+            let doing = "use a listener of the old server".to_owned();
+            ServeError::HandOver(HandOverError::System { doing, error })
         };
-        let options = options(groups[at].speaks);
-        let adopted = net::adopt_listener(&socket, &options).and_then(|_| is_new(&socket, &mut seen));
-        if adopted.map_err(|error| ServeError::Listen(address, error))? {
-            groups[at].sockets.push(socket);
-            settle_ports(&mut groups);
+        let address = net::local_addr(&socket).map_err(unusable)?;
+        if net::is_datagrams(&socket).map_err(unusable)? {
+            self.datagrams.push((address, socket));
+            return Ok(());
         }
+        let Some(at) = place_for(address, &self.groups) else {
+            self.left.push(address);
+            return Ok(());
+        };
+        let options = options(self.groups[at].speaks);
+        let adopted = net::adopt_listener(&socket, &options).and_then(|_| is_new(&socket, &mut self.seen));
+        if adopted.map_err(|error| ServeError::Listen(address, error))? {
+            self.groups[at].sockets.push(socket);
+            settle_ports(&mut self.groups);
+        }
+        Ok(())
     }
-    Ok(Found { groups, left, datagrams, parents })
 }
 
 /// The old server's socket for this address, or one of our own. Whether it is the old one.

@@ -61,9 +61,23 @@ struct Everything(Arc<Overview>);
 
 impl Collector for Everything {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (see, to) = (&*self.0, &mut encoder);
+        let to = &mut encoder;
         self.encode_driver(to)?;
         self.encode_start(to)?;
+        self.encode_connections(to)?;
+        self.encode_traffic(to)?;
+        self.encode_event_loops(to)?;
+        self.encode_answers(to)?;
+        self.encode_http_memory(to)?;
+        self.encode_jobs(to)?;
+        self.encode_app(to)?;
+        hub::encode(&self.0, to)
+    }
+}
+
+impl Everything {
+    fn encode_connections(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let see = &*self.0;
         gauge(to, "connections", "Connections open now", see.engine(|c| &c.open))?;
         gauge(to, "connections_max", "Most connections open at once in a shard", self.largest_open())?;
         self.encode_accepted(to)?;
@@ -72,7 +86,12 @@ impl Collector for Everything {
         self.encode_closed(to)?;
         self.encode_refused(to)?;
         counter(to, "accept_gate_closed", "Pauses of accepting at capacity", see.engine(|c| &c.gate_closed))?;
-        counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))?;
+        counter(to, "accept_errors", "Pauses of accepting after an error", see.engine(|c| &c.accept_errors))
+    }
+
+    /// Bytes and datagrams of all protocols.
+    fn encode_traffic(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let see = &*self.0;
         let received = see.engine(|c| &c.received_bytes);
         let help = "Bytes received, from clients and from worker processes";
         counter_of(to, "received", help, &Unit::Bytes, received)?;
@@ -87,7 +106,12 @@ impl Collector for Everything {
         counter(to, "datagrams_sent", "Datagrams to be sent", see.engine(|c| &c.datagrams_sent))?;
         let dropped = see.engine(|c| &c.datagrams_dropped);
         counter(to, "datagrams_dropped", "Datagrams that the system did not take", dropped)?;
-        counter(to, "blocked_sends", "Sends taken only in part", see.engine(|c| &c.blocked_sends))?;
+        counter(to, "blocked_sends", "Sends taken only in part", see.engine(|c| &c.blocked_sends))
+    }
+
+    /// What the shards and their drivers hold and do.
+    fn encode_event_loops(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let see = &*self.0;
         counter(to, "parked", "Idle connections parked", see.engine(|c| &c.parked))?;
         gauge(to, "input_held_bytes", "Unfinished input held", see.engine(|c| &c.input_held))?;
         gauge(to, "output_held_bytes", "Unsent output held", see.engine(|c| &c.output_held))?;
@@ -95,45 +119,28 @@ impl Collector for Everything {
         counter(to, "driver_enters", "System calls of the drivers", see.engine(|c| &c.enters))?;
         counter(to, "driver_starved", "Receives that waited for a buffer", see.engine(|c| &c.starved))?;
         counter(to, "driver_stale", "Completions for a former tenant", see.engine(|c| &c.stale))?;
-        counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))?;
-        self.encode_answers(to)?;
+        counter(to, "driver_overflows", "Completion queue overflows", see.engine(|c| &c.overflows))
+    }
+
+    /// Memory of requests and answers, and what was refused for want of it.
+    fn encode_http_memory(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let see = &*self.0;
         let held = see.http.iter().map(|counters| counters.requests_held()).sum();
-        gauge(
-            to,
-            "http_requests_held_bytes",
-            "Requests that wait for bodies, workers or worker processes",
-            held,
-        )?;
-        counter(
-            to,
-            "http_requests_shed",
-            "Requests refused for want of memory",
-            see.http(|c| &c.requests_shed),
-        )?;
+        let help = "Requests that wait for bodies, workers or worker processes";
+        gauge(to, "http_requests_held_bytes", help, held)?;
+        let shed = see.http(|c| &c.requests_shed);
+        counter(to, "http_requests_shed", "Requests refused for want of memory", shed)?;
         let held = see.http.iter().map(|counters| counters.answers_held()).sum();
-        gauge(
-            to,
-            "http_answers_held_bytes",
-            "Answers of handlers and worker processes that wait for slow clients",
-            held,
-        )?;
+        let help = "Answers of handlers and worker processes that wait for slow clients";
+        gauge(to, "http_answers_held_bytes", help, held)?;
         let delegated = see.http.iter().map(|counters| counters.delegated()).sum();
         gauge(to, "http_delegated", "Connections that hold a worker now, or wait for one", delegated)?;
         let shed = see.http(|c| &c.answers_shed);
         counter(to, "http_answers_shed", "Requests refused for want of memory for answers", shed)?;
-        counter(
-            to,
-            "http_handler_panics",
-            "Handlers that panicked in a shard",
-            see.http(|c| &c.handler_panics),
-        )?;
-        self.encode_jobs(to)?;
-        self.encode_app(to)?;
-        hub::encode(see, to)
+        let panics = see.http(|c| &c.handler_panics);
+        counter(to, "http_handler_panics", "Handlers that panicked in a shard", panics)
     }
-}
 
-impl Everything {
     fn largest_open(&self) -> u64 {
         self.0.engines.iter().map(|counters| counters.open_max.get()).max().unwrap_or(0)
     }

@@ -5,6 +5,8 @@
 //! which starts others later; a server that is to be succeeded, its porter; and one with worker processes, their
 //! supervisor. `start` leaves the calling thread alone and makes one more.
 
+mod bind;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -15,29 +17,24 @@ use std::time::Duration;
 
 use stilling_engine::cores;
 use stilling_engine::counters::Counters;
-use stilling_engine::driver::choice::{Chosen, DriverKind};
+use stilling_engine::driver::choice::DriverKind;
 use stilling_engine::driver::poll::Poll;
 use stilling_engine::driver::uring::Uring;
 use stilling_engine::driver::{Driver, WakeHandle, signals};
-use stilling_engine::net;
 use stilling_engine::{Config as EngineConfig, Shard};
 use stilling_ring::{Clock, Wake};
-use stilling_workers::processes::QueueLimits;
-use stilling_workers::{Growth, Lane, Limits as PoolLimits, Pool};
+use stilling_workers::{Lane, Pool};
 
-use crate::config::{Admin, ServeConfig, ServeError};
-use crate::exposure::{self, Exposure, ListeningAddress, is_loopback};
-use crate::hand_over::limits::{LISTENERS_HANDED_MAX, LOOK_AGAIN_FOR};
-use crate::hand_over::succession::Succession;
-use crate::hand_over::{self, Arrival, Bell, Crew, HandOverError, Held, Porter, Process};
-use crate::http::{HttpConfig, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Routes};
-use crate::hub::{Closers, HubHandleCounters};
-use crate::hub_plan::{HubPlan, Predecessor};
-use crate::lifecycle::{Calendar, EndUnless, Lifecycle, Phase, Stage};
-use crate::listeners::{self, Listener, Listeners, Protocol, When};
+use crate::config::ServeError;
+use crate::exposure::Exposure;
+use crate::hand_over::limits::LOOK_AGAIN_FOR;
+use crate::hand_over::{Bell, HandOverError, Porter};
+use crate::http::{HttpConfig, HttpCounters, JobOutcome};
+use crate::hub::Closers;
+use crate::hub_plan::HubPlan;
+use crate::lifecycle::{EndUnless, Lifecycle, Phase, Stage};
+use crate::listeners::{Listener, Protocol};
 use crate::overview::Overview;
-use crate::rates::Rates;
-use crate::room::Room;
 use crate::running::RunningServer;
 use crate::shard::{Endpoint, ShardHub, ShardService};
 use crate::socket_file::SocketFile;
@@ -66,213 +63,6 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the listeners of a server that answers `routes` and its own pages, those first that another server
-    /// or the parent process hands to this one. No thread is started, so the process may still fork.
-    ///
-    /// # Errors
-    /// See [`ServeError`].
-    pub fn bind(mut config: ServeConfig, routes: Routes) -> Result<Self, ServeError> {
-        if config.app.is_some() {
-            // The shards talk to the processes themselves.
-            config.worker_threads = 0;
-            config.accept_workers = 0;
-            config.growth = Growth { free_threshold: 0, ..config.growth };
-        }
-        config.check(!routes.is_empty())?;
-        config.shards = config.shards.max(1);
-        let driver = if config.direct_descriptors {
-            config.driver.resolve_direct().map_err(ServeError::DirectDescriptors)?
-        } else {
-            config.driver.resolve().map_err(ServeError::Driver)?
-        };
-        // The listeners of an old server come as descriptors of this one.
-        net::raise_descriptor_limit();
-        let report = config.take_over.as_ref().map(|take_over| take_over.tell);
-        let (arrival, old) = match config.take_over.take() {
-            Some(take_over) => {
-                let (arrival, old) = Arrival::ask(take_over).map_err(ServeError::HandOver)?;
-                (Some(arrival), old)
-            }
-            None => (None, Vec::new()),
-        };
-        let passed = if config.passed_listeners {
-            hand_over::take_passed().map_err(ServeError::Activation)?
-        } else {
-            Vec::new()
-        };
-        let names: Vec<String> = passed.iter().map(|passed| passed.name.clone()).collect();
-        let listeners = match &arrival {
-            Some(arrival) if arrival.has_old() => Listeners::open(&config, old, passed, When::Alone)?,
-            Some(arrival) => Listeners::open(&config, old, passed, When::Free(&mut arrival.patience()))?,
-            None => Listeners::open(&config, old, passed, When::Now)?,
-        };
-        let copies = arrival.as_ref().map(|_| listeners.copies()).transpose().map_err(ServeError::Copies)?;
-        let copies = copies.unwrap_or_default();
-        if copies.len() > LISTENERS_HANDED_MAX {
-            return Err(ServeError::HandOver(HandOverError::TooMany(copies.len())));
-        }
-        let predecessor = match (&arrival, report) {
-            (Some(arrival), Some(report)) if arrival.has_old() => Predecessor::Runs(report),
-            (Some(_), Some(report)) => Predecessor::Ends(report),
-            _ => Predecessor::None,
-        };
-        let plan = HubPlan::make(&config, predecessor)?;
-        let room = Room::fit(&mut config, listeners.count() + copies.len())?;
-        let admin = listeners.admin;
-        let mut urls: Vec<String> = (listeners.protocols.iter().zip(&listeners.addresses))
-            .map(|(protocol, address)| format!("{}://{address}", protocol.scheme()))
-            .collect();
-        let unix = Protocol::Syslog(SyslogTransport::Unix).scheme();
-        urls.extend(listeners.files.iter().map(|file| format!("{unix}:{}", file.path().display())));
-        let endpoints = exposure::endpoints(&listeners);
-        let exposures = config.exposures_of(endpoints.iter().copied());
-        let mut banner = banner(&config, &driver, (&urls, admin), room.reduced);
-        if let Some(plan) = &plan {
-            let last = banner.len() - 1;
-            let taken = taken_from_app(&config, &endpoints);
-            banner.splice(last..last, taken.into_iter().chain(plan.banner()));
-        }
-        let predecessor = arrival.as_ref().and_then(Arrival::predecessor);
-        tell_where_from(&mut banner, listeners.kept, predecessor, &names);
-        let clock = Clock::real();
-        let handles: Vec<Arc<OnceLock<WakeHandle>>> = (0..config.shards).map(|_| Arc::default()).collect();
-        let wakes: Vec<Arc<Wake>> = handles.iter().map(wake_through).collect();
-        let queue = QueueLimits {
-            queue_max: config.queue_max,
-            age_max: config.queue_age_max,
-            target: config.queue_target,
-        };
-        let (mut connects_kept, mut app_timeout) = (0, Duration::MAX);
-        let (app, mut pools) = match config.app.take() {
-            Some(app) => {
-                (connects_kept, app_timeout) = (app.connects_kept(), app.timeout);
-                let secrets = config
-                    .hub
-                    .users
-                    .iter()
-                    .filter_map(crate::settings::UserConfig::variable)
-                    .map(str::to_owned);
-                let (app, queues) =
-                    App::new(app, secrets.collect(), queue, wakes.clone()).map_err(ServeError::App)?;
-                let pools = app.pools(queues);
-                (Some(Arc::new(app)), pools)
-            }
-            None => (None, Vec::new()),
-        };
-        let limits = PoolLimits {
-            threads: config.worker_threads,
-            queue_max: config.queue_max,
-            age_max: config.queue_age_max,
-            growth: config.growth,
-            inline_max: config.accept_workers,
-            queue_target: config.queue_target,
-        };
-        let (pool, lanes) = Pool::new(limits, clock.clone(), wakes.clone());
-        let mut told = wakes.clone();
-        told.extend(arrival.as_ref().map(Arrival::wake));
-        told.extend(plan.as_ref().map(HubPlan::wake));
-        let lifecycle = Arc::new(Lifecycle::new(told.clone(), Calendar::System));
-        if arrival.as_ref().is_some_and(Arrival::has_old) {
-            Succession::begin(&lifecycle, app.is_some());
-        }
-        let porter = match arrival {
-            Some(arrival) => {
-                let waiting = arrival.settle().map_err(ServeError::HandOver)?;
-                let options = listeners::options(&config, Protocol::Http);
-                let crew = app.as_ref().map(crew);
-                let sockets = listeners.files.iter().map(SocketFile::name).collect();
-                let held = Held { listeners: copies, options, sockets };
-                Some(Porter::new(waiting, Arc::clone(&lifecycle), held, config.shards, crew))
-            }
-            None => None,
-        };
-        let Listeners { addresses, of_shards, kept, files, .. } = listeners;
-        let hub_counters: Vec<Arc<HubHandleCounters>> = (0..config.shards).map(|_| Arc::default()).collect();
-        let volumes = Arc::new(plan.as_ref().map_or_else(Volumes::default, |_| Volumes::of(&config.hub)));
-        let overview = Arc::new(Overview {
-            started: std::time::SystemTime::now(),
-            driver: driver.kind.to_string(),
-            driver_fallback: driver.fallback,
-            listeners: urls,
-            capacity: config.capacity,
-            workers: config.worker_threads,
-            engines: (0..config.shards).map(|_| Arc::default()).collect(),
-            http: (0..config.shards).map(|_| Arc::default()).collect(),
-            pool: pool.clone(),
-            app,
-            hub: OnceLock::new(),
-            hub_handles: if plan.is_some() { hub_counters } else { Vec::new() },
-            rates: Rates::default(),
-            volumes,
-        });
-        // Who has routes has no use for the demonstration, unless asked for.
-        let (demo, demo_on_loopback) = (config.demo, routes.is_empty());
-        let http = HttpConfig {
-            limits: config.limits,
-            timeouts: config.timeouts.clone(),
-            slow_duration: config.slow_duration,
-            has_workers: config.worker_threads > 0,
-            queue_age_max: config.queue_age_max,
-            routes: Arc::new(routes),
-            requests_held_max: config.requests_held_max,
-            answers_held_max: config.answers_held_max,
-            write_timeout: config.engine.write_timeout,
-            has_app: overview.app.is_some(),
-        };
-        // Connects go to the processes, which have their time for that, too.
-        let connect_timeout = config.engine.connect_timeout.min(app_timeout);
-        let engine = EngineConfig {
-            capacity: config.capacity,
-            connects_kept,
-            connect_timeout,
-            connect_write_timeout: app_timeout,
-            ..config.engine.clone()
-        };
-        let seats = (lanes.into_iter().zip(of_shards).zip(handles).enumerate())
-            .map(|(number, ((lane, listeners), handle))| Seat {
-                number,
-                kind: driver.kind,
-                slots: room.slots,
-                lane,
-                http: http.clone(),
-                endpoints: listeners
-                    .iter()
-                    .map(|listener| {
-                        let demo = demo || demo_on_loopback && is_loopback(listener.address);
-                        endpoint(listener, &config, demo)
-                    })
-                    .collect(),
-                listeners,
-                shares_listeners: kept > 0,
-                handle,
-                upstream: (!pools.is_empty()).then(|| pools.remove(0)),
-                wake: Arc::clone(&wakes[number]),
-                clock: clock.clone(),
-                engine: engine.clone(),
-                overview: Arc::clone(&overview),
-                lifecycle: Arc::clone(&lifecycle),
-                hub: None,
-            })
-            .collect();
-        Ok(Server {
-            addresses,
-            admin,
-            banner,
-            exposures,
-            seats,
-            plan,
-            shard_wakes: wakes,
-            pin: config.pin,
-            wakes: told,
-            pool,
-            overview,
-            lifecycle,
-            clock,
-            porter,
-            files,
-        })
-    }
-
     /// Where the server listens, ports filled in.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
@@ -439,86 +229,6 @@ impl Drop for Staff {
     }
 }
 
-/// What is spoken at a listener.
-fn endpoint(listener: &Listener, config: &ServeConfig, demo: bool) -> Endpoint {
-    let scope = match listener.speaks {
-        Protocol::Nats => return Endpoint::Nats,
-        Protocol::Syslog(transport) => return Endpoint::Syslog(transport),
-        Protocol::Custom(number) => {
-            let protocol = &config.protocols[usize::from(number)].protocol;
-            return Endpoint::Custom(Arc::clone(protocol));
-        }
-        Protocol::Http if listener.is_admin => HttpScope::Pages,
-        Protocol::Http if config.admin == Admin::Everywhere => HttpScope::Everything,
-        Protocol::Http => HttpScope::Routes,
-    };
-    let has_routes = scope != HttpScope::Pages;
-    let publishes = has_routes && config.publishes_at(listener.address);
-    Endpoint::Http(HttpEndpoint { scope, demo: demo && has_routes, publishes })
-}
-
-fn banner(
-    config: &ServeConfig,
-    driver: &Chosen,
-    (urls, admin): (&[String], Option<SocketAddr>),
-    reduced: bool,
-) -> Vec<String> {
-    let mut lines: Vec<String> = urls.iter().map(|url| format!("listening {url}")).collect();
-    lines.extend(admin.map(|address| format!("admin http://{address}")));
-    lines.push(match &driver.fallback {
-        Some(reason) => format!("driver {} ({reason})", driver.kind),
-        None => format!("driver {}", driver.kind),
-    });
-    let reduced = if reduced { " (limited by open files)" } else { "" };
-    if let Some(app) = &config.app {
-        let (processes, slots) = (app.processes.processes, app.processes.slots);
-        lines.push(format!("app {processes} processes with {slots} slots each: {}", app.command));
-    }
-    let up_to = match config.growth {
-        growth if growth.is_enabled() => format!(" to {}", growth.threads_max),
-        _ => String::new(),
-    };
-    lines.push(format!(
-        "shards {}, worker threads {}{up_to}, capacity {} connections per shard{reduced}",
-        config.shards, config.worker_threads, config.capacity
-    ));
-    lines
-}
-
-/// The listeners whose publications do not reach the program behind the server.
-fn taken_from_app(config: &ServeConfig, endpoints: &[ListeningAddress]) -> Vec<String> {
-    let takes = |at: &&ListeningAddress| {
-        config.app.is_some() && at.speaks == Protocol::Http && !at.is_admin && config.publishes_at(at.address)
-    };
-    let line = |at: &ListeningAddress| {
-        format!("publish http://{}/publish/* (answered here, not by the app)", at.address)
-    };
-    endpoints.iter().filter(takes).map(line).collect()
-}
-
-/// Before the last line, whose listeners these are.
-fn tell_where_from(banner: &mut Vec<String>, kept: usize, predecessor: Option<Process>, names: &[String]) {
-    let mut lines = Vec::new();
-    if let Some(process) = predecessor {
-        lines.push(format!("taking over from {process}"));
-    }
-    if !names.is_empty() {
-        lines.push(format!("passed by the parent: {}", names.join(", ")));
-    }
-    if !lines.is_empty() {
-        lines.push(format!("kept {kept} listeners"));
-    }
-    let last = banner.len() - 1;
-    banner.splice(last..last, lines);
-}
-
-/// The worker processes, as a hand-over sees them.
-fn crew(app: &Arc<App>) -> Crew {
-    let start_timeout = app.config().processes.start_timeout;
-    let app = Arc::clone(app);
-    Crew { is_ready: Box::new(move || app.counters().ready > 0), start_timeout }
-}
-
 /// Starts the porter on a thread of its own. If it fails the server must not go on.
 fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, PorterThread), ServeError> {
     let (bell, lifecycle) = (porter.bell(), Arc::clone(lifecycle));
@@ -536,17 +246,6 @@ fn keep(porter: Porter, lifecycle: &Arc<Lifecycle>) -> Result<(Arc<Bell>, Porter
 
 type PorterThread = std::thread::JoinHandle<Result<(), HandOverError>>;
 
-/// Wakes the driver whose handle will be in `handle`. A shard that has not made its driver yet is not
-/// asleep either.
-fn wake_through(handle: &Arc<OnceLock<WakeHandle>>) -> Arc<Wake> {
-    let handle = Arc::clone(handle);
-    Arc::new(Wake::new(move || {
-        if let Some(handle) = handle.get() {
-            handle.wake();
-        }
-    }))
-}
-
 /// The signals that end the server politely.
 mod libc_signal {
     pub(super) const TERM: i32 = rustix::process::Signal::TERM.as_raw();
@@ -559,37 +258,44 @@ const WORKERS_LEAVE: Duration = Duration::from_secs(1);
 /// What one shard's thread needs to begin.
 struct Seat {
     number: usize,
-    kind: DriverKind,
-    slots: u32,
     lane: Lane<JobOutcome>,
     upstream: Option<UpstreamPool>,
     listeners: Vec<Listener>,
-    /// Another process has had its hand in them, or still has.
-    shares_listeners: bool,
+    endpoints: Vec<Endpoint>,
     handle: Arc<OnceLock<WakeHandle>>,
     wake: Arc<Wake>,
+    hub: Option<ShardHub>,
+    shared: SharedSetup,
+}
+
+/// What every shard begins with alike.
+#[derive(Clone)]
+struct SharedSetup {
+    kind: DriverKind,
+    /// Slots of each shard's own descriptor table, where it has one.
+    slots: u32,
+    /// Another process has had its hand in the listeners, or still has.
+    shares_listeners: bool,
     clock: Clock,
     http: HttpConfig,
-    endpoints: Vec<Endpoint>,
     engine: EngineConfig,
     overview: Arc<Overview>,
     lifecycle: Arc<Lifecycle>,
-    hub: Option<ShardHub>,
 }
 
 impl Seat {
     fn serve(self, core: Option<usize>) -> Result<(), ServeError> {
-        let (number, lifecycle) = (self.number, Arc::clone(&self.lifecycle));
+        let (number, lifecycle) = (self.number, Arc::clone(&self.shared.lifecycle));
         if let Some(core) = core {
             // Pinning is a matter of speed: a system that refuses it is served all the same.
             let _ = cores::pin_to_core(core);
         }
         // One shard less would leave its listener's clients waiting: the server ends, also when it panics.
         let mut guard = EndUnless { lifecycle, served: false };
-        let outcome = match self.kind {
+        let outcome = match self.shared.kind {
             DriverKind::Uring => Uring::new().and_then(|driver| self.serve_on(driver)),
             DriverKind::UringDirect => {
-                Uring::with_direct_descriptors(self.slots).and_then(|driver| self.serve_on(driver))
+                Uring::with_direct_descriptors(self.shared.slots).and_then(|driver| self.serve_on(driver))
             }
             DriverKind::Poll => Poll::new().and_then(|driver| self.serve_on(driver)),
         };
@@ -600,17 +306,23 @@ impl Seat {
     fn serve_on<D: Driver<Socket = OwnedFd>>(self, driver: D) -> io::Result<()> {
         // Whoever asked for the end before this found no handle: the first turn must not wait.
         self.handle.get_or_init(|| driver.wake_handle()).wake();
-        let counters: Arc<Counters> = Arc::clone(&self.overview.engines[self.number]);
-        let http: Arc<HttpCounters> = Arc::clone(&self.overview.http[self.number]);
-        let lifecycle = Arc::clone(&self.lifecycle);
+        let SharedSetup { shares_listeners, clock, http, engine, overview, lifecycle, .. } = self.shared;
+        let counters: Arc<Counters> = Arc::clone(&overview.engines[self.number]);
+        let http_counters: Arc<HttpCounters> = Arc::clone(&overview.http[self.number]);
         let addresses = self.listeners.iter().map(|listener| listener.address).collect();
         let has_hub = self.hub.is_some();
-        let service =
-            ShardService::new(self.endpoints, self.http, self.lane, http, self.overview, self.lifecycle)
-                .with_upstream(self.upstream)
-                .with_hub(self.hub)
-                .with_addresses(addresses);
-        let mut shard = Shard::new(driver, service, self.engine, self.clock, self.wake, counters);
+        let service = ShardService::new(
+            self.endpoints,
+            http,
+            self.lane,
+            http_counters,
+            overview,
+            Arc::clone(&lifecycle),
+        )
+        .with_upstream(self.upstream)
+        .with_hub(self.hub)
+        .with_addresses(addresses);
+        let mut shard = Shard::new(driver, service, engine, clock, self.wake, counters);
         shard.on_detached(ShardService::delegate);
         let mut listeners = VecDeque::from(self.listeners);
         for listener in listeners.iter().filter(|_| has_hub) {
@@ -625,7 +337,6 @@ impl Seat {
                 | Protocol::Custom(_) => {}
             }
         }
-        let shares_listeners = self.shares_listeners;
         let mut looks = lifecycle.looks();
         let mut has_begun = false;
         while !shard.is_stopped() {

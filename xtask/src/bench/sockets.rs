@@ -64,58 +64,82 @@ impl Sockets {
 
     /// Measures, and checks that all were there and answered.
     fn measure(&self, binary: &Path) -> Outcome<Section> {
-        let asked = self;
-        let limit = format!("--nofile={0}:{0}", asked.open_files);
-        let (rings, count) = (asked.rings.to_string(), asked.count.to_string());
-        let mut command = Command::new("prlimit");
-        command.arg(&limit).arg(binary).args(["serve", "--listen", "127.0.0.1:0", "--direct-descriptors"]);
-        // While tens of thousands open, the first ones wait for their first request.
-        command.args(["-A", &rings, "--first-byte-timeout", "300", "--idle-timeout", "300"]);
-        let server = Server::that_says_where("stilling uring", shown(&command), command)?;
+        let server = self.server(binary);
+        let server = Server::that_says_where("stilling uring", shown(&server), server)?;
         let before = look(&server)?;
-        let source = format!("127.0.1.1/{}", asked.count.div_ceil(CONNECTIONS_PER_SOURCE));
-        let hold = (REST + REST).as_secs().to_string();
-        let mut load = Command::new("prlimit");
-        load.arg(&limit).arg(binary).args(["bench", "http", &server.url("/test/fast")]);
-        load.args(["--direct-descriptors", "-c", &count, "-t", &rings, "--source", &source]);
-        load.args(["--hold", &hold, "--timeout", "60"]);
-        let mut holder = Holder::start(load, asked.count)?;
+        let mut holder = Holder::start(self.load(binary, &server), self.count)?;
         let answered = look(&server)?;
         std::thread::sleep(REST);
         let parked = look(&server)?;
-        let report = holder.finish(asked.count)?;
+        let report = holder.finish(self.count)?;
         for look in [&answered, &parked] {
-            if look.open <= u64::from(asked.count) {
+            if look.open <= u64::from(self.count) {
                 return Err(
                     format!("the server had only {} connections, its watcher's included", look.open).into()
                 );
             }
         }
         println!("{report}");
-        let words = format!(
+        let commands = [&server.command, &holder.command]
+            .map(|command| command.replace(&binary.display().to_string(), "stilling"));
+        Ok(Section {
+            title: title(self.count),
+            words: self.words(&commands),
+            table: self.table(&before, &answered, &parked),
+        })
+    }
+
+    /// A program under the limit of open files.
+    fn limited(&self, binary: &Path) -> Command {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={0}:{0}", self.open_files)).arg(binary);
+        command
+    }
+
+    fn server(&self, binary: &Path) -> Command {
+        let mut command = self.limited(binary);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--direct-descriptors"]);
+        // While tens of thousands open, the first ones wait for their first request.
+        command.args(["-A", &self.rings.to_string(), "--first-byte-timeout", "300", "--idle-timeout", "300"]);
+        command
+    }
+
+    fn load(&self, binary: &Path, server: &Server) -> Command {
+        let (rings, count) = (self.rings.to_string(), self.count.to_string());
+        let source = format!("127.0.1.1/{}", self.count.div_ceil(CONNECTIONS_PER_SOURCE));
+        let hold = (REST + REST).as_secs().to_string();
+        let mut command = self.limited(binary);
+        command.args(["bench", "http", &server.url("/test/fast")]);
+        command.args(["--direct-descriptors", "-c", &count, "-t", &rings, "--source", &source]);
+        command.args(["--hold", &hold, "--timeout", "60"]);
+        command
+    }
+
+    fn words(&self, [server, load]: &[String; 2]) -> String {
+        let Sockets { count, open_files, rings, .. } = self;
+        format!(
             "One server process under a limit of {} open files (`prlimit --nofile`) holds {} live connections at \
              once: it keeps them in the descriptor tables of its {rings} rings (`--direct-descriptors`), and so does \
              the generator, under the same limit. All connections were opened first; then each carried one request, \
              and every answer was checked; all were still open when the generator let go of them. Kernel memory is \
              the growth of the machine's slabs (`Slab` of `/proc/meminfo`) divided by the sockets, two for each \
              connection because both ends are on this machine; user memory is the growth of the server's `Pss`.\n\n\
-             `cargo xtask bench sockets --count {} --open-files {} --rings {rings} --write`, which ran `{}` and \
-             `{}`.\n\n{}",
-            figures::thousands(asked.open_files.into()),
-            figures::thousands(asked.count.into()),
-            asked.count,
-            asked.open_files,
-            server.command.replace(&binary.display().to_string(), "stilling"),
-            holder.command.replace(&binary.display().to_string(), "stilling"),
+             `cargo xtask bench sockets --count {count} --open-files {open_files} --rings {rings} --write`, which ran \
+             `{server}` and `{load}`.\n\n{}",
+            figures::thousands((*open_files).into()),
+            figures::thousands((*count).into()),
             machine::listed([]).trim_end(),
-        );
+        )
+    }
+
+    fn table(&self, before: &Look, answered: &Look, parked: &Look) -> Vec<Vec<String>> {
         let mut table = figures::table(
             "moment | connections | descriptors of the server | user bytes each | kernel bytes per socket",
         );
         let each = |bytes: u64, before: u64, ends: f64| (bytes as f64 - before as f64) / ends;
-        let ends = f64::from(asked.count);
-        for (moment, look) in [("before", &before), ("all answered", &answered), ("all parked", &parked)] {
-            let is_before = std::ptr::eq(look, &raw const before);
+        let ends = f64::from(self.count);
+        for (moment, look) in [("before", before), ("all answered", answered), ("all parked", parked)] {
+            let is_before = std::ptr::eq(look, before);
             let figure = |value: f64| if is_before { figures::unknown() } else { figures::thousands(value) };
             table.push(vec![
                 moment.to_owned(),
@@ -125,7 +149,7 @@ impl Sockets {
                 figure(each(look.slab, before.slab, 2.0 * ends)),
             ]);
         }
-        Ok(Section { title: title(asked.count), words, table })
+        table
     }
 }
 

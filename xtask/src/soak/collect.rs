@@ -276,69 +276,98 @@ fn waited_ms(segments: &[Segment], stretch: schedule::Stretch) -> f64 {
 }
 
 fn verdicts(seen: &Seen, total_s: f64) -> Vec<Verdict> {
-    let mut verdicts = Vec::new();
-    let mut judge = |what: String, limit: String, holds: bool, found: String| {
-        verdicts.push(Verdict { what, limit, holds, found });
-    };
-    for (name, segments) in [("flood", &seen.flood), ("waiting", &seen.waiting)] {
+    let mut verdicts = losses(seen);
+    verdicts.extend([waiting(seen, total_s), settling(seen)]);
+    verdicts.extend(calm(seen));
+    verdicts.extend(ending(seen));
+    verdicts.extend(level(", row 0.33", &seen.looks, total_s));
+    verdicts
+}
+
+fn losses(seen: &Seen) -> Vec<Verdict> {
+    let judge = |(name, segments): (&str, &Vec<Segment>)| {
         let sum = |of: fn(&Report) -> u64| segments.iter().map(|segment| of(&segment.report)).sum::<u64>();
         let (sends, failures) = (sum(|report| report.accounting.sends), sum(|report| report.failures_total));
         let [unexplained, invented] =
             [sum(|report| report.accounting.unexplained), sum(|report| report.accounting.invented)];
-        judge(
-            format!("nothing fails, and every loss is one that the server counts: {name}"),
-            "0".to_owned(),
-            sends > 0 && failures + unexplained + invented == 0,
-            format!("{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"),
-        );
-    }
+        Verdict {
+            what: format!("nothing fails, and every loss is one that the server counts: {name}"),
+            limit: "0".to_owned(),
+            holds: sends > 0 && failures + unexplained + invented == 0,
+            found: format!(
+                "{sends} messages, {failures} failures, {unexplained} unexplained, {invented} invented"
+            ),
+        }
+    };
+    [("flood", &seen.flood), ("waiting", &seen.waiting)].map(judge).into()
+}
+
+fn waiting(seen: &Seen, total_s: f64) -> Verdict {
     let (warm, end) =
         (waited_ms(&seen.waiting, schedule::warm(total_s)), waited_ms(&seen.waiting, schedule::end(total_s)));
-    judge(
-        "row 0.33, latency is flat: clients wait no longer at the end, mean".to_owned(),
-        format!("≤ × {WAIT_PART} of after the warm-up"),
-        end <= warm * WAIT_PART,
-        format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
-    );
-    // Each run of the flood ends, and the others go on: that is how often it is looked at.
-    let settled = seen.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
-    judge(
-        "all of each run is there soon after its last write".to_owned(),
-        format!("< {CALM_WITHIN_S} s"),
-        settled < CALM_WITHIN_S,
-        format!("{settled:.2} s at the most"),
-    );
-    let Calm { settled_s, nominal_s } = seen.calm;
-    let ends = [
-        ("row 0.17: nothing is pending after the flood's last write", settled_s),
-        ("row 0.17: the rate is nominal again after the flood's last write", nominal_s),
-    ];
-    for (what, end_s) in ends {
-        judge(
-            what.to_owned(),
-            format!("< {CALM_WITHIN_S} s"),
-            end_s.is_some_and(|end_s| end_s < CALM_WITHIN_S),
-            end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
-        );
+    Verdict {
+        what: "row 0.33, latency is flat: clients wait no longer at the end, mean".to_owned(),
+        limit: format!("≤ × {WAIT_PART} of after the warm-up"),
+        holds: end <= warm * WAIT_PART,
+        found: format!("{warm:.2} ms after the warm-up, {end:.2} ms at the end"),
     }
+}
+
+/// Each run of the flood ends, and the others go on: that is how often it is looked at.
+fn settling(seen: &Seen) -> Verdict {
+    let settled = seen.flood.iter().map(|segment| segment.report.settled_s).fold(0.0, f64::max);
+    Verdict {
+        what: "all of each run is there soon after its last write".to_owned(),
+        limit: format!("< {CALM_WITHIN_S} s"),
+        holds: settled < CALM_WITHIN_S,
+        found: format!("{settled:.2} s at the most"),
+    }
+}
+
+/// How soon the flood is over for everybody else.
+fn calm(seen: &Seen) -> Vec<Verdict> {
+    let Calm { settled_s, nominal_s } = seen.calm;
+    let soon = |what: &str, end_s: Option<f64>| Verdict {
+        what: what.to_owned(),
+        limit: format!("< {CALM_WITHIN_S} s"),
+        holds: end_s.is_some_and(|end_s| end_s < CALM_WITHIN_S),
+        found: end_s.map_or_else(|| format!("not in {CALM_AWAITED_S} s"), |end_s| format!("{end_s:.2} s")),
+    };
     let [rate_before, rate_after] = seen.nominal.each_ref().map(|report| report.rate_per_s);
-    judge(
-        "row 0.17: the rate after the flood".to_owned(),
-        format!("≥ × {RATE_PART} of before"),
-        rate_after >= rate_before * RATE_PART,
-        format!("{} of {} messages/s", figures::thousands(rate_after), figures::thousands(rate_before)),
-    );
+    let rate = Verdict {
+        what: "row 0.17: the rate after the flood".to_owned(),
+        limit: format!("≥ × {RATE_PART} of before"),
+        holds: rate_after >= rate_before * RATE_PART,
+        found: format!(
+            "{} of {} messages/s",
+            figures::thousands(rate_after),
+            figures::thousands(rate_before)
+        ),
+    };
+    vec![
+        soon("row 0.17: nothing is pending after the flood's last write", settled_s),
+        soon("row 0.17: the rate is nominal again after the flood's last write", nominal_s),
+        rate,
+    ]
+}
+
+/// What is left when all clients have gone, and how the server ends.
+fn ending(seen: &Seen) -> [Verdict; 2] {
     let (before, after) = (seen.before.descriptors, seen.after);
-    judge(
-        "all descriptors are given back, but those of three streams' segments".to_owned(),
-        format!("≤ {}", before + 3.0 * DESCRIPTORS_PER_STREAM),
-        after.is_some_and(|after| after.descriptors <= before + 3.0 * DESCRIPTORS_PER_STREAM),
-        after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
-    );
-    let found = if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned();
-    judge("the server ends when asked to".to_owned(), "status 0".to_owned(), seen.ended_well, found);
-    verdicts.extend(level(", row 0.33", &seen.looks, total_s));
-    verdicts
+    let descriptors_max = before + 3.0 * DESCRIPTORS_PER_STREAM;
+    let descriptors = Verdict {
+        what: "all descriptors are given back, but those of three streams' segments".to_owned(),
+        limit: format!("≤ {descriptors_max}"),
+        holds: after.is_some_and(|after| after.descriptors <= descriptors_max),
+        found: after.map_or_else(figures::unknown, |after| format!("{} of {before}", after.descriptors)),
+    };
+    let end = Verdict {
+        what: "the server ends when asked to".to_owned(),
+        limit: "status 0".to_owned(),
+        holds: seen.ended_well,
+        found: if seen.ended_well { "exit status 0" } else { "it did not" }.to_owned(),
+    };
+    [descriptors, end]
 }
 
 /// Files that a stream has open once something was written to it.

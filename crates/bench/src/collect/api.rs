@@ -74,6 +74,76 @@ struct Message<'a> {
     payload: &'a [u8],
 }
 
+/// Where a replay is. Its methods return how it has ended, if it has.
+struct Replay<'a> {
+    name: &'a str,
+    expected: &'a mut u64,
+    last: u64,
+    /// In a row.
+    heartbeats: u32,
+}
+
+impl Replay<'_> {
+    fn wrong(&self, words: &str) -> Option<Result<(), CollectError>> {
+        Some(Err(CollectError::Server(format!("replay of {}: {words}", self.name))))
+    }
+
+    /// The answer to the request for the consumer, on `subject`.
+    fn answer(&self, message: &Message<'_>, subject: &str) -> Option<Result<(), CollectError>> {
+        if !message.headers.is_empty() {
+            return self.wrong(&format!("nobody answers to {subject}"));
+        }
+        let answer: Value = serde_json::from_slice(message.payload).unwrap_or_default();
+        let error = &answer["error"];
+        if error.is_null() { None } else { self.wrong(&error.to_string()) }
+    }
+
+    fn status(
+        &mut self,
+        code: u16,
+        message: &Message<'_>,
+        answers: &mut Vec<u8>,
+    ) -> Option<Result<(), CollectError>> {
+        // 100 with a reply wants an answer before more comes; without one it is a sign of life.
+        if let (100, Some(reply)) = (code, message.reply) {
+            Pub { subject: reply, reply: None, headers: b"", payload: b"" }.encode(answers);
+            return None;
+        }
+        if code != 100 {
+            return self.wrong(&format!("status {code}"));
+        }
+        let Some(gap) = Gap::of(message.headers) else {
+            self.heartbeats += 1;
+            return (self.heartbeats == HEARTBEATS_AT_END).then_some(Ok(()));
+        };
+        if !gap.is_torn || gap.first != *self.expected {
+            return self.wrong(&format!("{gap:?} came where {} should", self.expected));
+        }
+        *self.expected = gap.last + 1;
+        (gap.last >= self.last).then_some(Ok(()))
+    }
+
+    fn delivery(
+        &mut self,
+        message: &Message<'_>,
+        each: &mut impl FnMut(&Stored<'_>) -> Result<(), String>,
+    ) -> Option<Result<(), CollectError>> {
+        self.heartbeats = 0;
+        let Some(place) = message.reply.and_then(AckSubject::parse) else {
+            return self.wrong("a delivery without its place");
+        };
+        let sequence = place.stream_sequence;
+        if sequence != *self.expected {
+            return self.wrong(&format!("{sequence} came where {} should", self.expected));
+        }
+        *self.expected += 1;
+        match each(&Stored { sequence, subject: message.subject, payload: message.payload }) {
+            Err(words) => Some(Err(CollectError::Server(words))),
+            Ok(()) => (sequence >= self.last).then_some(Ok(())),
+        }
+    }
+}
+
 impl Api {
     /// Connects.
     ///
@@ -272,53 +342,18 @@ impl Api {
         let reply = Some(inbox.as_bytes());
         Pub { subject: subject.as_bytes(), reply, headers: b"", payload: body.as_bytes() }.encode(&mut out);
         self.write(&out)?;
-        let mut heartbeats = 0;
+        let mut replay = Replay { name, expected, last, heartbeats: 0 };
         self.listen("replay", |message, answers| {
-            let wrong = |words: String| Some(Err(CollectError::Server(format!("replay of {name}: {words}"))));
             if message.sid == ANSWERS && message.subject == inbox.as_bytes() {
-                if !message.headers.is_empty() {
-                    return wrong(format!("nobody answers to {subject}"));
-                }
-                let answer: Value = serde_json::from_slice(message.payload).unwrap_or_default();
-                let error = &answer["error"];
-                return if error.is_null() { None } else { wrong(error.to_string()) };
+                return replay.answer(message, &subject);
             }
             if message.sid != REPLAY {
                 return None;
             }
             let status = Headers::parse(message.headers).ok().and_then(|headers| headers.status());
-            if let Some(status) = status {
-                // 100 with a reply wants an answer before more comes; without one it is a sign of life.
-                if let (100, Some(reply)) = (status.code, message.reply) {
-                    Pub { subject: reply, reply: None, headers: b"", payload: b"" }.encode(answers);
-                    return None;
-                }
-                if status.code != 100 {
-                    return wrong(format!("status {}", status.code));
-                }
-                let Some(gap) = Gap::of(message.headers) else {
-                    heartbeats += 1;
-                    return (heartbeats == HEARTBEATS_AT_END).then_some(Ok(()));
-                };
-                if !gap.is_torn || gap.first != *expected {
-                    return wrong(format!("{gap:?} came where {expected} should"));
-                }
-                *expected = gap.last + 1;
-                return (gap.last >= last).then_some(Ok(()));
-            }
-            heartbeats = 0;
-            let Some(place) = message.reply.and_then(AckSubject::parse) else {
-                return wrong("a delivery without its place".to_owned());
-            };
-            if place.stream_sequence != *expected {
-                return wrong(format!("{} came where {expected} should", place.stream_sequence));
-            }
-            *expected += 1;
-            let sequence = place.stream_sequence;
-            let stored = Stored { sequence, subject: message.subject, payload: message.payload };
-            match each(&stored) {
-                Err(words) => Some(Err(CollectError::Server(words))),
-                Ok(()) => (sequence >= last).then_some(Ok(())),
+            match status {
+                Some(status) => replay.status(status.code, message, answers),
+                None => replay.delivery(message, each),
             }
         })
     }

@@ -142,13 +142,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             },
             ["DIRECT", "GET", name, subject @ ..] => {
                 let subject = (!subject.is_empty()).then(|| subject.join("."));
-                match self.read_one(name, reply, payload, subject, true) {
-                    Ok(()) => return,
-                    Err(Wrong(code, _, words)) => {
-                        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
-                        return self.send_status(reply, b"", status.as_bytes());
-                    }
-                }
+                let started = self.read_one(name, reply, payload, subject, true);
+                return started.unwrap_or_else(|wrong| self.send_error_status(reply, &wrong));
             }
             ["CONSUMER", "CREATE", stream, rest @ ..] => {
                 ("consumer_create", self.consumer_create(client, (stream, rest), payload, now))
@@ -158,13 +153,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 "consumer_info",
                 self.open_consumer(stream, name).map(|(stream, number)| self.consumer_info(stream, number)),
             ),
-            ["CONSUMER", "DELETE", stream, name] => {
-                let deleted = self.consumer(stream, name).map(|(_, number)| {
-                    self.delivery().delete(number);
-                    json!({ "success": true })
-                });
-                ("consumer_delete", deleted)
-            }
+            ["CONSUMER", "DELETE", stream, name] => ("consumer_delete", self.consumer_delete(stream, name)),
             ["CONSUMER", "NAMES" | "LIST", stream] => {
                 let is_list = words[1] == "LIST";
                 match self.consumer_list(stream, payload, is_list) {
@@ -178,10 +167,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                     Ok(()) => return,
                     // As where nobody listens: clients then make their consumer anew, at its next message.
                     Err(Wrong(404, ..)) => return self.send_status(reply, b"", NO_RESPONDERS),
-                    Err(Wrong(code, _, words)) => {
-                        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
-                        return self.send_status(reply, b"", status.as_bytes());
-                    }
+                    Err(wrong) => return self.send_error_status(reply, &wrong),
                 }
             }
             _ => ("unknown", Err(Wrong(501, 10000, format!("this server does not have {question}")))),
@@ -192,6 +178,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         body["type"] = format!("io.nats.jetstream.api.v1.{kind}_response").into();
         self.send_json(reply, &body);
+    }
+
+    fn consumer_delete(&mut self, stream: &str, name: &str) -> Result<Value, Wrong> {
+        let (_, number) = self.consumer(stream, name)?;
+        self.delivery().delete(number);
+        Ok(json!({ "success": true }))
+    }
+
+    /// Answers with an error as a status line, where messages are expected and not JSON.
+    fn send_error_status(&mut self, to: &[u8], Wrong(code, _, words): &Wrong) {
+        let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
+        self.send_status(to, b"", status.as_bytes());
     }
 
     fn send_json(&mut self, to: &[u8], body: &Value) {

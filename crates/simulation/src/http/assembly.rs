@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use stilling::Overview;
 use stilling::parts::{
-    Calendar, Endpoint, HttpCounters, HttpEndpoint, HttpScope, Lifecycle, ShardService, hub_in_memory,
+    Calendar, Endpoint, HttpCounters, HttpEndpoint, HttpScope, JobOutcome, Lifecycle, ShardService,
+    hub_in_memory,
 };
 use stilling::settings::{Durability, StreamConfig};
 use stilling_engine::Shard;
@@ -41,22 +42,7 @@ impl Setting {
         let (pool, lanes) = Pool::new(self.pool, network.clock(), wakes.clone());
         let calendar = Calendar::From(CALENDAR_START);
         let lifecycle = Arc::new(Lifecycle::new(wakes.clone(), calendar));
-        let overview = Arc::new(Overview {
-            started: std::time::SystemTime::UNIX_EPOCH,
-            driver: "sim".to_owned(),
-            driver_fallback: None,
-            listeners: Vec::new(),
-            capacity: self.engine.capacity,
-            workers: self.pool.threads,
-            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
-            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
-            pool: pool.clone(),
-            app: None,
-            hub: std::sync::OnceLock::new(),
-            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
-            rates: Default::default(),
-            volumes: Arc::default(),
-        });
+        let overview = Arc::new(self.overview(&pool));
         let mut hubs = Vec::new();
         if self.talks {
             let events =
@@ -95,6 +81,25 @@ impl Setting {
         let outside =
             Outside::new(self, network, (address, hub_address), clients, second, pool, lifecycle, overview);
         (first, Rc::new(RefCell::new(outside)))
+    }
+
+    fn overview(&self, pool: &Pool<JobOutcome>) -> Overview {
+        Overview {
+            started: std::time::SystemTime::UNIX_EPOCH,
+            driver: "sim".to_owned(),
+            driver_fallback: None,
+            listeners: Vec::new(),
+            capacity: self.engine.capacity,
+            workers: self.pool.threads,
+            engines: (0..self.shards).map(|_| Arc::new(Counters::default())).collect(),
+            http: (0..self.shards).map(|_| Arc::new(HttpCounters::default())).collect(),
+            pool: pool.clone(),
+            app: None,
+            hub: std::sync::OnceLock::new(),
+            hub_handles: (0..self.shards).map(|_| Arc::default()).collect(),
+            rates: Default::default(),
+            volumes: Arc::default(),
+        }
     }
 
     fn listener(&self, network: &Network, address: &Address) -> SimSocket {

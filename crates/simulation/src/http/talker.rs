@@ -38,6 +38,24 @@ pub(super) struct Board {
     pub(super) audited: u64,
 }
 
+impl Board {
+    /// Whether the record with this number is the message that was acknowledged with it.
+    fn check_record(&self, record: u64, subject: &str, reply: &str, payload: &str) -> Result<(), Trouble> {
+        let (number, message) =
+            owner(subject, payload).ok_or_else(|| Trouble::Wrong(format!("{subject} has {payload:.40}")))?;
+        let sequence = reply.split('.').nth(5).and_then(|part| part.parse().ok());
+        let acknowledged = self.acknowledged.get(&(number, message)).copied();
+        if sequence != Some(record) || acknowledged != sequence {
+            let what = format!("message {message} of {number} is at {sequence:?}");
+            return Err(Trouble::Wrong(format!("{what}, record {record}, acknowledged as {acknowledged:?}")));
+        }
+        if payload != self::payload(number, message) {
+            return Err(Trouble::Wrong(format!("message {message} of {number} is not what it was")));
+        }
+        Ok(())
+    }
+}
+
 /// A client of the hub.
 #[derive(Debug)]
 pub(super) struct Talker {
@@ -256,83 +274,70 @@ impl Talker {
             (_, Said::Other(line)) if line.starts_with("INFO ") => {}
             (_, Said::Other(line)) if line == "PING" => self.outbox.extend_from_slice(b"PONG\r\n"),
             (_, Said::Other(line)) => return Err(Trouble::Wrong(format!("it was told {line}"))),
-            (Role::Publisher { total, acknowledged, echoed, .. }, Said::Pong) => {
-                self.pongs += 1;
-                if self.pongs == 2 {
-                    if acknowledged < total {
-                        return wrong("the PONG overtook acknowledgements");
-                    }
-                    if echoed < total {
-                        return wrong("the PONG overtook messages");
-                    }
-                    self.leave();
+            (_, Said::Pong) => return self.hear_pong(scene),
+            (Role::Publisher { number, echoed, .. }, Said::Message { subject, payload, .. })
+                if subject == format!("live.{number}") =>
+            {
+                if payload != format!("{} {echoed}", self.attempt) {
+                    return wrong(&format!("it heard itself say {payload:?} and not {echoed}"));
                 }
-            }
-            // There is nothing to read.
-            (Role::Auditor { .. }, Said::Pong) if scene.board.acknowledged.is_empty() => self.leave(),
-            (_, Said::Pong) => self.pongs += 1,
-            (
-                Role::Publisher { number, acknowledged, echoed, .. },
-                Said::Message { subject, payload, .. },
-            ) => {
-                if subject == format!("live.{number}") {
-                    if payload != format!("{} {echoed}", self.attempt) {
-                        return wrong(&format!("it heard itself say {payload:?} and not {echoed}"));
-                    }
-                    *echoed += 1;
-                    scene.board.heard += 1;
-                } else {
-                    if subject != format!("_INBOX.{number}.{acknowledged}") {
-                        return wrong(&format!("it waits for {acknowledged}, and {subject} was answered"));
-                    }
-                    let Some(sequence) = sequence_of(&payload) else {
-                        return wrong(&format!("{subject} was answered {payload}"));
-                    };
-                    let is_duplicate = payload.contains("\"duplicate\":true");
-                    if is_duplicate && self.attempt == 1 {
-                        return wrong("a message that was sent once is a duplicate");
-                    }
-                    scene.board.acknowledged.insert((*number, *acknowledged), sequence);
-                    *acknowledged += 1;
-                    scene.answers += 1;
-                }
-            }
-            (Role::Listener { last, .. }, Said::Message { subject, payload, .. }) => {
-                let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
-                let place = payload.split_once(' ');
-                let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
-                let (Some(number), Some(place)) = (number, place) else {
-                    return wrong(&format!("{subject} says {payload:?}"));
-                };
-                if last.insert(number, place).is_some_and(|before| before >= place) {
-                    return wrong(&format!("of publisher {number} it heard {place:?} out of order"));
-                }
+                *echoed += 1;
                 scene.board.heard += 1;
             }
+            (Role::Publisher { number, acknowledged, .. }, Said::Message { subject, payload, .. }) => {
+                if subject != format!("_INBOX.{number}.{acknowledged}") {
+                    return wrong(&format!("it waits for {acknowledged}, and {subject} was answered"));
+                }
+                let Some(sequence) = sequence_of(&payload) else {
+                    return wrong(&format!("{subject} was answered {payload}"));
+                };
+                let is_duplicate = payload.contains("\"duplicate\":true");
+                if is_duplicate && self.attempt == 1 {
+                    return wrong("a message that was sent once is a duplicate");
+                }
+                scene.board.acknowledged.insert((*number, *acknowledged), sequence);
+                *acknowledged += 1;
+                scene.answers += 1;
+            }
+            (Role::Listener { last, .. }, Said::Message { subject, payload, .. }) => {
+                check_order(last, &subject, &payload)?;
+                scene.board.heard += 1;
+            }
+            (Role::Auditor { .. }, Said::Message { subject, payload, .. }) if subject == "_R" => {
+                if payload.contains("\"error\"") {
+                    return wrong(&format!("there is no consumer: {payload}"));
+                }
+            }
             (Role::Auditor { read }, Said::Message { subject, reply, payload }) => {
-                if subject == "_R" {
-                    if payload.contains("\"error\"") {
-                        return wrong(&format!("there is no consumer: {payload}"));
-                    }
-                    return Ok(());
-                }
                 *read += 1;
-                let (number, message) = owner(&subject, &payload)
-                    .ok_or_else(|| Trouble::Wrong(format!("{subject} has {payload:.40}")))?;
-                let sequence = reply.split('.').nth(5).and_then(|part| part.parse().ok());
-                let told = scene.board.acknowledged.get(&(number, message)).copied();
-                if sequence != Some(*read) || told != sequence {
-                    let what = format!("message {message} of {number} is at {sequence:?}");
-                    return wrong(&format!("{what}, record {read}, acknowledged as {told:?}"));
-                }
-                if payload != self::payload(number, message) {
-                    return wrong(&format!("message {message} of {number} is not what it was"));
-                }
+                scene.board.check_record(*read, &subject, &reply, &payload)?;
                 if *read == scene.board.acknowledged.len() as u64 {
                     scene.board.audited = *read;
                     self.leave();
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// A publisher's second PONG comes behind all that it waits for.
+    fn hear_pong(&mut self, scene: &Scene<'_>) -> Result<(), Trouble> {
+        if matches!(self.role, Role::Auditor { .. }) && scene.board.acknowledged.is_empty() {
+            // There is nothing to read.
+            self.leave();
+            return Ok(());
+        }
+        self.pongs += 1;
+        if let Role::Publisher { total, acknowledged, echoed, .. } = &self.role
+            && self.pongs == 2
+        {
+            if acknowledged < total {
+                return Err(Trouble::Wrong("the PONG overtook acknowledgements".to_owned()));
+            }
+            if echoed < total {
+                return Err(Trouble::Wrong("the PONG overtook messages".to_owned()));
+            }
+            self.leave();
         }
         Ok(())
     }
@@ -370,6 +375,20 @@ enum Trouble {
     Wrong(String),
     /// The connection is over.
     Ended(String),
+}
+
+/// Whether a live message comes after those before it of the same publisher.
+fn check_order(last: &mut BTreeMap<usize, Place>, subject: &str, payload: &str) -> Result<(), Trouble> {
+    let number = subject.strip_prefix("live.").and_then(|number| number.parse().ok());
+    let place = payload.split_once(' ');
+    let place = place.and_then(|(one, other)| Some((one.parse().ok()?, other.parse().ok()?)));
+    let (Some(number), Some(place)) = (number, place) else {
+        return Err(Trouble::Wrong(format!("{subject} says {payload:?}")));
+    };
+    if last.insert(number, place).is_some_and(|before| before >= place) {
+        return Err(Trouble::Wrong(format!("of publisher {number} it heard {place:?} out of order")));
+    }
+    Ok(())
 }
 
 /// What a message says: its number, and something that looks different for each.

@@ -496,40 +496,7 @@ impl Course {
         while let Some((_, trouble)) = self.troubles.pop_if(|(at, _)| *at <= now) {
             any = true;
             network.state().note("operator", 0, trouble.name(), 0, 0);
-            match trouble {
-                Trouble::WritesFail { disk, after, times } => {
-                    events.failures += 1;
-                    let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
-                    disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
-                }
-                Trouble::WritesNotSynced { disk, after, times } => {
-                    events.failures += 1;
-                    let (syncs, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
-                    disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
-                }
-                Trouble::ReadsFail { disk, times } => {
-                    events.failures += 1;
-                    let reads = Some((0, times, INPUT_OUTPUT));
-                    disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
-                }
-                Trouble::SyncFails { disk } => {
-                    events.failures += 1;
-                    disks[disk].fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
-                }
-                Trouble::Full { disk, span } => {
-                    events.full += 1;
-                    disks[disk].fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
-                    self.room_at[disk] = Some(now.after(span));
-                }
-                Trouble::Hangs { span } => {
-                    match Trouble::is_long(span) {
-                        true => events.long_hangs += 1,
-                        false => events.short_hangs += 1,
-                    }
-                    server.hangs_until = now.after(span);
-                    self.until = self.until.max(server.hangs_until);
-                }
-            }
+            self.begin_trouble(trouble, now, server, disks, events);
         }
         if !self.has_frozen && self.life.is_some() && server.frozen() > 0 {
             // The operator sees it and restarts.
@@ -538,5 +505,49 @@ impl Course {
             any = true;
         }
         any
+    }
+
+    fn begin_trouble(
+        &mut self,
+        trouble: Trouble,
+        now: Time,
+        server: &mut Server,
+        disks: &[SimulatedDisk],
+        events: &mut Events,
+    ) {
+        match trouble {
+            Trouble::WritesFail { disk, after, times } => {
+                events.failures += 1;
+                let (writes, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                disks[disk].fail(DiskFaults { writes, writes_max, ..DiskFaults::default() });
+            }
+            Trouble::WritesNotSynced { disk, after, times } => {
+                events.failures += 1;
+                let (syncs, writes_max) = (Some((after, INPUT_OUTPUT)), Some(times));
+                disks[disk].fail(DiskFaults { syncs, writes_max, ..DiskFaults::default() });
+            }
+            Trouble::ReadsFail { disk, times } => {
+                events.failures += 1;
+                let reads = Some((0, times, INPUT_OUTPUT));
+                disks[disk].fail(DiskFaults { reads, ..DiskFaults::default() });
+            }
+            Trouble::SyncFails { disk } => {
+                events.failures += 1;
+                disks[disk].fail(DiskFaults { sync: Some(INPUT_OUTPUT), ..DiskFaults::default() });
+            }
+            Trouble::Full { disk, span } => {
+                events.full += 1;
+                disks[disk].fail(DiskFaults { create: Some(NO_SPACE), ..DiskFaults::default() });
+                self.room_at[disk] = Some(now.after(span));
+            }
+            Trouble::Hangs { span } => {
+                match Trouble::is_long(span) {
+                    true => events.long_hangs += 1,
+                    false => events.short_hangs += 1,
+                }
+                server.hangs_until = now.after(span);
+                self.until = self.until.max(server.hangs_until);
+            }
+        }
     }
 }

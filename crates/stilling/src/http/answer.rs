@@ -222,15 +222,20 @@ pub(super) fn send_head(
         return (persistent, Body::Static(b""));
     }
     cx.http.counters.count_response(status, is_refusal);
-    let body = match body {
-        _ if !has_body => Body::Static(b""),
+    let body = if has_body { begin_body(body, framing, held) } else { Body::Static(b"") };
+    (persistent, body)
+}
+
+/// The body that follows its head.
+#[inline]
+fn begin_body(body: Body, framing: Framing, held: &mut Option<MemoryReservation>) -> Body {
+    match body {
         Body::Stream(mut stream) => {
             stream.begin(framing, held.take());
             Body::Stream(stream)
         }
         body => body,
-    };
-    (persistent, body)
+    }
 }
 
 /// What an answer would count for among those that wait for their clients: nothing if it goes out at once.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use stilling_engine::{CloseReason, Io};
 use stilling_wire::http1::{RequestHead, Status};
 
-use super::answer;
+use super::answer::{self, Terms};
 use super::forwarded::ForwardedRequest;
 use super::session::{HttpSession, Kept, Waiting};
 use super::shard::{HttpContext, Timeouts};
@@ -266,30 +266,11 @@ impl HttpSession {
             self.terms.persistent && framing != BodyFraming::Close && !is_cut_short && !cx.http.is_draining();
         self.terms.persistent = persistent;
         let date = cx.http.date(io.now());
-        let keep_alive_10 = self.terms.keep_alive_10;
+        let terms = &self.terms;
         let body = &piece.bytes[piece.start..];
         let sent = io.send_with(|out| {
             out.extend_from_slice(&piece.bytes[..head_len]);
-            if !has_date {
-                for part in [&b"Date: "[..], date.as_bytes(), b"\r\n"] {
-                    out.extend_from_slice(part);
-                }
-            }
-            match (persistent, keep_alive_10) {
-                (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
-                (true, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
-                (true, false) => {}
-            }
-            match framing {
-                BodyFraming::Length(length) => {
-                    out.extend_from_slice(b"Content-Length: ");
-                    out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
-                    out.extend_from_slice(b"\r\n");
-                }
-                BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-                BodyFraming::Close | BodyFraming::Bodiless => {}
-            }
-            out.extend_from_slice(b"\r\n");
+            end_head(out, (!has_date).then(|| &date.as_bytes()[..]), terms, framing);
             if fits {
                 out.extend_from_slice(body);
             }
@@ -419,3 +400,28 @@ impl HttpSession {
 
 /// Bytes that date, connection and framing may add to a process's own head.
 const FRAMING_SIZE_MAX: usize = 256;
+
+/// Appends what a process's own head lacks, and the empty line.
+#[inline]
+fn end_head(out: &mut Vec<u8>, date: Option<&[u8]>, terms: &Terms, framing: BodyFraming) {
+    if let Some(date) = date {
+        for part in [&b"Date: "[..], date, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    match (terms.persistent, terms.keep_alive_10) {
+        (false, _) => out.extend_from_slice(b"Connection: close\r\n"),
+        (true, true) => out.extend_from_slice(b"Connection: keep-alive\r\n"),
+        (true, false) => {}
+    }
+    match framing {
+        BodyFraming::Length(length) => {
+            out.extend_from_slice(b"Content-Length: ");
+            out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+        BodyFraming::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        BodyFraming::Close | BodyFraming::Bodiless => {}
+    }
+    out.extend_from_slice(b"\r\n");
+}

@@ -29,45 +29,40 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(see, to)?;
     encode_hub_handles(see, to)?;
-    let of = |name, help, value: fn(&StreamCounters) -> u64, to: &mut _| {
-        of_streams(&hub.streams, (name, help), value, to)
-    };
-    of("hub_stream_first_sequence", "First sequence that is kept", |stream| stream.first.get(), to)?;
-    of("hub_stream_last_sequence", "Last sequence that was given", |stream| stream.last.get(), to)?;
-    of(
-        "hub_stream_visible_sequence",
-        "Last sequence that anybody may see",
-        |stream| stream.visible.get(),
-        to,
-    )?;
-    of("hub_stream_pending", "Messages that wait for the disk", |stream| stream.pending.get(), to)?;
-    of("hub_stream_pending_max", "Most that ever waited at once", |stream| stream.pending_max.get(), to)?;
-    of(
-        "hub_stream_frozen",
-        "1 for a stream that takes nothing until the next start",
-        |stream| stream.frozen.get(),
-        to,
-    )?;
-    of(
-        "hub_stream_closed",
-        "1 for a stream that takes nothing until its folder can be opened",
-        |stream| stream.closed.get(),
-        to,
-    )?;
-    of(
-        "hub_stream_waiting",
-        "1 for a stream that waits for room on its disk",
-        |stream| stream.waiting.get(),
-        to,
-    )?;
+    encode_streams(&hub.streams, to)?;
     encode_volumes(see, to)?;
-    let ids = "Message ids in the de-duplication window";
-    of("hub_stream_message_ids", ids, |stream| stream.ids.get(), to)?;
+    let (name, help) = ("hub_stream_message_ids", "Message ids in the de-duplication window");
+    of_streams(&hub.streams, (name, help), |stream| stream.ids.get(), to)?;
     count_by_stream(&hub.streams, to)?;
+    encode_passed_over(&hub.streams, to)
+}
+
+/// How far each stream has come, and what it waits for.
+fn encode_streams(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    type Figure = fn(&StreamCounters) -> u64;
+    let figures: [(&str, &str, Figure); 8] = [
+        ("first_sequence", "First sequence that is kept", |stream| stream.first.get()),
+        ("last_sequence", "Last sequence that was given", |stream| stream.last.get()),
+        ("visible_sequence", "Last sequence that anybody may see", |stream| stream.visible.get()),
+        ("pending", "Messages that wait for the disk", |stream| stream.pending.get()),
+        ("pending_max", "Most that ever waited at once", |stream| stream.pending_max.get()),
+        ("frozen", "1 for a stream that takes nothing until the next start", |stream| stream.frozen.get()),
+        ("closed", "1 for a stream that takes nothing until its folder can be opened", |stream| {
+            stream.closed.get()
+        }),
+        ("waiting", "1 for a stream that waits for room on its disk", |stream| stream.waiting.get()),
+    ];
+    for (name, help, figure) in figures {
+        of_streams(streams, (&format!("hub_stream_{name}"), help), figure, to)?;
+    }
+    Ok(())
+}
+
+fn encode_passed_over(streams: &[StreamCounters], to: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let help = "Records that consumers did not get because they were not there any more, by reason";
     let kind = ConstCounter::new(0_u64).metric_type();
     let mut family = to.encode_descriptor("hub_stream_passed_over", help, None, kind)?;
-    for stream in &hub.streams {
+    for stream in streams {
         for (reason, count) in
             [("removed", stream.passed_removed.get()), ("damaged", stream.passed_damaged.get())]
         {

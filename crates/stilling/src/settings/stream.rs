@@ -14,66 +14,17 @@ use super::{Setting, SettingError};
 /// What is wrong with one by itself, under its place in the list.
 fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingError>) {
     let mut say = |key, reason| found.push(SettingError::stream(index, key, reason));
-    let name = &stream.name;
-    if !is_name(name) {
+    if !is_name(&stream.name) {
         say(
             "name",
             format!(
-                "`{name}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`"
+                "`{}` cannot name a stream, nor its folder: it takes 1 to {STREAM_NAME_SIZE_MAX} letters, digits, `-` or `_`",
+                stream.name
             ),
         );
     }
-    if stream.subjects.is_empty() {
-        say(
-            "subjects",
-            format!(
-                "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
-            ),
-        );
-    }
-    if stream.subjects.len() > STREAM_SUBJECTS_MAX {
-        let count = stream.subjects.len();
-        say(
-            "subjects",
-            format!("{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"),
-        );
-    }
-    for text in &stream.subjects {
-        match filter(text) {
-            Err(reason) => say("subjects", reason),
-            Ok(wanted) => {
-                let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
-                if let Some(own) = reserved {
-                    say(
-                        "subjects",
-                        format!(
-                            "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
-                        ),
-                    );
-                }
-            }
-        }
-    }
-    if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&stream.retention.bytes) {
-        let bytes = stream.retention.bytes;
-        say(
-            "retention-bytes",
-            format!("{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
-        );
-    }
-    if stream.retention.records == Some(0) {
-        say(
-            "retention-records",
-            "0 would keep nothing; leave the key out to keep as many as there is room for".to_owned(),
-        );
-    }
-    if stream.retention.age == Some(Duration::ZERO) {
-        say(
-            "retention-age",
-            "0 would keep nothing; leave the key out to keep records as long as there is room for them"
-                .to_owned(),
-        );
-    }
+    subject_problems(stream, &mut |reason| say("subjects", reason));
+    retention_problems(stream, &mut say);
     if stream.dedup_time > DEDUP_TIME_MAX {
         let (time, most) = (stream.dedup_time.as_secs_f64(), DEDUP_TIME_MAX.as_secs());
         say("dedup-time", format!("{time} s is not in 0..={most} s (0 to 1d)"));
@@ -83,6 +34,56 @@ fn stream_problems(stream: &StreamConfig, index: usize, found: &mut Vec<SettingE
     }
     if !(1..=PENDING_LARGEST).contains(&stream.pending_max) {
         say("max-pending", format!("{} is not in 1..={PENDING_LARGEST}", stream.pending_max));
+    }
+}
+
+fn subject_problems(stream: &StreamConfig, say: &mut impl FnMut(String)) {
+    let StreamConfig { name, subjects, .. } = stream;
+    if subjects.is_empty() {
+        say(format!(
+            "the stream `{name}` has no subjects, so nothing could ever enter it; such as [\"{name}.>\"]"
+        ));
+    }
+    if subjects.len() > STREAM_SUBJECTS_MAX {
+        let count = subjects.len();
+        say(format!("{count} filters are more than the {STREAM_SUBJECTS_MAX} that a stream can have"));
+    }
+    for text in subjects {
+        match filter(text) {
+            Err(reason) => say(reason),
+            Ok(wanted) => {
+                let reserved = RESERVED.iter().find(|own| filter(own).is_ok_and(|own| overlap(wanted, own)));
+                if let Some(own) = reserved {
+                    say(format!(
+                        "`{text}` takes in subjects of `{own}`, which are the server's own; begin with a word of yours, such as `{name}.>`"
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn retention_problems(stream: &StreamConfig, say: &mut impl FnMut(&'static str, String)) {
+    let retention = &stream.retention;
+    if !(RETENTION_BYTES_LEAST..=RETENTION_BYTES_MAX).contains(&retention.bytes) {
+        let bytes = retention.bytes;
+        say(
+            "retention-bytes",
+            format!("{bytes} is not in {RETENTION_BYTES_LEAST}..={RETENTION_BYTES_MAX} (1MiB to 1024TiB)"),
+        );
+    }
+    if retention.records == Some(0) {
+        say(
+            "retention-records",
+            "0 would keep nothing; leave the key out to keep as many as there is room for".to_owned(),
+        );
+    }
+    if retention.age == Some(Duration::ZERO) {
+        say(
+            "retention-age",
+            "0 would keep nothing; leave the key out to keep records as long as there is room for them"
+                .to_owned(),
+        );
     }
 }
 

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use stilling_engine::Io;
 use stilling_ring::Time;
-use stilling_wire::http1::{BodyLength, DecodeError, Fault, Limits, ReplyEvent, ReplyTo, ResponseDecoder};
+use stilling_wire::http1::{
+    BodyLength, DecodeError, Fault, Limits, ReplyEvent, ReplyTo, ResponseDecoder, ResponseHead,
+};
 use stilling_workers::processes::{Pass, Ticket};
 
 use super::hop_by_hop::nominates_too_many;
@@ -311,6 +313,24 @@ impl PendingRequest {
         may_be_answered
     }
 
+    /// Takes the head of the final response. An upload that is not complete by then is cut short.
+    fn begin_response(&mut self, head: &ResponseHead<'_>, now: Time) -> Result<(), RequestError> {
+        if head.status == 101 || nominates_too_many(head.headers()) {
+            // No client asked for another protocol.
+            return Err(RequestError::Lost(ErrorKind::InvalidData));
+        }
+        self.pass.heard();
+        self.is_persistent = head.persistent;
+        if self.upload != Upload::Complete {
+            self.upload = Upload::CutShort;
+        }
+        let out = std::mem::take(&mut self.request.head);
+        let UpstreamRequest { is_head, takes_chunks, .. } = *self.request;
+        self.response = Some(ResponseBuilder::new(head, is_head, takes_chunks, out));
+        self.extend_deadline(now);
+        Ok(())
+    }
+
     /// Takes what has come of the response and passes it on. Returns how many bytes are done with.
     pub(super) fn receive(
         &mut self,
@@ -335,21 +355,7 @@ impl PendingRequest {
             let step = self.decoder.decode(&LIMITS, answered, input)?;
             at += step.consumed;
             match step.event {
-                ReplyEvent::Head(head) => {
-                    if head.status == 101 || nominates_too_many(head.headers()) {
-                        // No client asked for another protocol.
-                        return Err(RequestError::Lost(ErrorKind::InvalidData));
-                    }
-                    self.pass.heard();
-                    self.is_persistent = head.persistent;
-                    if self.upload != Upload::Complete {
-                        self.upload = Upload::CutShort;
-                    }
-                    let out = std::mem::take(&mut self.request.head);
-                    let UpstreamRequest { is_head, takes_chunks, .. } = *self.request;
-                    self.response = Some(ResponseBuilder::new(&head, is_head, takes_chunks, out));
-                    self.extend_deadline(io.now());
-                }
+                ReplyEvent::Head(head) => self.begin_response(&head, io.now())?,
                 ReplyEvent::Interim(_) => {
                     self.interims += 1;
                     if self.interims > INTERIM_MAX {

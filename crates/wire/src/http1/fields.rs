@@ -37,6 +37,39 @@ impl FieldSink<'_> for () {
     fn field(&mut self, _: &[u8], _: &[u8], _: usize) {}
 }
 
+/// Goes straight through a line whose first byte is a token's. Returns the phase and the offset where that ends: at the next
+/// line, or at the byte that the phase has to look at itself.
+#[inline(always)]
+fn whole_line<'a, S: FieldSink<'a>>(
+    window: &'a [u8],
+    name_start: usize,
+    name_end: &mut usize,
+    sink: &mut S,
+) -> (FieldPhase, usize) {
+    let mut at = token_end(window, name_start + 1);
+    if window.get(at) != Some(&b':') {
+        return (FieldPhase::Name, at);
+    }
+    *name_end = at;
+    at += 1;
+    if window.get(at) == Some(&b' ') {
+        at += 1;
+    }
+    if window.get(at).is_none_or(|&byte| is_blank(byte)) {
+        return (FieldPhase::Blank, at);
+    }
+    let value_start = at;
+    at = value_end(window, at);
+    let Some([b'\r', b'\n', ..]) = window.get(at..) else {
+        return (FieldPhase::Value, at);
+    };
+    if S::WANTED {
+        let value = trim_end(&window[value_start..at]);
+        sink.field(&window[name_start..*name_end], value, *name_end + 1);
+    }
+    (FieldPhase::Start, at + 2)
+}
+
 /// Scans `window` from `start`. Returns the offset behind the section's empty line, or `None` when the window was used up.
 #[inline(always)]
 pub(crate) fn scan<'a, S: FieldSink<'a>>(
@@ -71,32 +104,7 @@ pub(crate) fn scan<'a, S: FieldSink<'a>>(
                 }
                 *lines += 1;
                 name_start = at;
-                // A whole line goes straight through; wherever that fails, the phases below take over at that byte.
-                at = token_end(window, at + 1);
-                now = FieldPhase::Name;
-                if window.get(at) != Some(&b':') {
-                    continue;
-                }
-                name_end = at;
-                at += 1;
-                now = FieldPhase::Blank;
-                if window.get(at) == Some(&b' ') {
-                    at += 1;
-                }
-                if window.get(at).is_none_or(|&byte| is_blank(byte)) {
-                    continue;
-                }
-                let value_start = at;
-                at = value_end(window, at);
-                now = FieldPhase::Value;
-                if let Some([b'\r', b'\n', ..]) = window.get(at..) {
-                    if S::WANTED {
-                        let value = trim_end(&window[value_start..at]);
-                        sink.field(&window[name_start..name_end], value, name_end + 1);
-                    }
-                    at += 2;
-                    now = FieldPhase::Start;
-                }
+                (now, at) = whole_line(window, name_start, &mut name_end, sink);
             }
             FieldPhase::Name => {
                 at = token_end(window, at);

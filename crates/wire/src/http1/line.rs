@@ -36,6 +36,30 @@ const VERSION: &[u8; 8] = b"HTTP/1.1";
 /// The version and the line's end as all but old clients send them.
 const VERSION_LINE: &[u8; 10] = b"HTTP/1.1\r\n";
 
+/// The phase behind the byte at `at`, before which `seen` bytes of the version have been seen.
+#[inline]
+fn version_byte(seen: u8, window: &[u8], at: usize, version: &mut Version) -> Result<LinePhase, DecodeError> {
+    let refuse = |fault, at: usize| Err(DecodeError::head(fault, at, Some(window[at])));
+    let byte = window[at];
+    let Some(&wanted) = VERSION.get(usize::from(seen)) else {
+        if byte != b'\r' {
+            return refuse(Fault::VersionByte, at);
+        }
+        // RFC 9110 §2.5: a higher minor version is read as the highest we know.
+        *version = if window[at - 1] == b'0' { Version::Http10 } else { Version::Http11 };
+        return Ok(LinePhase::Lf);
+    };
+    let is_good = if seen == 5 || seen == 7 { byte.is_ascii_digit() } else { byte == wanted };
+    if !is_good {
+        return refuse(Fault::VersionByte, at);
+    }
+    // RFC 9110 §2.5: only the major version must be ours. HTTP/2's preface (RFC 9113 §3.4) ends here.
+    if seen == 7 && window[at - 2] != b'1' {
+        return refuse(Fault::VersionUnsupported, at - 2);
+    }
+    Ok(LinePhase::Version(seen + 1))
+}
+
 /// Scans `window` from `start`; `None` when the window was used up.
 #[inline(always)]
 pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result<Option<Line>, DecodeError> {
@@ -98,29 +122,10 @@ pub(crate) fn scan(phase: &mut LinePhase, window: &[u8], start: usize) -> Result
                 at += 1;
                 now = LinePhase::AbsentLf;
             }
-            LinePhase::Version(seen) => match VERSION.get(usize::from(seen)) {
-                Some(&wanted) => {
-                    let good = if seen == 5 || seen == 7 { byte.is_ascii_digit() } else { byte == wanted };
-                    if !good {
-                        return refuse(Fault::VersionByte, at, byte);
-                    }
-                    at += 1;
-                    now = LinePhase::Version(seen + 1);
-                    // RFC 9110 §2.5: only the major version must be ours. HTTP/2's preface (RFC 9113 §3.4) ends here.
-                    if seen == 7 && window[at - 3] != b'1' {
-                        return refuse(Fault::VersionUnsupported, at - 3, window[at - 3]);
-                    }
-                }
-                None => {
-                    if byte != b'\r' {
-                        return refuse(Fault::VersionByte, at, byte);
-                    }
-                    // RFC 9110 §2.5: a higher minor version is read as the highest we know.
-                    line.version = if window[at - 1] == b'0' { Version::Http10 } else { Version::Http11 };
-                    at += 1;
-                    now = LinePhase::Lf;
-                }
-            },
+            LinePhase::Version(seen) => {
+                now = version_byte(seen, window, at, &mut line.version)?;
+                at += 1;
+            }
             LinePhase::Lf | LinePhase::AbsentLf | LinePhase::AbsentEndLf => {
                 if byte != b'\n' {
                     return refuse(Fault::LineEnd, at, byte);

@@ -276,12 +276,11 @@ fn naive_client(limits: &Limits, bytes: &[u8]) -> Vec<Result<Seen, Fault>> {
     seen
 }
 
-/// What a line, with what follows it, means, and how many bytes of payload it announces.
-fn naive_line(
-    limits: &Limits,
-    line: &[u8],
-    rest: &[u8],
-) -> Result<(Result<Seen, Fault>, Option<usize>), Fault> {
+/// What a line means, or what is wrong with it, and how many bytes of payload it announces.
+type NaiveLine = (Result<Seen, Fault>, Option<usize>);
+
+/// What a line, with what follows it, means.
+fn naive_line(limits: &Limits, line: &[u8], rest: &[u8]) -> Result<NaiveLine, Fault> {
     let name_end = line.iter().position(|byte| b" \t\r{".contains(byte)).unwrap_or(line.len());
     let name = line[..name_end].to_ascii_uppercase();
     let is_glued = line.get(name_end) == Some(&b'{');
@@ -289,48 +288,22 @@ fn naive_line(
         .split(|byte| b" \t".contains(byte))
         .filter(|argument| !argument.is_empty())
         .collect();
-    let digits = |text: &[u8], fault| {
-        let is_good = text.len() <= 9 && text.iter().all(u8::is_ascii_digit);
-        is_good.then(|| String::from_utf8_lossy(text).parse::<usize>().unwrap_or(0)).ok_or(fault)
-    };
-    let shown = |text: &[u8]| text.escape_ascii().to_string();
-    let has_control = |text: &[u8]| text.iter().any(u8::is_ascii_control);
     let command = |text: String| Ok((Ok(Seen::Command(text)), None));
     match (&name[..], &arguments[..]) {
         (b"CONNECT", _) => {
             let is_blank = |byte: &u8| b" \t".contains(byte);
             let from = line.iter().skip(7).position(|byte| !is_blank(byte)).map_or(line.len(), |at| at + 7);
             let to = line.iter().rposition(|byte| !is_blank(byte)).map_or(0, |at| at + 1);
-            let json = shown(&line[from..to.max(from)]);
-            command(format!("CONNECT {json}"))
+            command(format!("CONNECT {}", shown(&line[from..to.max(from)])))
         }
         _ if is_glued => Err(Fault::Operation),
         (b"PING", []) => command("PING".to_owned()),
         (b"PONG", []) => command("PONG".to_owned()),
-        (b"PUB", [subject, reply @ .., size]) | (b"HPUB", [subject, reply @ .., _, size])
-            if reply.len() <= 1 =>
-        {
-            let size = digits(size, Fault::PayloadDigits)?;
-            let headers_size = match &name[..] {
-                b"HPUB" => digits(arguments[arguments.len() - 2], Fault::HeaderDigits)?,
-                _ => 0,
-            };
-            if headers_size > size {
-                return Err(Fault::HeaderSize);
-            }
-            if size > limits.payload_size_max as usize {
-                return Err(Fault::PayloadSize);
-            }
-            let ends_with_filter = subject.starts_with(b"$JS.API.CONSUMER.CREATE.");
-            let one = if !naive_is_valid(subject, &limits.subject, ends_with_filter) {
-                Err(Fault::PublishSubject)
-            } else if !reply.iter().all(|reply| naive_is_valid(reply, &limits.subject, false)) {
-                Err(Fault::ReplySubject)
-            } else {
-                let line = line_text(subject, b"", reply.first().copied(), headers_size, size);
-                Ok(Seen::Message(line, rest.iter().take(size).copied().collect()))
-            };
-            Ok((one, Some(size)))
+        (b"PUB", [subject, reply @ .., size]) if reply.len() <= 1 => {
+            naive_publication(limits, (subject, reply), None, size, rest)
+        }
+        (b"HPUB", [subject, reply @ .., headers_size, size]) if reply.len() <= 1 => {
+            naive_publication(limits, (subject, reply), Some(headers_size), size, rest)
         }
         (b"SUB", [filter, queue @ .., sid]) if queue.len() <= 1 => {
             if sid.len() > 64 || has_control(sid) {
@@ -356,6 +329,47 @@ fn naive_line(
         (b"PING" | b"PONG" | b"PUB" | b"HPUB" | b"SUB" | b"UNSUB", _) => Err(Fault::Arguments),
         _ => Err(Fault::Operation),
     }
+}
+
+/// What a publication means, with its sizes and with the bytes behind its line.
+fn naive_publication(
+    limits: &Limits,
+    (subject, reply): (&[u8], &[&[u8]]),
+    headers_size: Option<&[u8]>,
+    size: &[u8],
+    rest: &[u8],
+) -> Result<NaiveLine, Fault> {
+    let size = digits(size, Fault::PayloadDigits)?;
+    let headers_size = headers_size.map_or(Ok(0), |text| digits(text, Fault::HeaderDigits))?;
+    if headers_size > size {
+        return Err(Fault::HeaderSize);
+    }
+    if size > limits.payload_size_max as usize {
+        return Err(Fault::PayloadSize);
+    }
+    let ends_with_filter = subject.starts_with(b"$JS.API.CONSUMER.CREATE.");
+    let one = if !naive_is_valid(subject, &limits.subject, ends_with_filter) {
+        Err(Fault::PublishSubject)
+    } else if !reply.iter().all(|reply| naive_is_valid(reply, &limits.subject, false)) {
+        Err(Fault::ReplySubject)
+    } else {
+        let line = line_text(subject, b"", reply.first().copied(), headers_size, size);
+        Ok(Seen::Message(line, rest.iter().take(size).copied().collect()))
+    };
+    Ok((one, Some(size)))
+}
+
+fn digits(text: &[u8], fault: Fault) -> Result<usize, Fault> {
+    let is_good = text.len() <= 9 && text.iter().all(u8::is_ascii_digit);
+    is_good.then(|| String::from_utf8_lossy(text).parse::<usize>().unwrap_or(0)).ok_or(fault)
+}
+
+fn shown(text: &[u8]) -> String {
+    text.escape_ascii().to_string()
+}
+
+fn has_control(text: &[u8]) -> bool {
+    text.iter().any(u8::is_ascii_control)
 }
 
 /// Compares what the decoder tells with the naive one's opinion: the same events, refusals and errors, as far as lines and

@@ -136,30 +136,11 @@ impl Peer {
         folder: &Path,
         keeps: Keeps,
     ) -> Outcome<Vec<String>> {
-        let text = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<String>>();
         let data = folder.join("kept").display().to_string();
         let port = address.port().to_string();
         Ok(match self {
-            Peer::StillingUring | Peer::StillingPoll => {
-                let driver = if self == Peer::StillingUring { Driver::Uring } else { Driver::Poll };
-                let program = place.stilling.display().to_string();
-                let mut words = text(&[&program, "serve", "--nats", &address.to_string()]);
-                words.extend(text(&["--driver", driver.option()]));
-                let stream = match keeps {
-                    Keeps::Disk => Some("disk"),
-                    Keeps::Memory => Some("memory"),
-                    Keeps::Nothing => None,
-                };
-                if let Some(kind) = stream {
-                    words.extend(text(&[
-                        "--data",
-                        &data,
-                        "--stream",
-                        &format!("{STREAM}={STREAM}.>:{kind}"),
-                    ]));
-                }
-                words
-            }
+            Peer::StillingUring => stilling_command(place, Driver::Uring, address, &data, keeps),
+            Peer::StillingPoll => stilling_command(place, Driver::Poll, address, &data, keeps),
             Peer::JetStream | Peer::JetStreamAlways | Peer::NatsCore => {
                 let file = folder.join("nats.conf");
                 fs::write(&file, nats_config(self, address, &data))?;
@@ -212,6 +193,29 @@ impl Peer {
         })?;
         Ok(Running { server, monitor })
     }
+}
+
+fn text(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+fn stilling_command(
+    place: &Place,
+    driver: Driver,
+    address: SocketAddr,
+    data: &str,
+    keeps: Keeps,
+) -> Vec<String> {
+    let program = place.stilling.display().to_string();
+    let mut words = text(&[&program, "serve", "--nats", &address.to_string()]);
+    words.extend(text(&["--driver", driver.option()]));
+    let kind = match keeps {
+        Keeps::Disk => "disk",
+        Keeps::Memory => "memory",
+        Keeps::Nothing => return words,
+    };
+    words.extend(text(&["--data", data, "--stream", &format!("{STREAM}={STREAM}.>:{kind}")]));
+    words
 }
 
 fn nats_config(peer: Peer, address: SocketAddr, data: &str) -> String {

@@ -31,87 +31,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         payload: &[u8],
         now: Now,
     ) -> Result<Value, Wrong> {
-        let name = rest.first().copied();
         let number = self.open_stream(stream)?;
-        if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
-            let size = payload.len();
-            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
-        }
-        let question = object(payload)?;
-        let raw = field(&question, "config")?;
-        let config: ConsumerConfig = fields(raw.clone())?;
-        let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
-        if !question.get("stream_name").is_none_or(names_stream) {
-            return Err(bad_request("the stream's name differs from that in the subject"));
-        }
-        judge(raw, &config)?;
-        let StreamWriter { visible, first, .. } = self.streams[number];
-        let from = match config.deliver_policy.as_deref().unwrap_or("") {
-            "" | "all" => From::Sequence(first),
-            "new" => From::Sequence(visible + 1),
-            "last" => From::Sequence(visible.max(first)),
-            "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
-            "by_start_time" => {
-                let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
-                From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
-            }
-            other => return Err(unsupported(&format!("deliver_policy {other}"))),
-        };
-        let filters: Vec<String> = config
-            .filter_subject
-            .into_iter()
-            .chain(config.filter_subjects.unwrap_or_default())
-            .filter(|f| !f.is_empty())
-            .collect();
-        // What a user may follow is told by the subject that they may ask on.
-        if let [_, asked @ ..] = rest
-            && !asked.is_empty()
-            && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
-        {
-            return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
-        }
-        if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
-            return Err(bad_request(&format!("`{wrong}` is no filter")));
-        }
-        if filters.len() > FILTERS_PER_CONSUMER_MAX {
-            let count = filters.len();
-            return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
-        }
-        if config.deliver_policy.as_deref() == Some("last") && !filters.is_empty() {
-            // The last message of the stream may be another subject's.
-            return Err(unsupported("deliver_policy last with a filter"));
-        }
-        let own_name = || {
-            let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.asked);
-            format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
-        };
-        let name = name.map(ToOwned::to_owned).or(config.name).unwrap_or_else(own_name);
-        // Both stand in lines that others get.
-        if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
-            return Err(bad_request("the name is no token of at most 64 bytes"));
-        }
+        let CreateRequest { mut raw, mut config, is_update } = CreateRequest::parse(stream, payload)?;
+        let from = start_at(&config, &self.streams[number])?;
+        let filters = filters(&mut config, rest)?;
+        let name = self.consumer_name(stream, rest.first().copied(), config.name.take(), now)?;
         let deliver = config.deliver_subject.filter(|to| !to.is_empty());
         if deliver.as_deref().is_some_and(|deliver| !is_subject(deliver)) {
             return Err(bad_request("deliver_subject is no subject"));
         }
         self.api.asked += 1;
-        let mut told = raw.clone();
-        told.insert("name".to_owned(), name.clone().into());
+        raw.insert("name".to_owned(), name.clone().into());
         let inactive = Some(config.inactive_threshold).filter(|span| *span > 0);
         let inactive_ns = inactive.unwrap_or(INACTIVE_NS).min(INACTIVE_NS_MAX);
         if inactive.is_some() {
-            told.insert("inactive_threshold".to_owned(), inactive_ns.into());
-        }
-        let told = to_raw_value(&told).map_err(|error| bad_request(&error.to_string()))?;
-        if let Some(there) = self.consumers.table.find(number, &name) {
-            let is_same = |consumer: &Consumer| consumer.wanted.config.get() == told.get();
-            if self.consumers.table.get(there).is_some_and(is_same) {
-                return Ok(self.consumer_info(number, there));
-            }
-            return Err(Wrong(400, 10148, "consumer already exists".to_owned()));
-        }
-        if question.get("action").and_then(Value::as_str) == Some("update") {
-            return Err(Wrong(400, 10149, "consumer does not exist".to_owned()));
+            raw.insert("inactive_threshold".to_owned(), inactive_ns.into());
         }
         let wanted = Wanted {
             name,
@@ -127,14 +61,52 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 .filter(|most| *most > 0)
                 .map_or(PULLS_PER_CONSUMER_MAX, |most| most.min(PULLS_PER_CONSUMER_MAX)),
             inactive_ns,
-            config: told,
+            config: to_raw_value(&raw).map_err(|error| bad_request(&error.to_string()))?,
         };
+        match self.consumers.table.find(number, &wanted.name) {
+            Some(there) => self.existing_consumer(there, &wanted),
+            None if is_update => Err(Wrong(400, 10149, "consumer does not exist".to_owned())),
+            None => self.add_consumer(client, wanted, now),
+        }
+    }
+
+    /// The name in the subject, in the configuration, or one of the server's own.
+    fn consumer_name(
+        &self,
+        stream: &str,
+        in_subject: Option<&str>,
+        in_config: Option<String>,
+        now: Now,
+    ) -> Result<String, Wrong> {
+        let own_name = || {
+            let unique = format!("{stream} {} {}", now.unix_ns.as_nanos(), self.api.asked);
+            format!("{:016x}", self.api.key.wide(unique.as_bytes()) as u64)
+        };
+        let name = in_subject.map(ToOwned::to_owned).or(in_config).unwrap_or_else(own_name);
+        // It stands in lines that others get.
+        if name.len() > NAME_SIZE_MAX || name.contains('.') || !is_subject(&name) {
+            return Err(bad_request("the name is no token of at most 64 bytes"));
+        }
+        Ok(name)
+    }
+
+    /// Answers for a consumer that is there already: only the same configuration may be asked for again.
+    fn existing_consumer(&self, there: u32, wanted: &Wanted) -> Result<Value, Wrong> {
+        let is_same = |consumer: &Consumer| consumer.wanted.config.get() == wanted.config.get();
+        if self.consumers.table.get(there).is_some_and(is_same) {
+            return Ok(self.consumer_info(wanted.stream, there));
+        }
+        Err(Wrong(400, 10148, "consumer already exists".to_owned()))
+    }
+
+    fn add_consumer(&mut self, client: Client, wanted: Wanted, now: Now) -> Result<Value, Wrong> {
+        let stream = wanted.stream;
         self.api.size += answers::PLACE_COST * self.make_room_for(&wanted);
         let added = self.consumers.table.add(client, wanted, now).map_err(|unwelcome| match unwelcome {
             Unwelcome::TooMany => Wrong(400, 10026, "maximum consumers limit reached".to_owned()),
             Unwelcome::NoMemory => Wrong(503, 10023, "insufficient resources".to_owned()),
         })?;
-        let info = self.consumer_info(number, added);
+        let info = self.consumer_info(stream, added);
         self.delivery().advance(added, now.steady_ns);
         Ok(info)
     }
@@ -164,6 +136,76 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         LEFT_PER_TURN
     }
+}
+
+/// The request for a consumer, as far as it makes sense without the stream.
+struct CreateRequest {
+    raw: Map<String, Value>,
+    config: ConsumerConfig,
+    /// The consumer has to be there already.
+    is_update: bool,
+}
+
+impl CreateRequest {
+    fn parse(stream: &str, payload: &[u8]) -> Result<CreateRequest, Wrong> {
+        if payload.len() > CONSUMER_CONFIG_SIZE_MAX {
+            let size = payload.len();
+            return Err(bad_request(&format!("{size} bytes are more than {CONSUMER_CONFIG_SIZE_MAX}")));
+        }
+        let question = object(payload)?;
+        let raw = field(&question, "config")?.clone();
+        let config: ConsumerConfig = fields(raw.clone())?;
+        let names_stream = |name: &Value| name.as_str().is_some_and(|name| name.is_empty() || name == stream);
+        if !question.get("stream_name").is_none_or(names_stream) {
+            return Err(bad_request("the stream's name differs from that in the subject"));
+        }
+        judge(&raw, &config)?;
+        let is_update = question.get("action").and_then(Value::as_str) == Some("update");
+        Ok(CreateRequest { raw, config, is_update })
+    }
+}
+
+/// Where the consumer begins.
+fn start_at(config: &ConsumerConfig, stream: &StreamWriter) -> Result<From, Wrong> {
+    let StreamWriter { visible, first, .. } = *stream;
+    Ok(match config.deliver_policy.as_deref().unwrap_or("") {
+        "" | "all" => From::Sequence(first),
+        "new" => From::Sequence(visible + 1),
+        "last" => From::Sequence(visible.max(first)),
+        "by_start_sequence" => From::Sequence(config.opt_start_seq.max(first)),
+        "by_start_time" => {
+            let start = config.opt_start_time.ok_or_else(|| bad_request("opt_start_time is missing"))?;
+            From::Time(u64::try_from(start.as_nanosecond()).unwrap_or(0))
+        }
+        other => return Err(unsupported(&format!("deliver_policy {other}"))),
+    })
+}
+
+/// Takes the filters out of the configuration. `rest` is the subject behind the stream: a name, and the filter.
+fn filters(config: &mut ConsumerConfig, rest: &[&str]) -> Result<Vec<String>, Wrong> {
+    let filters: Vec<String> = (config.filter_subject.take().into_iter())
+        .chain(config.filter_subjects.take().unwrap_or_default())
+        .filter(|f| !f.is_empty())
+        .collect();
+    // What a user may follow is told by the subject that they may ask on.
+    if let [_, asked @ ..] = rest
+        && !asked.is_empty()
+        && !matches!(filters.as_slice(), [filter] if *filter == asked.join("."))
+    {
+        return Err(Wrong(400, 10131, "the filter differs from that in the subject".to_owned()));
+    }
+    if let Some(wrong) = filters.iter().find(|filter| checked(filter.as_bytes()).is_none()) {
+        return Err(bad_request(&format!("`{wrong}` is no filter")));
+    }
+    if filters.len() > FILTERS_PER_CONSUMER_MAX {
+        let count = filters.len();
+        return Err(bad_request(&format!("{count} filters are more than {FILTERS_PER_CONSUMER_MAX}")));
+    }
+    if config.deliver_policy.as_deref() == Some("last") && !filters.is_empty() {
+        // The last message of the stream may be another subject's.
+        return Err(unsupported("deliver_policy last with a filter"));
+    }
+    Ok(filters)
 }
 
 /// Refuses what a consumer cannot do here, by name.

@@ -97,27 +97,18 @@ enum Phase {
     Over,
 }
 
-pub(super) fn play(
-    seed: u64,
-    verbose: bool,
-    keep: &RefCell<Option<Network>>,
-) -> Result<SuccessionReport, String> {
-    let case = Case::of(seed);
-    let mut random = SplitMix64::new(seed);
-    let segment_size = random.between(4, 32) * 4096;
+fn draw_network(random: &mut SplitMix64) -> NetworkOptions {
     let latency_max = Duration::from_micros(random.between(20, 2000));
-    let options = NetworkOptions {
+    NetworkOptions {
         latency: (Duration::from_micros(20), latency_max),
         buffer: random.between(2000, 60_000) as usize,
-        faults: if random.chance(500) { crate::faults::Faults::NONE } else { setting::mild(&mut random) },
-    };
-    let network = Network::new(random.bits(), options);
-    *keep.borrow_mut() = Some(network.clone());
-    if verbose {
-        network.keep_text();
+        faults: if random.chance(500) { crate::faults::Faults::NONE } else { setting::mild(random) },
     }
+}
+
+fn draw_plan(segment_size: u64, random: &mut SplitMix64) -> Plan {
     let bounds = vec![Bounds::default(); ON_DISK];
-    let plan = Plan {
+    Plan {
         streams: setting::streams(&bounds),
         segment_size,
         journal: stilling_journal::Limits {
@@ -129,7 +120,24 @@ pub(super) fn play(
         drain: Duration::from_millis(random.between(3000, 12_000)),
         disk_latency: Duration::from_micros(random.between(50, 8000)),
         origin: Instant::now(),
-    };
+    }
+}
+
+pub(super) fn play(
+    seed: u64,
+    verbose: bool,
+    keep: &RefCell<Option<Network>>,
+) -> Result<SuccessionReport, String> {
+    let case = Case::of(seed);
+    let mut random = SplitMix64::new(seed);
+    let segment_size = random.between(4, 32) * 4096;
+    let options = draw_network(&mut random);
+    let network = Network::new(random.bits(), options);
+    *keep.borrow_mut() = Some(network.clone());
+    if verbose {
+        network.keep_text();
+    }
+    let plan = draw_plan(segment_size, &mut random);
     let sizes = (segment_size, plan.journal.batch_size as u64);
     let ledger = |number: usize| Ledger::new(STREAMS[number], Bounds::default(), sizes);
     let address = |text: &str| Address::Tcp(text.parse().expect("an address"));

@@ -40,7 +40,8 @@ impl Wake {
         Wake { parked: AtomicBool::new(false), needed: Statistic::new(0), action: Box::new(action) }
     }
 
-    /// A wake that unparks the thread in `thread`. Until the thread is known it does not sleep, and nothing is done.
+    /// A wake that unparks the thread in `thread`, which has to be set before that thread [parks](Wake::park) for the first time: a
+    /// wake without it is lost.
     #[must_use]
     pub fn of_thread(thread: &Arc<OnceLock<Thread>>) -> Wake {
         let thread = Arc::clone(thread);

@@ -221,6 +221,8 @@ impl HubPlan {
         let Some(runner) = runner else { return Ok((hubs, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
+            // Before it parks for the first time: threads that open streams may wake it before this function returns.
+            let _ = sleeper.set(thread::current());
             let began = Instant::now();
             let now = || {
                 let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -229,7 +231,6 @@ impl HubPlan {
             release_behind(runner, &lifecycle, |runner| runner.run(&wake, now));
         };
         let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
-        let _ = sleeper.set(thread.thread().clone());
         Ok((hubs, Some(thread)))
     }
 }

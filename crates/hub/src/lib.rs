@@ -24,6 +24,7 @@ mod key;
 mod ledger;
 pub mod limits;
 mod losses;
+mod parked;
 mod payload;
 mod pull;
 mod ranges;

@@ -69,6 +69,8 @@ struct Peer {
     pings: u64,
     pongs: u64,
     is_gone: bool,
+    /// The hub has parked it: it is not read.
+    is_paused: bool,
 }
 
 struct Assembly {
@@ -93,6 +95,7 @@ impl Peer {
             pings: 0,
             pongs: 0,
             is_gone: false,
+            is_paused: false,
         }
     }
 }
@@ -168,7 +171,7 @@ impl World {
         let peer = &mut peers[number];
         let way = &mut ways[peer.at.shard as usize];
         let mut consumed = 0;
-        while !peer.is_gone && way.has_room() {
+        while !peer.is_gone && !peer.is_paused && way.has_room() {
             let Ok(step) = peer.decoder.decode(&LIMITS, &peer.input[consumed..]) else {
                 peer.is_gone = true;
                 break;
@@ -244,7 +247,7 @@ impl World {
             }
         }
         peer.input.drain(..consumed);
-        if way.has_room() && !peer.is_gone {
+        if way.has_room() && !peer.is_gone && !peer.is_paused {
             let most = LIMITS.control_line_size_max.max(LIMITS.whole_size_max + LIMITS.control_line_size_max);
             assert!(peer.input.len() <= most as usize, "{} bytes are left", peer.input.len());
         }
@@ -301,6 +304,8 @@ impl World {
                         let at = peer.at;
                         self.ways[shard].ask(at.token, Traits::default(), &Request::Reached { mark });
                     }
+                    Delivery::Pause => peer.is_paused = true,
+                    Delivery::Resume => peer.is_paused = false,
                     Delivery::Close => peer.is_gone = true,
                     Delivery::Verdict { .. } => panic!("nobody asked for a verdict"),
                 }

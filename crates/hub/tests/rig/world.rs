@@ -187,14 +187,16 @@ impl Life {
                 }
             }
         }
-        // Nobody asked for any of these.
+        // What a parked publisher sends all the same waits, too.
+        rig.told.retain(|(_, told)| !matches!(told, Told::Pause | Told::Resume));
+        // None of these was asked for.
         match rig.told.first() {
             Some((client, Told::Verdict(ticket, verdict))) => {
                 return Err(format!("{client:?} got a verdict: {ticket} {verdict:?}"));
             }
             Some((client, Told::Mark(mark))) => return Err(format!("{client:?} got a mark: {mark}")),
             Some((client, Told::Close)) => return Err(format!("{client:?} was to be closed")),
-            Some((_, Told::Text(_))) | None => {}
+            Some((_, Told::Text(_) | Told::Pause | Told::Resume)) | None => {}
         }
         let text = rig.heard(SUBSCRIBER);
         let mut lines = text.split("\r\n");

@@ -1,10 +1,10 @@
 //! A shard's side of the hub: what its sessions ask for, gathered per turn, and what comes back for them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::{Deliveries, Intake, Request, Traits};
+use stilling_hub::{Deliveries, Delivery, Intake, Request, Traits};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 /// What a connection hears from the hub.
@@ -27,6 +27,9 @@ pub(crate) struct Port {
     hub: Arc<Wake>,
     /// Connections that want to ask for something, in the order in which they came.
     waiting: VecDeque<Token>,
+    /// Connections that the hub has parked because their stream is full, and whether each waits to be told of room. The hub
+    /// bounds them by their requests.
+    parked: HashMap<Token, bool>,
     /// A piece of deliveries has been handed out since one of those who wait was told of room.
     owes_room: bool,
     /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
@@ -61,6 +64,7 @@ impl Port {
             current: None,
             hub,
             waiting: VecDeque::new(),
+            parked: HashMap::new(),
             owes_room: false,
             errands: VecDeque::new(),
             is_wanted: false,
@@ -75,6 +79,12 @@ impl Port {
             Some(intake) if !intake.is_full() => true,
             _ => self.next_intake(),
         }
+    }
+
+    /// The same for a connection, which may be parked.
+    #[inline]
+    pub(crate) fn has_room_for(&mut self, token: Token) -> bool {
+        (self.parked.is_empty() || !self.parked.contains_key(&token)) && self.has_room()
     }
 
     fn next_intake(&mut self) -> bool {
@@ -100,7 +110,10 @@ impl Port {
 
     /// Has the connection told when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
-        self.waiting.push_back(token);
+        match self.parked.get_mut(&token) {
+            Some(waits) => *waits = true,
+            None => self.waiting.push_back(token),
+        }
     }
 
     /// Whether the shard itself waits for room: it is called again when there may be some.
@@ -170,7 +183,19 @@ impl Port {
         loop {
             if let Some(current) = &mut self.current {
                 if let Some(to) = current.advance() {
-                    return Some((Token::from_bits(to), HubMail::Delivery));
+                    let token = Token::from_bits(to);
+                    match current.current() {
+                        Some(Delivery::Pause) => {
+                            self.parked.insert(token, false);
+                        }
+                        Some(Delivery::Resume) if self.parked.remove(&token) == Some(true) => {
+                            // Room for all is asked for like by others.
+                            return Some((token, HubMail::Room));
+                        }
+                        Some(Delivery::Resume) => {}
+                        _ => return Some((token, HubMail::Delivery)),
+                    }
+                    continue;
                 }
                 if let Some(mut empty) = self.current.take() {
                     empty.clear();

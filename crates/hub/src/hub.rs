@@ -6,9 +6,10 @@
 //!                                 (refused, duplicate, expected: verdicts)   records to subscriptions, then verdicts
 //! ```
 //!
-//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. When it cannot go
-//! on, because a shard has all the deliveries it may have or no batch is free, [`take`](Hub::take) stops in the middle of an
-//! intake; calling it again later goes on there.
+//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
+//! has no room is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
+//! deliveries it may have or nothing more can be parked, [`take`](Hub::take) stops in the middle of an intake; calling it again
+//! later goes on there.
 
 use std::sync::Arc;
 
@@ -193,8 +194,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// has to be called again when deliveries have come back or the storage has answered.
     pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now: Now) -> usize {
         if !self.streams.releasing().is_empty() {
-            // What waits has the first use of new room.
+            // What waits has the first use of new room, and parked connections that of the batches.
             self.release_all(now.steady_ns);
+            self.unpark(now);
         }
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {

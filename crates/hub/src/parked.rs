@@ -9,6 +9,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use stilling_ring::planted;
+
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX};
@@ -60,7 +62,15 @@ fn cost(request: &Request<'_>) -> usize {
 /// Whether a request has to keep its place among those of its connection. Reports about what was sent to it, and about what
 /// was lost before the hub, need not.
 fn is_ordered(request: &Request<'_>) -> bool {
-    !matches!(request, Request::Reached { .. } | Request::EndPulls | Request::Lost(_))
+    match request {
+        Request::Reached { .. } | Request::EndPulls | Request::Lost(_) => false,
+        Request::Barrier => !planted!("overtaken publication"),
+        Request::Publish(_)
+        | Request::Subscribe { .. }
+        | Request::Unsubscribe { .. }
+        | Request::Farewell
+        | Request::Leave => true,
+    }
 }
 
 impl ParkedClients {

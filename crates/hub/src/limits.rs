@@ -58,16 +58,16 @@ pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 /// to it are parked until the disk has written: they are not read, and others go on.
 pub const PENDING_DEFAULT: u32 = 262_144;
 
-/// Bytes of requests of all connections that are parked because their stream is full, each request counting some 64 bytes beside
-/// its parts. Full: what the shards hand in waits in front of the hub.
-pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
-
-/// Bytes of requests of one such connection. It is paused when it is parked, so what it has sent before is all there can be. More:
-/// the same.
-pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 4 * 1024 * 1024;
-
 /// Bytes of the reply subjects to which the answers of these messages go. Full: the same.
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of requests of all connections that are parked because their stream is full; each request counts 64 bytes beside its
+/// parts. Full: a shard with a further such request waits in front of the hub, with all of its connections; other shards go on.
+pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before counts.
+/// More: the same.
+pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// Answers for one batch for which memory is kept when they have been given. What more took is given back.
 pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;

@@ -40,6 +40,10 @@ pub struct Counters {
     pub unheard: Figure,
     /// Subscriptions that there are.
     pub subscriptions: Figure,
+    /// Connections that are parked because their stream is full.
+    pub parked: Figure,
+    /// Requests of such connections that have ever waited.
+    pub parked_requests: Figure,
     /// Consumers that there are.
     pub consumers: Figure,
     /// Times that a record was offered to a consumer, whether it was sent or not: what consumers cost.

@@ -120,6 +120,10 @@ pub enum Delivery<'a> {
     },
     /// Ask the hub to go on ([`Request::Reached`](crate::Request::Reached)) when all before it has left.
     Mark(u64),
+    /// The connection's input is not to be read: what it has published waits for a stream that is full.
+    Pause,
+    /// Its input may be read again.
+    Resume,
     /// The connection has to be closed after what it was sent: it has more subscriptions than it may have, or it has said
     /// [`Farewell`](crate::Request::Farewell), and all that it had published is answered.
     Close,
@@ -182,6 +186,8 @@ enum What {
         verdict: Verdict,
     },
     Mark(u64),
+    Pause,
+    Resume,
     Close,
 }
 
@@ -286,6 +292,16 @@ impl Deliveries {
         self.add(to, What::Mark(mark));
     }
 
+    /// Has a connection's input not read until it is [resumed](Self::resume).
+    pub fn pause(&mut self, to: u64) {
+        self.add(to, What::Pause);
+    }
+
+    /// Has a connection's input read again.
+    pub fn resume(&mut self, to: u64) {
+        self.add(to, What::Resume);
+    }
+
     /// Has a connection closed.
     pub fn close(&mut self, to: u64) {
         self.add(to, What::Close);
@@ -352,6 +368,8 @@ impl Deliveries {
             }
             What::Verdict { ticket, verdict } => Delivery::Verdict { ticket, verdict },
             What::Mark(mark) => Delivery::Mark(mark),
+            What::Pause => Delivery::Pause,
+            What::Resume => Delivery::Resume,
             What::Close => Delivery::Close,
         }
     }

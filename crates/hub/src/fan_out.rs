@@ -144,6 +144,16 @@ impl<O: Outlets> FanOut<O> {
         self.shards[to.shard as usize].piece.verdict(to.token, ticket, verdict);
     }
 
+    /// Has a connection's input not read until it is [resumed](Self::resume).
+    pub(crate) fn pause(&mut self, client: Client) {
+        self.shards[client.shard as usize].piece.pause(client.token);
+    }
+
+    /// Has a connection's input read again.
+    pub(crate) fn resume(&mut self, client: Client) {
+        self.shards[client.shard as usize].piece.resume(client.token);
+    }
+
     /// Has a connection closed behind what it was sent.
     pub(crate) fn close(&mut self, client: Client) {
         self.shards[client.shard as usize].piece.close(client.token);

@@ -6,9 +6,10 @@
 //!                                 (refused, duplicate, expected: verdicts)   records to subscriptions, then verdicts
 //! ```
 //!
-//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. When it cannot go
-//! on, because a shard has all the deliveries it may have or no batch is free, [`take`](Hub::take) stops in the middle of an
-//! intake; calling it again later goes on there.
+//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
+//! has no room is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
+//! deliveries it may have or nothing more can be parked, [`take`](Hub::take) stops in the middle of an intake; calling it again
+//! later goes on there.
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::SUBSCRIPTIONS_PER_CLIENT_MAX;
 use crate::losses::Losses;
+use crate::parked::ParkedClients;
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
 use crate::stream::{Resumed, StreamConfig};
@@ -35,6 +37,7 @@ use crate::time::{Now, UnixNanos};
 mod api;
 mod markers;
 mod opening;
+mod parking;
 mod releasing;
 mod sending;
 mod storing;
@@ -70,6 +73,7 @@ pub struct Hub<S: Storage, O: Outlets> {
     router: Router,
     streams: Streams,
     clients: Clients,
+    parked: ParkedClients,
     consumers: Consumers,
     api: ApiState,
     losses: Losses,
@@ -98,8 +102,13 @@ struct Totals {
     unheard: u64,
 }
 
-/// The request could not be dealt with now.
-struct Stalled;
+/// Why a request could not be dealt with now.
+enum Stalled {
+    /// This stream has no room.
+    Stream(usize),
+    /// The API has done enough in this turn.
+    Api,
+}
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
@@ -119,6 +128,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             fan_out: FanOut::new(outlets, shards),
             router,
             clients: Clients::new(key),
+            parked: ParkedClients::new(key, streams.len()),
             consumers: Consumers::new(key, streams.len()),
             api: ApiState::new(key),
             losses: Losses::new(streams.len()),
@@ -170,7 +180,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let is_marked = !self.losses.has_unmarked(number) || stream.closed.is_some();
             stream.is_settled() && is_marked || stream.waiting_since.is_some()
         };
-        let has_unsent = self.fan_out.has_begun() || !self.streams.releasing().is_empty();
+        let has_unsent =
+            self.fan_out.has_begun() || !self.streams.releasing().is_empty() || !self.parked.is_empty();
         !has_unsent && self.streams.iter().enumerate().all(is_settled)
     }
 
@@ -183,13 +194,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// has to be called again when deliveries have come back or the storage has answered.
     pub fn take(&mut self, shard: usize, intake: &Intake, from: usize, now: Now) -> usize {
         if !self.streams.releasing().is_empty() {
-            // What waits has the first use of new room.
+            // What waits has the first use of new room, and parked connections that of the batches.
             self.release_all(now.steady_ns);
+            self.unpark(now);
         }
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {
             let client = Client { shard: shard as u32, token };
-            if !self.has_room() || self.deal(client, traits, &request, now).is_err() {
+            if !self.has_room() || !self.deal_or_park(client, traits, &request, now) {
                 break;
             }
             at += 1;
@@ -234,6 +246,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.delivery().look_after(now.steady_ns);
         }
         self.mark_losses(now);
+        self.unpark(now);
         self.watch_disks(now.steady_ns);
     }
 
@@ -257,6 +270,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.duplicates, duplicates),
             (&counters.unheard, unheard),
             (&counters.subscriptions, self.router.subscriptions() as u64),
+            (&counters.parked, self.parked.len() as u64),
+            (&counters.parked_requests, self.parked.total()),
             (&counters.consumers, self.consumers.table.len() as u64),
             (&counters.offered, self.consumers.offered()),
             (&counters.left, self.clients.steps_done() + removed),

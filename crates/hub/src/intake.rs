@@ -148,6 +148,9 @@ pub struct Intake {
     shared_size: usize,
 }
 
+/// Bytes of a growing intake from the start.
+const GROWING_FROM: usize = 256;
+
 /// The block of a payload that lies in `bytes`.
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -204,6 +207,11 @@ impl Intake {
     #[must_use]
     pub fn new() -> Intake {
         Intake::default()
+    }
+
+    /// An empty one whose memory grows with what is in it.
+    pub(crate) fn growing() -> Intake {
+        Intake { bytes: Vec::with_capacity(GROWING_FROM), ..Intake::default() }
     }
 
     /// Whether it is as full as it should be; what a session has begun may still go in.

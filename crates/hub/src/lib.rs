@@ -25,6 +25,7 @@ mod ledger;
 pub mod limits;
 mod loss;
 mod losses;
+mod parked;
 mod payload;
 mod pull;
 mod ranges;

@@ -54,12 +54,20 @@ pub const BATCHES_PER_STREAM_MAX: usize = 32;
 /// How often it is looked meanwhile, in nanoseconds.
 pub const DISK_LOOK_EVERY_NS: u64 = 1_000_000_000;
 
-/// Messages of one stream that may wait for the disk, unless its configuration says otherwise. Full: what the shards hand in
-/// waits in front of the hub until the disk has written, and their publishing connections are not read.
+/// Messages of one stream that may wait for the disk, unless its configuration says otherwise. Full: connections that publish
+/// to it are parked until the disk has written: they are not read, and others go on.
 pub const PENDING_DEFAULT: u32 = 262_144;
 
 /// Bytes of the reply subjects to which the answers of these messages go. Full: the same.
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of requests of all connections that are parked because their stream is full; each request counts 64 bytes beside its
+/// parts. Full: a shard with a further such request waits in front of the hub, with all of its connections; other shards go on.
+pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
+
+/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before counts.
+/// More: the same.
+pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// Answers for one batch for which memory is kept when they have been given. What more took is given back.
 pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;

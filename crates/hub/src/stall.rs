@@ -1,9 +1,8 @@
 //! How long a disk has not answered.
 //!
-//! When a stream on disk can take no more, publications wait in front of the hub, in order, and publishers are slowed down:
-//! nothing is lost to a disk that is slow. But behind them wait publications that have nothing to do with that disk. So a disk
-//! that has not answered for [`DISK_PATIENCE_NS`] counts as hung; until it answers, its
-//! streams refuse what they cannot take, as a frozen stream does, and everything else continues.
+//! When a stream on disk can take no more, its publishers are parked, and slowed down: nothing is lost to a disk that is slow.
+//! But their later requests, which may have nothing to do with that disk, wait with them. So a disk that has not answered for
+//! [`DISK_PATIENCE_NS`] counts as hung; until it answers, its streams refuse what they cannot take, as a frozen stream does.
 
 use crate::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS};
 use crate::time::SteadyNanos;

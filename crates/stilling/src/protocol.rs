@@ -220,7 +220,7 @@ impl<'a> CustomContext<'a> {
         if payload.len() > hub.limits.payload_size_max as usize {
             return Err(PublishError::TooLong);
         }
-        if !hub.port.has_room() {
+        if !hub.port.has_room_for(io.token()) {
             if !std::mem::replace(&mut self.waits, true) {
                 hub.port.wait(io.token());
             }

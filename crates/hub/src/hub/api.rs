@@ -113,7 +113,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         };
         if self.api.size >= API_SIZE_PER_TURN {
             self.api.has_put_off = true;
-            return Err(Stalled);
+            return Err(Stalled::Api);
         }
         self.api.size += payload.len();
         self.answer_api(client, question, (reply, payload.bytes()), now);

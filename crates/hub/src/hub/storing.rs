@@ -76,12 +76,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         // Subscribers receive it once it is durable, with its reply subject, except the publisher if it asked for no echo.
         let has_ack = ticket.is_some() || !reply.is_empty() || traits.no_echo && router.listeners(number) > 0;
         if is_on_disk && !stream.has_room_for(if has_ack { reply } else { b"" }, now.steady_ns) {
-            return Err(Stalled);
+            return Err(Stalled::Stream(number));
         }
         let record = Record { kind: Kind::Ordinary, subject, headers, payload };
         let sequence = match stream.apply(&record, id, storage, now) {
             Ok(sequence) => sequence,
-            Err(ApplyError::NoBatch) => return Err(Stalled),
+            Err(ApplyError::NoBatch) => return Err(Stalled::Stream(number)),
             Err(ApplyError::TooLarge) => {
                 self.refuse(client, publication, Refusal::TooLarge { stream: number as u32 });
                 return Ok(());
@@ -137,7 +137,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         if ticket.is_some() || !reply.is_empty() {
             if !stream.has_room_for(reply, now.steady_ns) {
-                return Err(Stalled);
+                return Err(Stalled::Stream(number));
             }
             stream.push_duplicate(pending_ack(client, traits, ticket, (sequence, true)), reply);
             stream.note_pending();

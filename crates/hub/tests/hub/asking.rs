@@ -26,6 +26,25 @@ impl Rig {
         assert_eq!(self.ask(from, ABLE, requests), requests.len());
     }
 
+    /// Publications that are stored, sent or refused; those of parked connections are not.
+    pub(crate) fn processed(&self) -> usize {
+        self.hub.counters().messages.get() as usize
+    }
+
+    /// Connections that are parked.
+    pub(crate) fn parked(&self) -> usize {
+        self.hub.counters().parked.get() as usize
+    }
+
+    /// Has the hub take requests of which a stream has no room for all. Returns how many publications are processed before
+    /// the connection is parked.
+    pub(crate) fn ask_until_parked(&mut self, from: Client, requests: &[Request<'_>]) -> usize {
+        let (processed, parked) = (self.processed(), self.parked());
+        self.ask_all(from, requests);
+        assert_eq!(self.parked(), parked + 1, "everything is processed");
+        self.processed() - processed
+    }
+
     pub(crate) fn subscribe(&mut self, from: Client, filter: &str, sid: &str) {
         self.ask_all(
             from,

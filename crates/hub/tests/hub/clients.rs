@@ -143,9 +143,10 @@ fn whatever_clients_say_the_accounts_add_up() {
         all.refused += said.refused;
         all.closed += said.closed;
         all.consumers += said.consumers;
+        all.parked += said.parked;
     }
     // What was never tried proves nothing.
-    let Said { stored, delivered, pongs, duplicates, refused, closed, consumers } = all;
+    let Said { stored, delivered, pongs, duplicates, refused, closed, consumers, parked } = all;
     for (what, count) in [
         ("stored", stored),
         ("delivered", delivered),
@@ -154,6 +155,7 @@ fn whatever_clients_say_the_accounts_add_up() {
         ("refused", refused),
         ("closed", closed),
         ("consumers", consumers),
+        ("parked", parked),
     ] {
         assert!(count > 300, "only {count} {what}: {all:?}");
     }

@@ -30,13 +30,13 @@ struct Outside {
 impl Outlets for Outside {
     fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
         while deliveries.advance().is_some() {
-            let parts = match deliveries.current() {
-                Some(Delivery::Bytes(line, payload)) => [line, payload],
-                Some(Delivery::Message(line, payload, _)) => [line, payload.bytes()],
+            let bytes = match deliveries.current() {
+                Some(Delivery::Bytes(line, payload)) => [line, payload].concat(),
+                Some(Delivery::Message(line, payload, end)) => [line, payload.bytes(), end].concat(),
                 _ => continue,
             };
             // What goes to one connection may stand in a row.
-            let text = String::from_utf8(parts.concat()).expect("text");
+            let text = String::from_utf8(bytes).expect("text");
             for message in text.split("MSG ").skip(1) {
                 let behind = |what: &str| {
                     let (_, rest) = message.split_once(what)?;

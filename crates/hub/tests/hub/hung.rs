@@ -5,7 +5,7 @@ use stilling_hub::{Client, Door, Durability, Loss, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, Rig, Told, stream};
+use crate::rig::{Rig, Told, stream};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 const BOB: Client = Client { shard: 1, token: 2 };
@@ -20,21 +20,19 @@ fn a_disk_that_hangs_does_not_stop_everything_else_for_ever() {
     let mut requests: Vec<_> = (0..12).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
     requests.push(publish_for("memory.a", "other", "inbox.2"));
     requests.push(Request::Barrier);
-    let done = rig.ask(ALICE, ABLE, &requests);
-    assert!(done < 12, "it took everything");
-    let left = &requests[done..];
+    let done = rig.ask_until_parked(ALICE, &requests);
     // An hour without a look.
     for span_ns in [3_600_000_000_000, 1_000_000_000] {
         rig.pass(span_ns);
         rig.turn();
-        assert_eq!(rig.ask(ALICE, ABLE, left), 0, "it waits");
+        assert_eq!((rig.processed(), rig.parked()), (done, 1), "it waits");
     }
     for _ in 0..DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
         assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
         rig.pass(DISK_LOOK_EVERY_NS);
         rig.turn();
     }
-    assert_eq!(rig.ask(ALICE, ABLE, left), left.len(), "it goes on");
+    assert_eq!((rig.processed(), rig.parked()), (13, 0), "it goes on");
     let heard = rig.heard(ALICE);
     let hung = (12 - done) as u64;
     assert_eq!(heard.matches(r#""code":503,"err_code":10023"#).count() as u64, hung, "{heard}");
@@ -89,24 +87,23 @@ fn exhaust_patience(rig: &mut Rig) {
 }
 
 /// Row 2.5: one disk of two hangs. Publications to the other stream are stored all the time, and those to the hung one are
-/// refused after the same time as if the other were not there. What is behind them in the same shard goes on.
+/// refused after the same time as if the other were not there. What is behind them of the same connection goes on then.
 #[test]
 fn a_disk_that_hangs_beside_one_that_answers_is_given_up_in_bounded_time() {
     let mut rig = one_of_two_disks_hangs();
     let payload = "x".repeat(6000);
     let mut requests: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
     requests.push(publish_for("memory.a", "behind", "inbox.2"));
-    let mut done = rig.ask(ALICE, ABLE, &requests);
+    let done = rig.ask_until_parked(ALICE, &requests);
     assert_eq!(done, BATCHES_PER_STREAM_MAX, "one record fits into a batch");
     let (mut seconds, hung) = (0, requests.len() - 1 - done);
-    while done < requests.len() {
+    while rig.parked() > 0 {
         assert!(seconds <= 1 + DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS, "it waits after {seconds} s");
         let heard = write_other(&mut rig);
         seconds += 1;
         assert!(heard.contains(&format!(r#"{{"stream":"other","seq":{seconds}}}"#)), "{heard}");
         rig.pass(DISK_LOOK_EVERY_NS);
         rig.turn();
-        done += rig.ask(ALICE, ABLE, &requests[done..]);
     }
     assert!(seconds >= DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS, "refused after {seconds} s");
     let heard = rig.heard(ALICE);
@@ -156,27 +153,21 @@ fn a_disk_that_hangs_refuses_nothing_of_another_that_was_idle() {
     let mut rig = one_of_two_disks_hangs();
     let payload = "x".repeat(6000);
     let to_hung: Vec<_> = (0..40).map(|_| publish_for("disk.a", &payload, "inbox.1")).collect();
-    let mut done = rig.ask(ALICE, ABLE, &to_hung);
-    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
-        rig.pass(DISK_LOOK_EVERY_NS);
-        rig.turn();
-        done += rig.ask(ALICE, ABLE, &to_hung[done..]);
-    }
-    assert_eq!(done, to_hung.len(), "the disk counts as hung");
+    assert_eq!(rig.ask_until_parked(ALICE, &to_hung), BATCHES_PER_STREAM_MAX);
+    exhaust_patience(&mut rig);
+    assert_eq!((rig.processed(), rig.parked()), (to_hung.len(), 0), "the disk counts as hung");
     let refused = rig.hub.counters().losses(Door::Nats, Loss::Hung);
     assert_eq!(refused as usize, to_hung.len() - BATCHES_PER_STREAM_MAX);
     let carol = Client { shard: 0, token: 3 };
     rig.subscribe(carol, "answers", "1");
     let burst: Vec<_> = (0..40).map(|_| publish_for("other.a", &payload, "answers")).collect();
-    let mut done = rig.ask(carol, ABLE, &burst);
-    assert_eq!(done, BATCHES_PER_STREAM_MAX, "the burst waits");
-    while done < burst.len() {
+    assert_eq!(rig.ask_until_parked(carol, &burst), BATCHES_PER_STREAM_MAX, "the burst waits");
+    while rig.parked() > 0 {
         let waiting = &mut rig.hub.storage_mut().waiting;
         let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
         waiting.swap(0, other);
         rig.hub.storage_mut().pretend_to_write();
         rig.turn();
-        done += rig.ask(carol, ABLE, &burst[done..]);
     }
     rig.ask_all(carol, &[Request::Farewell]);
     rig.turn();
@@ -237,10 +228,11 @@ fn a_burst_to_a_journal_that_hangs_is_refused_at_once() {
     let mut rig = one_journal_for_two_streams();
     let payload = "x".repeat(6000);
     let to_hung = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
-    assert_eq!(rig.ask(ALICE, ABLE, &to_hung), BATCHES_PER_STREAM_MAX);
+    assert_eq!(rig.ask_until_parked(ALICE, &to_hung), BATCHES_PER_STREAM_MAX);
     exhaust_patience(&mut rig);
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 1, "what was parked");
     rig.ask_all(BOB, &vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8]);
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 8);
+    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 1 + 8);
 }
 
 /// Rows 2.5, 0.14: a journal that has reported a full disk does not hang: a burst to another stream of it waits, however long
@@ -250,10 +242,13 @@ fn a_full_disk_is_no_disk_that_hangs() {
     let mut rig = one_journal_for_two_streams();
     let payload = "x".repeat(6000);
     let to_full = vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX + 1];
-    assert_eq!(rig.ask(ALICE, ABLE, &to_full), BATCHES_PER_STREAM_MAX, "the last one waits");
+    assert_eq!(rig.ask_until_parked(ALICE, &to_full), BATCHES_PER_STREAM_MAX, "the last one waits");
     rig.hub.storage_mut().pretend_to_be_full(0);
     exhaust_patience(&mut rig);
     let to_other = vec![publish("other.a", &payload); BATCHES_PER_STREAM_MAX + 8];
-    assert_eq!(rig.ask(BOB, ABLE, &to_other), BATCHES_PER_STREAM_MAX, "the others wait");
-    assert_eq!(rig.hub.counters().losses(Door::Nats, Loss::Hung), 0);
+    assert_eq!(rig.parked(), 0, "what has no room is refused");
+    assert_eq!(rig.ask_until_parked(BOB, &to_other), BATCHES_PER_STREAM_MAX, "the others wait");
+    let counters = rig.hub.counters();
+    let losses = |loss| counters.losses(Door::Nats, loss);
+    assert_eq!((losses(Loss::NoRoom), losses(Loss::Hung)), (1, 0));
 }

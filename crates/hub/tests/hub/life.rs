@@ -14,7 +14,7 @@ fn a_thousand_lives_keep_every_promise() {
         }
     }
     // What was never tried proves nothing.
-    let Story { acknowledged, seen, duplicates, refused, crashes, frozen, unanswered } = stories;
+    let Story { acknowledged, seen, duplicates, refused, crashes, frozen, unanswered, parked } = stories;
     for (what, count) in [
         ("acknowledged", acknowledged),
         ("seen", seen),
@@ -23,6 +23,7 @@ fn a_thousand_lives_keep_every_promise() {
         ("crashes", crashes),
         ("frozen", frozen),
         ("unanswered", unanswered),
+        ("parked", parked),
     ] {
         assert!(count > 100, "only {count} {what}");
     }
@@ -37,5 +38,6 @@ impl Story {
         self.crashes += other.crashes;
         self.frozen += other.frozen;
         self.unanswered += other.unanswered;
+        self.parked += other.parked;
     }
 }

@@ -13,6 +13,7 @@ mod hung;
 mod jetstream;
 mod life;
 mod losses;
+mod parked;
 mod plain;
 mod questions;
 mod released;

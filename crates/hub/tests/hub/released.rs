@@ -54,7 +54,7 @@ impl Outlets for Answers {
                     self.of[ticket as usize % WINDOW] += 1;
                     self.refusals += u64::from(matches!(verdict, Verdict::Refused(_)));
                 }
-                Some(Delivery::Mark(_) | Delivery::Close) | None => {}
+                Some(Delivery::Mark(_) | Delivery::Pause | Delivery::Resume | Delivery::Close) | None => {}
             }
         }
         deliveries.clear();

@@ -55,19 +55,19 @@ fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for
     rig.hub.outlets_mut().room = 1 << 20;
     let references: Vec<_> = rig.hub.storage_mut().idle.iter_mut().map(Batch::share).collect();
     let requests = [publish_for("disk.a", "x", "inbox.1"), publish_for("memory.a", "y", "inbox.2")];
-    assert_eq!(rig.ask(ALICE, ABLE, &requests), 0);
+    assert_eq!(rig.ask_until_parked(ALICE, &requests), 0);
     assert!(rig.hub.is_quiet());
     for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
         rig.pass(DISK_LOOK_EVERY_NS);
         rig.turn();
-        assert_eq!(rig.ask(ALICE, ABLE, &requests), 0, "it waits");
+        assert_eq!((rig.processed(), rig.parked()), (0, 1), "it waits");
         let span = rig.hub.looks_again_in().expect("it looks");
         assert!(span.as_nanos() <= REFERENCES_LOOK_EVERY_NS.into());
     }
     drop(references);
     assert!(!rig.hub.is_quiet());
     rig.turn();
-    assert_eq!(rig.ask(ALICE, ABLE, &requests), 2);
+    assert_eq!((rig.processed(), rig.parked()), (2, 0));
     rig.settle();
     let heard = rig.heard(ALICE);
     assert!(heard.contains(r#"{"stream":"disk","seq":1}"#) && !heard.contains("error"), "{heard}");

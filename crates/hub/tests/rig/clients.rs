@@ -8,7 +8,7 @@
 //!
 //! What holds for whatever is said:
 //! - nothing panics, and what a client is told is the protocol, whole, for subscriptions that it has made;
-//! - as many PONGs as PINGs, in the end, and never more;
+//! - as many PONGs as PINGs, in the end, and never more; no connection is parked in the end;
 //! - **ledger**: what came in for streams = stored + duplicates + refused;
 //! - **bounded**: a client has at most eight subscriptions, a shard at most its pieces and its intakes, a decoder is never
 //!   left with more than a line or a short message.
@@ -28,6 +28,8 @@ const PEERS: usize = 4;
 const INTAKES_MAX: usize = 3;
 /// Pieces of deliveries of a shard.
 const PIECES: usize = 3;
+/// Messages that may wait for the disk: so few that connections are parked.
+const PENDING_MAX: u32 = 3;
 /// As the rig has it.
 const SUBSCRIPTIONS_MAX: u64 = 8;
 /// Turns in which everything has to be settled when nobody says anything more.
@@ -51,6 +53,7 @@ pub(crate) struct Said {
     pub(crate) refused: u64,
     pub(crate) closed: u64,
     pub(crate) consumers: u64,
+    pub(crate) parked: u64,
 }
 
 /// A connection and the client behind it.
@@ -69,6 +72,8 @@ struct Peer {
     pings: u64,
     pongs: u64,
     is_gone: bool,
+    /// The hub has parked it: it is not read.
+    is_paused: bool,
 }
 
 struct Assembly {
@@ -93,6 +98,7 @@ impl Peer {
             pings: 0,
             pongs: 0,
             is_gone: false,
+            is_paused: false,
         }
     }
 }
@@ -117,7 +123,7 @@ struct World {
 /// Plays a script: each step is a byte that says what happens to whom, and for what a client says a length and its bytes.
 pub(crate) fn play(mut script: &[u8]) -> Said {
     let disk = SimulatedDisk::new();
-    let (rig, _) = Rig::on(&disk, 2, PIECES);
+    let (rig, _) = Rig::changed(&disk, (2, PIECES), |streams| streams[0].pending_max = PENDING_MAX);
     let mut world = World {
         rig,
         disk,
@@ -168,7 +174,7 @@ impl World {
         let peer = &mut peers[number];
         let way = &mut ways[peer.at.shard as usize];
         let mut consumed = 0;
-        while !peer.is_gone && way.has_room() {
+        while !peer.is_gone && !peer.is_paused && way.has_room() {
             let Ok(step) = peer.decoder.decode(&LIMITS, &peer.input[consumed..]) else {
                 peer.is_gone = true;
                 break;
@@ -244,7 +250,7 @@ impl World {
             }
         }
         peer.input.drain(..consumed);
-        if way.has_room() && !peer.is_gone {
+        if way.has_room() && !peer.is_gone && !peer.is_paused {
             let most = LIMITS.control_line_size_max.max(LIMITS.whole_size_max + LIMITS.control_line_size_max);
             assert!(peer.input.len() <= most as usize, "{} bytes are left", peer.input.len());
         }
@@ -301,6 +307,8 @@ impl World {
                         let at = peer.at;
                         self.ways[shard].ask(at.token, Traits::default(), &Request::Reached { mark });
                     }
+                    Delivery::Pause => peer.is_paused = true,
+                    Delivery::Resume => peer.is_paused = false,
                     Delivery::Close => peer.is_gone = true,
                     Delivery::Verdict { .. } => panic!("nobody asked for a verdict"),
                 }
@@ -359,6 +367,7 @@ impl World {
         );
         for peer in &self.peers {
             assert_eq!(peer.pongs, peer.pings, "{:?}", peer.at);
+            assert!(!peer.is_paused, "{:?} is never resumed", peer.at);
             assert!(!peer.told.in_body() && peer.output.is_empty(), "{}", peer.output.escape_ascii());
         }
         assert!(counters.subscriptions.get() <= PEERS as u64 * SUBSCRIPTIONS_MAX);
@@ -368,6 +377,7 @@ impl World {
             refused: lost,
             delivered: counters.delivered.get(),
             consumers: counters.consumers.get(),
+            parked: counters.parked_requests.get(),
             ..self.said
         }
     }

@@ -228,6 +228,8 @@ pub(crate) enum Told {
     Text(String),
     Verdict(u32, Verdict),
     Mark(u64),
+    Pause,
+    Resume,
     Close,
 }
 
@@ -388,6 +390,8 @@ impl Rig {
                         }
                         Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
                         Delivery::Mark(mark) => Told::Mark(mark),
+                        Delivery::Pause => Told::Pause,
+                        Delivery::Resume => Told::Resume,
                         Delivery::Close => Told::Close,
                     };
                     self.told.push((Client { shard, token }, told));

@@ -5,14 +5,17 @@
 //! id, also in the next life. At the end:
 //! - **durable**: what was acknowledged is in the stream, under the sequence that was told;
 //! - **seen**: what a subscriber saw is in the stream;
-//! - **order**: what a publisher sent first stands first, and stands there once;
+//! - **order**: what a publisher sent first in a life stands first, and stands there once;
+//! - **answers in order**: what is answered when it is processed (PING, publications to memory) is answered in the order in
+//!   which its connection asked, whether or not the connection is parked meanwhile;
+//! - **resumed**: no publisher is parked in the end;
 //! - **nothing invented**: what is in the stream was sent;
 //! - **answered once**: each publication has at most one answer in a life, and exactly one when the disk works to its end;
 //! - **ledger**: taken + duplicates + refused = all that came in.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use stilling_hub::{Client, Door, Loss};
+use stilling_hub::{Client, Door, Loss, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_journal::{From, Log, Read};
 use stilling_ring::SplitMix64;
@@ -29,6 +32,7 @@ pub(crate) struct Story {
     pub(crate) crashes: u64,
     pub(crate) frozen: u64,
     pub(crate) unanswered: u64,
+    pub(crate) parked: u64,
 }
 
 /// Publisher and number.
@@ -46,6 +50,10 @@ struct Known {
     /// What each publisher has not had an acknowledgement for.
     open: BTreeMap<u64, BTreeSet<u64>>,
     next: [u64; PUBLISHERS as usize],
+    /// Which of the publications of this life each was first.
+    first_asked: BTreeMap<Name, u64>,
+    /// What was in the stream when this life began.
+    kept: u64,
 }
 
 /// Lives three times. Returns what happened, or which promise was broken.
@@ -57,6 +65,7 @@ pub(crate) fn live(seed: u64) -> Result<Story, String> {
         if life > 0 {
             disk.record();
         }
+        known.first_asked.clear();
         disk = one_life(&disk, &mut random, &mut known, &mut story)?;
         check(&disk, &known)?;
         story.crashes += 1;
@@ -74,12 +83,13 @@ fn one_life(
     let batches = 2 + random.below(4) as usize;
     let (mut rig, recovery) = Rig::on(disk, batches, 1 + random.below(4) as usize);
     let next_at_start = recovery.next;
-    let _ = rig.ask(SUBSCRIBER, ABLE, &[subscribe("disk.>")]);
+    known.kept = next_at_start - 1;
+    let _ = rig.ask(SUBSCRIBER, ABLE, &[subscribe("disk.>", "1")]);
     for publisher in 0..PUBLISHERS {
-        let inbox = format!("inbox.{publisher}.>");
-        let _ = rig.ask(who(publisher), ABLE, &[subscribe(&inbox)]);
+        let inboxes = [format!("inbox.{publisher}.>"), format!("order.{publisher}.>")];
+        let _ = rig.ask(who(publisher), ABLE, &[subscribe(&inboxes[0], "1"), subscribe(&inboxes[1], "2")]);
     }
-    let mut life = Life { waits: BTreeSet::new(), asked: 0, answers: 0 };
+    let mut life = Life::default();
     let fails_at = (random.below(3) == 0).then(|| random.below(60));
     for step in 0..40 + random.below(60) {
         if fails_at == Some(step) {
@@ -87,7 +97,8 @@ fn one_life(
             disk.fail(Faults { writes: Some((random.below(3) as u32, error)), ..Faults::default() });
         }
         match random.below(10) {
-            0..6 => life.publish(&mut rig, random, known),
+            0..5 => life.publish(&mut rig, random, known),
+            5 => life.ask_in_order(&mut rig, random),
             6 | 7 => {
                 rig.hub.storage_mut().write();
             }
@@ -98,13 +109,17 @@ fn one_life(
     let is_quiet = random.below(2) == 0;
     if is_quiet {
         settle(&mut rig, &mut life, known, story)?;
-        if !life.waits.is_empty() {
-            return Err(format!("never answered: {:?}", life.waits));
+        if !life.waits.is_empty() || !life.in_order.iter().all(VecDeque::is_empty) {
+            return Err(format!("never answered: {:?}, {:?}", life.waits, life.in_order));
+        }
+        if !life.paused.is_empty() {
+            return Err(format!("never resumed: {:?}", life.paused));
         }
         let counters = rig.hub.counters();
         let lost: u64 = Loss::ALL.iter().map(|loss| counters.losses(Door::Nats, *loss)).sum();
         let (came, duplicates) = (counters.messages.get(), counters.duplicates.get());
-        let stored = counters.streams[0].visible.get() + 1 - next_at_start;
+        let stored =
+            counters.streams[0].visible.get() + 1 - next_at_start + counters.streams[1].visible.get();
         if came != life.asked || came != stored + duplicates + lost {
             return Err(format!(
                 "the ledger: {} asked, {came} came, {stored} stored, {duplicates} duplicates, {lost} lost",
@@ -115,6 +130,7 @@ fn one_life(
     story.unanswered += life.waits.len() as u64;
     story.duplicates += rig.hub.counters().duplicates.get();
     story.frozen += rig.hub.counters().streams[0].frozen.get();
+    story.parked += rig.hub.counters().parked_requests.get();
     drop(rig);
     // The power goes between the last thing that the hub was told and now.
     let history = disk.history();
@@ -123,16 +139,58 @@ fn one_life(
     Ok(point.disk(|_| random.below(16) < share))
 }
 
+#[derive(Default)]
 struct Life {
     /// Publications that have not been answered in this life.
     waits: BTreeSet<(Name, u64)>,
     asked: u64,
     answers: u64,
+    /// What each publisher has asked that is answered when it is processed.
+    in_order: [VecDeque<InOrder>; PUBLISHERS as usize],
+    /// Publishers that know that they are parked: they ask nothing more.
+    paused: BTreeSet<u64>,
+}
+
+/// What is answered when it is processed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum InOrder {
+    Ping,
+    /// A publication to the stream in memory.
+    Stored(u64),
 }
 
 impl Life {
+    /// Has a publisher say PING, or publish to the stream in memory.
+    fn ask_in_order(&mut self, rig: &mut Rig, random: &mut SplitMix64) {
+        let publisher = random.below(PUBLISHERS);
+        if self.paused.contains(&publisher) {
+            return;
+        }
+        let reply = format!("order.{publisher}.{}", self.asked);
+        let (request, kind) = match random.below(2) {
+            0 => (Request::Barrier, InOrder::Ping),
+            _ => (publish_with("memory.x", "x", &reply, ""), InOrder::Stored(self.asked)),
+        };
+        if rig.ask(who(publisher), ABLE, &[request]) == 1 {
+            self.in_order[publisher as usize].push_back(kind);
+            self.asked += u64::from(kind != InOrder::Ping);
+        }
+    }
+
+    /// Checks an answer of this kind.
+    fn answered_in_order(&mut self, publisher: u64, kind: InOrder) -> Result<(), String> {
+        let first = self.in_order[publisher as usize].pop_front();
+        if first == Some(kind) {
+            return Ok(());
+        }
+        Err(format!("publisher {publisher} was answered {kind:?} before {first:?}"))
+    }
+
     fn publish(&mut self, rig: &mut Rig, random: &mut SplitMix64, known: &mut Known) {
         let publisher = random.below(PUBLISHERS);
+        if self.paused.contains(&publisher) {
+            return;
+        }
         let open = known.open.entry(publisher).or_default();
         // In order: what is sent again goes before what is new.
         let again = open.first().copied().filter(|_| random.below(3) == 0);
@@ -150,6 +208,7 @@ impl Life {
         if done == 1 {
             open.insert(number);
             known.sent.insert(name);
+            known.first_asked.entry(name).or_insert(self.asked);
             self.waits.insert((name, self.asked));
             self.asked += 1;
         } else if again.is_none() {
@@ -164,6 +223,13 @@ impl Life {
             let text = rig.heard(who(publisher));
             let mut lines = text.split("\r\n");
             while let Some(line) = lines.next() {
+                if line == "PONG" {
+                    self.answered_in_order(publisher, InOrder::Ping)?;
+                }
+                if let Some(rest) = line.strip_prefix("MSG order.") {
+                    let asked = rest.split([' ', '.']).nth(1).and_then(|word| word.parse().ok());
+                    self.answered_in_order(publisher, InOrder::Stored(asked.unwrap_or(0)))?;
+                }
                 let Some(rest) = line.strip_prefix("MSG inbox.") else { continue };
                 let mut words = rest.split([' ', '.']).map(|word| word.parse().unwrap_or(0));
                 let name = (words.next().unwrap_or(0), words.next().unwrap_or(0));
@@ -187,14 +253,25 @@ impl Life {
                 }
             }
         }
-        // Nobody asked for any of these.
+        for (client, told) in &rig.told {
+            let has_changed = match told {
+                Told::Pause => self.paused.insert(client.token),
+                Told::Resume => self.paused.remove(&client.token),
+                _ => true,
+            };
+            if !has_changed {
+                return Err(format!("{client:?} was told twice: {told:?}"));
+            }
+        }
+        rig.told.retain(|(_, told)| !matches!(told, Told::Pause | Told::Resume));
+        // None of these was asked for.
         match rig.told.first() {
             Some((client, Told::Verdict(ticket, verdict))) => {
                 return Err(format!("{client:?} got a verdict: {ticket} {verdict:?}"));
             }
             Some((client, Told::Mark(mark))) => return Err(format!("{client:?} got a mark: {mark}")),
             Some((client, Told::Close)) => return Err(format!("{client:?} was to be closed")),
-            Some((_, Told::Text(_))) | None => {}
+            Some((_, Told::Text(_) | Told::Pause | Told::Resume)) | None => {}
         }
         let text = rig.heard(SUBSCRIBER);
         let mut lines = text.split("\r\n");
@@ -214,7 +291,8 @@ fn settle(rig: &mut Rig, life: &mut Life, known: &mut Known, story: &mut Story) 
     for _ in 0..200 {
         rig.settle();
         life.listen(rig, known, story)?;
-        if life.waits.is_empty() && rig.hub.is_settled() {
+        let is_answered = life.waits.is_empty() && life.in_order.iter().all(VecDeque::is_empty);
+        if is_answered && life.paused.is_empty() && rig.hub.is_settled() {
             break;
         }
     }
@@ -242,7 +320,15 @@ fn check(disk: &SimulatedDisk, known: &Known) -> Result<(), String> {
                     if let Some(first) = there.insert(name, sequence) {
                         return Err(format!("{name:?} is there as {first} and as {sequence}"));
                     }
-                    last.insert(name.0, name.1);
+                    // What is kept of earlier lives has been checked.
+                    if sequence > known.kept {
+                        let asked = known.first_asked.get(&name).copied().unwrap_or(0);
+                        if let Some(before) = last.insert(name.0, asked)
+                            && before >= asked
+                        {
+                            return Err(format!("{name:?} stands behind what was sent after it"));
+                        }
+                    }
                 }
             }
         }
@@ -265,8 +351,8 @@ fn who(publisher: u64) -> Client {
     client((publisher % 2) as u32, publisher)
 }
 
-fn subscribe(filter: &str) -> stilling_hub::Request<'_> {
-    stilling_hub::Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" }
+fn subscribe<'a>(filter: &'a str, sid: &'a str) -> Request<'a> {
+    Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }
 }
 
 fn name_of(payload: &str) -> Name {

@@ -94,7 +94,7 @@ impl HttpSession {
         if !std::mem::replace(&mut self.is_publishing, true) {
             hub.publications += 1;
         }
-        if !hub.port.has_room() {
+        if !hub.port.has_room_for(token) {
             if !std::mem::replace(&mut self.asks_for_room, true) {
                 hub.port.wait(token);
             }

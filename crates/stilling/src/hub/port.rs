@@ -1,10 +1,10 @@
 //! A shard's side of the hub: what its sessions ask for, gathered per turn, and what comes back for them.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::{Deliveries, Intake, Request, Traits};
+use stilling_hub::{Deliveries, Delivery, Intake, Request, Traits};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 /// What a connection hears from the hub.
@@ -27,12 +27,15 @@ pub(crate) struct Port {
     hub: Arc<Wake>,
     /// Connections that want to ask for something, in the order in which they came.
     waiting: VecDeque<Token>,
+    /// Connections that the hub has parked because their stream is full, and whether each waits to be told of room. The hub
+    /// bounds them by their requests.
+    parked: HashMap<Token, bool>,
     /// A piece of deliveries has been handed out since one of those who wait was told of room.
     owes_room: bool,
     /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
-    /// The shard itself has something that waits for room.
-    is_wanted: bool,
+    /// The shard itself has something that waits for room, which it asks for under this token.
+    wanted: Option<Token>,
     /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
     is_gathering: bool,
 }
@@ -61,9 +64,10 @@ impl Port {
             current: None,
             hub,
             waiting: VecDeque::new(),
+            parked: HashMap::new(),
             owes_room: false,
             errands: VecDeque::new(),
-            is_wanted: false,
+            wanted: None,
             is_gathering: false,
         }
     }
@@ -75,6 +79,12 @@ impl Port {
             Some(intake) if !intake.is_full() => true,
             _ => self.next_intake(),
         }
+    }
+
+    /// The same for a connection, which may be parked.
+    #[inline]
+    pub(crate) fn has_room_for(&mut self, token: Token) -> bool {
+        (self.parked.is_empty() || !self.parked.contains_key(&token)) && self.has_room()
     }
 
     fn next_intake(&mut self) -> bool {
@@ -100,12 +110,15 @@ impl Port {
 
     /// Has the connection told when there may be room again.
     pub(crate) fn wait(&mut self, token: Token) {
-        self.waiting.push_back(token);
+        match self.parked.get_mut(&token) {
+            Some(waits) => *waits = true,
+            None => self.waiting.push_back(token),
+        }
     }
 
-    /// Whether the shard itself waits for room: it is called again when there may be some.
-    pub(crate) fn set_wanted(&mut self, is_wanted: bool) {
-        self.is_wanted = is_wanted;
+    /// The token under which the shard itself waits for room, if it does: it is called again when there may be some.
+    pub(crate) fn set_wanted(&mut self, wanted: Option<Token>) {
+        self.wanted = wanted;
     }
 
     /// Whether the hub has not begun yet, so that nothing comes back for now.
@@ -159,6 +172,12 @@ impl Port {
             || self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
     }
 
+    /// Connections that are parked.
+    #[cfg(test)]
+    pub(crate) fn parked(&self) -> usize {
+        self.parked.len()
+    }
+
     #[cfg(test)]
     pub(super) fn errands_are_done(&self) -> bool {
         self.errands.is_empty()
@@ -170,7 +189,19 @@ impl Port {
         loop {
             if let Some(current) = &mut self.current {
                 if let Some(to) = current.advance() {
-                    return Some((Token::from_bits(to), HubMail::Delivery));
+                    let token = Token::from_bits(to);
+                    match current.current() {
+                        Some(Delivery::Pause) => {
+                            self.parked.insert(token, false);
+                        }
+                        Some(Delivery::Resume) if self.parked.remove(&token) == Some(true) => {
+                            // Room for all is asked for like by others.
+                            return Some((token, HubMail::Room));
+                        }
+                        Some(Delivery::Resume) => {}
+                        _ => return Some((token, HubMail::Delivery)),
+                    }
+                    continue;
                 }
                 if let Some(mut empty) = self.current.take() {
                     empty.clear();
@@ -204,7 +235,8 @@ impl Port {
     pub(crate) fn has_mail(&self) -> bool {
         let has_room =
             || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
-        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || self.is_wanted;
+        let is_wanted = self.wanted.is_some_and(|token| !self.parked.contains_key(&token));
+        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || is_wanted;
         self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
     }
 
@@ -268,5 +300,89 @@ impl Drop for Port {
         let (intakes, _) = mailbox(1);
         drop(std::mem::replace(&mut self.intakes, intakes));
         self.hub.force();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A port with one intake, and the hub's ends of its mailboxes.
+    struct Stage {
+        port: Port,
+        deliveries: Sender<Deliveries>,
+        _others: (Receiver<Intake>, Sender<Intake>, Receiver<Deliveries>),
+    }
+
+    impl Stage {
+        fn new() -> Stage {
+            let (intakes, to_hub) = mailbox(1);
+            let (mut returned, from_hub) = mailbox(1);
+            let (deliveries, to_shard) = mailbox(1);
+            let (emptied, from_shard) = mailbox(8);
+            let _ = returned.push(Intake::new());
+            returned.publish();
+            let hub = Arc::new(Wake::new(|| ()));
+            let port = Port::new((intakes, from_hub), (to_shard, emptied), hub);
+            Stage { port, deliveries, _others: (to_hub, returned, from_shard) }
+        }
+
+        /// Has the hub hand a piece over. Returns which connections are called.
+        fn deliver(&mut self, write: impl FnOnce(&mut Deliveries)) -> Vec<(Token, HubMail)> {
+            let mut piece = Deliveries::new();
+            write(&mut piece);
+            let _ = self.deliveries.push(piece);
+            self.deliveries.publish();
+            assert!(self.port.has_mail());
+            std::iter::from_fn(|| self.port.next_mail()).collect()
+        }
+    }
+
+    const PARKED: u64 = 7;
+    const OTHER: u64 = 8;
+
+    #[test]
+    fn a_parked_connection_has_no_room_before_it_is_resumed_and_others_have() {
+        let (parked, other) = (Token::from_bits(PARKED), Token::from_bits(OTHER));
+        let mut stage = Stage::new();
+        assert!(stage.port.has_room_for(parked));
+        assert_eq!(stage.deliver(|piece| piece.pause(PARKED)), []);
+        assert!(!stage.port.has_room_for(parked) && stage.port.has_room_for(other));
+        stage.port.wait(parked);
+        stage.port.wait(other);
+        assert_eq!(stage.port.next_mail(), Some((other, HubMail::Room)), "the parked one is not in its way");
+        assert!(stage.port.next_mail().is_none() && !stage.port.has_mail());
+        assert_eq!(stage.deliver(|piece| piece.resume(PARKED)), [(parked, HubMail::Room)]);
+        assert!(stage.port.has_room_for(parked) && stage.port.parked.is_empty());
+    }
+
+    /// Nothing stays of a connection that did not wait, has left meanwhile, or was parked when it had left.
+    #[test]
+    fn nothing_is_left_of_connections_that_were_parked() {
+        let parked = Token::from_bits(PARKED);
+        let mut stage = Stage::new();
+        assert_eq!(stage.deliver(|piece| piece.pause(PARKED)), []);
+        assert_eq!(stage.deliver(|piece| piece.resume(PARKED)), [], "it does not wait");
+        stage.port.leave(parked);
+        let both = stage.deliver(|piece| {
+            piece.pause(PARKED);
+            piece.pause(OTHER);
+            piece.resume(PARKED);
+            piece.resume(OTHER);
+        });
+        assert_eq!(both, []);
+        assert!(stage.port.parked.is_empty() && stage.port.waiting.is_empty());
+    }
+
+    /// A shard whose own publications are parked sleeps meanwhile, although there is room for others.
+    #[test]
+    fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
+        let mut stage = Stage::new();
+        stage.port.set_wanted(Some(Token::from_bits(PARKED)));
+        assert!(stage.port.has_mail());
+        stage.deliver(|piece| piece.pause(PARKED));
+        assert!(!stage.port.has_mail());
+        stage.deliver(|piece| piece.resume(PARKED));
+        assert!(stage.port.has_mail());
     }
 }

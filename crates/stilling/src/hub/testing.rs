@@ -1,9 +1,11 @@
-//! A hub without streams that a test turns by hand, with one shard.
+//! A hub without a disk that a test turns by hand, with one shard.
 
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::{Door, HashKey, Hub, HubConfig, Publication, Request, Threads, Traits, UnixNanos};
+use stilling_hub::{
+    Door, HashKey, Hub, HubConfig, Publication, Request, StreamConfig, Threads, Traits, UnixNanos,
+};
 use stilling_ring::Wake;
 
 use super::{Port, Runner, connect};
@@ -11,11 +13,16 @@ use super::{Port, Runner, connect};
 /// The connection that fills all room.
 pub(crate) const GREEDY: u64 = 7;
 
-/// The hub, and the only shard's port.
+/// The hub without streams, and the only shard's port.
 pub(crate) fn hub_of_one_shard() -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
+    hub_with(Vec::new())
+}
+
+/// The same with streams. One on disk is always full, since there is no journal.
+pub(crate) fn hub_with(streams: Vec<StreamConfig>) -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
     let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
-    let config = HubConfig { streams: Vec::new(), ..HubConfig::default() };
+    let config = HubConfig { streams, ..HubConfig::default() };
     let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
     let counters = hub.counters();
     let runner = Runner::new(hub, inlets, None);

@@ -26,6 +26,9 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
     gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions.get())?;
+    gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
+    let requests = hub.parked_requests.get();
+    counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(see, to)?;
     encode_hub_handles(see, to)?;

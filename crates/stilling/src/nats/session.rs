@@ -168,7 +168,7 @@ impl NatsSession {
             // Nothing is for the hub before the client has signed in, which has a deadline.
             return true;
         }
-        if !hub.port.has_room() {
+        if !hub.port.has_room_for(token) {
             if !std::mem::replace(&mut self.waits, true) {
                 hub.port.wait(token);
             }
@@ -500,7 +500,7 @@ impl NatsSession {
             }
             Delivery::Mark(mark) => self.reach(mark, io, cx),
             Delivery::Close => self.farewell_came(io, cx),
-            Delivery::Verdict { .. } => {}
+            Delivery::Verdict { .. } | Delivery::Pause | Delivery::Resume => {}
         }
     }
 

@@ -1,4 +1,4 @@
-//! Sessions on a shard with a hub, over real sockets: where payloads lie on their way.
+//! Sessions on a shard with a hub, over real sockets: where payloads lie on their way, and connections that are parked.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -14,11 +14,11 @@ use stilling_engine::limits::SHARED_MIN;
 use stilling_engine::{
     Clock, CloseReason, Config, Control, Io, Recipient, Service, Session, Shard, Time, Wake,
 };
-use stilling_hub::{Delivery, Now, Threads};
+use stilling_hub::{Delivery, Durability, Now, StreamConfig, Threads};
 use stilling_wire::nats::Info;
 
 use super::{NatsContext, NatsSession, NatsShard};
-use crate::hub::testing::hub_of_one_shard;
+use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, HubMail, Runner};
 use crate::lifecycle::{Calendar, Lifecycle};
 
@@ -28,6 +28,10 @@ struct Stage {
     nats: NatsShard,
     lifecycle: Lifecycle,
     runner: Runner<Threads>,
+    hub_counters: Arc<stilling_hub::Counters>,
+    /// The hub's time, and how much passes in a turn.
+    now_ns: u64,
+    step_ns: u64,
     /// Memory that was shown to sessions as input.
     shown: Vec<Range<usize>>,
     /// Where the payloads of deliveries lay that were passed on by reference.
@@ -57,7 +61,8 @@ impl Service for Stage {
 
     fn turn(&mut self, _: &mut Control<'_, Self>) -> Option<Time> {
         self.hub.port.flush();
-        self.runner.turn(Now::simulated(0));
+        self.now_ns += self.step_ns;
+        self.runner.turn(Now::simulated(self.now_ns));
         None
     }
 }
@@ -118,15 +123,22 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with_streams(Vec::new())
+    }
+
+    fn with_streams(streams: Vec<StreamConfig>) -> World {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         listener.set_nonblocking(true).expect("a socket takes options");
         let address = listener.local_addr().expect("it is bound");
-        let (port, runner, _) = hub_of_one_shard();
+        let (port, runner, hub_counters) = hub_with(streams);
         let stage = Stage {
             hub: HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0),
             nats: NatsShard::new(Info::default()),
             lifecycle: Lifecycle::new(Vec::new(), Calendar::System),
             runner,
+            hub_counters,
+            now_ns: 0,
+            step_ns: 0,
             shown: Vec::new(),
             shared: BTreeSet::new(),
             copied: 0,
@@ -146,6 +158,18 @@ impl World {
         stream.write_all(hello.as_bytes()).expect("it is short");
         self.read(&mut stream, |text| text.ends_with(b"PONG\r\n"));
         stream
+    }
+
+    /// Turns the shard until its service has come so far.
+    fn turn_until(&mut self, is_there: impl Fn(&Stage) -> bool) {
+        for _ in 0..10_000 {
+            self.shard.turn(false).expect("it turns");
+            if is_there(self.shard.service()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        panic!("it never comes so far");
     }
 
     /// Turns the shard until a client has read what it waits for.
@@ -216,4 +240,46 @@ fn a_payload_in_pieces_is_delivered_from_its_own_block() {
     publish(&mut world, 1, 200_000);
     let stage = world.shard.service();
     assert_eq!((stage.shared.len(), stage.copied), (1, 0));
+}
+
+/// Design, section 5: a connection whose stream is full is not read until its publication is dealt with, and others are. Then
+/// what it has sent meanwhile is dealt with in order. Of one that leaves meanwhile nothing stays.
+#[test]
+fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
+    let disk = StreamConfig {
+        name: "disk".to_owned(),
+        subjects: vec!["disk.>".to_owned()],
+        durability: Durability::Disk,
+        ..StreamConfig::default()
+    };
+    let mut world = World::with_streams(vec![disk]);
+    let mut publisher = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
+    let mut leaving = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
+    let mut other = world.client("CONNECT {}\r\nPING\r\n");
+    for client in [&mut publisher, &mut leaving] {
+        client.write_all(b"PUB disk.a inbox.1 1\r\nx\r\n").expect("it is short");
+    }
+    world.turn_until(|stage| stage.hub.port.parked() == 2);
+    publisher.write_all(b"PING\r\nPUB disk.a inbox.2 1\r\nx\r\n").expect("it is short");
+    drop(leaving);
+    for _ in 0..20 {
+        other.write_all(b"PING\r\n").expect("it is short");
+        assert_eq!(world.read(&mut other, |text| text.ends_with(b"PONG\r\n")), b"PONG\r\n");
+    }
+    world.turn_until(|stage| stage.hub.streaming == 2);
+    let counters = Arc::clone(&world.shard.service().hub_counters);
+    // Two publications, and the end of the one that has left.
+    world.turn_until(|stage| stage.hub_counters.parked_requests.get() == 3);
+    assert_eq!((counters.parked.get(), counters.subscriptions.get()), (2, 2));
+    world.shard.service().step_ns = 1_000_000_000;
+    let refusals = |text: &str| text.matches(r#""err_code":10023"#).count();
+    let text =
+        world.read(&mut publisher, |text| text.windows(7).filter(|part| part == b"inbox.2").count() == 1);
+    let text = String::from_utf8(text).expect("text");
+    let (before, behind) = text.split_once("PONG\r\n").expect("it is answered");
+    // The other publisher's refusal may come to its inbox, too.
+    assert!(refusals(before) >= 1 && before.contains("inbox.1") && behind.contains("inbox.2"), "{text}");
+    world.turn_until(|stage| stage.hub.port.parked() == 0);
+    world.turn_until(|stage| stage.hub_counters.subscriptions.get() == 1);
+    assert_eq!((counters.parked.get(), counters.parked_requests.get()), (0, 3));
 }

@@ -31,10 +31,10 @@ mod tests {
     use std::sync::Arc;
 
     use stilling_engine::driver::Datagram;
-    use stilling_hub::UnixNanos;
+    use stilling_hub::{Door, Durability, Loss, StreamConfig, UnixNanos};
 
     use super::*;
-    use crate::hub::testing::{GREEDY, fill, hub_of_one_shard};
+    use crate::hub::testing::{GREEDY, fill, hub_of_one_shard, hub_with};
 
     /// Row 0.14: datagrams that wait get their part of the room, however much connections publish.
     #[test]
@@ -62,5 +62,36 @@ mod tests {
             assert!(turns < 20, "they wait still");
         }
         assert!(counters.messages.get() > 200);
+    }
+
+    /// Datagrams to a stream that is full are held by their shard, which sleeps meanwhile, and the hub has none but the first.
+    #[test]
+    fn datagrams_to_a_full_stream_are_held_until_it_takes_or_refuses_them() {
+        let all = StreamConfig {
+            subjects: vec![">".to_owned()],
+            durability: Durability::Disk,
+            ..StreamConfig::default()
+        };
+        let (port, mut runner, counters) = hub_with(vec![all]);
+        let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
+        let mut syslog = SyslogShard::default();
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut turn = |hub: &mut HubHandle, syslog: &mut SyslogShard, seconds: u64| {
+            turn_hub(hub, syslog, || Now::simulated(0));
+            runner.turn(Now::simulated(seconds * 1_000_000_000));
+            assert_eq!(next_hub_mail(hub, syslog), None, "no connection is called");
+        };
+        for _ in 0..10 {
+            let datagram = Datagram { from, local: None, payload: b"x", truncated: false };
+            syslog.receive(&mut hub.port, &datagram, None, || UnixNanos::EPOCH);
+            turn(&mut hub, &mut syslog, 0);
+        }
+        assert_eq!((counters.parked_requests.get(), hub.port.parked()), (1, 1));
+        assert!(!syslog.is_settled() && !hub.has_mail(), "they wait without a turn");
+        for second in 1..30 {
+            turn(&mut hub, &mut syslog, second);
+        }
+        assert!(syslog.is_settled());
+        assert_eq!((counters.losses(Door::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
 }

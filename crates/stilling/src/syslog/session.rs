@@ -78,7 +78,7 @@ impl SyslogSession {
         let mut consumed = 0;
         loop {
             let Some(hub) = cx.hub.as_deref_mut() else { return bytes.len() };
-            if !hub.port.has_room() {
+            if !hub.port.has_room_for(token) {
                 if !std::mem::replace(&mut self.waits, true) {
                     hub.port.wait(token);
                 }

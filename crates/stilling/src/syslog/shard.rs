@@ -67,7 +67,7 @@ struct Shed {
     to_ns: UnixNanos,
 }
 
-/// The publisher of datagrams, which is no connection.
+/// The publisher of datagrams, which is no connection. The hub parks it like one: datagrams are held meanwhile.
 fn no_connection() -> Token {
     Token::from_bits(u64::MAX)
 }
@@ -148,7 +148,7 @@ impl SyslogShard {
     /// behind it. Returns whether there was room for anything.
     pub(crate) fn settle(&mut self, port: &mut Port, size_max: usize) -> bool {
         let mut size = 0;
-        while !self.held.is_empty() && size < size_max && port.has_room() {
+        while !self.held.is_empty() && size < size_max && port.has_room_for(no_connection()) {
             if let Some(waiting) = self.held.pop() {
                 publish(port, no_connection(), &waiting.subject, &waiting.message);
                 size += waiting.subject.len() + waiting.message.len() + 1;
@@ -212,7 +212,7 @@ impl SyslogShard {
     pub(crate) fn turn(&mut self, port: &mut Port) {
         self.settle(port, usize::MAX);
         self.has_settled = false;
-        port.set_wanted(!self.is_settled());
+        port.set_wanted((!self.is_settled()).then(no_connection));
     }
 
     /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
@@ -279,7 +279,7 @@ impl SyslogShard {
             return self.count(Loss::Malformed);
         }
         let severity = self.read(message);
-        if self.held.is_empty() && port.has_room() {
+        if self.held.is_empty() && port.has_room_for(no_connection()) {
             return publish(port, no_connection(), &self.subject, message);
         }
         let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));

@@ -1,0 +1,271 @@
+//! Connections whose stream is full: each waits alone, with its requests in order, while others go on.
+//!
+//! ```text
+//!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
+//!   the stream has room, or refuses     ─▶ the requests are processed; with none left the connection is resumed
+//! ```
+//!
+//! Requests are copied when they are parked, so a stream that waits for a disk keeps neither intakes nor shared blocks.
+
+use std::collections::{HashMap, VecDeque};
+
+use stilling_ring::planted;
+
+use crate::intake::{Client, Intake, Publication, Request, Traits};
+use crate::key::HashKey;
+use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX};
+
+/// The requests of a parked connection.
+#[derive(Debug)]
+struct Requests {
+    /// They are all of one connection, and not shared.
+    intake: Intake,
+    /// The first that is not processed.
+    next: usize,
+    /// Bytes that they count for.
+    size: usize,
+}
+
+/// Parked connections.
+#[derive(Debug)]
+pub(crate) struct ParkedClients {
+    requests: HashMap<Client, Requests, HashKey>,
+    /// The connections that wait for each stream, the one that has waited longest in front.
+    queues: Vec<VecDeque<Client>>,
+    /// Bytes of all requests.
+    size: usize,
+    /// Requests that have ever been parked.
+    parked: u64,
+}
+
+/// What a request counts for beside its bytes.
+const REQUEST_COST: usize = 64;
+
+/// Bytes that a request counts for.
+fn cost(request: &Request<'_>) -> usize {
+    REQUEST_COST
+        + match request {
+            Request::Publish(Publication { subject, reply, headers, payload, .. }) => {
+                subject.len() + reply.len() + headers.len() + payload.len()
+            }
+            Request::Subscribe { filter, queue, sid } => filter.len() + queue.len() + sid.len(),
+            Request::Unsubscribe { sid, .. } => sid.len(),
+            Request::Lost(lost) => lost.subject.len(),
+            Request::Barrier
+            | Request::Reached { .. }
+            | Request::EndPulls
+            | Request::Farewell
+            | Request::Leave => 0,
+        }
+}
+
+/// Whether a request has to keep its place among those of its connection. Reports about what was sent to it, and about what
+/// was lost before the hub, need not.
+fn is_ordered(request: &Request<'_>) -> bool {
+    match request {
+        Request::Reached { .. } | Request::EndPulls | Request::Lost(_) => false,
+        Request::Barrier => !planted!("overtaken publication"),
+        Request::Publish(_)
+        | Request::Subscribe { .. }
+        | Request::Unsubscribe { .. }
+        | Request::Farewell
+        | Request::Leave => true,
+    }
+}
+
+impl ParkedClients {
+    pub(crate) fn new(key: HashKey, streams: usize) -> ParkedClients {
+        ParkedClients {
+            requests: HashMap::with_hasher(key),
+            queues: (0..streams).map(|_| VecDeque::new()).collect(),
+            size: 0,
+            parked: 0,
+        }
+    }
+
+    /// Whether none is parked.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// How many are parked.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Requests that have ever been parked.
+    pub(crate) fn total(&self) -> u64 {
+        self.parked
+    }
+
+    /// Whether a request has to wait behind others of its connection.
+    #[inline]
+    pub(crate) fn is_behind(&self, client: Client, request: &Request<'_>) -> bool {
+        !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
+    }
+
+    /// Parks a connection with the request that found `stream` full. Returns whether there is room.
+    #[must_use]
+    pub(crate) fn park(
+        &mut self,
+        client: Client,
+        traits: Traits,
+        request: &Request<'_>,
+        stream: usize,
+    ) -> bool {
+        if self.size + cost(request) > PARKED_SIZE_MAX {
+            return false;
+        }
+        let none = Requests { intake: Intake::growing(), next: 0, size: 0 };
+        self.requests.insert(client, none);
+        self.queues[stream].push_back(client);
+        self.push(client, traits, request)
+    }
+
+    /// Has a request wait behind the others of its connection. Returns whether there is room.
+    #[must_use]
+    pub(crate) fn push(&mut self, client: Client, traits: Traits, request: &Request<'_>) -> bool {
+        let Some(requests) = self.requests.get_mut(&client) else { return false };
+        let cost = cost(request);
+        // The first fits in any case, as far as there is room for all.
+        let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
+        if is_full || self.size + cost > PARKED_SIZE_MAX {
+            return false;
+        }
+        let mut request = *request;
+        if let Request::Publish(publication) = &mut request {
+            // By value: a reference would keep its block as long as the stream waits.
+            publication.payload = publication.payload.bytes().into();
+        }
+        requests.intake.push(client.token, traits, &request);
+        requests.size += cost;
+        self.size += cost;
+        self.parked += 1;
+        true
+    }
+
+    /// Takes the requests of the connection that has waited longest for a stream, which is not parked until they are
+    /// [put back](Self::put_back).
+    pub(crate) fn take_first(&mut self, stream: usize) -> Option<(Client, Unparked)> {
+        let client = self.queues[stream].pop_front()?;
+        let requests = self.requests.remove(&client)?;
+        self.size -= requests.size;
+        Some((client, Unparked(requests)))
+    }
+
+    /// Parks a connection again, whose next request finds a stream full. It keeps its place if that is the same stream.
+    pub(crate) fn put_back(
+        &mut self,
+        client: Client,
+        Unparked(requests): Unparked,
+        (stream, is_same): (usize, bool),
+    ) {
+        self.size += requests.size;
+        self.requests.insert(client, requests);
+        let queue = &mut self.queues[stream];
+        if is_same { queue.push_front(client) } else { queue.push_back(client) }
+    }
+
+    /// Streams that connections wait for, from `from` on.
+    pub(crate) fn next_stream(&self, from: usize) -> Option<usize> {
+        (from..self.queues.len()).find(|stream| !self.queues[*stream].is_empty())
+    }
+}
+
+/// The requests of a connection that are being processed.
+#[derive(Debug)]
+pub(crate) struct Unparked(Requests);
+
+impl Unparked {
+    /// The next request.
+    pub(crate) fn next(&self) -> Option<(Traits, Request<'_>)> {
+        let Requests { intake, next, .. } = &self.0;
+        intake.get(*next).map(|(_, traits, request)| (traits, request))
+    }
+
+    /// The next request is processed.
+    pub(crate) fn advance(&mut self) {
+        self.0.next += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intake::Door;
+
+    const ALICE: Client = Client { shard: 0, token: 1 };
+    const BOB: Client = Client { shard: 0, token: 2 };
+
+    fn publication(payload: &[u8]) -> Request<'_> {
+        Request::Publish(Publication {
+            door: Door::Nats,
+            subject: b"a",
+            reply: b"",
+            headers: b"",
+            payload: payload.into(),
+            ticket: None,
+        })
+    }
+
+    #[test]
+    fn requests_of_a_parked_connection_wait_in_order_and_others_do_not() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 2);
+        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_stream(0).is_none());
+        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), 1));
+        assert!(parked.is_behind(ALICE, &Request::Barrier) && !parked.is_behind(BOB, &Request::Barrier));
+        assert!(!parked.is_behind(ALICE, &Request::Reached { mark: 1 }), "a report does not wait");
+        assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
+        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), 1));
+        assert_eq!((parked.next_stream(0), parked.next_stream(2), parked.len()), (Some(1), None, 2));
+        let (client, mut requests) = parked.take_first(1).expect("one waits");
+        assert_eq!((client, requests.next().map(|(_, request)| request)), (ALICE, Some(publication(b"x"))));
+        requests.advance();
+        assert_eq!(requests.next().map(|(_, request)| request), Some(Request::Barrier));
+        parked.put_back(ALICE, requests, (1, true));
+        let (client, mut requests) = parked.take_first(1).expect("it keeps its place");
+        requests.advance();
+        assert_eq!((client, requests.next().is_none()), (ALICE, true));
+        let (client, requests) = parked.take_first(1).expect("the other one");
+        parked.put_back(client, requests, (0, false));
+        assert_eq!((parked.next_stream(0), parked.next_stream(1), parked.len()), (Some(0), None, 1));
+        drop(parked.take_first(0));
+        assert!(parked.is_empty() && parked.size == 0 && parked.total() == 3);
+    }
+
+    #[test]
+    fn what_is_parked_is_bounded_for_each_connection_and_for_all() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let long = vec![0; PARKED_PER_CLIENT_SIZE_MAX / 2];
+        let count = PARKED_SIZE_MAX / (long.len() + 2 * REQUEST_COST);
+        for token in 0..count as u64 {
+            let client = Client { shard: 0, token };
+            assert!(parked.park(client, Traits::default(), &publication(&long), 0), "{token}");
+        }
+        assert!(!parked.park(BOB_LATE, Traits::default(), &publication(&long), 0), "there is no room");
+        assert_eq!(parked.len(), count);
+        let first = Client { shard: 0, token: 0 };
+        drop(parked.take_first(0));
+        assert!(parked.park(first, Traits::default(), &publication(&long), 0));
+        assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
+        assert!(parked.push(first, Traits::default(), &Request::Leave));
+    }
+
+    const BOB_LATE: Client = Client { shard: 1, token: 2 };
+
+    #[test]
+    fn a_parked_payload_keeps_no_block() {
+        let mut writer = stilling_ring::BlockWriter::new(16);
+        let range = writer.append(b"payload").expect("there is room");
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let payload = crate::payload::Payload::shared(writer.shared(), range);
+        let Request::Publish(publication) = publication(b"") else { unreachable!("it is one") };
+        let shared = Request::Publish(Publication { payload, ..publication });
+        assert!(parked.park(ALICE, Traits::default(), &shared, 0));
+        assert!(writer.renew(), "nothing refers to the block");
+        let (_, requests) = parked.take_first(0).expect("it waits");
+        let Some((_, Request::Publish(kept))) = requests.next() else { panic!("a message") };
+        assert_eq!(kept.payload.bytes(), b"payload");
+    }
+}

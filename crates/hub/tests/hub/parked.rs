@@ -1,0 +1,246 @@
+//! Connections whose stream is full: each waits alone and in order, others go on, and what waits is bounded.
+
+use stilling_hub::limits::{
+    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX,
+};
+use stilling_hub::{Client, Door, Durability, Loss, Request};
+use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
+
+use crate::asking::{publish, publish_for};
+use crate::rig::{ABLE, Rig, Told, stream};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+const BOB: Client = Client { shard: 1, token: 2 };
+/// Of the same shard as ALICE.
+const CAROL: Client = Client { shard: 0, token: 3 };
+
+/// Two streams on disk, `disk` and `other`, which can be full each alone. Connections get the answers to their own inboxes.
+fn rig() -> Rig {
+    let batches = 2 * BATCHES_PER_STREAM_MAX;
+    let (mut rig, _) = Rig::changed(&SimulatedDisk::new(), (batches, 1 << 20), |streams| {
+        streams.push(stream("other", &["other.>"], Durability::Disk));
+    });
+    rig.subscribe(ALICE, "alice.>", "1");
+    rig.subscribe(BOB, "bob.>", "1");
+    rig.subscribe(CAROL, "carol.>", "1");
+    rig
+}
+
+/// A payload of which one fits into a batch.
+fn long() -> String {
+    "x".repeat(6000)
+}
+
+/// One publication more than `disk` has room for, all to be answered.
+fn one_too_many<'a>(payload: &'a str, reply: &'a str) -> Vec<Request<'a>> {
+    vec![publish_for("disk.a", payload, reply); BATCHES_PER_STREAM_MAX + 1]
+}
+
+/// Has ALICE fill `disk`, and parked with her last publication and these requests behind it.
+fn park_alice(rig: &mut Rig, behind: &[Request<'_>]) {
+    let payload = long();
+    let mut requests = one_too_many(&payload, "alice.disk");
+    requests.extend_from_slice(behind);
+    assert_eq!(rig.ask_until_parked(ALICE, &requests), BATCHES_PER_STREAM_MAX);
+    assert_eq!(rig.told(ALICE), [Told::Pause]);
+}
+
+/// Lets time pass until a disk counts as hung.
+fn exhaust_patience(rig: &mut Rig) {
+    for _ in 0..=DISK_PATIENCE_NS / DISK_LOOK_EVERY_NS {
+        rig.pass(DISK_LOOK_EVERY_NS);
+        rig.turn();
+    }
+}
+
+/// The places of these in a text, which has each once.
+fn places<const N: usize>(text: &str, parts: [&str; N]) -> [usize; N] {
+    parts.map(|part| {
+        assert_eq!(text.matches(part).count(), 1, "{part}: {text}");
+        text.find(part).expect("it is there")
+    })
+}
+
+/// A full stream stops its publisher alone. Another connection of the same shard is answered meanwhile, by plain subjects, by a
+/// stream in memory and by another stream on disk.
+#[test]
+fn a_full_stream_parks_only_its_publisher() {
+    let mut rig = rig();
+    park_alice(&mut rig, &[Request::Barrier]);
+    rig.ask_all(
+        CAROL,
+        &[
+            publish("carol.plain", "to herself"),
+            publish_for("memory.a", "x", "carol.memory"),
+            publish_for("other.a", "x", "carol.other"),
+            Request::Barrier,
+        ],
+    );
+    let heard = rig.heard(CAROL);
+    assert!(heard.contains("to herself") && heard.contains(r#"{"stream":"memory","seq":1}"#), "{heard}");
+    assert!(heard.ends_with("PONG\r\n"), "{heard}");
+    let waiting = &mut rig.hub.storage_mut().waiting;
+    let other = waiting.iter().position(|(stream, ..)| *stream == 3).expect("it was handed over");
+    waiting.swap(0, other);
+    rig.hub.storage_mut().pretend_to_write();
+    rig.turn();
+    assert!(rig.heard(CAROL).contains(r#"{"stream":"other","seq":1}"#));
+    assert_eq!((rig.told(ALICE), rig.parked()), (vec![], 1), "she waits");
+    assert!(!rig.hub.is_settled(), "what is parked is not forgotten at the end");
+    // A further publisher of the full stream waits behind her, also in another shard.
+    rig.ask_all(BOB, &[publish_for("disk.a", &long(), "bob.disk")]);
+    assert_eq!((rig.told(BOB), rig.parked()), (vec![Told::Pause], 2));
+    rig.hub.storage_mut().pretend_to_write();
+    rig.turn();
+    // There is room for one batch, into which both do not fit.
+    assert_eq!((rig.parked(), rig.told(ALICE).last()), (1, Some(&Told::Resume)));
+    rig.hub.storage_mut().pretend_to_write();
+    rig.turn();
+    assert_eq!((rig.parked(), rig.told(BOB)), (0, vec![Told::Resume]));
+}
+
+/// What a connection asks behind a publication that waits is done behind it, in order: PING, subscriptions and publications
+/// that have nothing to do with the full stream.
+#[test]
+fn later_requests_of_a_parked_connection_wait_in_order() {
+    let mut rig = rig();
+    let subscribe = Request::Subscribe { filter: b"news", queue: b"", sid: b"2" };
+    let unsubscribe = Request::Unsubscribe { sid: b"2", after: None };
+    let behind = [
+        subscribe,
+        publish("news", "first"),
+        publish_for("memory.a", "x", "alice.memory"),
+        Request::Barrier,
+        unsubscribe,
+        publish("news", "second"),
+        publish("alice.last", "end"),
+    ];
+    park_alice(&mut rig, &behind);
+    rig.ask_all(BOB, &[publish("news", "too early")]);
+    rig.turn();
+    assert_eq!(rig.told(ALICE), []);
+    rig.settle();
+    let told = rig.told(ALICE);
+    assert_eq!(told.iter().filter(|told| **told == Told::Resume).count(), 1, "{told:?}");
+    let text: String = told.iter().filter_map(|told| told.text()).collect();
+    let [first, memory, pong, last] = places(&text, ["first", "alice.memory", "PONG", "end"]);
+    assert!(first < memory && memory < pong && pong < last, "{text}");
+    assert!(!text.contains("second") && !text.contains("too early"), "{text}");
+    assert_eq!(text.matches(r#"{"stream":"disk""#).count(), BATCHES_PER_STREAM_MAX + 1);
+    assert!(rig.hub.is_settled() && rig.hub.is_quiet());
+}
+
+/// A connection that closes when it is answered, and is parked, is closed behind its last answer.
+#[test]
+fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
+    let mut rig = rig();
+    park_alice(&mut rig, &[Request::Farewell]);
+    rig.hub.storage_mut().write();
+    rig.turn();
+    let told = rig.told(ALICE);
+    assert!(told.contains(&Told::Resume) && !told.contains(&Told::Close), "one is not written: {told:?}");
+    rig.settle();
+    let told = rig.told(ALICE);
+    let answers = told.iter().filter_map(|told| told.text()).collect::<String>();
+    assert_eq!(answers.matches(r#"{"stream":"disk""#).count(), BATCHES_PER_STREAM_MAX);
+    assert_eq!(told.last(), Some(&Told::Close));
+}
+
+/// What a connection has published before it is gone is stored, its subscriptions end behind that, and its shard is told that it
+/// is not parked any more.
+#[test]
+fn a_parked_connection_leaves_behind_what_it_has_published() {
+    let mut rig = rig();
+    park_alice(&mut rig, &[publish_for("memory.a", "last", "bob.memory"), Request::Leave]);
+    let counters = rig.hub.counters();
+    assert_eq!((counters.subscriptions.get(), counters.streams[1].last.get()), (3, 0));
+    rig.settle();
+    assert_eq!((counters.subscriptions.get(), counters.streams[1].last.get()), (2, 1));
+    assert_eq!(counters.streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
+    assert_eq!(rig.told(ALICE).last(), Some(&Told::Resume));
+    assert!(rig.heard(BOB).contains(r#"{"stream":"memory","seq":1}"#));
+    assert!(rig.hub.is_settled());
+}
+
+/// A publication that is parked when its disk counts as hung is refused, before the PING behind it is answered.
+#[test]
+fn a_parked_publication_is_refused_when_its_disk_hangs() {
+    let mut rig = rig();
+    park_alice(&mut rig, &[Request::Barrier, publish_for("memory.a", "x", "alice.memory")]);
+    assert!(rig.hub.looks_again_in().is_some_and(|span| span.as_nanos() <= DISK_LOOK_EVERY_NS.into()));
+    assert!(rig.hub.is_quiet());
+    exhaust_patience(&mut rig);
+    let told = rig.told(ALICE);
+    assert_eq!(told.last(), Some(&Told::Resume));
+    let text: String = told.iter().filter_map(|told| told.text()).collect();
+    let [refusal, pong, memory] = places(&text, [r#""err_code":10023"#, "PONG", "alice.memory"]);
+    assert!(refusal < pong && pong < memory, "{text}");
+    assert_eq!((rig.hub.counters().losses(Door::Nats, Loss::Hung), rig.parked()), (1, 0));
+}
+
+/// The same when its stream is frozen.
+#[test]
+fn a_parked_publication_is_refused_when_its_stream_freezes() {
+    let disk = SimulatedDisk::new();
+    let (mut rig, _) = Rig::on(&disk, 2, 1 << 20);
+    rig.subscribe(ALICE, "alice.>", "1");
+    let payload = long();
+    let mut requests = vec![publish_for("disk.a", &payload, "alice.disk"); 4];
+    requests.push(Request::Barrier);
+    assert_eq!(rig.ask_until_parked(ALICE, &requests), 2);
+    disk.fail(Faults { writes: Some((0, INPUT_OUTPUT)), ..Faults::default() });
+    rig.settle();
+    let heard = rig.heard(ALICE);
+    let (before, behind) = heard.split_once("PONG\r\n").expect("it is answered");
+    let refusals = |text: &str| text.matches(r#""err_code":10077"#).count();
+    // The second batch is with the disk, and answered for like every batch: without regard to PING.
+    assert_eq!((refusals(before), refusals(behind)), (3, 1), "{heard}");
+    assert_eq!((rig.hub.counters().losses(Door::Nats, Loss::Frozen), rig.parked()), (4, 0));
+    assert!(rig.hub.is_settled());
+}
+
+/// What is parked is bounded for each connection and for all. Beyond that the shard waits, and the others go on; nothing is lost.
+#[test]
+fn what_is_parked_is_bounded_and_other_shards_go_on() {
+    let (mut rig, _) = Rig::on(&SimulatedDisk::new(), 2, 1 << 20);
+    rig.subscribe(BOB, "bob.>", "1");
+    let payload = "x".repeat(7000);
+    let requests = vec![publish("disk.a", &payload); PARKED_PER_CLIENT_SIZE_MAX / payload.len() + 10];
+    let mut left = Vec::new();
+    for token in 0..PARKED_SIZE_MAX.div_ceil(PARKED_PER_CLIENT_SIZE_MAX) as u64 + 2 {
+        let publisher = Client { shard: 0, token: 100 + token };
+        let taken = rig.ask(publisher, ABLE, &requests);
+        assert!(taken < requests.len(), "{token}: its share is full, or that of all");
+        left.push((publisher, taken));
+        rig.ask_all(BOB, &[publish_for("memory.a", "x", "bob.memory"), Request::Barrier]);
+        let heard = rig.heard(BOB);
+        assert!(heard.contains(&format!(r#"{{"stream":"memory","seq":{}}}"#, token + 1)), "{heard}");
+        assert!(heard.ends_with("PONG\r\n"), "{heard}");
+    }
+    let taken: usize = left.iter().map(|(_, taken)| taken).sum();
+    let parked = (taken + left.len() - rig.processed()) * payload.len();
+    assert!(parked <= PARKED_SIZE_MAX && parked > PARKED_SIZE_MAX / 10 * 9, "{parked} bytes");
+    assert_eq!(left.last().map(|(_, taken)| *taken), Some(0), "there is no room for a further connection");
+    let memory = left.len();
+    while !left.is_empty() {
+        rig.settle();
+        left.retain_mut(|(publisher, taken)| {
+            *taken += rig.ask(*publisher, ABLE, &requests[*taken..]);
+            *taken < requests.len()
+        });
+    }
+    rig.settle();
+    let counters = rig.hub.counters();
+    assert_eq!(counters.streams[0].visible.get() as usize, memory * requests.len());
+    assert_eq!((rig.parked(), rig.processed()), (0, memory * (requests.len() + 1)));
+    assert!(rig.hub.is_settled());
+}
+
+impl Told {
+    fn text(&self) -> Option<&str> {
+        match self {
+            Told::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}

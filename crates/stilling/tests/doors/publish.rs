@@ -348,18 +348,22 @@ fn a_frozen_stream_refuses(driver: DriverChoice) {
 fn a_hub_that_stands_still_is_waited_for_within_bounds(driver: DriverChoice) {
     let house = House::with(driver, |config| {
         config.shards = 1;
-        config.timeouts.work = Duration::from_millis(300);
+        config.timeouts.work = Duration::from_millis(100);
     });
     let standstill = house.stand_still();
     let mut first = house.connect();
     let answer = first.ask(post("/publish/events.a", "", "x"));
     says(&answer, 503, "this may have been stored");
-    assert!(first.rest().is_empty(), "nobody can take its verdict for another's");
-    // What is on the way to the hub is bounded; who finds it full hears of it in time.
+    assert!(first.rest().is_empty(), "its verdict cannot be taken for another's");
+    // A stream that is waited for holds up no other.
+    let answer = house.connect().ask(post("/publish/quick.a", "", "x"));
+    is(&answer, 200, "{\"stream\":\"quick\",\"first\":1,\"last\":1}");
+    // What waits for it is bounded, and so is what is on the way to the hub behind that: a full way is reported in time.
+    let long = "x".repeat(1_000_000);
     let mut unanswered = 1;
     let mut peer = house.connect();
     loop {
-        let answer = peer.ask(post("/publish/quick.a", "", "x"));
+        let answer = peer.ask(post("/publish/events.a", "", &long));
         assert_eq!((answer.status, answer.field("Retry-After")), (503, Some("1")));
         if answer.text().contains("nothing of this was published") {
             break;

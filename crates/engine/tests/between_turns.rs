@@ -88,7 +88,7 @@ fn the_owner_reads_and_answers_between_turns() {
     assert_eq!(world.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
 }
 
-/// Row 5.1: an end that is asked for between turns is one like any other; who is gone cannot be acted on.
+/// Row 5.1: an end requested between turns is one like any other; a closed connection cannot be acted on.
 #[test]
 fn a_connection_can_be_ended_between_turns() {
     let mut world = world(1000);

@@ -120,8 +120,8 @@ fn settle<D: Driver>(shard: &mut Shard<D, Echoes>) {
     }
 }
 
-/// The owner of the shard acts on a connection while its loop is between two turns: what that leads to is news of nobody else,
-/// and happens all the same.
+/// The owner of the shard acts on a connection while its loop is between two turns: its effects
+/// are no news from the driver, and happen all the same.
 fn the_owner_acts_between_turns<D: Driver<Socket = OwnedFd>>(mut driver: D) {
     let opened: Arc<Mutex<Option<Token>>> = Arc::default();
     let handle = driver.wake_handle();

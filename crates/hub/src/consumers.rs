@@ -1,4 +1,4 @@
-//! Consumers: those who follow a stream from a place in it, record by record.
+//! Consumers: readers that follow a stream from a position, record by record.
 //!
 //! ```text
 //!   asleep ──somebody listens──▶ reading ──chunk──▶ sending ──all of it──▶ gone ahead ──it has left──┐

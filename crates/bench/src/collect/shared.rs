@@ -12,14 +12,14 @@ use super::plan::Plan;
 pub(super) struct Run {
     pub(super) plan: Plan,
     pub(super) pattern: Arc<Pattern>,
-    /// Unlike that of any other run, so that nobody hears what is for somebody else.
+    /// Unlike that of any other run, so that messages of other runs are not received.
     pub(super) id: String,
     /// One for each client.
     pub(super) leads: Vec<Lead>,
     /// The publishing threads pass it together, their connections open.
     pub(super) gate: Barrier,
     start: OnceLock<Instant>,
-    /// Set by whoever wants the run to end early.
+    /// Set to end the run early.
     stop: Arc<AtomicBool>,
 }
 

@@ -215,7 +215,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
                     Sent::To(client) => last_client = Some(client),
-                    // Nobody listens any more: what is left of the chunk is for who listens next.
+                    // Without listeners the rest of the chunk waits for the next one.
                     Sent::Unheard => {
                         self.sleep(number, sequence);
                         return self.mark(number, last_client);
@@ -227,12 +227,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         if chunk.failure.is_none() {
-            // Where reading failed it may not be known, and least of all for who began at a time.
+            // After a failed read the next sequence may be unknown, for a consumer that began at a time in any case.
             consumer.next = Some(chunk.next.max(consumer.next.unwrap_or(0)));
         }
         if chunk.is_end {
-            // What lies between the last record and what comes next belongs to nobody.
-            // Not what has become visible since: nobody has read that.
+            // Up to what was visible when it was read there is no further record. What has become visible since has not been
+            // read.
             consumer.next = consumer.next.max(Some(visible + 1));
         }
         consumer.state = State::Asleep;

@@ -1,7 +1,7 @@
 //! Many datagrams per system call: `recvmmsg` and `sendmmsg` over headers that are made once.
 //!
 //! ```text
-//!  headers[i] ──► names[i]     who sent it / where it goes
+//!  headers[i] ──► names[i]     the sender / the destination
 //!             ├─► controls[i]  the local address that it came to / leaves from
 //!             └─► slices[i]    a receive buffer / the payload to send
 //! ```

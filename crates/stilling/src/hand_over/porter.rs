@@ -290,8 +290,10 @@ impl Porter {
         };
         self.check_life()?;
         self.move_in()?;
-        let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
+        // Before the old server may close its sockets, which it does at once if it has no streams to release: a path with a
+        // closed socket refuses senders.
         self.take_socket_paths();
+        let _ = old.send(&Message::Taken, &[], Instant::now() + MOVE_TIMEOUT);
         self.tell(&format!("took over from {process}"));
         self.old = Some(old);
         Ok(())

@@ -1,6 +1,8 @@
 //! What becomes of listeners when one server takes over from another: how many there are on either side, where they
 //! listen, and what they take from the limit of open files.
 
+use std::os::unix::net::UnixDatagram;
+
 use super::*;
 
 on_both_drivers!(
@@ -10,6 +12,7 @@ on_both_drivers!(
     addresses_may_come_and_go,
     addresses_may_become_wider,
     what_a_successor_opens_takes_nobody_before_it_is_the_server,
+    socket_paths_change_hands_before_the_old_server_may_close_its_sockets,
 );
 
 /// Row 4.37: more shards open more listeners, fewer accept from several, and no queue is forgotten.
@@ -234,4 +237,40 @@ fn port_of_nobody() -> u16 {
 fn free_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.2:0").expect("a free port");
     listener.local_addr().expect("it is bound")
+}
+
+/// Row 4.37: when the old server hears that it has been succeeded it may close its Unix datagram sockets at once, so by then
+/// every path leads to the successor's. There are many, so that a late one is seen.
+fn socket_paths_change_hands_before_the_old_server_may_close_its_sockets(driver: Driver) {
+    let place = Place::new();
+    let data = tempfile::tempdir().expect("a folder");
+    let paths: Vec<PathBuf> = (0..60).map(|number| data.path().join(format!("log-{number}"))).collect();
+    let _old: Vec<UnixDatagram> =
+        paths.iter().map(|path| UnixDatagram::bind(path).expect("our folder")).collect();
+    let inodes = || -> Vec<u64> {
+        paths.iter().map(|path| std::fs::metadata(path).expect("a socket is there").ino()).collect()
+    };
+    let before = inodes();
+    let queue = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = queue.local_addr().expect("it is bound");
+    let door = Control::door(&place.path);
+    let mut options = format!("-A 1 --data {}", data.path().join("streams").display());
+    for path in &paths {
+        options += &format!(" --syslog-unix {}", path.display());
+    }
+    let new = thread::scope(|scope| {
+        let next = scope.spawn(|| place.next(driver, address, &options));
+        let successor = Control::open(&door);
+        successor.make_offer(&queue);
+        successor.expect("ready");
+        assert_eq!(inodes(), before, "nothing has changed hands yet");
+        successor.say("yours");
+        successor.expect("taken");
+        let left = inodes().iter().zip(&before).filter(|(now, before)| now == before).count();
+        assert_eq!(left, 0, "paths that still lead to the old server");
+        successor.say("released");
+        next.join().expect("it starts")
+    });
+    drop(door);
+    new.finish();
 }

@@ -160,6 +160,10 @@ fn messages_without_a_reply_are_not_answered(driver: Driver) {
         client.say(format!("PUB {subject} 1\r\nx\r\n").repeat(COUNT));
     }
     assert_eq!(client.flush(), [""; 0]);
+    // The PONG says that the messages have been taken, not yet that they are durable.
+    hub.server.watch().until("all are stored", |metrics| {
+        metrics.value("hub_stream_visible_sequence{stream=\"events\"}") >= COUNT as u64
+    });
     let (_, behind) = hub.records("events", 1);
     assert_eq!(behind + 1, COUNT as u64);
     drop(client);

@@ -23,8 +23,7 @@ use crate::disk::Disk;
 use crate::limits::{
     BATCH_SIZE_DEFAULT, BUILT_AT_ONCE_SIZE_MAX, BUILT_BESIDE_SIZE_MAX, NOTICES_PER_STREAM, STREAMS_MAX,
 };
-use crate::log::Log;
-use crate::retention::{Removed, Retention};
+use crate::log::{Log, Removed, Retention};
 use crate::rounds::Rounds;
 use crate::spare_thread::SpareThread;
 use crate::trouble::Frozen;

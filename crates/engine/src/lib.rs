@@ -15,7 +15,6 @@ pub mod detached;
 pub mod driver;
 pub mod limits;
 pub mod net;
-pub mod session;
 pub mod shard;
 pub mod store;
 pub mod token;
@@ -23,8 +22,9 @@ pub mod wheel;
 
 pub use close_reason::CloseReason;
 pub use detached::{Detached, Refusal, Refused};
-pub use session::{Control, NO_PLACE, Recipient, Service, Session};
-pub use shard::{Config, DatagramIo, DatagramPath, Full, Io, Shard};
+pub use shard::{
+    Config, Control, DatagramIo, DatagramPath, Full, Io, NO_PLACE, Recipient, Service, Session, Shard,
+};
 pub use token::Token;
 
 pub use stilling_ring::{BlockWriter, Clock, SharedBlock, Time, Wake};

@@ -13,7 +13,7 @@ use std::thread;
 
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
-use crate::thread::Request;
+use crate::request::Request;
 
 /// A request and its place among all of them.
 pub(crate) struct Numbered {

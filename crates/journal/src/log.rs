@@ -9,6 +9,9 @@
 //! end of its last segment is written once more as it was found ([`crate::tail`]). Each opening that writes begins a segment
 //! of its own, with an epoch of its own.
 
+mod retention;
+mod watch;
+
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -25,11 +28,14 @@ use crate::limits::{
 };
 use crate::reader::Source;
 use crate::recovery::{Recovery, survey};
-use crate::retention::Removals;
 use crate::scan::Expected;
 use crate::segments::{Extent, Previous, Segment, Shared};
+use crate::tail;
 use crate::trouble::{AppendError, Frozen, Trouble};
-use crate::{tail, watch};
+
+pub use self::retention::{Removed, Retention};
+
+use self::retention::Removals;
 
 /// How a stream is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,29 +77,29 @@ pub struct Log<D: Disk> {
     deduplicate_from: u64,
     created_ns: u64,
     shared: Arc<Shared>,
-    pub(crate) active: Option<Active<D::File>>,
+    active: Option<Active<D::File>>,
     /// Files that a crash has left without content.
     unfinished: Vec<String>,
     /// The last segment, if it is not active, and what it can be cut to.
     cut: Option<(String, u64)>,
     /// An empty segment that was removed for the next one, as long as that has not been made.
     replaced: Option<Arc<Segment>>,
-    pub(crate) removals: Removals,
+    removals: Removals,
     /// Whether the names of the directory and those above it are durable.
     is_anchored: bool,
     frozen: Option<Frozen>,
     failed_write: Option<Arc<str>>,
     /// The segment that [`check_files`](Log::check_files) looks at next.
-    pub(crate) next_checked: usize,
+    next_checked: usize,
     block: Aligned,
     end: Batch,
     _lock: D::Lock,
 }
 
 /// The segment that is written.
-pub(crate) struct Active<F> {
-    pub(crate) file: F,
-    pub(crate) segment: Arc<Segment>,
+struct Active<F> {
+    file: F,
+    segment: Arc<Segment>,
     offset: u64,
 }
 
@@ -470,22 +476,22 @@ impl<D: Disk> Log<D> {
         format!("stream {}: {what} in {}: {error}", self.name, self.disk.place()).into()
     }
 
-    pub(crate) fn freeze(&mut self, trouble: &Trouble) -> Frozen {
+    fn freeze(&mut self, trouble: &Trouble) -> Frozen {
         let frozen = Frozen { reason: self.describe(trouble), kind: trouble.error.kind() };
         self.frozen.get_or_insert(frozen).clone()
     }
 
-    pub(crate) fn shared(&self) -> &Shared {
+    fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    pub(crate) fn disk(&self) -> &D {
+    fn disk(&self) -> &D {
         &self.disk
     }
 }
 
 /// A file that is not there needs not be removed.
-pub(crate) fn gone_is_removed(error: io::Error) -> io::Result<()> {
+fn gone_is_removed(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 

@@ -20,8 +20,8 @@ use crate::disk::Disk;
 use crate::format::record::Record;
 use crate::limits::{CHUNK_SIZE, READERS_KEPT};
 use crate::reader::{From, Gap, Read, Reader, Source};
+use crate::request::StreamIndex;
 use crate::spare_thread::SpareThread;
-use crate::thread::StreamIndex;
 
 /// Asks for records.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

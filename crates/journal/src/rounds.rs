@@ -14,7 +14,7 @@ use crate::builder::RequestReceiver;
 use crate::disk::Disk;
 use crate::limits::{NOTICES_PER_STREAM, RETRY_DELAY_MS_MAX, RETRY_DELAY_MS_MIN};
 use crate::log::Log;
-use crate::thread::{Answer, Reply, Request, StreamIndex};
+use crate::request::{Answer, Reply, Request, StreamIndex};
 use crate::trouble::{AppendError, Frozen};
 
 /// How long a stream waits for room before the first retry.

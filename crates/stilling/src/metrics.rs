@@ -287,6 +287,12 @@ impl Everything {
             "app_leftovers",
             "Requests that a worker process had still when nobody waited for them any more",
             self.0.http(|c| &c.app_leftovers),
+        )?;
+        counter(
+            to,
+            "app_replies_dropped",
+            "Replies of worker processes to datagrams whose protocol takes none",
+            self.0.http(|c| &c.app_replies_dropped),
         )
     }
 }

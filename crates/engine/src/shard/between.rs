@@ -4,8 +4,8 @@ use super::Shard;
 use super::connection::State;
 use super::io::Io;
 use super::output::Stage;
+use super::session::Service;
 use crate::driver::Driver;
-use crate::session::Service;
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {

@@ -5,115 +5,14 @@
 //! buffer full is dropped and counted, as any router on the way might have dropped it.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-
-use stilling_ring::Time;
 
 use super::Shard;
-use super::gate::{Listener, ListenerState};
-use super::io::Full;
-use super::output::{DATAGRAM_COST, Output};
-use crate::counters::Counters;
+use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
+use super::listener::{Listener, ListenerState};
+use super::session::Service;
 use crate::driver::{BufferId, Driver, Kind};
 use crate::limits::{LISTENERS_MAX, SEND_MAX};
-use crate::session::{Control, Service};
 use crate::token::Token;
-
-/// Between which addresses datagrams go, and by which socket: enough to send one at any time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct DatagramPath {
-    /// The socket: its number in the order in which listeners and datagram sockets were added to the shard.
-    pub socket: u32,
-    /// The address of the other side.
-    pub peer: SocketAddr,
-    /// The address of this side, for a socket that is bound to all; `None`: the system chooses.
-    pub local: Option<IpAddr>,
-}
-
-/// Sends datagrams with the output of the turn, as far as there is room.
-pub(crate) struct DatagramSender<'a> {
-    output: &'a mut Output,
-    listeners: &'a [Listener],
-    counters: &'a Counters,
-    /// Bytes that may still be sent.
-    room: usize,
-}
-
-impl<'a> DatagramSender<'a> {
-    pub(super) fn new(
-        output: &'a mut Output,
-        listeners: &'a [Listener],
-        counters: &'a Counters,
-        room: usize,
-    ) -> Self {
-        DatagramSender { output, listeners, counters, room }
-    }
-
-    fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
-        self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(Full)?;
-        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
-            self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
-        } else {
-            self.counters.drop_datagram();
-        }
-        Ok(())
-    }
-}
-
-/// What a service may do while it is shown a datagram, or mail for a peer.
-pub struct DatagramIo<'a> {
-    now: Time,
-    path: DatagramPath,
-    sender: DatagramSender<'a>,
-}
-
-impl DatagramIo<'_> {
-    /// The time of this turn.
-    pub fn now(&self) -> Time {
-        self.now
-    }
-
-    /// The socket that the datagram came in by: its number in the order in which listeners and datagram
-    /// sockets were added to the shard.
-    pub fn socket(&self) -> u32 {
-        self.path.socket
-    }
-
-    /// The path to the datagram's sender, or to the mail's recipient. It may be kept to send later, by [`Control::send_datagram`] or by mail.
-    pub fn path(&self) -> DatagramPath {
-        self.path
-    }
-
-    /// Sends a datagram along the [`path`](Self::path).
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub fn reply(&mut self, payload: &[u8]) -> Result<(), Full> {
-        self.sender.send(&self.path, payload)
-    }
-
-    /// Sends a datagram to `to` from the same socket.
-    ///
-    /// # Errors
-    /// [`Full`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
-    pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
-        let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
-        self.sender.send(&path, payload)
-    }
-}
-
-impl<V: Service> Control<'_, V> {
-    /// Sends a datagram that answers none: one that is sent again, a separate response, a notification. One by a socket that is
-    /// closed is dropped, and counted.
-    ///
-    /// # Errors
-    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of datagrams, each of which counts
-    /// some 100 bytes beside its payload; nothing of this one is sent. A service with more to send returns from [`turn`](Service::turn) that it wants to be called
-    /// [now](Self::now).
-    pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
-        self.datagrams.send(path, payload)
-    }
-}
 
 /// The growth of a count that begins again behind 2^32 - 1.
 fn dropped_since(before: u32, now: u32) -> u64 {

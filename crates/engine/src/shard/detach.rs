@@ -4,8 +4,6 @@
 //! session is told `closed` and handed over. From the second step on the driver owes one `Detached`, so a
 //! connection that has to end meanwhile only notes it: its socket is closed when it comes.
 
-use std::any::Any;
-use std::collections::VecDeque;
 use std::io;
 
 use stilling_ring::planted;
@@ -13,24 +11,15 @@ use stilling_ring::planted;
 use super::Shard;
 use super::connection::{Due, Finish, NEVER, Owed, State};
 use super::output::{After, Stage};
+use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::detached::{Detached, Refusal, Refused};
 use crate::driver::{Driver, Kind};
-use crate::session::{Control, Order, Service, Session};
-use crate::store::{Stash, Store};
+use crate::store::Stash;
 use crate::token::Token;
 
 /// Who is given the connections that leave.
 pub(super) type Taker<V, S> = Box<dyn FnMut(&mut V, Detached<S, <V as Service>::Session>)>;
-
-/// What a service may have its shard adopt in this turn.
-pub(crate) struct Adopting<'a> {
-    /// A `VecDeque` of the driver's sockets, which the service knows by their type only.
-    pub(crate) sockets: &'a mut dyn Any,
-    pub(crate) store: &'a mut Store,
-    /// Slots that nobody has been promised yet.
-    pub(crate) slots: u32,
-}
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Names who takes the connections whose sessions have asked for their socket with
@@ -124,35 +113,5 @@ impl<D: Driver, V: Service> Shard<D, V> {
             taker(&mut self.service, Detached { session, socket, unread });
         }
         self.accept_again();
-    }
-}
-
-impl<V: Service> Control<'_, V> {
-    /// Makes an open stream socket, of the type that the shard's driver uses, a connection at the end of
-    /// this turn. Its session is told `opened`, then shown the unread bytes; or, if the driver cannot
-    /// take the socket, `closed`.
-    ///
-    /// # Errors
-    /// There is no room; the connection comes back. A service that keeps it for later must not count it
-    /// in `has_mail`, or the shard would not sleep until a slot is free.
-    pub fn adopt<S: 'static>(
-        &mut self,
-        connection: Detached<S, V::Session>,
-    ) -> Result<(), Refused<S, V::Session>> {
-        let refused = |refusal, connection| Err(Refused { refusal, connection });
-        let Some(sockets) = self.adopting.sockets.downcast_mut::<VecDeque<S>>() else {
-            return refused(Refusal::Foreign, connection);
-        };
-        if self.adopting.slots == 0 {
-            return refused(Refusal::Slots, connection);
-        }
-        let mut input = Stash::default();
-        if !input.append(self.adopting.store, &connection.unread) {
-            return refused(Refusal::Input, connection);
-        }
-        self.adopting.slots -= 1;
-        sockets.push_back(connection.socket);
-        self.orders.push(Order::Adopt(connection.session, input));
-        Ok(())
     }
 }

@@ -5,11 +5,11 @@ use std::io;
 
 use super::Shard;
 use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Peer, Reading, State};
-use super::gate::ListenerState;
+use super::listener::ListenerState;
+use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::Driver;
 use crate::limits::LISTENERS_MAX;
-use crate::session::{Service, Session};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {

@@ -10,49 +10,12 @@ use std::io;
 use std::time::Duration;
 
 use super::Shard;
+use super::listener::{Backlog, Listener, ListenerState};
+use super::session::{Service, Session};
 use crate::driver::accepting::Failure;
 use crate::driver::{Driver, Kind};
 use crate::limits::{ACCEPT_ANEW_EVERY, LISTENERS_MAX, WAITING_MAX};
-use crate::session::{Backlog, Service, Session};
 use crate::token::Token;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ListenerState {
-    /// Connections come.
-    Accepting,
-    /// All slots are taken, or an accept failed a moment ago.
-    Paused,
-    /// It is no listener: datagrams come.
-    Datagrams,
-    /// It is no listener: receiving is being stopped, for good.
-    StoppingDatagrams,
-    /// Accepting is being stopped, for good.
-    Stopping(Backlog),
-    /// The driver closes the listener.
-    Closing,
-    Closed,
-}
-
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) state: ListenerState,
-    /// The driver still has an accept armed.
-    pub(super) armed: bool,
-    pub(super) defers: bool,
-    /// Who waits there is not accepted for the sake of the end.
-    pub(super) backlog_is_left: bool,
-    /// Datagrams that the system had dropped there when it was last asked, modulo 2^32.
-    pub(super) dropped: u32,
-    /// It is a datagram socket.
-    pub(super) is_datagrams: bool,
-}
-
-impl Listener {
-    /// Whether it is a datagram socket by which something may be sent.
-    pub(super) fn takes_datagrams(&self) -> bool {
-        matches!(self.state, ListenerState::Datagrams | ListenerState::StoppingDatagrams)
-    }
-}
 
 impl<D: Driver, V: Service> Shard<D, V> {
     /// Adds a listening socket and accepts from now on. `defers` says that its connections arrive

@@ -14,10 +14,10 @@ use stilling_ring::SharedBlock;
 use super::Shard;
 use super::connection::{Connection, Finish, Owed, Peer, Reading, State};
 use super::io::Io;
+use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver};
 use crate::limits::{LONG_READ, RECEIVE_BUFFER_SIZE};
-use crate::session::{Service, Session};
 use crate::store::Store;
 use crate::token::Token;
 

@@ -18,15 +18,18 @@
 mod between;
 mod blocks;
 mod connection;
+mod datagram_io;
 mod datagrams;
 mod detach;
 mod ends;
 mod gate;
 mod input;
 mod io;
+mod listener;
 mod orders;
 mod output;
 mod pump;
+mod session;
 mod slots;
 mod slow;
 mod turn;
@@ -37,21 +40,20 @@ use std::time::Duration;
 
 use stilling_ring::{Clock, Time, Wake};
 
-pub(crate) use self::datagrams::DatagramSender;
-pub use self::datagrams::{DatagramIo, DatagramPath};
-pub(crate) use self::detach::Adopting;
+pub use self::datagram_io::{DatagramIo, DatagramPath};
 pub use self::io::{Full, Io};
+pub use self::session::{Control, NO_PLACE, Recipient, Service, Session};
 
 use self::blocks::InputBlocks;
 use self::detach::Taker;
-use self::gate::Listener;
+use self::listener::Listener;
 use self::output::Output;
+use self::session::Order;
 use self::slots::Slots;
 use crate::close_reason::CloseReason;
 use crate::counters::Counters;
 use crate::driver::{Driver, Event, SendStop};
 use crate::limits::{BLOCK_SIZE, LISTENERS_MAX, TURN_LIST};
-use crate::session::{Order, Service};
 use crate::store::Store;
 use crate::token::Token;
 use crate::wheel::Wheel;

@@ -1,11 +1,12 @@
 //! What the service orders at the end of a turn: connects, adoptions, the drain, the end.
 
+use super::Shard;
 use super::connection::{Due, State};
+use super::datagram_io::DatagramSender;
 use super::output::Stage;
-use super::{Adopting, DatagramSender, Shard};
+use super::session::{Adopting, Control, NO_PLACE, Order, Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::{Destination, Driver};
-use crate::session::{Control, NO_PLACE, Order, Service, Session};
 
 impl<D: Driver, V: Service> Shard<D, V> {
     pub(super) fn take_service_turn(&mut self) {

@@ -6,9 +6,9 @@ use super::Shard;
 use super::connection::{Connection, Due, Finish, NEVER, NO_ITEM, Owed, Peer, Reading, Sending, State};
 use super::io::Io;
 use super::output::{After, Item, Place};
+use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::Driver;
-use crate::session::{Service, Session};
 use crate::token::Token;
 
 impl Connection {

@@ -10,10 +10,10 @@ use stilling_ring::planted;
 
 use super::Shard;
 use super::connection::{Due, Finish, NEVER, Owed, State, UNKNOWN_REST};
+use super::session::{Service, Session};
 use crate::close_reason::CloseReason;
 use crate::driver::{Driver, Slices};
 use crate::limits::{HOLDERS_COMPARED, LAST_MESSAGE_REST_MAX, LISTENERS_MAX};
-use crate::session::{Service, Session};
 use crate::token::Token;
 
 /// The bytes that end the message of which the system has the beginning, once it has taken `sent` of those in `slices`, the first

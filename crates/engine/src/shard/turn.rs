@@ -7,12 +7,12 @@ use stilling_ring::planted;
 use super::Shard;
 use super::connection::{Due, Finish, NO_ITEM, Owed, Reading, State, UNKNOWN_REST};
 use super::output::{After, Item, Place, Stage};
+use super::session::{Recipient, Service, Session};
 use super::slots::Slot;
 use super::slow::rest_after;
 use crate::close_reason::CloseReason;
 use crate::driver::{BufferId, Driver, Event, Gather, Outgoing, SendStop, Wait};
 use crate::limits::{LINGER_BYTES_MAX, LISTENERS_MAX, RECEIVE_BUFFER_SIZE};
-use crate::session::{Recipient, Service, Session};
 use crate::token::Token;
 
 impl<D: Driver, V: Service> Shard<D, V> {

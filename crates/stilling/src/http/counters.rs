@@ -18,6 +18,8 @@ pub struct HttpCounters {
     pub answers_other: Counter,
     /// Requests that a worker process had still when nobody waited for their answers any more.
     pub app_leftovers: Counter,
+    /// Events of requests to worker processes for peers of datagram sockets whose protocol takes none.
+    pub app_replies_dropped: Counter,
     /// Requests whose answer came from a worker, or was to.
     pub jobs: Counter,
     /// Jobs that the worker queue refused because it was full.
@@ -106,6 +108,7 @@ impl Default for HttpCounters {
             answers: [const { Counter::new() }; Status::ALL.len()],
             answers_other: Counter::new(),
             app_leftovers: Counter::new(),
+            app_replies_dropped: Counter::new(),
             jobs: Counter::new(),
             jobs_refused: Counter::new(),
             jobs_expired: Counter::new(),

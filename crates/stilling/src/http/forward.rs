@@ -23,8 +23,8 @@ use super::shard::{HttpContext, Timeouts};
 use crate::memory::MemoryReservation;
 use crate::upstream::limits::{ANSWER_HELD_MAX, CLIENT_LOOK, HELD_SHARE, PIECE_SIZE_MAX, SLOT_RATE_MIN};
 use crate::upstream::{
-    BodyFraming, ClientMessage, ReplyAddress, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure,
-    UpstreamRequest, UpstreamResponse,
+    BodyFraming, ClientMessage, RequestId, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamRequest,
+    UpstreamResponse,
 };
 
 impl HttpSession {
@@ -113,7 +113,7 @@ impl HttpSession {
     /// Puts the request into the queue.
     fn submit_forward(&mut self, request: Box<UpstreamRequest>, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         cx.http.counters.jobs.add(1);
-        let (reply_to, now) = (ReplyAddress::Connection(io.token()), io.now());
+        let (reply_to, now) = (io.token().into(), io.now());
         let submitted = cx.upstream.as_mut().map(|upstream| upstream.submit(reply_to, request, now));
         let Some(Ok(id)) = submitted else {
             cx.http.counters.jobs_refused.add(1);

@@ -26,6 +26,7 @@ mod outgoing;
 mod pages;
 mod patterns;
 pub(crate) mod publish;
+mod published;
 mod request;
 mod response;
 mod route;

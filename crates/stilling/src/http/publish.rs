@@ -12,16 +12,16 @@
 use std::time::Duration;
 
 use stilling_engine::{CloseReason, Io};
-use stilling_hub::{Delivery, Door, Payload, Publication, Refusal, Request, Traits, Verdict};
+use stilling_hub::{Delivery, Door, Payload, Publication, Request, Traits, Verdict};
 use stilling_wire::http1::{BodyLength, RequestHead, Status};
 
 use super::admission::{self, Objection, Order};
+use super::published::Published;
 use super::response::Response;
 use super::session::{HttpSession, Kept, Waiting};
 use super::shard::HttpContext;
 use crate::hub::limits::HUB_WAIT_MAX;
 use crate::hub::{HubHandle, HubMail};
-use crate::overview::Overview;
 
 /// How long a publication waits for room on its way to the hub. Then it is answered 503, and nothing of it is published.
 pub(crate) const ROOM_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -32,24 +32,6 @@ pub(crate) const LINES_MAX: usize = 10_000;
 /// Bytes that the messages of one body may have, each with the subject and the headers that all of them get. More: 413, and
 /// nothing of it is published.
 pub(crate) const LINES_SIZE_MAX: usize = 16 * 1024 * 1024;
-
-/// What is known of the messages that the hub has.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    /// Verdicts that are to come in all.
-    expected: u32,
-    told: u32,
-    stored: u32,
-    /// The stream that took them, by its number, and the sequences of the first and the last.
-    stream: u32,
-    first: u64,
-    last: u64,
-    is_duplicate: bool,
-    /// The fewest subscriptions that one of them went to, if no stream wants the subject.
-    subscriptions: u32,
-    /// Why the first was not taken that was not.
-    refusal: Option<Refusal>,
-}
 
 impl HttpSession {
     /// Whether the request of this head may publish. False: the client has been told.
@@ -82,60 +64,28 @@ impl HttpSession {
 
     /// The request is complete: hands it to the hub as soon as there is room.
     pub(super) fn publish(&mut self, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
-        let token = io.token();
-        let now = io.now();
         let began = cx.http.hub_has_begun();
         let HttpContext { hub: Some(hub), http, .. } = &mut *cx else {
             self.terms.persistent = false;
             self.kept = Kept::Nothing;
             return self.conclude(handed_over().into(), io, cx);
         };
-        hub.published = now;
+        hub.published = io.now();
         if !std::mem::replace(&mut self.is_publishing, true) {
             hub.publications += 1;
         }
-        if !hub.port.has_room_for(token) {
-            if !std::mem::replace(&mut self.asks_for_room, true) {
-                hub.port.wait(token);
-            }
-            if self.waiting != Waiting::HubRoom {
-                self.waiting = Waiting::HubRoom;
-                self.since = io.now();
-                let wait = if began { ROOM_WAIT_MAX } else { HUB_WAIT_MAX };
-                io.set_deadline(Some(self.since.after(wait)));
-                io.pause();
-            }
-            return;
+        if !hub.port.has_room_for(io.token()) {
+            return self.wait_for_room(began, hub, io);
         }
         let Kept::Request(request) = std::mem::replace(&mut self.kept, Kept::Nothing) else {
             unreachable!("a publication is kept from its head on")
         };
         let view = request.view(&http.config.limits, &http.config.routes);
         let ticket = self.publication.wrapping_add(1);
-        let asked = Order::of(view.head(), hub).and_then(|order| {
-            check(&order, view.body(), hub)?;
-            let mut count = 0;
-            for payload in messages(&order, view.body()) {
-                // Lines are copied with their subjects: those of one body could take all blocks of the shard.
-                let shared = if order.is_lines { None } else { io.share(payload) };
-                let publication = Publication {
-                    door: Door::Http,
-                    subject: &order.subject,
-                    reply: b"",
-                    headers: &order.headers,
-                    payload: shared.map_or(payload.into(), |(block, range)| Payload::shared(block, range)),
-                    ticket: Some(ticket),
-                };
-                // The room that there is for the first is enough for all: an intake's size is no hard limit.
-                hub.port.ask_more(token, Traits::default(), &Request::Publish(publication));
-                count += 1;
-            }
-            Ok(count)
-        });
-        match asked {
+        match ask_hub(view.head(), view.body(), ticket, hub, io) {
             Ok(expected) => {
                 self.publication = ticket;
-                self.kept = Kept::Published(Box::new(Published { expected, ..Published::default() }));
+                self.kept = Kept::Published(Box::new(Published::new(expected)));
                 self.waiting = Waiting::Verdict;
                 self.since = io.now();
                 let deadline = self.since.after(cx.http.config.timeouts.work);
@@ -143,6 +93,20 @@ impl HttpSession {
                 io.pause();
             }
             Err(objection) => self.conclude(objection.into(), io, cx),
+        }
+    }
+
+    /// Has the port call this connection when there is room; `began`: the hub runs.
+    fn wait_for_room(&mut self, began: bool, hub: &mut HubHandle, io: &mut Io<'_>) {
+        if !std::mem::replace(&mut self.asks_for_room, true) {
+            hub.port.wait(io.token());
+        }
+        if self.waiting != Waiting::HubRoom {
+            self.waiting = Waiting::HubRoom;
+            self.since = io.now();
+            let wait = if began { ROOM_WAIT_MAX } else { HUB_WAIT_MAX };
+            io.set_deadline(Some(self.since.after(wait)));
+            io.pause();
         }
     }
 
@@ -200,7 +164,7 @@ impl HttpSession {
     fn take_verdict(&mut self, verdict: Verdict, io: &mut Io<'_>, cx: &mut HttpContext<'_>) {
         let Kept::Published(published) = &mut self.kept else { return };
         published.note(verdict);
-        if published.told == published.expected {
+        if published.is_complete() {
             let response = published.response(&cx.http.overview);
             self.conclude(response, io, cx);
         }
@@ -236,6 +200,36 @@ fn handed_over() -> Objection {
     let why =
         "another server has taken over: nothing of this was published; send it again over a new connection";
     Objection::new(Status::ServiceUnavailable, why)
+}
+
+/// Hands the messages of a body to the hub, all or none. Returns how many.
+fn ask_hub(
+    head: &RequestHead<'_>,
+    body: &[u8],
+    ticket: u32,
+    hub: &mut HubHandle,
+    io: &mut Io<'_>,
+) -> Result<u32, Objection> {
+    let order = Order::of(head, hub)?;
+    check(&order, body, hub)?;
+    let token = io.token();
+    let mut count = 0;
+    for payload in messages(&order, body) {
+        // Lines are copied with their subjects: those of one body could take all blocks of the shard.
+        let shared = if order.is_lines { None } else { io.share(payload) };
+        let publication = Publication {
+            door: Door::Http,
+            subject: &order.subject,
+            reply: b"",
+            headers: &order.headers,
+            payload: shared.map_or(payload.into(), |(block, range)| Payload::shared(block, range)),
+            ticket: Some(ticket),
+        };
+        // The room that there is for the first is enough for all: an intake's size is no hard limit.
+        hub.port.ask_more(token, Traits::default(), &Request::Publish(publication));
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// The messages of a body.
@@ -278,95 +272,5 @@ fn check(order: &Order<'_>, body: &[u8], hub: &HubHandle) -> Result<(), Objectio
                 format!("{count} messages in one body are more than {LINES_MAX}. Nothing was published");
             Err(Objection::new(Status::ContentTooLarge, why))
         }
-    }
-}
-
-impl Published {
-    fn note(&mut self, verdict: Verdict) {
-        self.told += 1;
-        match verdict {
-            Verdict::Stored { stream, sequence, duplicate } => {
-                if self.stored == 0 {
-                    (self.stream, self.first) = (stream, sequence);
-                }
-                self.stored += 1;
-                self.last = sequence;
-                self.is_duplicate |= duplicate;
-            }
-            Verdict::Passed { subscriptions } => {
-                self.subscriptions =
-                    if self.told == 1 { subscriptions } else { self.subscriptions.min(subscriptions) };
-            }
-            Verdict::Refused(refusal) => self.refusal = self.refusal.or(Some(refusal)),
-        }
-    }
-
-    fn response(&self, see: &Overview) -> Response {
-        let name = |stream: u32| {
-            let counters = see.hub.get().and_then(|hub| hub.streams.get(stream as usize));
-            counters.map_or("", |stream| stream.name.as_str())
-        };
-        let &Published { expected, stored, first, last, .. } = self;
-        if let Some(refusal) = self.refusal {
-            let mut objection = objection(refusal, name(refusal.stream()));
-            if expected > 1 {
-                let what = match stored {
-                    0 => format!("; none of {expected} messages were stored"),
-                    _ => format!("; {stored} of {expected} messages were stored, from {first} to {last}"),
-                };
-                objection.why.to_mut().push_str(&what);
-            }
-            return objection.into();
-        }
-        let text = if stored > 0 {
-            let duplicate = if self.is_duplicate { ",\"duplicate\":true" } else { "" };
-            // Names of streams are letters, digits, `-` and `_`.
-            format!("{{\"stream\":\"{}\",\"first\":{first},\"last\":{last}{duplicate}}}\n", name(self.stream))
-        } else {
-            format!(
-                "{{\"stream\":null,\"subscriptions\":{},\"note\":\"no stream has this subject: the message was not stored\"}}\n",
-                self.subscriptions
-            )
-        };
-        Response::json(text).with_header("Cache-Control", "no-store")
-    }
-}
-
-fn objection(refusal: Refusal, stream: &str) -> Objection {
-    match refusal {
-        Refusal::Frozen { .. } => Objection::new(
-            Status::ServiceUnavailable,
-            format!(
-                "the stream {stream} is frozen after an error of its disk, until the server starts again"
-            ),
-        ),
-        Refusal::Closed { .. } => Objection::new(
-            Status::ServiceUnavailable,
-            format!("the stream {stream} is not open yet; nothing is taken before it is"),
-        ),
-        Refusal::Hung { .. } => Objection::new(
-            Status::ServiceUnavailable,
-            format!("the disk of the stream {stream} does not answer; nothing more is taken before it does"),
-        ),
-        Refusal::NoRoom { .. } => Objection::new(
-            Status::ServiceUnavailable,
-            format!("the disk of the stream {stream} has no room; nothing more is taken before it has"),
-        ),
-        Refusal::TooLarge { .. } => Objection::new(
-            Status::ContentTooLarge,
-            format!("the message is longer than the stream {stream} takes"),
-        ),
-        Refusal::WrongLastSequence { last, .. } => Objection::new(
-            Status::PreconditionFailed,
-            format!("the last sequence of the stream {stream} is {last}, not the expected one"),
-        ),
-        Refusal::WrongStream { .. } => Objection::new(
-            Status::PreconditionFailed,
-            format!("the subject belongs to the stream {stream}, not to the expected one"),
-        ),
-        Refusal::UnknownCondition { .. } => Objection::new(
-            Status::BadRequest,
-            format!("the stream {stream} does not know one of the conditions"),
-        ),
     }
 }

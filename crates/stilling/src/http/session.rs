@@ -17,7 +17,7 @@ use super::forwarded::ForwardedRequest;
 use super::job_input::{JobInput, Shared};
 use super::kept_request::KeptRequest;
 use super::pages;
-use super::publish::Published;
+use super::published::Published;
 use super::request::Request;
 use super::response::{Response, TEXT};
 use super::route::{HttpEndpoint, Route};

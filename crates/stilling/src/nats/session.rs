@@ -27,8 +27,7 @@ use super::limits::{
 use super::shard::{NatsContext, NatsShard};
 use super::users::Access;
 use crate::hub::HubMail;
-use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
-use crate::hub::parting::looks_again;
+use crate::hub::parting::QuietWait;
 
 /// The state of one connection.
 #[derive(Debug)]
@@ -73,14 +72,13 @@ struct Marks(Vec<u64>);
 #[derive(Clone, Copy, Debug)]
 enum Course {
     Serving,
-    /// It has been told to go elsewhere. What it had sent by then is read, and answered, until nothing more comes, or until
-    /// this point in time.
-    Parting(Time),
+    /// It has been told to go elsewhere. What it had sent by then is read, and answered, until it is quiet.
+    Parting(QuietWait),
     /// It is closed when all that it has published is answered.
     Leaving(CloseReason),
-    /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until
-    /// this point in time.
-    Mute(Time),
+    /// It has been told everything, and that this is the end. What it sends before it sees that is published still, until it
+    /// is quiet.
+    Mute(QuietWait),
     /// A slow consumer: it gets nothing more but the end.
     Disconnected,
 }
@@ -202,7 +200,7 @@ impl NatsSession {
     fn look_at(&self, at: Time, io: &mut Io<'_>) {
         let at = match self.course {
             Course::Serving | Course::Leaving(_) | Course::Disconnected => at,
-            Course::Parting(until) | Course::Mute(until) => at.min(until).min(io.now().after(DRAIN_QUIET)),
+            Course::Parting(wait) | Course::Mute(wait) => at.min(wait.check_after(io.now())),
         };
         io.set_deadline(Some(at));
     }
@@ -393,14 +391,15 @@ impl NatsSession {
             Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io, cx),
             Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
                 let token = io.token();
-                self.course = Course::Mute(io.now().after(DRAIN_READ_MAX));
+                let wait = QuietWait::begin(io.now());
+                self.course = Course::Mute(wait);
                 if let Some(hub) = cx.hub.as_deref_mut() {
                     // What it subscribed to goes to others from now on.
                     hub.port.leave(token);
                 }
                 io.end_output();
                 self.heard = io.now();
-                self.look_at(io.now().after(DRAIN_QUIET), io);
+                io.set_deadline(Some(wait.check_after(io.now())));
                 io.resume();
             }
             Course::Leaving(reason) => self.finish(reason, io, cx),
@@ -409,13 +408,13 @@ impl NatsSession {
     }
 
     /// Goes on with one that parts, or has it leave when it says nothing more.
-    fn part(&mut self, until: Time, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
+    fn part(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
-        if io.is_held_back() && now < until {
+        if let Some(end) = wait.end_after(now).filter(|_| io.is_held_back()) {
             // Not silent, but not read: it may read first what is held for it.
-            return io.set_deadline(Some(until));
+            return io.set_deadline(Some(end));
         }
-        if let Some(at) = looks_again(now, self.heard, self.waits, until) {
+        if let Some(at) = wait.next_check(now, self.heard, self.waits) {
             if self.assembly.is_some() && !self.waits {
                 // It may rest because there was no room for a long message.
                 io.resume();
@@ -447,9 +446,8 @@ impl NatsSession {
         match mail {
             HubMail::Room => {
                 self.waits = false;
-                if let Course::Parting(until) | Course::Mute(until) = &mut self.course {
-                    // That was no time in which it could say something.
-                    *until = until.after(io.now().since(self.heard));
+                if let Course::Parting(wait) | Course::Mute(wait) = &mut self.course {
+                    wait.extend(self.heard, io.now());
                 }
                 self.resume(io);
             }
@@ -523,8 +521,8 @@ impl NatsSession {
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         let now = io.now();
-        if let Course::Parting(until) | Course::Mute(until) = self.course {
-            return self.part(until, io, cx);
+        if let Course::Parting(wait) | Course::Mute(wait) = self.course {
+            return self.part(wait, io, cx);
         }
         if self.access == Access::Unknown {
             self.count_shut_out(cx);
@@ -571,9 +569,10 @@ impl NatsSession {
             self.send_info(true, io, cx.nats);
             hub.port.end_pulls(token);
         }
-        self.course = Course::Parting(io.now().after(DRAIN_READ_MAX));
+        let wait = QuietWait::begin(io.now());
+        self.course = Course::Parting(wait);
         self.heard = io.now();
-        self.look_at(io.now().after(DRAIN_QUIET), io);
+        io.set_deadline(Some(wait.check_after(io.now())));
     }
 
     pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut NatsContext<'_>) {

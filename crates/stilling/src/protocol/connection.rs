@@ -9,8 +9,7 @@ use stilling_engine::{CloseReason, Io};
 use stilling_ring::Time;
 
 use super::{CustomContext, CustomProtocol, CustomSession};
-use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
-use crate::hub::parting::looks_again;
+use crate::hub::parting::QuietWait;
 
 /// A session with what the shard keeps of it.
 pub(crate) struct CustomConnection {
@@ -20,8 +19,8 @@ pub(crate) struct CustomConnection {
     shown_at: Time,
     /// The deadline of the idle timeout, as long as the session has not set its own.
     idle_deadline: Option<Time>,
-    /// The connection finishes when its peer is silent, or at this point in time.
-    read_until: Option<Time>,
+    /// The connection finishes when its peer is silent, or has had its time.
+    quiet_wait: Option<QuietWait>,
     /// It waits for room on the way to the hub.
     waits: bool,
     /// The session has been told that the server drains.
@@ -49,7 +48,7 @@ impl CustomConnection {
             session: contained(|| protocol.accept(peer)),
             shown_at: Time::ZERO,
             idle_deadline: None,
-            read_until: None,
+            quiet_wait: None,
             waits: false,
             knows_of_drain: false,
             is_counted: false,
@@ -97,17 +96,16 @@ impl CustomConnection {
     /// There may be room for publications.
     pub(crate) fn has_room(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         self.waits = false;
-        if let Some(until) = &mut self.read_until {
-            // Input was not shown meanwhile.
-            *until = until.after(io.now().since(self.shown_at));
+        if let Some(wait) = &mut self.quiet_wait {
+            wait.extend(self.shown_at, io.now());
             self.shown_at = io.now();
         }
         self.call(io, cx, CustomSession::has_room);
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
-        if let Some(until) = self.read_until {
-            return self.finish_if_quiet(until, io, cx);
+        if let Some(wait) = self.quiet_wait {
+            return self.finish_if_quiet(wait, io, cx);
         }
         if self.idle_deadline.is_some() && self.waits_for_room(cx) {
             // It is not idle: its input is not shown.
@@ -162,15 +160,15 @@ impl CustomConnection {
             // A peer that does not read its output keeps only the connection.
             return self.leave_hub(cx);
         }
-        if cx.finishes_when_quiet && self.read_until.is_none() {
+        if cx.finishes_when_quiet && self.quiet_wait.is_none() {
             self.shown_at = io.now();
-            self.read_until = Some(io.now().after(DRAIN_READ_MAX));
+            self.quiet_wait = Some(QuietWait::begin(io.now()));
             io.keep_deadline();
         }
-        match self.read_until {
+        match self.quiet_wait {
             // Replaces the deadline of the session, if it has set one.
-            Some(until) => {
-                let at = looks_again(io.now(), self.shown_at, self.waits_for_room(cx), until);
+            Some(wait) => {
+                let at = wait.next_check(io.now(), self.shown_at, self.waits_for_room(cx));
                 io.set_deadline(Some(at.unwrap_or(io.now())));
             }
             None if io.deadline() != self.idle_deadline => self.idle_deadline = None,
@@ -188,23 +186,23 @@ impl CustomConnection {
         self.waits && cx.hub.is_some() && !cx.lifecycle.hub_is_abandoned()
     }
 
-    /// Finishes the connection if its peer is silent, or has had its time until `until`.
-    fn finish_if_quiet(&mut self, until: Time, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
+    /// Finishes the connection if its peer is silent, or has had its time.
+    fn finish_if_quiet(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut CustomContext<'_>) {
         let now = io.now();
         let again = if io.is_held_back() {
             // Its input is not shown: the peer may read first what is held for it.
-            (now < until).then_some(until)
+            wait.end_after(now)
         } else {
-            looks_again(now, self.shown_at, self.waits_for_room(cx), until)
+            wait.next_check(now, self.shown_at, self.waits_for_room(cx))
         };
         if again.is_some() {
             return io.set_deadline(again);
         }
-        if io.is_paused() && now < until {
+        if io.is_paused() && wait.end_after(now).is_some() {
             // The session has paused by itself, and has not been shown everything.
             self.shown_at = now;
             io.resume();
-            return io.set_deadline(Some(until.min(now.after(DRAIN_QUIET))));
+            return io.set_deadline(Some(wait.check_after(now)));
         }
         io.finish(CloseReason::Drained);
         self.leave_hub(cx);

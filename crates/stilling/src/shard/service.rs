@@ -2,6 +2,8 @@
 
 mod drain;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -23,7 +25,7 @@ use crate::overview::Overview;
 use crate::protocol::{CustomConnection, CustomContext, CustomProtocol};
 use crate::syslog::{SyslogContext, SyslogSession, SyslogShard, SyslogTransport};
 use crate::upstream::{
-    Delivery, ReplyAddress, UpstreamConnection, UpstreamContext, UpstreamHandle, UpstreamPool,
+    Delivery, RequestId, UpstreamConnection, UpstreamContext, UpstreamHandle, UpstreamPool,
 };
 
 pub use self::session::{Mail, ShardSession};
@@ -173,26 +175,30 @@ impl ShardService {
         }
     }
 
-    fn next_of_upstream(&mut self) -> Option<(Token, MailKind)> {
+    fn next_of_upstream(&mut self) -> Option<(Recipient, MailKind)> {
         Some(match self.upstream.as_mut()?.next_delivery()? {
-            Delivery::Event(ReplyAddress::Connection(client), id, event) => {
-                (client, MailKind::UpstreamEvent(id, event))
-            }
-            Delivery::Event(ReplyAddress::Datagram { .. }, ..) => {
-                unreachable!("no protocol over datagrams submits requests")
-            }
-            Delivery::Command(connection, command) => (connection, MailKind::UpstreamCommand(command)),
+            Delivery::Event(client, id, event) => (client, MailKind::UpstreamEvent(id, event)),
+            Delivery::Command(connection, command) => (connection.into(), MailKind::UpstreamCommand(command)),
         })
     }
 
-    fn next_of_hub(&mut self) -> Option<(Token, MailKind)> {
+    fn next_of_hub(&mut self) -> Option<(Recipient, MailKind)> {
         let (token, mail) = next_hub_mail(self.hub.as_mut()?, &mut self.syslog)?;
-        Some((token, MailKind::Hub(mail)))
+        Some((token.into(), MailKind::Hub(mail)))
     }
 
-    fn next_of_workers(&mut self) -> Option<(Token, MailKind)> {
+    fn next_of_workers(&mut self) -> Option<(Recipient, MailKind)> {
         let Completed { ticket, position, outcome } = self.http.lane.next_result()?;
-        Some((Token::from_bits(ticket), MailKind::Job(position, outcome)))
+        Some((Token::from_bits(ticket).into(), MailKind::Job(position, outcome)))
+    }
+
+    /// Drops a reply that the protocol of its datagram socket does not take, and gives up its request, so that the
+    /// process's slot does not wait for a client.
+    fn drop_reply(&mut self, id: RequestId) {
+        self.http.counters.app_replies_dropped.add(1);
+        if let Some(pool) = self.upstream.as_deref_mut() {
+            UpstreamHandle::new(pool).abandon(id, false);
+        }
     }
 
     /// Ends the hub's part of a turn. Returns when it is to be called again at the latest.
@@ -261,6 +267,19 @@ impl Service for ShardService {
         }
     }
 
+    /// Leads mail for a peer to the protocol of the socket that the peer's datagram came in by.
+    fn delivered(&mut self, mail: Mail, io: &mut DatagramIo<'_>) {
+        match (&self.endpoints[io.socket() as usize], mail.0) {
+            // None of them submits requests for datagrams.
+            (
+                Endpoint::Http(_) | Endpoint::Nats | Endpoint::Syslog(_) | Endpoint::Custom(_),
+                MailKind::UpstreamEvent(id, _),
+            ) => self.drop_reply(id),
+            // For connections only.
+            (_, MailKind::Job(..) | MailKind::UpstreamCommand(_) | MailKind::Hub(_)) => {}
+        }
+    }
+
     fn next_mail(&mut self) -> Option<(Recipient, Mail)> {
         // One after the other: each may have more than a turn takes.
         for _ in 0..SENDERS {
@@ -270,8 +289,8 @@ impl Service for ShardService {
                 1 => self.next_of_hub(),
                 _ => self.next_of_workers(),
             };
-            if let Some((token, mail)) = mail {
-                return Some((token.into(), Mail(mail)));
+            if let Some((recipient, mail)) = mail {
+                return Some((recipient, Mail(mail)));
             }
         }
         None

@@ -13,8 +13,7 @@ use stilling_wire::syslog::{Cut, Framer};
 use super::limits::{IDLE_TIMEOUT, MESSAGE_SIZE_MAX};
 use super::shard::SyslogContext;
 use crate::hub::HubMail;
-use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX};
-use crate::hub::parting::looks_again;
+use crate::hub::parting::QuietWait;
 
 /// What the shard keeps of a message whose end has not come, and a receive more, must fit into its largest block.
 const _: () = assert!(MESSAGE_SIZE_MAX as usize + RECEIVE_BUFFER_SIZE <= 64 * 1024);
@@ -30,8 +29,8 @@ pub(crate) struct SyslogSession {
     heard: Time,
     /// It waits for room in the port, since it was heard last.
     waits: bool,
-    /// The server drains, which nobody can tell its peer: it is read until it says nothing, or until this point in time.
-    parts: Option<Time>,
+    /// The server drains, which the protocol has no words for: it is read until it is quiet.
+    parts: Option<QuietWait>,
     /// Why nothing more is waited for.
     ending: Option<CloseReason>,
     is_counted: bool,
@@ -132,14 +131,16 @@ impl SyslogSession {
         if mail == HubMail::Room {
             self.waits = false;
             // That was no time in which it could say something.
-            self.parts = self.parts.map(|until| until.after(io.now().since(self.heard)));
+            if let Some(wait) = &mut self.parts {
+                wait.extend(self.heard, io.now());
+            }
             io.resume();
         }
     }
 
     pub(crate) fn deadline(&mut self, io: &mut Io<'_>, _: &mut SyslogContext<'_>) {
-        if let Some(until) = self.parts {
-            return self.part(until, io);
+        if let Some(wait) = self.parts {
+            return self.part(wait, io);
         }
         let due = self.heard.after(IDLE_TIMEOUT);
         if io.now() < due || self.waits {
@@ -154,15 +155,15 @@ impl SyslogSession {
         if self.ending.is_none() && self.parts.is_none() {
             io.end_output();
             self.heard = io.now();
-            self.parts = Some(io.now().after(DRAIN_READ_MAX));
-            io.set_deadline(Some(io.now().after(DRAIN_QUIET)));
+            let wait = QuietWait::begin(io.now());
+            self.parts = Some(wait);
+            io.set_deadline(Some(wait.check_after(io.now())));
         }
     }
 
     /// Goes on until it says nothing more; then the beginning of a message is published, too.
-    fn part(&mut self, until: Time, io: &mut Io<'_>) {
-        let now = io.now();
-        if let Some(at) = looks_again(now, self.heard, self.waits, until) {
+    fn part(&mut self, wait: QuietWait, io: &mut Io<'_>) {
+        if let Some(at) = wait.next_check(io.now(), self.heard, self.waits) {
             return io.set_deadline(Some(at));
         }
         self.ending = Some(CloseReason::Drained);

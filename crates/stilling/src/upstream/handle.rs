@@ -1,13 +1,14 @@
 //! The pool as a client's session sees it, whatever protocol the client speaks.
 
+use stilling_engine::Recipient;
 use stilling_ring::Time;
 
-use super::message::{ClientMessage, ReplyAddress};
+use super::message::ClientMessage;
 use super::pool::UpstreamPool;
 use super::request::UpstreamRequest;
 use super::table::RequestId;
 
-/// A shard's way to the worker processes. What becomes of a request is sent as events to its reply address.
+/// A shard's way to the worker processes. What becomes of a request is sent as events to its `reply_to`.
 pub(crate) struct UpstreamHandle<'a> {
     pool: &'a mut UpstreamPool,
 }
@@ -23,7 +24,7 @@ impl<'a> UpstreamHandle<'a> {
     /// The request comes back: the queue is full.
     pub(crate) fn submit(
         &mut self,
-        reply_to: ReplyAddress,
+        reply_to: Recipient,
         request: Box<UpstreamRequest>,
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {

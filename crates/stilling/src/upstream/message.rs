@@ -1,25 +1,5 @@
 //! What client sessions and the pool tell each other: plain data, whatever protocol the client speaks.
 
-use std::net::{IpAddr, SocketAddr};
-
-use stilling_engine::Token;
-
-/// Where the answer to a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReplyAddress {
-    /// A connection of the shard, whose session is told as mail.
-    Connection(Token),
-    /// The peer of a datagram socket of the shard. No protocol over datagrams submits requests yet.
-    Datagram {
-        /// The socket that the request came in by: its number among the shard's listeners and datagram sockets.
-        socket: u32,
-        /// The sender of the request.
-        peer: SocketAddr,
-        /// The address that the request was sent to, which the answer comes from. `None`: the system chooses one.
-        local: Option<IpAddr>,
-    },
-}
-
 /// What the pool tells the client of a request. [`Response`](Self::Response) and [`Piece`](Self::Piece) with `is_last`,
 /// [`Expired`](Self::Expired), [`Failed`](Self::Failed) and [`Broken`](Self::Broken) end the request.
 #[derive(Debug)]

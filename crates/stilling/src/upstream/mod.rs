@@ -4,12 +4,12 @@
 //! ```text
 //!   client's session            UpstreamPool (one per shard)          UpstreamConnection       process
 //!   UpstreamRequest ─ submit ─► queue ─► its turn ─► ConnectionCommand ─► send ──────────────► socket
-//!   UpstreamEvent ◄─ by ReplyAddress ◄─ shard ◄─ Outbox ◄──────────────── decode, rewrite ◄───
+//!   UpstreamEvent ◄─ by Recipient ◄──── shard ◄─ Outbox ◄──────────────── decode, rewrite ◄───
 //! ```
 //!
-//! A request carries the address for its answer: a connection of the shard, or the peer of a datagram socket. The pool
-//! knows no client protocol and no session of one; a session uses it by an `UpstreamHandle` and gets events from the
-//! shard, which routes them by their addresses. Nothing here imports `crate::http` except tests, which run whole servers.
+//! A request carries the [`Recipient`](stilling_engine::Recipient) of its answer: a connection of the shard, or the peer of
+//! a datagram socket. The pool knows no client protocol and no session of one; a session uses it by an `UpstreamHandle`
+//! and gets events as mail of the shard. No protocol over datagrams submits requests yet. Nothing here imports `crate::http` except tests, which run whole servers.
 //!
 //! Connections to the processes are ordinary connections of the shard that has the client; no other thread takes part in
 //! a request. A request is given to a process only when the process has a free slot; all others wait in the shards'
@@ -49,7 +49,7 @@ mod response;
 mod sockets;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::sync::Arc;
@@ -63,7 +63,6 @@ use stilling_workers::processes::{
 pub(crate) use connection::{UpstreamConnection, UpstreamContext};
 pub(crate) use handle::UpstreamHandle;
 pub(crate) use hop_by_hop::nominates_too_many;
-pub use message::ReplyAddress;
 pub(crate) use message::{
     BodyFraming, ClientMessage, ResponsePiece, UpstreamEvent, UpstreamFailure, UpstreamResponse,
 };

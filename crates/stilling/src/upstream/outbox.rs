@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use stilling_engine::Token;
+use stilling_engine::{Recipient, Token};
 
-use super::message::{ClientMessage, ReplyAddress, UpstreamEvent};
+use super::message::{ClientMessage, UpstreamEvent};
 use super::table::RequestId;
 
 /// What the pool tells a connection to a process.
@@ -26,7 +26,7 @@ pub(crate) enum ConnectionCommand {
 #[derive(Debug)]
 pub(crate) enum Delivery {
     /// An event for the client of a request.
-    Event(ReplyAddress, RequestId, UpstreamEvent),
+    Event(Recipient, RequestId, UpstreamEvent),
     /// A command for a connection to a process.
     Command(Token, ConnectionCommand),
 }
@@ -36,7 +36,7 @@ pub(crate) enum Delivery {
 pub(super) struct Outbox(VecDeque<Delivery>);
 
 impl Outbox {
-    pub(super) fn send_event(&mut self, to: ReplyAddress, id: RequestId, event: UpstreamEvent) {
+    pub(super) fn send_event(&mut self, to: Recipient, id: RequestId, event: UpstreamEvent) {
         self.0.push_back(Delivery::Event(to, id, event));
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use stilling_engine::Io;
+use stilling_engine::{Io, Recipient};
 use stilling_ring::Time;
 use stilling_wire::http1::{
     BodyLength, DecodeError, Fault, Limits, ReplyEvent, ReplyTo, ResponseDecoder, ResponseHead,
@@ -18,7 +18,7 @@ use super::hop_by_hop::nominates_too_many;
 use super::limits::{
     APP_HEAD_SIZE_MAX, APP_HEADERS_MAX, FLUSH_AFTER, INTERIM_MAX, OVERDUE_MAX, PIECE_SIZE_MAX,
 };
-use super::message::{ReplyAddress, UpstreamEvent, UpstreamFailure};
+use super::message::{UpstreamEvent, UpstreamFailure};
 use super::outbox::Outbox;
 use super::request::UpstreamRequest;
 use super::response::ResponseBuilder;
@@ -104,7 +104,7 @@ pub(super) struct QueuedRequest {
 /// A request that has a slot of a process.
 pub(super) struct PendingRequest {
     pub(super) id: RequestId,
-    pub(super) reply_to: ReplyAddress,
+    pub(super) reply_to: Recipient,
     pub(super) request: Box<UpstreamRequest>,
     /// Its place in the queue, should it go back.
     pub(super) ticket: Ticket,
@@ -146,7 +146,7 @@ impl PendingRequest {
     /// A request whose turn has come at `now`.
     pub(super) fn new(
         id: RequestId,
-        reply_to: ReplyAddress,
+        reply_to: Recipient,
         queued: QueuedRequest,
         pass: Pass,
         now: Time,

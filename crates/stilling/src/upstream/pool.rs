@@ -17,13 +17,13 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stilling_engine::{NO_PLACE, Token};
+use stilling_engine::{NO_PLACE, Recipient, Token};
 use stilling_ring::Time;
 use stilling_workers::processes::{Called, Claim, Entrance, Line, Pass};
 
 use super::idle::{IdleConnection, IdleConnections};
 use super::limits::{DEATH_PATIENCE, KEPT_IDLE_MAX, REFUSING_MAX, REFUSING_PAUSE};
-use super::message::{ClientMessage, ReplyAddress, UpstreamEvent, UpstreamFailure};
+use super::message::{ClientMessage, UpstreamEvent, UpstreamFailure};
 use super::outbox::{ConnectionCommand, Delivery, Outbox};
 use super::pending::{PendingRequest, QueuedRequest, RequestError};
 use super::request::UpstreamRequest;
@@ -54,7 +54,7 @@ enum Delay {
 }
 
 struct Entry {
-    reply_to: ReplyAddress,
+    reply_to: Recipient,
     state: RequestState,
 }
 
@@ -132,7 +132,7 @@ impl UpstreamPool {
     /// The request comes back: the queue is full.
     pub(super) fn submit(
         &mut self,
-        reply_to: ReplyAddress,
+        reply_to: Recipient,
         mut request: Box<UpstreamRequest>,
         now: Time,
     ) -> Result<RequestId, Box<UpstreamRequest>> {
@@ -146,7 +146,7 @@ impl UpstreamPool {
     }
 
     /// Whether the request still waits for a process to take it.
-    pub(super) fn is_queued(&self, id: RequestId) -> bool {
+    pub(crate) fn is_queued(&self, id: RequestId) -> bool {
         matches!(self.requests.get(id), Some(Entry { state: RequestState::Queued(_), .. }))
     }
 

@@ -28,7 +28,7 @@ macro_rules! on_both_drivers {
 }
 
 mod leftovers;
-mod pool;
+pub(crate) mod pool;
 mod slow;
 
 on_both_drivers! {

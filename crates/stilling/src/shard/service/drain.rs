@@ -7,7 +7,8 @@ use stilling_ring::Time;
 
 use super::ShardService;
 use crate::hub::HubHandle;
-use crate::hub::limits::{DRAIN_QUIET, DRAIN_READ_MAX, PART_LOOK};
+use crate::hub::limits::{DRAIN_QUIET, PART_LOOK};
+use crate::hub::parting::QuietWait;
 use crate::lifecycle::{Lifecycle, Phase, Stage};
 use crate::syslog::SyslogShard;
 
@@ -94,17 +95,15 @@ impl Drain {
         let now = control.now;
         let is_handed_over = lifecycle.is_handed_over();
         let hub = of_shard.as_deref_mut()?;
-        let quiet_at = hub.published.max(began).after(DRAIN_QUIET);
-        let end_at = began.after(DRAIN_READ_MAX);
+        let quiet_check = QuietWait::begin(began).next_check(now, hub.published.max(began), false);
         let is_busy = is_handed_over && (hub.streaming > 0 || hub.publications > 0);
-        // A request may be on its way to a connection that was accepted just now.
-        let is_quiet = control.is_empty_but_for_datagrams() || now >= quiet_at.min(end_at);
         if !is_late && is_busy {
             // Connections leave the hub in calls of their own, some of them behind this one in a turn.
             return Some(now.after(DRAIN_QUIET));
         }
-        if !is_late && is_handed_over && !is_quiet {
-            return Some(quiet_at.min(end_at));
+        // A request may be on its way to a connection that was accepted just now.
+        if !is_late && is_handed_over && !control.is_empty_but_for_datagrams() && quiet_check.is_some() {
+            return quiet_check;
         }
         if is_handed_over {
             // Datagrams are read until all shards are so far: their sockets are read again when the streams are released.

@@ -9,20 +9,20 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_engine::{NO_PLACE, Token};
+use stilling_engine::{DatagramPath, NO_PLACE, Recipient, Token};
 use stilling_ring::{Time, Wake};
 use stilling_wire::http1::{Event, Limits, RequestDecoder};
 use stilling_workers::processes::{self, Processes, Program, QueueLimits};
 
 use super::super::outbox::Delivery;
 use super::super::pending::{PendingRequest, RequestError};
-use super::super::{ReplyAddress, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
+use super::super::{RequestId, UpstreamEvent, UpstreamFailure, UpstreamPool, UpstreamRequest};
 use super::world::eventually;
 use crate::memory::MemoryReservation;
 
 const TIMEOUT: Duration = Duration::from_secs(7);
 
-const CLIENT: ReplyAddress = ReplyAddress::Connection(Token::new(70, 1));
+const CLIENT: Recipient = Recipient::Connection(Token::new(70, 1));
 
 /// Lives, and is ready at once.
 struct Sleeper;
@@ -59,14 +59,23 @@ fn request() -> Box<UpstreamRequest> {
 }
 
 /// A request of a client, as a connection that is to be made for it gets it.
-fn connecting(pool: &mut UpstreamPool, client: ReplyAddress, now: Time) -> Box<PendingRequest> {
+fn connecting(pool: &mut UpstreamPool, client: Recipient, now: Time) -> Box<PendingRequest> {
     pool.submit(client, request(), now).expect("there is room in the queue");
     let (_, attempt) = pool.connects().next().expect("it is its turn");
     attempt.request
 }
 
+/// A pool with a request of `client` that waits for the only slot as long as the third part lives, and an event for it.
+pub(crate) fn pool_with_event(client: Recipient) -> (UpstreamPool, RequestId, impl Sized) {
+    let (mut pool, processes) = pool();
+    let with_slot = connecting(&mut pool, CLIENT, Time::ZERO);
+    let id = pool.submit(client, request(), Time::ZERO).expect("there is room in the queue");
+    pool.outbox.send_event(client, id, UpstreamEvent::BodyWanted);
+    (pool, id, (with_slot, processes))
+}
+
 /// How the next request to be answered has failed, and where that is sent.
-fn failure(pool: &mut UpstreamPool) -> Option<(ReplyAddress, UpstreamFailure)> {
+fn failure(pool: &mut UpstreamPool) -> Option<(Recipient, UpstreamFailure)> {
     match pool.next_delivery()? {
         Delivery::Event(to, _, UpstreamEvent::Failed(failure)) => Some((to, failure)),
         other => panic!("the client is told that its request failed, or nothing: {other:?}"),
@@ -77,7 +86,7 @@ fn failure(pool: &mut UpstreamPool) -> Option<(ReplyAddress, UpstreamFailure)> {
 #[test]
 fn a_connection_without_a_place_is_answered_503_and_not_held_against_the_process() {
     let (mut pool, processes) = pool();
-    for client in [CLIENT, ReplyAddress::Connection(Token::new(71, 1))] {
+    for client in [CLIENT, Recipient::Connection(Token::new(71, 1))] {
         let pending = connecting(&mut pool, client, Time::ZERO);
         pool.fail(pending, RequestError::ConnectFailed(NO_PLACE));
         pool.turn(Time::ZERO);
@@ -111,7 +120,7 @@ fn each_answer_has_the_address_of_its_request() {
     let local = Some(IpAddr::from([192, 0, 2, 1]));
     let datagram = |port: u16| {
         let peer = SocketAddr::from(([192, 0, 2, 9], port));
-        ReplyAddress::Datagram { socket: 3, peer, local }
+        Recipient::Peer(DatagramPath { socket: 3, peer, local })
     };
     for client in [datagram(1), CLIENT, datagram(2)] {
         let pending = connecting(&mut pool, client, Time::ZERO);

@@ -6,14 +6,14 @@
 
 use std::io;
 
+use super::Log;
 use crate::disk::{Disk, DiskFile};
 use crate::limits::CHECKED_SEGMENTS_MAX;
-use crate::log::Log;
 use crate::segments::Segment;
 use crate::trouble::{Frozen, Trouble};
 
 /// Whether the active segment is still there, as long as it was made.
-pub(crate) fn check_active(file: &impl DiskFile, segment: &Segment) -> Result<(), Trouble> {
+pub(super) fn check_active(file: &impl DiskFile, segment: &Segment) -> Result<(), Trouble> {
     let what = || format!("checking {}", segment.name);
     let status = file.status().map_err(|error| Trouble::new(what(), error))?;
     if status.links == 0 {

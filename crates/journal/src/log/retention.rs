@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use super::{Log, gone_is_removed};
 use crate::disk::Disk;
-use crate::log::{Log, gone_is_removed};
 use crate::segments::Segment;
 
 /// What is kept of a stream. Nothing set: everything.
@@ -30,7 +30,7 @@ pub struct Removed {
 
 /// What retention has begun and not finished.
 #[derive(Debug, Default)]
-pub(crate) struct Removals {
+pub(super) struct Removals {
     /// The directory has not been synced since a segment was removed.
     needs_sync: bool,
     /// Removed, and in no answer yet.

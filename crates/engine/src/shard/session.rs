@@ -5,14 +5,19 @@
 //! thread, so it must not block: what takes time belongs into a worker, whose result comes back as
 //! mail.
 
+use std::any::Any;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use stilling_ring::Time;
 
+use super::datagram_io::{DatagramIo, DatagramPath, DatagramSender};
+use super::io::{Full, Io};
+use super::listener::Backlog;
 use crate::close_reason::CloseReason;
+use crate::detached::{Detached, Refusal, Refused};
 use crate::driver::{Datagram, Destination};
-use crate::shard::{Adopting, DatagramIo, DatagramPath, DatagramSender, Io};
-use crate::store::Stash;
+use crate::store::{Stash, Store};
 use crate::token::Token;
 
 /// What [`Session::refused`] is told when this side has no place for a connection. No connect fails like that.
@@ -179,6 +184,15 @@ pub trait Session: Sized {
     }
 }
 
+/// What a service may have its shard adopt in this turn.
+pub(super) struct Adopting<'a> {
+    /// A `VecDeque` of the driver's sockets, which the service knows by their type only.
+    pub(super) sockets: &'a mut dyn Any,
+    pub(super) store: &'a mut Store,
+    /// Slots that nobody has been promised yet.
+    pub(super) slots: u32,
+}
+
 /// What a service may ask of its shard, once per turn.
 pub struct Control<'a, V: Service> {
     /// The time of this turn.
@@ -186,24 +200,15 @@ pub struct Control<'a, V: Service> {
     /// Connections that are open.
     pub open: u32,
     /// Connections that are accepted but have no slot yet, and listeners that are not closed.
-    pub(crate) coming: usize,
-    pub(crate) datagram_sockets: usize,
-    pub(crate) orders: &'a mut Vec<Order<V>>,
-    pub(crate) adopting: Adopting<'a>,
-    pub(crate) datagrams: DatagramSender<'a>,
-}
-
-/// What becomes of those who wait at a listener that is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backlog {
-    /// They are another process's, or are reset by the system.
-    Left,
-    /// They are accepted.
-    Taken,
+    pub(super) coming: usize,
+    pub(super) datagram_sockets: usize,
+    pub(super) orders: &'a mut Vec<Order<V>>,
+    pub(super) adopting: Adopting<'a>,
+    pub(super) datagrams: DatagramSender<'a>,
 }
 
 /// Something for the shard to do at the end of a turn.
-pub(crate) enum Order<V: Service> {
+pub(super) enum Order<V: Service> {
     Connect(Destination, V::Session),
     /// The next socket is this session's, with bytes that it has not read.
     Adopt(V::Session, Stash),
@@ -283,5 +288,44 @@ impl<V: Service> Control<'_, V> {
     /// Ends the shard's loop after this turn.
     pub fn stop(&mut self) {
         self.orders.push(Order::Stop);
+    }
+
+    /// Sends a datagram that answers none: one that is sent again, a separate response, a notification. One by a socket
+    /// that is closed is dropped, and counted.
+    ///
+    /// # Errors
+    /// [`Full`]: the turn has no more room, of which there is always as much as for 64 KiB of datagrams, each of which
+    /// counts some 100 bytes beside its payload; nothing of this one is sent. A service with more to send returns from
+    /// [`turn`](Service::turn) that it wants to be called [now](Self::now).
+    pub fn send_datagram(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
+        self.datagrams.send(path, payload)
+    }
+
+    /// Makes an open stream socket, of the type that the shard's driver uses, a connection at the end of
+    /// this turn. Its session is told `opened`, then shown the unread bytes; or, if the driver cannot
+    /// take the socket, `closed`.
+    ///
+    /// # Errors
+    /// There is no room; the connection comes back. A service that keeps it for later must not count it
+    /// in `has_mail`, or the shard would not sleep until a slot is free.
+    pub fn adopt<S: 'static>(
+        &mut self,
+        connection: Detached<S, V::Session>,
+    ) -> Result<(), Refused<S, V::Session>> {
+        let refused = |refusal, connection| Err(Refused { refusal, connection });
+        let Some(sockets) = self.adopting.sockets.downcast_mut::<VecDeque<S>>() else {
+            return refused(Refusal::Foreign, connection);
+        };
+        if self.adopting.slots == 0 {
+            return refused(Refusal::Slots, connection);
+        }
+        let mut input = Stash::default();
+        if !input.append(self.adopting.store, &connection.unread) {
+            return refused(Refusal::Input, connection);
+        }
+        self.adopting.slots -= 1;
+        sockets.push_back(connection.socket);
+        self.orders.push(Order::Adopt(connection.session, input));
+        Ok(())
     }
 }

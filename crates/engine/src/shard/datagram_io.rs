@@ -1,0 +1,95 @@
+//! Sending datagrams while a service is called: at once, on mail for a peer, and at the end of a turn.
+
+use std::net::{IpAddr, SocketAddr};
+
+use stilling_ring::Time;
+
+use super::io::Full;
+use super::listener::Listener;
+use super::output::{DATAGRAM_COST, Output};
+use crate::counters::Counters;
+use crate::token::Token;
+
+/// Between which addresses datagrams go, and by which socket: enough to send one at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DatagramPath {
+    /// The socket: its number in the order in which listeners and datagram sockets were added to the shard.
+    pub socket: u32,
+    /// The address of the other side.
+    pub peer: SocketAddr,
+    /// The address of this side, for a socket that is bound to all; `None`: the system chooses.
+    pub local: Option<IpAddr>,
+}
+
+/// Sends datagrams with the output of the turn, as far as there is room.
+pub(crate) struct DatagramSender<'a> {
+    output: &'a mut Output,
+    listeners: &'a [Listener],
+    counters: &'a Counters,
+    /// Bytes that may still be sent.
+    room: usize,
+}
+
+impl<'a> DatagramSender<'a> {
+    pub(super) fn new(
+        output: &'a mut Output,
+        listeners: &'a [Listener],
+        counters: &'a Counters,
+        room: usize,
+    ) -> Self {
+        DatagramSender { output, listeners, counters, room }
+    }
+
+    pub(super) fn send(&mut self, path: &DatagramPath, payload: &[u8]) -> Result<(), Full> {
+        self.room = self.room.checked_sub(payload.len() + DATAGRAM_COST).ok_or(Full)?;
+        if self.listeners.get(path.socket as usize).is_some_and(Listener::takes_datagrams) {
+            self.output.push_datagram(Token::new(path.socket, 0), path.peer, path.local, payload);
+        } else {
+            self.counters.drop_datagram();
+        }
+        Ok(())
+    }
+}
+
+/// What a service may do while it is shown a datagram, or mail for a peer.
+pub struct DatagramIo<'a> {
+    pub(super) now: Time,
+    pub(super) path: DatagramPath,
+    pub(super) sender: DatagramSender<'a>,
+}
+
+impl DatagramIo<'_> {
+    /// The time of this turn.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The socket that the datagram came in by: its number in the order in which listeners and datagram
+    /// sockets were added to the shard.
+    pub fn socket(&self) -> u32 {
+        self.path.socket
+    }
+
+    /// The path to the datagram's sender, or to the mail's recipient. It may be kept to send later, by
+    /// [`Control::send_datagram`](crate::Control::send_datagram) or by mail.
+    pub fn path(&self) -> DatagramPath {
+        self.path
+    }
+
+    /// Sends a datagram along the [`path`](Self::path).
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn reply(&mut self, payload: &[u8]) -> Result<(), Full> {
+        self.sender.send(&self.path, payload)
+    }
+
+    /// Sends a datagram to `to` from the same socket.
+    ///
+    /// # Errors
+    /// [`Full`]: this call has sent 64 KiB (each datagram counts some 100 bytes beside its payload); nothing of this one is sent.
+    pub fn send(&mut self, to: SocketAddr, payload: &[u8]) -> Result<(), Full> {
+        let path = DatagramPath { socket: self.path.socket, peer: to, local: None };
+        self.sender.send(&path, payload)
+    }
+}

@@ -1,0 +1,110 @@
+//! Replies of worker processes to the peers of datagram sockets, without a process that replies.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime};
+
+use stilling_engine::driver::{Driver, poll::Poll, uring::Uring};
+use stilling_engine::{Clock, DatagramPath, Recipient, Shard, Wake, net};
+use stilling_workers::{Limits as PoolLimits, Pool};
+
+use super::session::MailKind;
+use super::*;
+use crate::config::ServeConfig;
+use crate::lifecycle::Calendar;
+use crate::rates::Rates;
+use crate::upstream::UpstreamEvent;
+use crate::upstream::tests::pool::pool_with_event;
+
+/// A service with one datagram socket and this pool.
+fn service(pool: UpstreamPool) -> ShardService {
+    let ServeConfig { limits, timeouts, .. } = ServeConfig::default();
+    let config = HttpConfig {
+        limits,
+        timeouts,
+        slow_duration: Default::default(),
+        has_workers: false,
+        queue_age_max: Default::default(),
+        routes: Arc::default(),
+        write_timeout: Default::default(),
+        requests_held_max: 0,
+        answers_held_max: 0,
+        has_app: true,
+    };
+    let wakes = vec![Arc::new(Wake::new(|| ()))];
+    let limits = PoolLimits { threads: 0, ..PoolLimits::default() };
+    let (workers, mut lanes) = Pool::new(limits, Clock::real(), wakes.clone());
+    let overview = Overview {
+        started: SystemTime::now(),
+        driver: String::new(),
+        driver_fallback: None,
+        listeners: Vec::new(),
+        capacity: 1,
+        workers: 0,
+        engines: vec![Arc::default()],
+        http: vec![Arc::default()],
+        pool: workers,
+        app: None,
+        hub: OnceLock::new(),
+        hub_handles: Vec::new(),
+        rates: Rates::default(),
+        volumes: Arc::default(),
+    };
+    let counters = Arc::clone(&overview.http[0]);
+    let lifecycle = Arc::new(Lifecycle::new(wakes, Calendar::System));
+    let lane = lanes.pop().expect("one for the shard");
+    let endpoints = vec![Endpoint::Syslog(SyslogTransport::Udp)];
+    ShardService::new(endpoints, config, lane, counters, Arc::new(overview), lifecycle)
+        .with_upstream(Some(pool))
+}
+
+/// The peer of a request that was sent to the second address of this machine.
+fn path() -> DatagramPath {
+    let peer = SocketAddr::from(([127, 0, 0, 1], 9));
+    DatagramPath { socket: 0, peer, local: Some(IpAddr::from([127, 0, 0, 2])) }
+}
+
+#[test]
+fn an_event_for_a_datagram_is_mail_for_its_peer_from_the_address_asked() {
+    let (pool, id, _slot) = pool_with_event(Recipient::Peer(path()));
+    let Some((recipient, Mail(mail))) = service(pool).next_mail() else { panic!("there is mail") };
+    assert_eq!(recipient, Recipient::Peer(path()));
+    assert!(matches!(mail, MailKind::UpstreamEvent(of, UpstreamEvent::BodyWanted) if of == id));
+}
+
+/// No request is forgotten with its event: the process would keep its slot for it.
+fn a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up<D>(driver: D)
+where
+    D: Driver<Socket = OwnedFd>,
+{
+    let (pool, id, _slot) = pool_with_event(Recipient::Peer(path()));
+    assert!(pool.is_queued(id));
+    let handle = driver.wake_handle();
+    let wake = Arc::new(Wake::new(move || handle.wake()));
+    let counters = Arc::default();
+    let mut shard = Shard::new(driver, service(pool), Default::default(), Clock::real(), wake, counters);
+    let socket = net::bind_udp(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))).expect("a free port");
+    assert_eq!(shard.receive_datagrams(socket).expect("the driver takes it"), path().socket);
+    let dropped =
+        |shard: &mut Shard<D, ShardService>| shard.service().http.counters.app_replies_dropped.get();
+    let began = Instant::now();
+    while dropped(&mut shard) == 0 {
+        assert!(began.elapsed().as_secs() < 20, "the reply is counted");
+        shard.turn(false).expect("the driver works");
+    }
+    assert_eq!(dropped(&mut shard), 1);
+    assert!(!shard.service().upstream.as_ref().expect("it has one").is_queued(id));
+}
+
+#[test]
+fn a_reply_is_counted_and_its_request_given_up_with_uring() {
+    let driver = Uring::new().expect("the system grants io_uring");
+    a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up(driver);
+}
+
+#[test]
+fn a_reply_is_counted_and_its_request_given_up_with_poll() {
+    let driver = Poll::new().expect("the system has epoll");
+    a_reply_that_its_protocol_does_not_take_is_counted_and_its_request_given_up(driver);
+}

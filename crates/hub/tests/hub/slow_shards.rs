@@ -165,8 +165,7 @@ fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
 fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     const LEFT: usize = 8;
     let mut rig = rig(0);
-    rig.hub.storage_mut().idle =
-        (0..BATCHES_PER_STREAM_MAX + LEFT).map(|_| Batch::new(BATCH_SIZE)).collect();
+    rig.hub.storage_mut().idle = (0..BATCHES_PER_STREAM_MAX + LEFT).map(|_| Batch::new(BATCH_SIZE)).collect();
     rig.subscribe(BOB, "noise", "2");
     let (noise, payload) = (long(), "x".repeat(6000));
     rig.ask_all(ALICE, &vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX]);

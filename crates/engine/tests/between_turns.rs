@@ -43,7 +43,9 @@ impl Session for Channel {
 
     fn received(&mut self, bytes: &[u8], io: &mut Io<'_>, service: &mut Channels) -> usize {
         (self.shown, self.len) = (self.shown + 1, bytes.len());
-        io.pause();
+        if !bytes.is_empty() {
+            io.pause();
+        }
         if service.answers {
             io.send(&vec![b'x'; io.room()]).expect("there is room");
         }
@@ -86,6 +88,46 @@ fn the_owner_reads_and_answers_between_turns() {
     world.turns();
     assert_eq!(read(&mut client, usize::MAX).0, b"answer");
     assert_eq!(world.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
+}
+
+/// What the driver has to do for an effect comes before a wait, also where nothing is to be sent: a loop that turns the shard
+/// only when it is asked to, or when there is news, does not sleep over it. A call without an effect costs one turn.
+#[test]
+fn effects_without_output_are_carried_out_before_the_shard_waits() {
+    let mut world = world(1000);
+    let mut clients: Vec<_> = (0..3).map(|_| world.client()).collect();
+    let [resumed, finished, aborted] = world.service().tokens[..] else { panic!("three connections") };
+    let turns_before_a_wait = |world: &mut Alone<Channels>| {
+        let mut turns = 0;
+        while world.shard.prepare_to_wait() == Wait::No {
+            world.shard.turn(false).expect("it turns");
+            turns += 1;
+            assert!(turns < 100, "it never waits");
+        }
+        turns
+    };
+    clients[0].write(b"first").expect("there is room");
+    world.turns();
+    // Its session has paused it: what comes now is not received before it goes on.
+    clients[0].write(b"second").expect("there is room");
+    world.turns();
+    assert_eq!(world.shard.unread(resumed), b"first");
+    assert_eq!(turns_before_a_wait(&mut world), 0, "it waits");
+    world.shard.consume(resumed, 5);
+    world.shard.with(resumed, |_, io| io.resume()).expect("it is open");
+    assert!(turns_before_a_wait(&mut world) > 0, "it is to be received from");
+    world.turns();
+    assert_eq!(world.shard.unread(resumed), b"second");
+    world.shard.with(finished, |_, io| io.finish(CloseReason::Done)).expect("it is open");
+    assert!(turns_before_a_wait(&mut world) > 0, "it is to be closed");
+    world.turns();
+    assert_eq!(read(&mut clients[1], 10), (vec![], true));
+    world.shard.with(aborted, |_, io| io.abort(CloseReason::ProtocolError)).expect("it is open");
+    assert!(turns_before_a_wait(&mut world) > 0, "it is to be closed");
+    world.turns();
+    assert_eq!(world.service().ended, [CloseReason::Done, CloseReason::ProtocolError]);
+    world.shard.with(resumed, |_, _| ()).expect("it is open");
+    assert_eq!(turns_before_a_wait(&mut world), 1);
 }
 
 /// Row 5.1: an end requested between turns is one like any other; a closed connection cannot be acted on.

@@ -3,6 +3,7 @@
 //! ```text
 //!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
 //!   the stream has room, or refuses     ─▶ the requests are processed; with none left the connection is resumed
+//!   the connection leaves               ─▶ nothing is sent to it from now on; what it has published keeps its place
 //! ```
 //!
 //! Requests are copied when they are parked, so a stream that waits for a disk keeps neither intakes nor shared blocks.
@@ -24,6 +25,8 @@ struct Requests {
     next: usize,
     /// Bytes that they count for.
     size: usize,
+    /// The connection is gone.
+    has_left: bool,
 }
 
 /// Parked connections.
@@ -117,10 +120,16 @@ impl ParkedClients {
         if self.size + cost(request) > PARKED_SIZE_MAX {
             return false;
         }
-        let none = Requests { intake: Intake::growing(), next: 0, size: 0 };
+        let none = Requests { intake: Intake::growing(), next: 0, size: 0, has_left: false };
         self.requests.insert(client, none);
         self.queues[stream].push_back(client);
         self.push(client, traits, request)
+    }
+
+    /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is parked.
+    pub(crate) fn note_left(&mut self, client: Client) -> bool {
+        let requests = self.requests.get_mut(&client);
+        requests.map(|requests| requests.has_left = true).is_some()
     }
 
     /// Has a request wait behind the others of its connection. Returns whether there is room.
@@ -178,10 +187,19 @@ impl ParkedClients {
 pub(crate) struct Unparked(Requests);
 
 impl Unparked {
-    /// The next request.
-    pub(crate) fn next(&self) -> Option<(Traits, Request<'_>)> {
-        let Requests { intake, next, .. } = &self.0;
+    /// The next request; the next publication if the connection has left.
+    pub(crate) fn next(&mut self) -> Option<(Traits, Request<'_>)> {
+        let Requests { intake, next, has_left, .. } = &mut self.0;
+        let is_void = |request: &Request<'_>| *has_left && !matches!(request, Request::Publish(_));
+        while intake.get(*next).is_some_and(|(_, _, request)| is_void(&request)) {
+            *next += 1;
+        }
         intake.get(*next).map(|(_, traits, request)| (traits, request))
+    }
+
+    /// Whether the connection is gone.
+    pub(crate) fn has_left(&self) -> bool {
+        self.0.has_left
     }
 
     /// The next request is processed.
@@ -249,7 +267,26 @@ mod tests {
         drop(parked.take_first(0));
         assert!(parked.park(first, Traits::default(), &publication(&long), 0));
         assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
-        assert!(parked.push(first, Traits::default(), &Request::Leave));
+        assert!(parked.push(first, Traits::default(), &Request::Barrier));
+    }
+
+    #[test]
+    fn of_a_parked_connection_that_has_left_only_publications_count() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        assert!(!parked.note_left(ALICE), "it is not parked");
+        let subscribe = Request::Subscribe { filter: b"a", queue: b"q", sid: b"1" };
+        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), 0));
+        for request in [subscribe, publication(b"y"), Request::Barrier, Request::Farewell] {
+            assert!(parked.push(ALICE, Traits::default(), &request));
+        }
+        assert!(parked.note_left(ALICE) && !parked.note_left(BOB));
+        let (_, mut requests) = parked.take_first(0).expect("it is still parked");
+        let mut left = Vec::new();
+        while let Some((_, request)) = requests.next() {
+            left.push(request == publication(b"x") || request == publication(b"y"));
+            requests.advance();
+        }
+        assert_eq!((left, requests.has_left()), (vec![true; 2], true));
     }
 
     const BOB_LATE: Client = Client { shard: 1, token: 2 };
@@ -264,7 +301,7 @@ mod tests {
         let shared = Request::Publish(Publication { payload, ..publication });
         assert!(parked.park(ALICE, Traits::default(), &shared, 0));
         assert!(writer.renew(), "nothing refers to the block");
-        let (_, requests) = parked.take_first(0).expect("it waits");
+        let (_, mut requests) = parked.take_first(0).expect("it waits");
         let Some((_, Request::Publish(kept))) = requests.next() else { panic!("a message") };
         assert_eq!(kept.payload.bytes(), b"payload");
     }

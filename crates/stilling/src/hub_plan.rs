@@ -1,7 +1,8 @@
 //! The hub on its way into a server: its streams are opened before anything is said, it runs when the shards do.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
-use std::thread;
+use std::thread::{self, JoinHandle, Thread};
 use std::time::Instant;
 
 use stilling_engine::cores;
@@ -212,7 +213,7 @@ impl HubPlan {
         overview: &Overview,
         lifecycle: &Arc<Lifecycle>,
         closers: Option<&Closers>,
-    ) -> Result<(Vec<ShardHub>, Option<thread::JoinHandle<()>>), ServeError> {
+    ) -> Result<(Vec<ShardHub>, Option<JoinHandle<()>>), ServeError> {
         let sleeper = Arc::new(OnceLock::new());
         let wake = Arc::new(Wake::of_thread(&sleeper));
         let own = self.has_thread.then_some(&wake);
@@ -221,8 +222,6 @@ impl HubPlan {
         let Some(runner) = runner else { return Ok((hubs, None)) };
         let lifecycle = Arc::clone(lifecycle);
         let run = move || {
-            // Before it parks for the first time: threads that open streams may wake it before this function returns.
-            let _ = sleeper.set(thread::current());
             let began = Instant::now();
             let now = || {
                 let elapsed_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -230,9 +229,21 @@ impl HubPlan {
             };
             release_behind(runner, &lifecycle, |runner| runner.run(&wake, now));
         };
-        let thread = thread::Builder::new().name("hub".to_owned()).spawn(run).map_err(ServeError::Threads)?;
+        let thread = spawn_hub(sleeper, run).map_err(ServeError::Threads)?;
         Ok((hubs, Some(thread)))
     }
+}
+
+/// Starts the thread of the hub. It is in `sleeper` before `run` begins, so that no wake is lost: threads that open streams may
+/// wake the hub before this function returns.
+fn spawn_hub(
+    sleeper: Arc<OnceLock<Thread>>,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().name("hub".to_owned()).spawn(move || {
+        let _ = sleeper.set(thread::current());
+        run();
+    })
 }
 
 /// A hub that is put together.
@@ -392,6 +403,28 @@ mod tests {
     impl Drop for Holder<'_> {
         fn drop(&mut self) {
             self.1.store(self.0.holds_streams(), Ordering::Relaxed);
+        }
+    }
+
+    /// The hub parks as the first thing that it does, and is woken at once: the wake ends its sleep however late the function
+    /// that starts the thread returns.
+    #[test]
+    fn a_hub_that_parks_before_its_thread_is_returned_can_be_woken() {
+        for _ in 0..1000 {
+            let sleeper = Arc::new(OnceLock::new());
+            let wake = Arc::new(Wake::of_thread(&sleeper));
+            let (known, was_woken) = (Arc::clone(&sleeper), Arc::new(AtomicBool::new(false)));
+            let outcome = Arc::clone(&was_woken);
+            let run = move || {
+                if known.get().map(Thread::id) == Some(thread::current().id()) {
+                    wake.park();
+                    wake.notify();
+                    thread::park();
+                    outcome.store(true, Ordering::Relaxed);
+                }
+            };
+            spawn_hub(sleeper, run).expect("the system gives a thread").join().expect("it does not panic");
+            assert!(was_woken.load(Ordering::Relaxed), "a wake would be lost");
         }
     }
 

@@ -14,6 +14,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         request: &Request<'_>,
         now: Now,
     ) -> bool {
+        if matches!(request, Request::Leave) && self.parked.note_left(client) {
+            // Nothing is sent to it any more. What it has published was taken in, and is stored when there is room.
+            self.leave(client);
+            return true;
+        }
         if self.parked.is_behind(client, request) {
             return self.parked.push(client, traits, request);
         }
@@ -60,7 +65,16 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             }
             requests.advance();
         }
+        if requests.has_left() {
+            // Its publications may have asked for consumers since.
+            self.leave(client);
+        }
         self.fan_out.resume(client);
         true
+    }
+
+    /// A connection is gone.
+    fn leave(&mut self, client: Client) {
+        self.clients.leave(client, &mut self.consumers.table, &mut self.router);
     }
 }

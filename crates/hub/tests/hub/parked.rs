@@ -146,20 +146,47 @@ fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
     assert_eq!(told.last(), Some(&Told::Close));
 }
 
-/// What a connection has published before it is gone is stored, its subscriptions end behind that, and its shard is told that it
-/// is not parked any more.
+/// What a connection has published before it is gone is stored, its subscriptions end at once, and its shard is told at the end
+/// that it is not parked any more.
 #[test]
-fn a_parked_connection_leaves_behind_what_it_has_published() {
+fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     let mut rig = rig();
     park_alice(&mut rig, &[publish_for("memory.a", "last", "bob.memory"), Request::Leave]);
     let counters = rig.hub.counters();
-    assert_eq!((counters.subscriptions.get(), counters.streams[1].last.get()), (3, 0));
+    assert_eq!((counters.subscriptions.get(), counters.streams[1].last.get()), (2, 0));
     rig.settle();
     assert_eq!((counters.subscriptions.get(), counters.streams[1].last.get()), (2, 1));
     assert_eq!(counters.streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
-    assert_eq!(rig.told(ALICE).last(), Some(&Told::Resume));
+    assert_eq!(rig.told(ALICE), [Told::Resume]);
     assert!(rig.heard(BOB).contains(r#"{"stream":"memory","seq":1}"#));
     assert!(rig.hub.is_settled());
+}
+
+/// A connection that leaves while it is parked gets no message of a queue group: neither before its stream has room, nor by a
+/// subscription that waits behind its publication.
+#[test]
+fn queue_groups_pass_over_a_parked_connection_that_has_left() {
+    let mut rig = rig();
+    let member = |sid| Request::Subscribe { filter: b"work", queue: b"q", sid };
+    rig.ask_all(ALICE, &[member(b"2")]);
+    rig.ask_all(BOB, &[member(b"2")]);
+    park_alice(&mut rig, &[member(b"3"), Request::Barrier, publish_for("work", "hers", "bob.work")]);
+    let work = vec![publish("work", "work"); 10];
+    rig.ask_all(CAROL, &work);
+    let shared = rig.heard(BOB).matches("MSG work").count();
+    assert!(shared > 0 && shared < work.len(), "she is a member while she is connected: {shared}");
+    rig.told(ALICE);
+    rig.ask_all(ALICE, &[Request::Leave]);
+    rig.ask_all(CAROL, &work);
+    assert_eq!(rig.heard(BOB).matches("MSG work").count(), work.len());
+    assert_eq!(rig.parked(), 1, "what she has published waits");
+    rig.settle();
+    rig.ask_all(CAROL, &work);
+    let heard = rig.heard(BOB);
+    assert_eq!((heard.matches("MSG work").count(), heard.matches("hers").count()), (work.len() + 1, 1));
+    assert_eq!((rig.told(ALICE), rig.parked()), (vec![Told::Resume], 0));
+    assert_eq!(rig.hub.counters().streams[0].visible.get(), BATCHES_PER_STREAM_MAX as u64 + 1);
+    assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }
 
 /// A publication that is parked when its disk counts as hung is refused, before the PING behind it is answered.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use stilling_hub::limits::{DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, REFERENCES_LOOK_EVERY_NS};
-use stilling_hub::{Client, Durability, Request};
+use stilling_hub::limits::{
+    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, REFERENCES_LOOK_EVERY_NS,
+};
+use stilling_hub::{Client, Durability, Intake, Request};
 use stilling_journal::Batch;
 use stilling_journal::disk::simulated::SimulatedDisk;
 
 use crate::asking::{publish, publish_for};
-use crate::rig::{ABLE, Rig, Told, publish_with, stream};
+use crate::rig::{ABLE, BATCH_SIZE, Rig, Told, publish_with, stream};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 const BOB: Client = Client { shard: 1, token: 2 };
@@ -155,6 +157,53 @@ fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
     rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.2")]);
     write(&mut rig, 1);
     assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":4}\r\n"));
+}
+
+/// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though the
+/// disk has nothing to write, and the batches that are left go to the other streams.
+#[test]
+fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
+    const LEFT: usize = 8;
+    let mut rig = rig(0);
+    rig.hub.storage_mut().idle = (0..BATCHES_PER_STREAM_MAX + LEFT).map(|_| Batch::new(BATCH_SIZE)).collect();
+    rig.subscribe(BOB, "noise", "2");
+    let (noise, payload) = (long(), "x".repeat(6000));
+    rig.ask_all(ALICE, &vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX]);
+    for _ in 0..2 {
+        rig.ask_all(ALICE, &[publish("noise", &noise)]);
+    }
+    // The last batch is handed over when the others are written.
+    write(&mut rig, BATCHES_PER_STREAM_MAX - 1);
+    write(&mut rig, 1);
+    let visible = || rig.hub.counters().streams[0].visible.get();
+    assert!(visible() <= 1, "{}", visible());
+    assert!(rig.hub.storage_mut().waiting.is_empty());
+    // BOB's shard gives a piece back when the hub has tried to go on with the releases, and before it takes requests.
+    rig.look();
+    rig.hub.outlets_mut().late = 1;
+    let mut intake = Intake::new();
+    for token in 100..100 + LEFT as u64 {
+        intake.push(token, ABLE, &publish("disk.a", &payload));
+    }
+    intake.push(ALICE.token, ABLE, &publish_for("other.a", &payload, "inbox.1"));
+    let now = rig.now();
+    assert_eq!(rig.hub.take(0, &intake, 0, now), LEFT + 1);
+    rig.hub.flush();
+    assert_eq!(rig.parked(), LEFT, "the share of the stream is used up");
+    let waiting: Vec<_> = rig.hub.storage_mut().waiting.iter().map(|(stream, ..)| *stream).collect();
+    assert_eq!(waiting, [3], "the other stream has a batch");
+    // Its shard takes one piece per turn.
+    let mut heard = String::new();
+    while !rig.hub.is_settled() {
+        while !rig.hub.storage_mut().waiting.is_empty() {
+            rig.hub.storage_mut().pretend_to_write();
+        }
+        rig.turn();
+        heard.push_str(&rig.heard(BOB));
+    }
+    assert_eq!(heard.matches("MSG disk.a").count(), BATCHES_PER_STREAM_MAX + LEFT);
+    assert!(rig.heard(ALICE).contains(r#"{"stream":"other","seq":1}"#));
+    assert_eq!(rig.parked(), 0);
 }
 
 /// A subscription does not get records that were acknowledged before it, although other answers of their batch wait for room.

@@ -237,3 +237,6 @@ impl<S: Storage> Runner<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

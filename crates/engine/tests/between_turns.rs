@@ -90,8 +90,8 @@ fn the_owner_reads_and_answers_between_turns() {
     assert_eq!(world.shard.with(token, |session, _| (session.shown, session.len)), Some((2, 3)));
 }
 
-/// What the driver has to do for an effect comes before a wait, also where nothing is to be sent: a loop that turns the shard
-/// only when it is asked to, or when there is news, does not sleep over it. A call without an effect costs one turn.
+/// What the driver has to do for an effect comes before a wait, also where nothing is to be sent: a loop that turns the
+/// shard only when it is asked to, or when there is news, does not sleep over it. A call without an effect costs one turn.
 #[test]
 fn effects_without_output_are_carried_out_before_the_shard_waits() {
     let mut world = world(1000);

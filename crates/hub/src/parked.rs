@@ -126,7 +126,8 @@ impl ParkedClients {
         self.push(client, traits, request)
     }
 
-    /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is parked.
+    /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is
+    /// parked.
     pub(crate) fn note_left(&mut self, client: Client) -> bool {
         let requests = self.requests.get_mut(&client);
         requests.map(|requests| requests.has_left = true).is_some()

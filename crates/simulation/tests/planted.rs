@@ -35,7 +35,7 @@ const UNREAD: &str = "fullness closes the asking connection";
 const IN_SHARING: [&str; 4] = ["early reuse", "early block release", "range sent twice", "previous peer"];
 
 /// Bugs that show where streams are on disk.
-const ON_DISK: [&str; 14] = [
+const ON_DISK: [&str; 15] = [
     "early watermark",
     "unsynced directory",
     "missing sync",
@@ -50,6 +50,7 @@ const ON_DISK: [&str; 14] = [
     "unlisted folder",
     "untold damage",
     "untold segment",
+    "unbuilt payload",
 ];
 
 /// Bugs that show where one server takes over from another, beside that of the message ids.

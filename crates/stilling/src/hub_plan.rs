@@ -234,8 +234,8 @@ impl HubPlan {
     }
 }
 
-/// Starts the thread of the hub. It is in `sleeper` before `run` begins, so that no wake is lost: threads that open streams may
-/// wake the hub before this function returns.
+/// Starts the thread of the hub. It is in `sleeper` before `run` begins, so that no wake is lost: threads that open
+/// streams may wake the hub before this function returns.
 fn spawn_hub(
     sleeper: Arc<OnceLock<Thread>>,
     run: impl FnOnce() + Send + 'static,
@@ -406,8 +406,8 @@ mod tests {
         }
     }
 
-    /// The hub parks as the first thing that it does, and is woken at once: the wake ends its sleep however late the function
-    /// that starts the thread returns.
+    /// The hub parks as the first thing that it does, and is woken at once: the wake ends its sleep however late the
+    /// function that starts the thread returns.
     #[test]
     fn a_hub_that_parks_before_its_thread_is_returned_can_be_woken() {
         for _ in 0..1000 {

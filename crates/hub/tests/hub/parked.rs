@@ -146,8 +146,8 @@ fn a_farewell_of_a_parked_connection_waits_for_its_answers() {
     assert_eq!(told.last(), Some(&Told::Close));
 }
 
-/// What a connection has published before it is gone is stored, its subscriptions end at once, and its shard is told at the end
-/// that it is not parked any more.
+/// What a connection has published before it is gone is stored, its subscriptions end at once, and its shard is told at
+/// the end that it is not parked any more.
 #[test]
 fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     let mut rig = rig();
@@ -162,8 +162,8 @@ fn a_parked_connection_that_leaves_has_stored_what_it_has_published() {
     assert!(rig.hub.is_settled());
 }
 
-/// A connection that leaves while it is parked gets no message of a queue group: neither before its stream has room, nor by a
-/// subscription that waits behind its publication.
+/// A connection that leaves while it is parked gets no message of a queue group: neither before its stream has room, nor
+/// by a subscription that waits behind its publication.
 #[test]
 fn queue_groups_pass_over_a_parked_connection_that_has_left() {
     let mut rig = rig();

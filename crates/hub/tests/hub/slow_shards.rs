@@ -159,8 +159,8 @@ fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
     assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":4}\r\n"));
 }
 
-/// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though the
-/// disk has nothing to write, and the batches that are left go to the other streams.
+/// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though
+/// the disk has nothing to write, and the batches that are left go to the other streams.
 #[test]
 fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     const LEFT: usize = 8;

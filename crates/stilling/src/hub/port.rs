@@ -34,8 +34,8 @@ pub(crate) struct Port {
     owes_room: bool,
     /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
-    /// The shard itself has something that waits for room, which it asks for under this token.
-    wanted: Option<Token>,
+    /// Tokens under which the shard itself waits for room.
+    wanted: Vec<Token>,
     /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
     is_gathering: bool,
 }
@@ -67,7 +67,7 @@ impl Port {
             parked: HashMap::new(),
             owes_room: false,
             errands: VecDeque::new(),
-            wanted: None,
+            wanted: Vec::new(),
             is_gathering: false,
         }
     }
@@ -116,9 +116,10 @@ impl Port {
         }
     }
 
-    /// The token under which the shard itself waits for room, if it does: it is called again when there may be some.
-    pub(crate) fn set_wanted(&mut self, wanted: Option<Token>) {
-        self.wanted = wanted;
+    /// The tokens under which the shard itself waits for room: it is called again when there may be some for one of them.
+    pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
+        self.wanted.clear();
+        self.wanted.extend(wanted);
     }
 
     /// Whether the hub has not begun yet, so that nothing comes back for now.
@@ -235,7 +236,7 @@ impl Port {
     pub(crate) fn has_mail(&self) -> bool {
         let has_room =
             || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
-        let is_wanted = self.wanted.is_some_and(|token| !self.parked.contains_key(&token));
+        let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
         let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || is_wanted;
         self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
     }
@@ -378,7 +379,7 @@ mod tests {
     #[test]
     fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
         let mut stage = Stage::new();
-        stage.port.set_wanted(Some(Token::from_bits(PARKED)));
+        stage.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
         assert!(stage.port.has_mail());
         stage.deliver(|piece| piece.pause(PARKED));
         assert!(!stage.port.has_mail());

@@ -4,8 +4,8 @@ use stilling_ring::Time;
 
 use super::limits::DRAIN_QUIET;
 
-/// When to look again at a connection that was last heard at `heard` and may be read until `until`. None: it has said
-/// everything, or has had its time. One that `waits` for room is not read, and has no say in how long that takes.
+/// When to check again a connection whose last bytes came at `heard` and that may be read until `until`. None: it is silent, or
+/// its time is over. A connection that `waits` for room is not read, so its time does not pass.
 pub(crate) fn looks_again(now: Time, heard: Time, waits: bool, until: Time) -> Option<Time> {
     if waits {
         return Some(now.after(DRAIN_QUIET));

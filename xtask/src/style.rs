@@ -44,6 +44,7 @@ pub(crate) fn run() -> Outcome {
     let texts = tree::texts("")?;
     let mut findings: Vec<String> = texts.iter().flat_map(findings).collect();
     findings.extend(crates_without_a_page(&texts));
+    findings.extend(paths_without_a_file(&texts));
     findings.extend(limits::check().err().map(|error| error.to_string()));
     if findings.is_empty() {
         println!("{} files keep the house rules", texts.len());
@@ -153,6 +154,20 @@ fn crates_without_a_page(texts: &[Text]) -> Vec<String> {
     findings
 }
 
+/// Source files that ARCHITECTURE.md names by the end of a path, and that are not there.
+fn paths_without_a_file(texts: &[Text]) -> Vec<String> {
+    let Some(page) = texts.iter().find(|text| text.path == "ARCHITECTURE.md") else { return Vec::new() };
+    let is_there = |name: &str| {
+        texts.iter().any(|Text { path, .. }| {
+            path.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        })
+    };
+    let lines = (1..).zip(page.text.lines());
+    let names = lines.flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |name| (at, name)));
+    let missing = names.filter(|(_, name)| name.ends_with(".rs") && !is_there(name));
+    missing.map(|(at, name)| format!("{}:{at}: no file ends with `{name}`", page.path)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,5 +224,16 @@ mod tests {
         let whole = [text("a/Cargo.toml", "description = \"Something\"\n"), text("a/README.md", "# a\n")];
         assert_eq!(crates_without_a_page(&whole), [""; 0]);
         assert_eq!(crates_without_a_page(&[text("a/Cargo.toml", "description = \"\"\n")]).len(), 2);
+    }
+
+    #[test]
+    fn files_that_the_architecture_names_are_there() {
+        let text = |path: &str, text: &str| Text { path: path.to_owned(), text: text.to_owned() };
+        let page = text("ARCHITECTURE.md", "see `a/src/b.rs` and `b.rs`\n`a/tests/b.rs` or `c.rs`, `Name`\n");
+        let found =
+            paths_without_a_file(&[page, text("crates/a/src/b.rs", ""), text("crates/a/src/cc.rs", "")]);
+        let expected = ["a/tests/b.rs", "c.rs"];
+        let expected = expected.map(|name| format!("ARCHITECTURE.md:2: no file ends with `{name}`"));
+        assert_eq!(found, expected);
     }
 }

@@ -135,15 +135,25 @@ pub struct Deliveries {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     next: usize,
-    /// Where the payload of the message `body_of` lies.
-    body: Span,
-    body_of: u64,
+    /// The last body without headers, and the last one with headers: where it lies, and of which message it is. Subscribers
+    /// with headers and without may alternate.
+    bodies: [(Span, u64); 2],
     /// The blocks of payloads that are passed on by reference.
     blocks: Vec<SharedBlock>,
     /// Bytes of these payloads, those of each message once.
     shared_size: usize,
+    /// The message whose payload was counted last, if any.
+    counted: Option<u64>,
     /// The entries of some connection may not stand in a row.
     is_mixed: bool,
+}
+
+/// What stands behind the line of a message: the same for all subscribers that take headers, and for all that do not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Body {
+    /// The number of the message.
+    pub(crate) message: u64,
+    pub(crate) has_headers: bool,
 }
 
 /// What ends a message.
@@ -212,7 +222,7 @@ impl Deliveries {
 
     /// Appends bytes for the connection `to`, as `write` makes them.
     ///
-    /// This and [`message`](Deliveries::message) are for who has looked whether it [is full](Deliveries::is_full).
+    /// The caller checks before whether it [is full](Deliveries::is_full).
     #[inline]
     pub fn bytes(&mut self, to: u64, write: impl FnOnce(&mut Vec<u8>)) {
         let start = self.bytes.len() as u32;
@@ -221,33 +231,33 @@ impl Deliveries {
         self.add_bytes(to, Span { start, end }, Span::default());
     }
 
-    /// Appends a line for the connection `to`, and behind it the body of the message `number`, which is written when it is
-    /// not there yet. Numbers are not used twice before [`clear`](Deliveries::clear).
+    /// Appends a line for the connection `to`, and behind it the body of a message, which `write` makes when it is not there
+    /// yet. Numbers of messages are not used twice before [`clear`](Deliveries::clear).
     #[inline]
-    pub fn message(
+    pub(crate) fn message(
         &mut self,
         to: u64,
-        number: u64,
+        body: Body,
         line: impl FnOnce(&mut Vec<u8>),
-        body: impl FnOnce(&mut Vec<u8>),
+        write: impl FnOnce(&mut Vec<u8>),
     ) {
         let start = self.bytes.len() as u32;
         line(&mut self.bytes);
         let end = self.bytes.len() as u32;
-        if self.body_of == number && !self.body.is_empty() {
-            let shared = self.body;
-            self.add_bytes(to, Span { start, end }, shared);
+        let (there, of) = self.bodies[usize::from(body.has_headers)];
+        if of == body.message && !there.is_empty() {
+            self.add_bytes(to, Span { start, end }, there);
             return;
         }
-        body(&mut self.bytes);
+        write(&mut self.bytes);
         let whole = Span { start, end: self.bytes.len() as u32 };
-        (self.body, self.body_of) = (Span { start: end, end: whole.end }, number);
+        self.bodies[usize::from(body.has_headers)] = (Span { start: end, end: whole.end }, body.message);
         self.add_bytes(to, whole, Span::default());
     }
 
-    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block and the end of a message.
-    /// Numbers are those of [`message`](Deliveries::message).
-    pub fn shared_message(
+    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block, the payload of the message
+    /// `number`, and the end of a message. Numbers are those of [`message`](Deliveries::message).
+    pub(crate) fn shared_message(
         &mut self,
         to: u64,
         number: u64,
@@ -257,9 +267,8 @@ impl Deliveries {
         let start = self.bytes.len() as u32;
         line(&mut self.bytes);
         let line = Span { start, end: self.bytes.len() as u32 };
-        if self.body_of != number {
+        if self.counted.replace(number) != Some(number) {
             self.shared_size += range.len();
-            (self.body, self.body_of) = (Span::default(), number);
         }
         let block = keep_block(&mut self.blocks, block);
         // A block is shorter than 4 GiB.
@@ -383,7 +392,7 @@ impl Deliveries {
         if self.bytes.capacity() > 4 * DELIVERIES_SIZE {
             self.bytes = Vec::new();
         }
-        (self.next, self.body, self.body_of, self.is_mixed) = (0, Span::default(), 0, false);
+        (self.next, self.bodies, self.counted, self.is_mixed) = (0, Default::default(), None, false);
     }
 }
 
@@ -392,6 +401,10 @@ mod tests {
     use stilling_ring::BlockWriter;
 
     use super::*;
+
+    fn plain(message: u64) -> Body {
+        Body { message, has_headers: false }
+    }
 
     fn all(deliveries: &mut Deliveries) -> Vec<(u64, String)> {
         let mut all = Vec::new();
@@ -417,7 +430,7 @@ mod tests {
                 9 => deliveries.mark(to, number),
                 _ => deliveries.message(
                     to,
-                    number / 3,
+                    plain(number / 3),
                     |out| out.extend_from_slice(format!("{number} ").as_bytes()),
                     |out| out.extend_from_slice(b"body "),
                 ),
@@ -446,7 +459,7 @@ mod tests {
             for (to, number) in [(1, 1), (2, 1), (2, 1), (3, 2)] {
                 deliveries.message(
                     to,
-                    number,
+                    plain(number),
                     |out| out.extend_from_slice(format!("line{to} ").as_bytes()),
                     |out| out.extend_from_slice(format!("body{number} ").as_bytes()),
                 );
@@ -481,8 +494,8 @@ mod tests {
             deliveries.shared_message(to, number, write("line "), (writer.shared(), range.clone()));
         }
         // The same message may be inline for another connection, and its body is then there.
-        deliveries.message(1, 2, write("line "), write("body "));
-        deliveries.message(2, 2, write("line "), write("body "));
+        deliveries.message(1, plain(2), write("line "), write("body "));
+        deliveries.message(2, plain(2), write("line "), write("body "));
         deliveries.bytes(2, write("PONG "));
         deliveries.close(2);
         assert_eq!((deliveries.shared_size, deliveries.blocks.len()), (12, 1), "each message counts once");
@@ -542,5 +555,23 @@ mod tests {
             deliveries.shared_message(7, number, |_| (), (writer.shared(), range.clone()));
         }
         assert!(deliveries.is_full());
+    }
+
+    /// Clients that take headers and clients that do not may have subscribed alternately.
+    #[test]
+    fn a_message_is_there_and_counts_once_however_its_encodings_alternate() {
+        let mut deliveries = Deliveries::new();
+        for number in 0..100_u64 {
+            let body = Body { message: 1 + number / 50, has_headers: number % 2 == 0 };
+            deliveries.message(number, body, |_| (), |out| out.extend_from_slice(b"body"));
+        }
+        assert_eq!(deliveries.bytes.len(), 4 * "body".len(), "two messages in two encodings");
+        let mut writer = BlockWriter::new(16);
+        let range = writer.append(b"shared").expect("there is room");
+        for number in 0..100_u64 {
+            deliveries.shared_message(number, number / 50, |_| (), (writer.shared(), range.clone()));
+            deliveries.message(number, plain(9), |_| (), |out| out.extend_from_slice(b"other"));
+        }
+        assert_eq!((deliveries.shared_size, deliveries.bytes.len()), (12, 4 * "body".len() + 5));
     }
 }

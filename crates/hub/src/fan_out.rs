@@ -16,7 +16,7 @@ use stilling_journal::Record;
 use stilling_wire::nats::Msg;
 
 pub(crate) use self::unsent::{Unsent, Visible};
-use crate::deliveries::{Deliveries, Verdict};
+use crate::deliveries::{Body, Deliveries, Verdict};
 use crate::intake::{Client, Traits};
 use crate::payload::Payload;
 use crate::pull::EndedPull;
@@ -271,8 +271,6 @@ impl<O: Outlets> FanOut<O> {
         let headers = if has_headers { headers } else { b"" };
         let reply = (!reply.is_empty()).then_some(reply);
         let line = Msg { subject, sid, reply, headers, payload: payload.bytes() };
-        // One number with headers, one without.
-        let number = number * 2 + u64::from(has_headers);
         if let Some(range) = payload.block() {
             let line = |out: &mut Vec<u8>| {
                 line.encode_line(out);
@@ -282,7 +280,7 @@ impl<O: Outlets> FanOut<O> {
         } else {
             piece.message(
                 client.token,
-                number,
+                Body { message: number, has_headers },
                 |out| line.encode_line(out),
                 |out| {
                     out.extend_from_slice(headers);

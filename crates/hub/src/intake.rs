@@ -151,6 +151,9 @@ pub struct Intake {
 /// Bytes of a growing intake from the start.
 const GROWING_FROM: usize = 256;
 
+/// Requests for which an intake has memory from its first use on: as many as make it full without their bytes.
+const PLACES_RESERVED: usize = INTAKE_SIZE / size_of::<Place>() + 1;
+
 /// The block of a payload that lies in `bytes`.
 const NO_BLOCK: u32 = u32::MAX;
 
@@ -238,7 +241,7 @@ impl Intake {
     pub fn push(&mut self, token: u64, traits: Traits, request: &Request<'_>) {
         if self.bytes.capacity() == 0 {
             self.bytes.reserve(INTAKE_SIZE + INTAKE_SIZE / 4);
-            self.places.reserve(INTAKE_SIZE / size_of::<Place>() + 1);
+            self.places.reserve(PLACES_RESERVED);
         }
         let start = self.bytes.len() as u32;
         let kind = match *request {
@@ -340,12 +343,14 @@ impl Intake {
         Some((token, traits, request))
     }
 
-    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of a few very long messages.
+    /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
         self.shared_size = 0;
         self.places.clear();
         self.bytes.clear();
+        // Only the lines of one body are ever more than these.
+        self.places.shrink_to(PLACES_RESERVED);
         if self.bytes.capacity() > 4 * INTAKE_SIZE {
             self.bytes = Vec::new();
         }
@@ -443,6 +448,17 @@ mod tests {
         assert!(!writer.renew());
         intake.clear();
         assert!(writer.renew() && !intake.is_full());
+    }
+
+    #[test]
+    fn the_memory_of_a_burst_of_short_requests_is_given_back() {
+        let mut intake = Intake::new();
+        for _ in 0..2 * PLACES_RESERVED {
+            intake.push(1, Traits::default(), &Request::Barrier);
+        }
+        assert!(intake.places.capacity() >= 2 * PLACES_RESERVED);
+        intake.clear();
+        assert_eq!(intake.places.capacity(), PLACES_RESERVED);
     }
 
     /// A request is copied for each message, short ones as well.

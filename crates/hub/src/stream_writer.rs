@@ -96,6 +96,8 @@ pub(crate) struct StreamWriter {
     open: Option<Batch>,
     /// Since when the open batch refers to payloads in the blocks of shards.
     unbuilt_since: Option<SteadyNanos>,
+    /// When the turn began.
+    turn_ns: SteadyNanos,
     /// A record found no batch in this turn because deliveries refer to those that are not under way.
     waits_for_references: bool,
     /// Bytes up to which a batch is filled: it fits into a segment, so that retention never has to remove more than that at
@@ -153,6 +155,7 @@ impl StreamWriter {
             newest_ns: None,
             open: None,
             unbuilt_since: None,
+            turn_ns: SteadyNanos::START,
             waits_for_references: false,
             acks: AckQueue::default(),
             releases: VecDeque::new(),
@@ -308,6 +311,7 @@ impl StreamWriter {
     /// Begins a turn: frees memory of message ids whose time is over, and copies payloads into the open batch to which it has
     /// referred for too long.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
+        self.turn_ns = now_ns;
         self.dedup.sweep(now_ns);
         self.waits_for_references = false;
         let is_due = |since| now_ns.since(since) >= OPEN_REFERENCES_NS_MAX;
@@ -319,9 +323,11 @@ impl StreamWriter {
         }
     }
 
-    /// Whether its open batch refers to payloads in the blocks of shards.
-    pub(crate) fn has_unbuilt(&self) -> bool {
-        self.unbuilt_since.is_some()
+    /// If its open batch refers to payloads in the blocks of shards: nanoseconds from the begin of the turn until they have to
+    /// be copied.
+    pub(crate) fn builds_in(&self) -> Option<u64> {
+        let left = |since| OPEN_REFERENCES_NS_MAX.saturating_sub(self.turn_ns.since(since));
+        self.unbuilt_since.map(left)
     }
 
     /// Whether a record found no batch in this turn because deliveries refer to those that are not under way: it waits for

@@ -9,8 +9,8 @@ use stilling_journal::{Batch, IdleBatches, Retention, StreamIndex};
 use crate::counters::StreamCounters;
 use crate::key::HashKey;
 use crate::limits::{
-    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, OPEN_REFERENCES_NS_MAX,
-    REFERENCES_LOOK_EVERY_NS, RETAIN_EVERY_NS, SWEEP_EVERY_NS,
+    AGES_EVERY_NS, BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, NOTICE_EVERY_NS, REFERENCES_LOOK_EVERY_NS,
+    RETAIN_EVERY_NS, SWEEP_EVERY_NS,
 };
 use crate::stall::WriterStalls;
 use crate::storage::Storage;
@@ -181,8 +181,7 @@ impl Streams {
         let lines = self.writers.iter().any(|stream| stream.health.has_lines()).then_some(NOTICE_EVERY_NS);
         let ids = self.writers.iter().filter_map(|stream| stream.dedup.sweep_in()).min();
         let ids = ids.map(|span_ns| span_ns.max(SWEEP_EVERY_NS));
-        let is_unbuilt = self.writers.iter().any(StreamWriter::has_unbuilt);
-        let references = is_unbuilt.then_some(OPEN_REFERENCES_NS_MAX);
+        let references = self.writers.iter().filter_map(StreamWriter::builds_in).min();
         let waits = self.writers.iter().any(StreamWriter::waits_for_references);
         let batches = waits.then_some(REFERENCES_LOOK_EVERY_NS);
         [ages, disk, lines, ids, references, batches].into_iter().flatten().min()

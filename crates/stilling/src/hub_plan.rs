@@ -275,8 +275,9 @@ impl<S: StreamStore> HubPlan<S> {
             HubThread::Own => true,
         };
         let users = Arc::new(Users::new(config.users.clone()));
-        let rules = Rules { sources: config.syslog_sources.clone(), subject: config.syslog_subject.clone() };
-        let syslog = Arc::new(rules);
+        let (sources, subject) = (config.syslog_sources.clone(), config.syslog_subject.clone());
+        let key = stilling_hub::HashKey(hub::unpredictable(), hub::unpredictable());
+        let syslog = Arc::new(Rules::new(sources, subject, &config.streams, key));
         let secret = std::array::from_fn(|_| hub::unpredictable());
         Ok(HubPlan {
             opened,

@@ -1,4 +1,4 @@
-//! The hub in the house: who runs it, and how shards talk to it.
+//! Running the hub inside the server, and the mailboxes between it and the shards.
 //!
 //! ```text
 //!   shard 0  session ─▶ Port ══ intakes ══▶ ┌ Runner ┐ ══ batches ══▶ journal threads ─▶ disk
@@ -26,6 +26,7 @@ mod runner;
 mod stepped;
 #[cfg(test)]
 pub(crate) mod testing;
+mod wait_queue;
 
 pub(crate) use closing::{Closers, ClosingHub};
 pub(crate) use handle::{HubHandle, HubHandleCounters};

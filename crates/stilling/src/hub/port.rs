@@ -7,6 +7,8 @@ use stilling_engine::Token;
 use stilling_hub::{Deliveries, Delivery, Intake, Request, Traits};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
+use super::wait_queue::WaitQueue;
+
 /// What a connection hears from the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
@@ -19,14 +21,16 @@ pub(crate) enum HubMail {
 /// The shard's end of the mailboxes.
 pub(crate) struct Port {
     intake: Option<Intake>,
+    /// Requests that were made although every intake is with the hub. They take the place of the next one that comes back.
+    overflow: Option<Intake>,
     intakes: Sender<Intake>,
     returned: Receiver<Intake>,
     deliveries: Receiver<Deliveries>,
     emptied: Sender<Deliveries>,
     current: Option<Deliveries>,
     hub: Arc<Wake>,
-    /// Connections that want to ask for something, in the order in which they came.
-    waiting: VecDeque<Token>,
+    /// Connections that want to ask for something.
+    waiting: WaitQueue,
     /// Connections that the hub has parked because their stream is full, and whether each waits to be told of room. The hub
     /// bounds them by their requests.
     parked: HashMap<Token, bool>,
@@ -34,8 +38,8 @@ pub(crate) struct Port {
     owes_room: bool,
     /// What the hub is to be told before anything else when an intake comes back, whoever waits in front of the port.
     errands: VecDeque<(Token, Errand)>,
-    /// The shard itself has something that waits for room, which it asks for under this token.
-    wanted: Option<Token>,
+    /// Tokens under which the shard itself waits for room.
+    wanted: Vec<Token>,
     /// The hub has not begun: an intake is handed over only when it is full, so that the room for all lasts.
     is_gathering: bool,
 }
@@ -57,17 +61,18 @@ impl Port {
     ) -> Port {
         Port {
             intake: None,
+            overflow: None,
             intakes,
             returned,
             deliveries,
             emptied,
             current: None,
             hub,
-            waiting: VecDeque::new(),
+            waiting: WaitQueue::default(),
             parked: HashMap::new(),
             owes_room: false,
             errands: VecDeque::new(),
-            wanted: None,
+            wanted: Vec::new(),
             is_gathering: false,
         }
     }
@@ -93,7 +98,7 @@ impl Port {
                 self.hand_over(full);
                 self.publish();
             }
-            self.intake = self.returned.pop();
+            self.intake = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
             let Some(intake) = &mut self.intake else { return false };
             // Whoever waits for room takes all there is: what is short, and cannot wait, goes in first.
             tell(intake, &mut self.errands);
@@ -112,13 +117,14 @@ impl Port {
     pub(crate) fn wait(&mut self, token: Token) {
         match self.parked.get_mut(&token) {
             Some(waits) => *waits = true,
-            None => self.waiting.push_back(token),
+            None => self.waiting.push(token),
         }
     }
 
-    /// The token under which the shard itself waits for room, if it does: it is called again when there may be some.
-    pub(crate) fn set_wanted(&mut self, wanted: Option<Token>) {
-        self.wanted = wanted;
+    /// The tokens under which the shard itself waits for room: it is called again when there may be some for one of them.
+    pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
+        self.wanted.clear();
+        self.wanted.extend(wanted);
     }
 
     /// Whether the hub has not begun yet, so that nothing comes back for now.
@@ -132,18 +138,20 @@ impl Port {
     /// Asks for something. There has to be [room](Port::has_room).
     #[inline]
     pub(crate) fn ask(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
-        if self.has_room()
-            && let Some(intake) = &mut self.intake
-        {
-            intake.push(token.bits(), traits, request);
-        }
+        let has_room = self.has_room();
+        debug_assert!(has_room, "asked without room: {request:?}");
+        self.ask_more(token, traits, request);
     }
 
-    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now.
+    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now. No request
+    /// is lost.
+    #[inline]
     pub(crate) fn ask_more(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
-        if let Some(intake) = &mut self.intake {
-            intake.push(token.bits(), traits, request);
-        }
+        let intake = match &mut self.intake {
+            Some(intake) => intake,
+            None => self.overflow.get_or_insert_with(Intake::new),
+        };
+        intake.push(token.bits(), traits, request);
     }
 
     /// Tells the hub that a connection is gone, at the end of the turn or in the next intake that comes back.
@@ -169,7 +177,9 @@ impl Port {
     /// Whether everything has been handed over, or there is nobody to hand it to.
     pub(crate) fn is_settled(&self) -> bool {
         self.intakes.is_closed()
-            || self.errands.is_empty() && self.intake.as_ref().is_none_or(Intake::is_empty)
+            || self.errands.is_empty()
+                && self.overflow.is_none()
+                && self.intake.as_ref().is_none_or(Intake::is_empty)
     }
 
     /// Connections that are parked.
@@ -228,15 +238,16 @@ impl Port {
         if self.waiting.is_empty() || !self.has_room() {
             return None;
         }
-        self.waiting.pop_front()
+        self.waiting.pop()
     }
 
     /// Whether [`next_mail`](Port::next_mail) would find something.
     pub(crate) fn has_mail(&self) -> bool {
         let has_room =
             || self.intake.as_ref().is_some_and(|intake| !intake.is_full()) || !self.returned.is_empty();
-        let is_wanted = self.wanted.is_some_and(|token| !self.parked.contains_key(&token));
-        let wants_room = !self.waiting.is_empty() || !self.errands.is_empty() || is_wanted;
+        let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
+        let is_behind = !self.errands.is_empty() || self.overflow.is_some();
+        let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
         self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
     }
 
@@ -252,7 +263,7 @@ impl Port {
 
     /// Ends a turn: hands over what has been asked for.
     pub(crate) fn flush(&mut self) {
-        while !self.errands.is_empty() && self.has_room() {
+        while (!self.errands.is_empty() || self.overflow.is_some()) && self.has_room() {
             if let Some(intake) = &mut self.intake {
                 tell(intake, &mut self.errands);
             }
@@ -311,7 +322,9 @@ mod tests {
     struct Stage {
         port: Port,
         deliveries: Sender<Deliveries>,
-        _others: (Receiver<Intake>, Sender<Intake>, Receiver<Deliveries>),
+        handed_over: Receiver<Intake>,
+        returned: Sender<Intake>,
+        _emptied: Receiver<Deliveries>,
     }
 
     impl Stage {
@@ -324,7 +337,7 @@ mod tests {
             returned.publish();
             let hub = Arc::new(Wake::new(|| ()));
             let port = Port::new((intakes, from_hub), (to_shard, emptied), hub);
-            Stage { port, deliveries, _others: (to_hub, returned, from_shard) }
+            Stage { port, deliveries, handed_over: to_hub, returned, _emptied: from_shard }
         }
 
         /// Has the hub hand a piece over. Returns which connections are called.
@@ -378,11 +391,37 @@ mod tests {
     #[test]
     fn a_shard_that_waits_for_room_under_a_parked_token_has_no_mail() {
         let mut stage = Stage::new();
-        stage.port.set_wanted(Some(Token::from_bits(PARKED)));
+        stage.port.set_wanted(std::iter::once(Token::from_bits(PARKED)));
         assert!(stage.port.has_mail());
         stage.deliver(|piece| piece.pause(PARKED));
         assert!(!stage.port.has_mail());
         stage.deliver(|piece| piece.resume(PARKED));
         assert!(stage.port.has_mail());
+    }
+
+    /// A request that is made although there is no room goes to the hub all the same, before anything later.
+    #[test]
+    fn a_request_without_an_intake_is_in_the_next_one() {
+        let token = Token::from_bits(OTHER);
+        let mut stage = Stage::new();
+        stage.port.ask(token, Traits::default(), &Request::Barrier);
+        stage.port.flush();
+        let mut first = stage.handed_over.pop().expect("it is handed over");
+        assert!(!stage.port.has_room() && stage.port.is_settled());
+        stage.port.ask_more(token, Traits::default(), &Request::EndPulls);
+        stage.port.flush();
+        assert!(!stage.port.is_settled() && !stage.port.has_mail(), "the only intake is with the hub");
+        first.clear();
+        let _ = stage.returned.push(first);
+        stage.returned.publish();
+        assert!(stage.port.has_mail());
+        stage.port.ask(token, Traits::default(), &Request::Farewell);
+        stage.port.flush();
+        assert!(stage.port.is_settled());
+        let next = stage.handed_over.pop().expect("it is handed over");
+        let requests: Vec<_> =
+            (0..next.len()).filter_map(|at| next.get(at)).map(|(.., request)| request).collect();
+        assert_eq!(requests, [Request::EndPulls, Request::Farewell]);
+        assert!(stage.handed_over.pop().is_none());
     }
 }

@@ -1,5 +1,7 @@
 //! A message that comes in pieces: its memory grows with what has come, within what the shard allows.
 
+use std::time::Duration;
+
 use stilling_engine::Token;
 use stilling_hub::{Door, Payload, Publication};
 use stilling_ring::{SharedBlock, Time};
@@ -85,6 +87,11 @@ impl Assembly {
             self.until = self.end;
         }
         regains
+    }
+
+    /// Gives the message more time, since its client was not read for so long.
+    pub(super) fn extend(&mut self, span: Duration) {
+        (self.until, self.end) = (self.until.after(span), self.end.after(span));
     }
 
     /// Whether its time is over.

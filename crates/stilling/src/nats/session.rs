@@ -7,8 +7,6 @@
 //!
 //! What a client may do is judged here; everything else is the hub's.
 
-use std::borrow::Cow;
-use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 
 use stilling_engine::limits::SEND_MAX;
@@ -45,7 +43,7 @@ pub(crate) struct NatsSession {
     /// It waits for room in the port, since it was heard last.
     waits: bool,
     course: Course,
-    /// Questions whether it lives that it has not answered.
+    /// Unanswered PINGs.
     pings: u8,
     /// When it last said something.
     heard: Time,
@@ -444,13 +442,7 @@ impl NatsSession {
 
     pub(crate) fn delivered(&mut self, mail: HubMail, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match mail {
-            HubMail::Room => {
-                self.waits = false;
-                if let Course::Parting(wait) | Course::Mute(wait) = &mut self.course {
-                    wait.extend(self.heard, io.now());
-                }
-                self.resume(io);
-            }
+            HubMail::Room => self.end_wait(io),
             HubMail::Delivery => {
                 let Some(mut deliveries) = cx.hub.as_deref_mut().and_then(|hub| hub.port.take_current())
                 else {
@@ -470,6 +462,23 @@ impl NatsSession {
                 }
             }
         }
+    }
+
+    /// There is room in the port again. The client was not read meanwhile, so none of its times has passed.
+    fn end_wait(&mut self, io: &mut Io<'_>) {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
+        let now = io.now();
+        let heard = std::mem::replace(&mut self.heard, now);
+        if let Course::Parting(quiet) | Course::Mute(quiet) = &mut self.course {
+            quiet.extend(heard, now);
+        }
+        if let Some(assembly) = self.assembly.as_deref_mut() {
+            assembly.extend(now.since(heard));
+        }
+        self.look_at(self.assembly.as_deref().map_or(now.after(PING_EVERY), |assembly| assembly.until), io);
+        self.resume(io);
     }
 
     fn resume(&mut self, io: &mut Io<'_>) {
@@ -529,6 +538,10 @@ impl NatsSession {
             self.say_error("Authentication Timeout", io);
             return self.finish_lingering(CloseReason::FirstByteTimeout, io, cx);
         }
+        if self.waits {
+            // What the client has sent lies unread: it can neither be silent nor late.
+            return io.set_deadline(Some(now.after(PING_EVERY)));
+        }
         // A peer that is not read because it does not read is judged by the write timeout.
         let is_held_back = io.is_held_back();
         if let Some(assembly) = self.assembly.as_deref_mut().filter(|_| !is_held_back) {
@@ -586,20 +599,7 @@ impl NatsSession {
 
     /// Describes the server to the client; `ldm`: it is about to stop.
     fn send_info(&mut self, ldm: bool, io: &mut Io<'_>, nats: &mut NatsShard) {
-        let address = nats.listener_address(self.listener);
-        let NatsShard { info, scratch, .. } = nats;
-        scratch.clear();
-        // The texts of the connection before are written over: a connection costs no allocation.
-        (info.ldm, info.client_id) = (ldm, Some(self.token.bits()));
-        match self.peer {
-            Some(peer) => write_over(info.client_ip.get_or_insert_default(), peer),
-            None => info.client_ip = None,
-        }
-        if let Some(address) = address {
-            write_over(&mut info.host, address.ip());
-            info.port = address.port();
-        }
-        info.encode(scratch);
+        let scratch = nats.encode_info(ldm, self.token, (self.listener, self.peer));
         self.say(scratch, io);
     }
 
@@ -688,12 +688,4 @@ fn is_greeting(bytes: &[u8]) -> bool {
         let size = operation.len().min(bytes.len());
         size > 1 && bytes[..size].eq_ignore_ascii_case(&operation[..size])
     })
-}
-
-/// Replaces a text, in the same memory if there is enough of it.
-fn write_over(text: &mut Cow<'static, str>, by: impl Display) {
-    let text = text.to_mut();
-    text.clear();
-    // A string takes everything.
-    let _ = write!(text, "{by}");
 }

@@ -15,8 +15,10 @@ use stilling_engine::{
     Clock, CloseReason, Config, Control, Io, Recipient, Service, Session, Shard, Time, Wake,
 };
 use stilling_hub::{Delivery, Durability, Now, StreamConfig, Threads};
+use stilling_ring::ManualTime;
 use stilling_wire::nats::Info;
 
+use super::limits::{ASSEMBLY_TIMEOUT, PING_EVERY};
 use super::{NatsContext, NatsSession, NatsShard};
 use crate::hub::testing::hub_with;
 use crate::hub::{HubHandle, HubMail, Runner};
@@ -106,6 +108,10 @@ impl Session for Watched {
         self.0.delivered(mail, io, &mut stage.context());
     }
 
+    fn deadline(&mut self, io: &mut Io<'_>, stage: &mut Stage) {
+        self.0.deadline(io, &mut stage.context());
+    }
+
     fn closed(&mut self, reason: CloseReason, stage: &mut Stage) {
         self.0.closed(reason, &mut stage.context());
     }
@@ -118,6 +124,7 @@ fn addresses(bytes: &[u8]) -> Range<usize> {
 
 struct World {
     shard: Shard<Poll, Stage>,
+    time: ManualTime,
     address: SocketAddr,
 }
 
@@ -147,9 +154,37 @@ impl World {
         let handle = driver.wake_handle();
         let wake = Arc::new(Wake::new(move || handle.wake()));
         let (config, counters) = (Config { capacity: 8, ..Config::default() }, Arc::new(Counters::default()));
-        let mut shard = Shard::new(driver, stage, config, Clock::real(), wake, counters);
+        let (clock, time) = Clock::manual();
+        let mut shard = Shard::new(driver, stage, config, clock, wake, counters);
         shard.listen(OwnedFd::from(listener), false).expect("the first listener");
-        World { shard, address }
+        World { shard, time, address }
+    }
+
+    /// With a stream for `disk.>` that is always full, since it has no journal.
+    fn with_full_stream() -> World {
+        let disk = StreamConfig {
+            name: "disk".to_owned(),
+            subjects: vec!["disk.>".to_owned()],
+            durability: Durability::Disk,
+            ..StreamConfig::default()
+        };
+        World::with_streams(vec![disk])
+    }
+
+    /// Sends something, and turns the shard until the session was shown it.
+    fn show(&mut self, client: &mut TcpStream, bytes: &[u8]) {
+        self.shard.service().shown.clear();
+        client.write_all(bytes).expect("the buffers of the system take it");
+        self.turn_until(|stage| !stage.shown.is_empty());
+    }
+
+    /// Moves the shard's clock in steps, so that each deadline is called in its time.
+    fn pass(&mut self, span: Duration) {
+        let end = self.time.now().after(span);
+        while self.time.now() < end {
+            self.time.advance(Duration::from_secs(1));
+            self.shard.turn(false).expect("it turns");
+        }
     }
 
     fn client(&mut self, hello: &str) -> TcpStream {
@@ -169,7 +204,8 @@ impl World {
             }
             std::thread::sleep(Duration::from_micros(100));
         }
-        panic!("it never comes so far");
+        let hub = &self.shard.service().hub;
+        panic!("it never comes so far: {} connections, {} parked", hub.streaming, hub.port.parked());
     }
 
     /// Turns the shard until a client has read what it waits for.
@@ -185,7 +221,7 @@ impl World {
                 return all;
             }
         }
-        panic!("only {} bytes came", all.len());
+        panic!("only {} bytes came: {}", all.len(), String::from_utf8_lossy(&all[..all.len().min(200)]));
     }
 }
 
@@ -246,13 +282,7 @@ fn a_payload_in_pieces_is_delivered_from_its_own_block() {
 /// what it has sent meanwhile is dealt with in order. Of one that leaves meanwhile nothing stays.
 #[test]
 fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
-    let disk = StreamConfig {
-        name: "disk".to_owned(),
-        subjects: vec!["disk.>".to_owned()],
-        durability: Durability::Disk,
-        ..StreamConfig::default()
-    };
-    let mut world = World::with_streams(vec![disk]);
+    let mut world = World::with_full_stream();
     let mut publisher = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
     let mut leaving = world.client("CONNECT {}\r\nSUB inbox.* 1\r\nPING\r\n");
     let mut other = world.client("CONNECT {}\r\nPING\r\n");
@@ -282,4 +312,53 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
     world.turn_until(|stage| stage.hub.port.parked() == 0);
     world.turn_until(|stage| stage.hub_counters.subscriptions.get() == 1);
     assert_eq!((counters.parked.get(), counters.parked_requests.get()), (0, 3));
+}
+
+/// Design, section 5: a connection that the server does not read is neither silent nor late.
+#[test]
+fn the_times_of_a_connection_stand_still_while_it_is_parked() {
+    let mut world = World::with_full_stream();
+    let mut subscriber = world.client("CONNECT {}\r\nSUB a 1\r\nPING\r\n");
+    let mut assembling = world.client("CONNECT {}\r\nPING\r\n");
+    let mut answering = world.client("CONNECT {}\r\nPING\r\n");
+    let payload = vec![b'x'; 200_000];
+    let (first, rest) = payload.split_at(1000);
+    world.show(&mut assembling, &[b"PUB disk.a 1\r\nx\r\nPUB a 200000\r\n", first].concat());
+    world.show(&mut answering, b"PUB disk.a 1\r\nx\r\n");
+    world.turn_until(|stage| stage.hub.port.parked() == 2);
+    world.pass(ASSEMBLY_TIMEOUT / 2);
+    world.show(&mut assembling, &rest[..1000]);
+    world.show(&mut answering, b"PONG\r\n");
+    for _ in 0..6 {
+        world.pass(PING_EVERY);
+        // Others have time to show that they live.
+        world.show(&mut subscriber, b"PONG\r\n");
+    }
+    assert_eq!((world.shard.service().hub.port.parked(), world.shard.service().hub.streaming), (2, 3));
+    // The stream refuses.
+    world.shard.service().step_ns = 1_000_000_000;
+    world.turn_until(|stage| stage.hub.port.parked() == 0);
+    world.pass(ASSEMBLY_TIMEOUT / 4);
+    let end = [&rest[1000..], b"\r\nPING\r\n"].concat();
+    assembling.set_nonblocking(true).expect("a socket takes options");
+    let mut sent = 0;
+    while sent < end.len() {
+        sent += assembling.write(&end[sent..]).unwrap_or(0);
+        world.shard.turn(false).expect("it turns");
+    }
+    assembling.set_nonblocking(false).expect("a socket takes options");
+    let expected = [b"MSG a 1 200000\r\n", &payload[..], b"\r\n"].concat();
+    let text = world.read(&mut subscriber, |text| text.ends_with(&expected[expected.len() - 1000..]));
+    assert!(text.ends_with(&expected), "{} bytes came", text.len());
+    answering.write_all(b"PING\r\n").expect("it is short");
+    for client in [&mut assembling, &mut answering] {
+        let text = world.read(client, |text| text.ends_with(b"PONG\r\n"));
+        let text = String::from_utf8(text).expect("text");
+        assert!(!text.contains("-ERR"), "{text}");
+    }
+    // A message that comes too late still ends its connection.
+    world.show(&mut assembling, b"PUB a 200000\r\nx");
+    world.pass(ASSEMBLY_TIMEOUT);
+    let text = world.read(&mut assembling, |text| text.ends_with(b"-ERR 'Message Timeout'\r\n"));
+    assert!(text.starts_with(b"-ERR"), "{}", String::from_utf8_lossy(&text));
 }

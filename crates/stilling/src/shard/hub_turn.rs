@@ -31,17 +31,29 @@ mod tests {
     use std::sync::Arc;
 
     use stilling_engine::driver::Datagram;
-    use stilling_hub::{Door, Durability, Loss, StreamConfig, UnixNanos};
+    use stilling_hub::{Door, Durability, HashKey, Loss, StreamConfig, UnixNanos};
 
     use super::*;
     use crate::hub::testing::{GREEDY, fill, hub_of_one_shard, hub_with};
+    use crate::syslog::Rules;
+
+    fn stream(filter: &str, durability: Durability) -> StreamConfig {
+        StreamConfig { subjects: vec![filter.to_owned()], durability, ..StreamConfig::default() }
+    }
+
+    /// The syslog of a shard before a hub with these streams.
+    fn syslog(streams: &[StreamConfig]) -> SyslogShard {
+        let rules =
+            Rules::new(Vec::new(), "syslog.{app}".parse().expect("a template"), streams, HashKey(1, 2));
+        SyslogShard::new(Arc::new(rules), 1024)
+    }
 
     /// Row 0.14: datagrams that wait get their part of the room, however much connections publish.
     #[test]
     fn datagrams_that_wait_come_before_connections_that_always_have_more() {
         let (port, mut runner, counters) = hub_of_one_shard();
         let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
-        let mut syslog = SyslogShard::default();
+        let mut syslog = syslog(&[]);
         fill(&mut hub.port);
         let from = SocketAddr::from(([127, 0, 0, 1], 1));
         for _ in 0..200 {
@@ -67,14 +79,10 @@ mod tests {
     /// Datagrams to a stream that is full are held by their shard, which sleeps meanwhile, and the hub has none but the first.
     #[test]
     fn datagrams_to_a_full_stream_are_held_until_it_takes_or_refuses_them() {
-        let all = StreamConfig {
-            subjects: vec![">".to_owned()],
-            durability: Durability::Disk,
-            ..StreamConfig::default()
-        };
-        let (port, mut runner, counters) = hub_with(vec![all]);
+        let streams = vec![stream(">", Durability::Disk)];
+        let (port, mut runner, counters) = hub_with(streams.clone());
         let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
-        let mut syslog = SyslogShard::default();
+        let mut syslog = syslog(&streams);
         let from = SocketAddr::from(([127, 0, 0, 1], 1));
         let mut turn = |hub: &mut HubHandle, syslog: &mut SyslogShard, seconds: u64| {
             turn_hub(hub, syslog, || Now::simulated(0));
@@ -93,5 +101,42 @@ mod tests {
         }
         assert!(syslog.is_settled());
         assert_eq!((counters.losses(Door::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
+    }
+    /// Design, section 5: datagrams to a stream that waits delay none to another stream, nor to no stream, and take no room
+    /// from them.
+    #[test]
+    fn datagrams_to_other_streams_go_on_while_one_is_full() {
+        let memory = StreamConfig { name: "memory".to_owned(), ..stream("syslog.quick", Durability::Memory) };
+        let streams = vec![stream("syslog.full", Durability::Disk), memory];
+        let (port, mut runner, counters) = hub_with(streams.clone());
+        let mut hub = HubHandle::new(port, Arc::default(), 1 << 20, Arc::default(), None, 0);
+        let mut syslog = syslog(&streams);
+        let from = SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut turn = |hub: &mut HubHandle, syslog: &mut SyslogShard, seconds: u64| {
+            turn_hub(hub, syslog, || Now::simulated(0));
+            runner.turn(Now::simulated(seconds * 1_000_000_000));
+            assert_eq!(next_hub_mail(hub, syslog), None, "no connection is called");
+        };
+        let long = "x".repeat(1000);
+        // More for the stream that is full than one source may have waiting.
+        for number in 0..400 {
+            for app in ["full", "quick", "unheard"] {
+                let text = format!("<14>1 - host {app} - - - {number} {long}");
+                let datagram = Datagram { from, local: None, payload: text.as_bytes(), truncated: false };
+                syslog.receive(&mut hub.port, &datagram, None, || UnixNanos::EPOCH);
+            }
+            turn(&mut hub, &mut syslog, 0);
+        }
+        assert_eq!((counters.streams[1].last.get(), counters.unheard.get()), (400, 400));
+        assert_eq!((counters.parked.get(), counters.losses(Door::Syslog, Loss::Shed)), (1, 0));
+        assert!(!syslog.is_settled() && !hub.has_mail(), "they wait without a turn");
+        for second in 1..30 {
+            turn(&mut hub, &mut syslog, second);
+        }
+        assert!(syslog.is_settled());
+        let (hung, shed) =
+            (counters.losses(Door::Syslog, Loss::Hung), counters.losses(Door::Syslog, Loss::Shed));
+        assert!(shed > 0 && hung + shed == 400, "{hung} {shed}");
+        assert_eq!(counters.parked.get(), 0);
     }
 }

@@ -11,6 +11,8 @@
 //!
 //! The less a message says, the earlier there is no room for it: so the least severe are shed first, without a search, and
 //! what is held stays in its order. The same shares hold for what each source has, so that one that floods sheds its own.
+//!
+//! Each stream has a lane: what waits for one stream delays nothing for another. All lanes share the bytes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -29,10 +31,14 @@ impl Waiting {
     }
 }
 
-/// Those that wait, in order.
+/// The datagrams of one stream, or of no stream.
+pub(super) type Lane = u32;
+
+/// Those that wait, in the order of each lane.
 #[derive(Debug)]
 pub(super) struct Held {
-    queue: VecDeque<Waiting>,
+    /// Lanes with datagrams.
+    queues: BTreeMap<Lane, VecDeque<Waiting>>,
     size: usize,
     /// Bytes of each source that has any.
     of_sources: BTreeMap<IpAddr, usize>,
@@ -42,15 +48,36 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn new(size_max: usize, source_size_max: usize) -> Held {
-        Held { queue: VecDeque::new(), size: 0, of_sources: BTreeMap::new(), size_max, source_size_max }
+        Held { queues: BTreeMap::new(), size: 0, of_sources: BTreeMap::new(), size_max, source_size_max }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queues.is_empty()
+    }
+
+    /// Whether nothing waits in a lane.
+    pub(super) fn is_lane_empty(&self, lane: Lane) -> bool {
+        !self.queues.contains_key(&lane)
+    }
+
+    /// The lanes with datagrams, in order.
+    pub(super) fn lanes(&self) -> impl Iterator<Item = Lane> {
+        self.queues.keys().copied()
+    }
+
+    /// The first lane with datagrams from `from` on.
+    pub(super) fn next_lane(&self, from: Lane) -> Option<Lane> {
+        self.queues.range(from..).next().map(|(lane, _)| *lane)
     }
 
     /// Holds a message; false: it has to be shed.
-    pub(super) fn push(&mut self, severity: u8, source: IpAddr, subject: &[u8], message: &[u8]) -> bool {
+    pub(super) fn push(
+        &mut self,
+        lane: Lane,
+        (severity, source): (u8, IpAddr),
+        subject: &[u8],
+        message: &[u8],
+    ) -> bool {
         let size = subject.len() + message.len() + size_of::<Waiting>();
         let share = |all: usize| all / 8 * usize::from(8 - severity.min(7));
         let of_source = self.of_sources.get(&source).copied().unwrap_or(0) + size;
@@ -59,13 +86,19 @@ impl Held {
         }
         self.of_sources.insert(source, of_source);
         self.size += size;
-        self.queue.push_back(Waiting { subject: subject.to_vec(), message: message.to_vec(), source });
+        let queue = self.queues.entry(lane).or_default();
+        queue.push_back(Waiting { subject: subject.to_vec(), message: message.to_vec(), source });
         true
     }
 
-    /// The oldest.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
-        let oldest = self.queue.pop_front()?;
+    /// The oldest of a lane.
+    pub(super) fn pop(&mut self, lane: Lane) -> Option<Waiting> {
+        let queue = self.queues.get_mut(&lane)?;
+        let oldest = queue.pop_front()?;
+        if queue.is_empty() {
+            // Overload is rare, and its memory is not kept.
+            self.queues.remove(&lane);
+        }
         let size = oldest.size();
         self.size -= size;
         if let Some(left) = self.of_sources.get_mut(&oldest.source) {
@@ -73,10 +106,6 @@ impl Held {
             if *left == 0 {
                 self.of_sources.remove(&oldest.source);
             }
-        }
-        if self.queue.is_empty() {
-            // Overload is rare, and its memory is not kept.
-            self.queue = VecDeque::new();
         }
         Some(oldest)
     }
@@ -94,7 +123,7 @@ mod tests {
 
     /// How many messages of a severity are held before one is shed.
     fn room(held: &mut Held, severity: u8, from: u8) -> usize {
-        (0..).take_while(|_| held.push(severity, source(from), b"s", b"m")).count()
+        (0..).take_while(|_| held.push(0, (severity, source(from)), b"s", b"m")).count()
     }
 
     #[test]
@@ -107,7 +136,7 @@ mod tests {
             before += more;
         }
         assert_eq!(before, 80_000 / (size_of::<Waiting>() + 2));
-        assert!(!held.push(0, source(2), b"s", b"m"), "full is full");
+        assert!(!held.push(1, (0, source(2)), b"s", b"m"), "full is full");
     }
 
     #[test]
@@ -115,33 +144,35 @@ mod tests {
         let mut held = Held::new(80_000, 20_000);
         let flood = room(&mut held, 6, 1);
         assert_eq!(room(&mut held, 6, 2), flood);
-        assert!(held.push(3, source(1), b"s", b"m"), "what it has to say that is worse is heard");
+        assert!(held.push(0, (3, source(1)), b"s", b"m"), "what it has to say that is worse is heard");
     }
 
     proptest! {
         #[test]
         fn what_is_held_comes_out_in_order_and_is_bounded(
-            steps in proptest::collection::vec((0_u8..9, 0_u8..3, 0_usize..300), 0..200),
+            steps in proptest::collection::vec((0_u8..9, 0_u8..3, 0_u32..2, 0_usize..300), 0..200),
         ) {
             let mut held = Held::new(4000, 2000);
-            let mut expected = VecDeque::new();
-            for (number, (severity, from, length)) in steps.into_iter().enumerate() {
+            let mut expected = [VecDeque::new(), VecDeque::new()];
+            for (number, (severity, from, lane, length)) in steps.into_iter().enumerate() {
                 if severity == 8 {
-                    prop_assert_eq!(held.pop().map(|waiting| waiting.subject), expected.pop_front());
+                    prop_assert_eq!(held.pop(lane).map(|waiting| waiting.subject), expected[lane as usize].pop_front());
                     continue;
                 }
                 let subject = number.to_string().into_bytes();
-                if held.push(severity, source(from), &subject, &vec![b'x'; length]) {
-                    expected.push_back(subject);
+                if held.push(lane, (severity, source(from)), &subject, &vec![b'x'; length]) {
+                    expected[lane as usize].push_back(subject);
                 }
                 prop_assert!(held.size <= 4000);
                 prop_assert!(held.of_sources.values().all(|size| *size <= 2000));
                 prop_assert_eq!(held.of_sources.values().sum::<usize>(), held.size);
             }
-            while let Some(waiting) = held.pop() {
-                prop_assert_eq!(Some(waiting.subject), expected.pop_front());
+            while let Some(lane) = held.next_lane(0) {
+                let waiting = held.pop(lane).expect("the lane has some");
+                prop_assert_eq!(Some(waiting.subject), expected[lane as usize].pop_front());
             }
-            prop_assert!(expected.is_empty() && held.size == 0 && held.of_sources.is_empty());
+            prop_assert!(expected.iter().all(VecDeque::is_empty) && held.is_empty());
+            prop_assert!( held.size == 0 && held.of_sources.is_empty());
         }
     }
 }

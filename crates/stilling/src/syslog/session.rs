@@ -101,7 +101,7 @@ impl SyslogSession {
                     if let Some(frame) = frame {
                         cx.syslog.publish(&mut hub.port, token, frame.message);
                     }
-                    // Of a line that its peer has not ended nobody knows more than that this side is going.
+                    // An unterminated line at drain: the rest of it is unknown.
                     let is_whole =
                         reason == CloseReason::PeerClosed && frame.is_some_and(|frame| frame.cut.is_none());
                     if has_begun && !is_whole {

@@ -7,10 +7,13 @@ use std::sync::Arc;
 use rustix::net::{RecvFlags, Shutdown, recv, recvfrom};
 use stilling_engine::Token;
 use stilling_engine::driver::Datagram;
-use stilling_hub::{Door, Loss, Lost, Publication, Request, Traits, UnixNanos};
+use stilling_hub::{
+    Door, HashKey, Interest, Loss, Lost, Publication, Request, StreamConfig, Traits, UnixNanos,
+};
+use stilling_wire::nats::{Filter, SubjectLimits};
 use stilling_wire::syslog::{self, Limits};
 
-use super::held::Held;
+use super::held::{Held, Lane};
 use super::limits::{
     HELD_SIZE_MAX, HELD_SOURCE_SIZE_MAX, MESSAGE_SIZE_MAX, SETTLED_PER_TURN, SHED_SUBJECTS_MAX,
 };
@@ -19,11 +22,34 @@ use crate::hub::{HubHandle, Port};
 use crate::lifecycle::Lifecycle;
 use crate::settings::{SourceRange, SubjectTemplate, SubjectWords};
 
-/// What was chosen about syslog.
-#[derive(Clone, Debug, Default)]
+/// What was chosen about syslog, and which stream takes a message.
+#[derive(Debug)]
 pub(crate) struct Rules {
-    pub(crate) sources: Vec<SourceRange>,
-    pub(crate) subject: SubjectTemplate,
+    sources: Vec<SourceRange>,
+    subject: SubjectTemplate,
+    /// The number of the stream that takes a subject. Filters of different streams do not overlap.
+    streams: Interest,
+}
+
+impl Rules {
+    /// Rules for a server with these `streams`, in the order of their numbers. The `key` is for their tokens.
+    pub(crate) fn new(
+        sources: Vec<SourceRange>,
+        subject: SubjectTemplate,
+        streams: &[StreamConfig],
+        key: HashKey,
+    ) -> Rules {
+        let mut interest = Interest::new(key);
+        let limits = SubjectLimits::default();
+        for (number, stream) in (0..).zip(streams) {
+            for filter in
+                stream.subjects.iter().filter_map(|text| Filter::parse(text.as_bytes(), &limits).ok())
+            {
+                interest.insert(filter, number);
+            }
+        }
+        Rules { sources, subject, streams: interest }
+    }
 }
 
 /// Bytes of a datagram that are read at the end; more than a message may have.
@@ -41,6 +67,10 @@ pub(crate) struct SyslogShard {
     shed: Vec<Shed>,
     /// Memory for the subject of a message.
     subject: Vec<u8>,
+    /// Memory for the stream that takes it.
+    stream: Vec<u32>,
+    /// The lane whose datagrams get the next room.
+    next_lane: Lane,
     /// What waits has had its part of this turn's room.
     has_settled: bool,
     /// Further descriptors of the Unix datagram sockets, to read what is left in their queues at the end.
@@ -61,21 +91,28 @@ pub(crate) struct SyslogContext<'a> {
 
 #[derive(Debug)]
 struct Shed {
+    lane: Lane,
     subject: Vec<u8>,
     count: u64,
     from_ns: UnixNanos,
     to_ns: UnixNanos,
 }
 
-/// The publisher of datagrams, which is no connection. The hub parks it like one: datagrams are held meanwhile.
-fn no_connection() -> Token {
-    Token::from_bits(u64::MAX)
+/// The lane of datagrams that no stream takes. Losses are reported under its token, which is never parked.
+const NO_STREAM: Lane = Lane::MAX;
+
+/// The publisher of a lane's datagrams, which is no connection. The hub parks it like one while the stream is full: the
+/// datagrams of the lane are held meanwhile, and those of other lanes are not.
+fn publisher(lane: Lane) -> Token {
+    // No connection has the last index.
+    Token::new(u32::MAX, lane)
 }
 
 impl Default for SyslogShard {
-    /// Without permitted sources.
+    /// Without permitted sources, and without streams.
     fn default() -> SyslogShard {
-        SyslogShard::new(Arc::default(), MESSAGE_SIZE_MAX)
+        let rules = Rules::new(Vec::new(), SubjectTemplate::default(), &[], HashKey(0, 0));
+        SyslogShard::new(Arc::new(rules), MESSAGE_SIZE_MAX)
     }
 }
 
@@ -88,6 +125,8 @@ impl SyslogShard {
             uncounted: [0; Loss::ALL.len()],
             shed: Vec::new(),
             subject: Vec::new(),
+            stream: Vec::new(),
+            next_lane: 0,
             has_settled: false,
             unix_sockets: Vec::new(),
             udp_sockets: Vec::new(),
@@ -129,13 +168,20 @@ impl SyslogShard {
         severity
     }
 
-    fn note_shed(&mut self, now_ns: UnixNanos) {
+    /// The lane of the message whose subject is in `subject`.
+    fn lane(&mut self) -> Lane {
+        self.stream.clear();
+        self.rules.streams.find(&self.subject, &mut self.stream);
+        self.stream.first().copied().unwrap_or(NO_STREAM)
+    }
+
+    fn note_shed(&mut self, lane: Lane, now_ns: UnixNanos) {
         let known = self.shed.iter().position(|shed| shed.subject == self.subject);
         let place = match known {
             None if self.shed.len() == SHED_SUBJECTS_MAX => SHED_SUBJECTS_MAX - 1,
             None => {
                 let subject = self.subject.clone();
-                self.shed.push(Shed { subject, count: 0, from_ns: now_ns, to_ns: now_ns });
+                self.shed.push(Shed { lane, subject, count: 0, from_ns: now_ns, to_ns: now_ns });
                 self.shed.len() - 1
             }
             Some(at) => at,
@@ -145,20 +191,16 @@ impl SyslogShard {
     }
 
     /// Hands to the hub what waits, as far as there is room, and no more than about so many bytes; what was lost comes
-    /// behind it. Returns whether there was room for anything.
+    /// behind what waits in its lane. Returns whether there was room for anything.
     pub(crate) fn settle(&mut self, port: &mut Port, size_max: usize) -> bool {
-        let mut size = 0;
-        while !self.held.is_empty() && size < size_max && port.has_room_for(no_connection()) {
-            if let Some(waiting) = self.held.pop() {
-                publish(port, no_connection(), &waiting.subject, &waiting.message);
-                size += waiting.subject.len() + waiting.message.len() + 1;
+        let size = self.settle_held(port, size_max);
+        let mut at = 0;
+        while at < self.shed.len() && port.has_room() {
+            if !self.held.is_lane_empty(self.shed[at].lane) {
+                at += 1;
+                continue;
             }
-        }
-        if !self.held.is_empty() {
-            return size > 0;
-        }
-        while !self.shed.is_empty() && port.has_room() {
-            let Shed { subject, count, from_ns, to_ns } = self.shed.remove(0);
+            let Shed { subject, count, from_ns, to_ns, .. } = self.shed.remove(at);
             lose(port, Lost { subject: &subject, count, from_ns, to_ns, ..nothing(Loss::Shed) });
         }
         for (loss, count) in Loss::ALL.into_iter().zip(&mut self.uncounted) {
@@ -166,7 +208,36 @@ impl SyslogShard {
                 lose(port, Lost { count: std::mem::take(count), ..nothing(loss) });
             }
         }
-        true
+        self.held.is_empty() || size > 0
+    }
+
+    /// Publishes what is held, one lane after the other from where the last call ended. Returns how many bytes.
+    fn settle_held(&mut self, port: &mut Port, size_max: usize) -> usize {
+        let mut size = 0;
+        for _ in 0..self.held.lanes().count() {
+            let Some(lane) = self.held.next_lane(self.next_lane).or_else(|| self.held.next_lane(0)) else {
+                break;
+            };
+            while !self.held.is_lane_empty(lane) && size < size_max && port.has_room_for(publisher(lane)) {
+                if let Some(waiting) = self.held.pop(lane) {
+                    publish(port, publisher(lane), &waiting.subject, &waiting.message);
+                    size += waiting.subject.len() + waiting.message.len() + 1;
+                }
+            }
+            self.next_lane = lane.wrapping_add(1);
+            if size >= size_max {
+                break;
+            }
+        }
+        size
+    }
+
+    /// The tokens under which something waits for room.
+    fn waiting(&self) -> impl Iterator<Item = Token> {
+        let has_reports = self.uncounted != [0; Loss::ALL.len()]
+            || self.shed.iter().any(|shed| self.held.is_lane_empty(shed.lane));
+        let reports = has_reports.then(|| publisher(NO_STREAM));
+        self.held.lanes().map(publisher).chain(reports)
     }
 }
 
@@ -176,7 +247,7 @@ fn nothing(loss: Loss) -> Lost<'static> {
 }
 
 fn lose(port: &mut Port, lost: Lost<'_>) {
-    port.ask(no_connection(), Traits::default(), &Request::Lost(lost));
+    port.ask(publisher(NO_STREAM), Traits::default(), &Request::Lost(lost));
 }
 
 /// There has to be room.
@@ -212,7 +283,7 @@ impl SyslogShard {
     pub(crate) fn turn(&mut self, port: &mut Port) {
         self.settle(port, usize::MAX);
         self.has_settled = false;
-        port.set_wanted((!self.is_settled()).then(no_connection));
+        port.set_wanted(self.waiting());
     }
 
     /// Nothing more can be sent to the Unix datagram sockets: senders get an error and can connect to the successor's.
@@ -279,12 +350,13 @@ impl SyslogShard {
             return self.count(Loss::Malformed);
         }
         let severity = self.read(message);
-        if self.held.is_empty() && port.has_room_for(no_connection()) {
-            return publish(port, no_connection(), &self.subject, message);
+        let lane = self.lane();
+        if self.held.is_lane_empty(lane) && port.has_room_for(publisher(lane)) {
+            return publish(port, publisher(lane), &self.subject, message);
         }
         let source = source.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        if !self.held.push(severity, source, &self.subject, message) {
-            self.note_shed(now_ns());
+        if !self.held.push(lane, (severity, source), &self.subject, message) {
+            self.note_shed(lane, now_ns());
         }
     }
 

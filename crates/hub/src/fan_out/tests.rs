@@ -1,3 +1,5 @@
+//! What each shard is handed, and what waits for it.
+
 use super::*;
 use crate::deliveries::Delivery;
 use crate::key::HashKey;

@@ -83,22 +83,33 @@ pub(crate) struct ConsumerDelivery<'a, S, O> {
 }
 
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
-    /// Whether every shard can be handed more, and nothing waits for that.
+    /// Whether the shards to which a consumer's next message goes can be handed more, and nothing that was begun waits.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.finish_begun() && self.fan_out.has_room()
+    pub(crate) fn has_room_for(&mut self, number: u32) -> bool {
+        if !self.finish_begun() {
+            return false;
+        }
+        if self.fan_out.has_room() {
+            return true;
+        }
+        let target = self.consumers.table.get(number).and_then(Consumer::target);
+        target.is_none_or(|target| self.fan_out.has_room_for(self.router, target))
     }
 
-    /// Goes on with what was begun and had no room. Returns whether it came to its end.
+    /// Hands out what waits for shards, and goes on with what was begun. Returns whether that came to its end.
+    #[inline]
     pub(crate) fn finish_begun(&mut self) -> bool {
-        while let Some((first, others)) = self.fan_out.take_unsent() {
+        self.fan_out.advance(self.router);
+        !self.fan_out.has_begun() || self.go_on_with_begun()
+    }
+
+    fn go_on_with_begun(&mut self) -> bool {
+        while !self.fan_out.is_any_far_over()
+            && let Some((first, others)) = self.fan_out.take_unsent()
+        {
             match first {
-                Unsent::Message { number, message, mut to } => {
-                    let sent = self.fan_out.send_to_all(self.router, number, &message.message(), &to);
-                    if sent < to.len() {
-                        to.drain(..sent);
-                        self.fan_out.keep(Unsent::Message { number, message, to });
-                    }
+                Unsent::Message { number, message, to } => {
+                    self.fan_out.send_to_all(self.router, number, &message.message(), &to);
                 }
                 Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
@@ -111,7 +122,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 return false;
             }
         }
-        true
+        !self.fan_out.has_begun()
     }
 
     /// Sends a message without payload that says something about the consumer itself.
@@ -174,7 +185,7 @@ mod tests {
                 storage: Threads::default(),
                 streams: Streams::new(vec![config], &[], 1024 * 1024, (KEY, NOW.unix_ns)),
                 router,
-                fan_out: FanOut::new(Forgetful { has_room }, 1),
+                fan_out: FanOut::new(Forgetful { has_room }, 1, 0),
             }
         }
 
@@ -225,10 +236,10 @@ mod tests {
             parts.add(name);
         }
         parts.publish(&vec![b'x'; DELIVERIES_SIZE]);
-        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (1, 2));
-        assert!(!parts.delivery().has_room());
+        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (2, 2));
+        assert!(!parts.delivery().finish_begun());
         parts.fan_out.outlets_mut().has_room = true;
-        assert!(parts.delivery().has_room());
+        assert!(parts.delivery().finish_begun());
         assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (3, 3));
     }
 

@@ -44,6 +44,8 @@ pub struct Counters {
     pub parked: Figure,
     /// Requests of such connections that have ever waited.
     pub parked_requests: Figure,
+    /// Bytes that wait for shards which have all their pieces of deliveries.
+    pub queued: Figure,
     /// Consumers that there are.
     pub consumers: Figure,
     /// Times that a record was offered to a consumer, whether it was sent or not: what consumers cost.

@@ -211,7 +211,13 @@ impl Deliveries {
     /// Whether it is as full as it should be.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<Entry>() >= DELIVERIES_SIZE
+        self.size() >= DELIVERIES_SIZE
+    }
+
+    /// Bytes that it counts for, payloads in shared blocks included.
+    #[inline]
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len() + self.shared_size + self.entries.len() * size_of::<Entry>()
     }
 
     /// Whether nothing is left in it.

@@ -7,9 +7,10 @@
 //! ```
 //!
 //! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
-//! has no room is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
-//! deliveries it may have or nothing more can be parked, [`take`](Hub::take) stops in the middle of an intake; calling it again
-//! later goes on there.
+//! has no room is parked: its requests wait, and others go on. A shard that has all the deliveries it may have holds up what goes
+//! to itself alone, as long as the queue of that is within its bound. When the hub cannot go on with a request, because of a
+//! queue over its bound or because nothing more can be parked, [`take`](Hub::take) stops in the middle of the intake; calling
+//! it again later goes on there.
 
 use std::sync::Arc;
 
@@ -23,12 +24,12 @@ use crate::deliveries::Verdict;
 use crate::fan_out::{FanOut, Message, Outlets};
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::SUBSCRIPTIONS_PER_CLIENT_MAX;
+use crate::limits::{SHARD_QUEUE_SIZE_MAX, SUBSCRIPTIONS_PER_CLIENT_MAX};
 use crate::losses::Losses;
 use crate::parked::ParkedClients;
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
-use crate::stream::{Resumed, StreamConfig};
+use crate::stream::{Durability, Resumed, StreamConfig};
 use crate::stream_writer::StreamWriter;
 use crate::streams::Streams;
 use crate::subscriptions::TooMany;
@@ -54,6 +55,8 @@ pub struct HubConfig {
     pub subscriptions_per_client_max: usize,
     /// Bytes of a batch of a stream in memory.
     pub memory_batch_size: usize,
+    /// Bytes that may wait for one shard which has all its pieces ([`SHARD_QUEUE_SIZE_MAX`]).
+    pub shard_queue_size_max: usize,
 }
 
 impl Default for HubConfig {
@@ -62,6 +65,7 @@ impl Default for HubConfig {
             streams: vec![StreamConfig::default()],
             subscriptions_per_client_max: SUBSCRIPTIONS_PER_CLIENT_MAX,
             memory_batch_size: 2 * 1024 * 1024,
+            shard_queue_size_max: SHARD_QUEUE_SIZE_MAX,
         }
     }
 }
@@ -108,6 +112,8 @@ enum Stalled {
     Stream(usize),
     /// The API has done enough in this turn.
     Api,
+    /// The queue of a shard is over its bound.
+    Shard,
 }
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
@@ -125,7 +131,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let streams = Streams::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
         Hub {
             storage,
-            fan_out: FanOut::new(outlets, shards),
+            fan_out: FanOut::new(outlets, shards, config.shard_queue_size_max),
             router,
             clients: Clients::new(key),
             parked: ParkedClients::new(key, streams.len()),
@@ -151,16 +157,21 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Whether nothing can be done before somebody asks for something, a shard gives deliveries back or the storage answers.
     pub fn is_quiet(&self) -> bool {
-        // It waits for shards, unless one had given a piece back by the end of the turn: the hub is not woken for what was full
-        // and has gone out since. Answers are taken in without room, unless a message is handed out in part.
-        if let Some(is_stalled) = self.fan_out.is_stalled() {
-            return is_stalled && (self.fan_out.has_begun() || !self.storage.has_answer());
+        // A shard had given a piece back by the end of the turn: the hub is not woken for what was full and has gone out since.
+        if self.fan_out.has_room_again() {
+            return false;
         }
-        self.api.is_quiet()
-            && !self.clients.has_departures()
-            && !self.consumers.table.go_on
-            && !self.streams.has_free_batch(&self.storage)
-            && self.storage.is_quiet()
+        if self.fan_out.has_begun() {
+            return true;
+        }
+        let is_over = self.fan_out.is_any_over();
+        // What is read for the API waits for the shards then; answers of the disk are taken in.
+        let has_work = if is_over {
+            self.api.has_put_off() || self.storage.has_answer()
+        } else {
+            !self.api.is_quiet() || !self.storage.is_quiet() || self.streams.has_free_batch(&self.storage)
+        };
+        !has_work && !self.clients.has_departures() && !self.consumers.table.go_on
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -201,7 +212,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let mut at = from;
         while let Some((token, traits, request)) = intake.get(at) {
             let client = Client { shard: shard as u32, token };
-            if !self.has_room() || !self.deal_or_park(client, traits, &request, now) {
+            if !self.delivery().finish_begun() || !self.deal_or_park(client, traits, &request, now) {
                 break;
             }
             at += 1;
@@ -211,7 +222,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Takes what the storage says, and lets go what has become durable.
     pub fn absorb(&mut self, now: Now) {
-        self.fan_out.begin_turn();
+        self.fan_out.begin_turn(&mut self.router);
         self.api.begin_turn();
         self.consumers.begin_turn();
         self.streams.begin_turn(now.steady_ns);
@@ -220,7 +231,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         // Before that answers of the storage may lie unread, and their time does not count against the disk.
         self.streams.stalls().observe(now.steady_ns);
-        // Behind what waited for room: that names subscriptions by their numbers, which may be used again.
+        // Behind what was begun: that names subscriptions by their numbers, which may be used again.
         self.clients.begin_turn(&mut self.consumers.table, &mut self.router);
         self.router.begin_turn(now.steady_ns);
         while let Some((number, opening)) = self.storage.next_opening() {
@@ -232,7 +243,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         self.release_written(now.steady_ns);
         self.retain(now);
-        while self.has_room()
+        while self.may_answer()
             && let Some(chunk) = self.storage.next_chunk()
         {
             self.api.is_full = false;
@@ -254,7 +265,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn flush(&mut self) {
         self.streams.flush(&mut self.storage);
         self.storage.publish();
-        self.fan_out.flush();
+        self.fan_out.flush(&mut self.router);
         self.publish_figures();
     }
 
@@ -272,6 +283,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             (&counters.subscriptions, self.router.subscriptions() as u64),
             (&counters.parked, self.parked.len() as u64),
             (&counters.parked_requests, self.parked.total()),
+            (&counters.queued, self.fan_out.waiting_size() as u64),
             (&counters.consumers, self.consumers.table.len() as u64),
             (&counters.offered, self.consumers.offered()),
             (&counters.left, self.clients.steps_done() + removed),
@@ -283,10 +295,28 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.streams.publish_figures(&counters.streams);
     }
 
-    /// Whether every shard can be handed more, and nothing waits for that.
-    #[inline]
-    fn has_room(&mut self) -> bool {
-        self.delivery().has_room()
+    /// Whether what was read may be sent to whatever shard asked for it.
+    fn may_answer(&mut self) -> bool {
+        self.delivery().finish_begun() && !self.fan_out.is_any_over()
+    }
+
+    /// Whether a publication waits for a shard: what comes of it at once would add to a queue that is over its bound. Records of
+    /// a stream on disk come later, and wait by themselves.
+    fn waits_for_shard(&mut self, client: Client, reply: &[u8], to: Option<(Option<usize>, &[u32])>) -> bool {
+        if !self.fan_out.is_any_over() {
+            return false;
+        }
+        let Hub { fan_out, router, streams, consumers, .. } = self;
+        if fan_out.is_over(client.shard) || fan_out.is_over_for_subject(router, reply, Some(client)) {
+            return true;
+        }
+        match to {
+            None => false,
+            Some((Some(stream), _)) if streams[stream].config.durability == Durability::Disk => false,
+            // Consumers may send it anywhere.
+            Some((Some(stream), _)) if consumers.table.has_following(stream) => true,
+            Some((_, found)) => fan_out.is_over_for(router, found, None),
+        }
     }
 
     /// Consumers with what they read from and send through.
@@ -335,11 +365,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<(), Stalled> {
         let &Publication { subject, reply, headers, payload, .. } = publication;
         if subject.starts_with(api::PREFIX) {
+            if self.waits_for_shard(client, reply, None) {
+                return Err(Stalled::Shard);
+            }
             return self.ask_api(client, publication, now);
         }
         let mut found = std::mem::take(&mut self.scratch.found);
         let stream = self.router.route(subject, &mut found);
         let outcome = match stream {
+            _ if self.waits_for_shard(client, reply, Some((stream, &found))) => Err(Stalled::Shard),
             Some(stream) => {
                 let mut stripped = std::mem::take(&mut self.scratch.stripped);
                 let headers = strip_status(headers, &mut stripped);

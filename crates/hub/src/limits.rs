@@ -11,8 +11,18 @@ pub const INTAKES: usize = 8;
 /// rest of them get it in the next pieces.
 pub const DELIVERIES_SIZE: usize = 256 * 1024;
 
-/// Pieces of deliveries that may be with one shard. All there: the hub takes nothing more from anybody until one comes back.
+/// Pieces of deliveries that may be with one shard. All there: what goes to this shard waits in its queue until one
+/// comes back.
 pub const DELIVERIES: usize = 8;
+
+/// Bytes that may wait for one shard which has all its pieces, payloads in shared blocks included although these
+/// are kept by reference. Full: the hub takes no publication that would add to the queue and none of this shard's
+/// connections, with what the same shards have handed in behind them, and records of streams on disk that would add
+/// to it are released later; all of this goes on when the shard gives a piece back. What is begun may exceed the
+/// bound: a message by its own size and eight bytes for each of its subscriptions in the shard, answers to the
+/// shard's own connections by as much as these have published, and what one record or question makes for consumers
+/// by as much again; more of that stops the hub for all until the shard takes some.
+pub const SHARD_QUEUE_SIZE_MAX: usize = 4 * 1024 * 1024;
 
 /// Bytes of a batch from which on it is written although the one before is not durable yet.
 pub const SEAL_SIZE: usize = 256 * 1024;

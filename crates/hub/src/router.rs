@@ -21,7 +21,8 @@ use crate::key::HashKey;
 use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
 use crate::reply_cache::ReplyCache;
 use crate::subscriptions::{
-    ConcernedStreams, Removed, STREAMS, Subscription, Subscriptions, TooMany, checked, overlap,
+    ConcernedStreams, Removed, STREAMS, Subscription, SubscriptionId, Subscriptions, TooMany, checked,
+    overlap,
 };
 use crate::time::SteadyNanos;
 
@@ -163,13 +164,23 @@ impl Router {
 
     /// A client with one of the subscriptions `found`.
     pub(crate) fn first_client(&self, found: &[u32]) -> Option<Client> {
-        found.iter().find_map(|&id| self.subscriptions.get(id)).map(|subscription| subscription.client)
+        self.clients(found).next()
+    }
+
+    /// The clients with the subscriptions `found`, once for each.
+    pub(crate) fn clients(&self, found: &[u32]) -> impl Iterator<Item = Client> {
+        found.iter().filter_map(|&id| self.subscriptions.get(id)).map(|subscription| subscription.client)
     }
 
     /// A subscription, unless it is gone.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Subscription> {
         self.subscriptions.get_mut(id)
+    }
+
+    /// The very subscription that was named so, unless it is gone.
+    pub(crate) fn get_exact_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        self.subscriptions.get_exact_mut(id)
     }
 
     /// Appends to `to` those of the subscriptions `found` that a message goes to: all without a queue, one of each queue, none

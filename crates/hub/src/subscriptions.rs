@@ -33,6 +33,15 @@ pub(crate) struct Subscription {
     pub(crate) delivered: u64,
     /// It ends after so many messages.
     pub(crate) ends_after: Option<u32>,
+    /// Tells it from others that had or will have its number.
+    serial: u32,
+}
+
+/// A subscription that may be gone when it is looked up, and its number another's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SubscriptionId {
+    pub(crate) number: u32,
+    serial: u32,
 }
 
 /// A subscription as it is sent messages.
@@ -45,6 +54,12 @@ pub(crate) struct Recipient<'a> {
 }
 
 impl Subscription {
+    /// What names the subscription `number`, this one, also when that is another's.
+    #[inline]
+    pub(crate) fn id(&self, number: u32) -> SubscriptionId {
+        SubscriptionId { number, serial: self.serial }
+    }
+
     /// The subscription as it is sent messages.
     #[inline]
     pub(crate) fn recipient(&self) -> Recipient<'_> {
@@ -90,6 +105,8 @@ pub(crate) struct Subscriptions {
     per_client_max: usize,
     places: Vec<Option<Subscription>>,
     free: Vec<u32>,
+    /// Of the newest subscription. Nothing waits for as long as it takes to come round.
+    serial: u32,
     clients: HashMap<Client, u32, HashKey>,
     owners: Vec<Owner>,
     free_owners: Vec<u32>,
@@ -134,6 +151,7 @@ impl Subscriptions {
             per_client_max,
             places: Vec::new(),
             free: Vec::new(),
+            serial: 0,
             clients: HashMap::with_hasher(key),
             owners: Vec::new(),
             free_owners: Vec::new(),
@@ -161,6 +179,11 @@ impl Subscriptions {
         let subscription = self.places.get_mut(id as usize)?.as_mut()?;
         let is_there = self.left.is_empty() || !self.owners[subscription.owner as usize].has_left;
         is_there.then_some(subscription)
+    }
+
+    /// The very subscription, unless it is gone.
+    pub(crate) fn get_exact_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
+        self.get_mut(id.number).filter(|subscription| subscription.serial == id.serial)
     }
 
     #[inline]
@@ -204,6 +227,7 @@ impl Subscriptions {
         let id = self.free.pop().unwrap_or(self.places.len() as u32);
         place.insert(id);
         let queue = (!queue.is_empty()).then(|| self.join(queue));
+        self.serial = self.serial.wrapping_add(1);
         let subscription = Subscription {
             client,
             traits,
@@ -215,6 +239,7 @@ impl Subscriptions {
             queue,
             delivered: 0,
             ends_after: None,
+            serial: self.serial,
         };
         match self.places.get_mut(id as usize) {
             Some(place) => *place = Some(subscription),

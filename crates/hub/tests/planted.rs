@@ -18,7 +18,7 @@ fn is_found(bug: Option<&'static str>) -> bool {
 fn planted_bugs_are_found() {
     assert!(!is_found(None));
     let syncs = ["missing sync", "early watermark", "double acknowledgement", "early sight"];
-    for bug in syncs.into_iter().chain(["overtaken publication"]) {
+    for bug in syncs.into_iter().chain(["overtaken publication", "dropped delivery"]) {
         assert!(is_found(Some(bug)), "{bug}");
     }
 }

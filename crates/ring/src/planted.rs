@@ -34,6 +34,7 @@
 //! | `previous tenant` | a shard | mail for a connection that is gone reaches the next one in its slot |
 //! | `early sight` | hub | a subscriber sees a message before it is durable, and its publisher hears nothing |
 //! | `overtaken publication` | hub | the PING of a connection whose stream is full is answered before what it has published |
+//! | `dropped delivery` | hub | what a shard that has all its pieces is to be handed is dropped instead of kept |
 //! | `early opening` | server | a successor opens the streams before its predecessor has released them; there are no locks |
 //! | `early release` | server | a predecessor goes on acknowledging when it has released the streams; there are no locks |
 //! | `dropped wait` | server | what a shard gathered while the streams were being opened is dropped |

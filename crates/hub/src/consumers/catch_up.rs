@@ -71,6 +71,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             Some(next) => From::Sequence(next.max(state.first)),
             None => consumer.wanted.from,
         };
+        if !self.has_room_for(number) {
+            self.doze(number);
+            return self.consumers.table.wait_for_room(number);
+        }
+        let Some(consumer) = self.consumers.table.get(number) else { return };
         let records_max = match &consumer.wanted.deliver {
             Some(_) => RECORDS_PER_READ,
             None => consumer.pulls().front().map_or(1, |pull| pull.left.min(RECORDS_PER_READ)),
@@ -85,6 +90,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 RECORDS_PER_READ
             },
         };
+        let state = &self.streams[stream];
         let visible = state.visible;
         let chunk = match state.config.durability {
             Durability::Disk => {
@@ -197,12 +203,16 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         let mut behind = self.count_behind(number, &chunk, from, visible);
         for at in from..chunk.len() {
             let Some((sequence, time_ns, record)) = chunk.get(at) else { break };
-            let has_room = self.has_room();
+            let has_room = self.has_room_for(number);
             let Some(consumer) = self.consumers.table.get_mut(number) else { return };
             if !has_room || self.consumers.compared >= FILTERS_COMPARED_PER_TURN {
                 consumer.state = State::Sending(chunk, at, visible);
                 self.consumers.table.note_sent(number, last_client);
-                return self.consumers.table.call(number, has_room);
+                return if has_room {
+                    self.consumers.table.call(number);
+                } else {
+                    self.consumers.table.wait_for_room(number);
+                };
             }
             self.consumers.compared += consumer.wanted.filters.len();
             if consumer.wants(&record) {
@@ -247,7 +257,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             // Asked for again when the next look comes.
             return;
         }
-        self.consumers.table.call(number, true);
+        self.consumers.table.call(number);
     }
 
     /// How many messages come behind each of a chunk. With a filter it is counted where that costs little; else, and beyond

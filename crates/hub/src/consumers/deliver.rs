@@ -43,12 +43,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         self.consumers.found = found;
     }
 
-    /// Offers a record to consumers that want it. Without room the rest of them waits.
+    /// Offers a record to consumers that want it. When the queue of a shard is far over its bound, the rest of them waits.
     pub(super) fn offer(&mut self, visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) {
         let Visible { stream, sequence, time_ns, now_ns } = visible;
         let pending = self.streams[stream].visible.saturating_sub(sequence);
         for (at, &number) in to.iter().enumerate() {
-            if self.fan_out.has_begun() {
+            if self.fan_out.has_begun() || self.fan_out.is_any_far_over() {
                 return self.fan_out.keep_record(visible, record, &to[at..]);
             }
             self.consumers.offered += 1;
@@ -76,7 +76,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 if let Some(consumer) = self.consumers.table.get_mut(number) {
                     consumer.state = State::Asleep;
                 }
-                self.consumers.table.call(number, true);
+                self.consumers.table.call(number);
             }
         }
     }

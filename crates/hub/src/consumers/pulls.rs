@@ -66,9 +66,11 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         }
     }
 
-    /// Answers open requests with the reason why no message comes, one at a time: each may have many subscribers.
+    /// Answers open requests with the reason why no message comes, until the queue of a shard is far over its bound: each may have
+    /// many subscribers.
     pub(super) fn tell_ended(&mut self, mut ended: VecDeque<EndedPull>) {
         while !self.fan_out.has_begun()
+            && !self.fan_out.is_any_far_over()
             && let Some(one) = ended.pop_front()
         {
             self.send_status(one.reply(), b"", &one.headers());

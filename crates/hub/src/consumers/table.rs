@@ -35,8 +35,10 @@ pub(crate) struct ConsumerTable {
     free: Vec<u32>,
     streams: Vec<OfStream>,
     clients: HashMap<Client, OfClient, HashKey>,
-    /// Those that can go on, as soon as there is room.
+    /// Those that can go on.
     due: VecDeque<u32>,
+    /// Those that wait for a shard that has no room.
+    without_room: Vec<u32>,
     /// One of them can go on at once.
     pub(crate) go_on: bool,
     pulls: usize,
@@ -94,6 +96,7 @@ impl ConsumerTable {
             streams: (0..streams).map(|_| of_stream()).collect(),
             clients: HashMap::with_hasher(key),
             due: VecDeque::new(),
+            without_room: Vec::new(),
             go_on: false,
             pulls: 0,
             configs_size: 0,
@@ -235,6 +238,7 @@ impl ConsumerTable {
         if self.is_empty() {
             // Nobody looks any more at who was called.
             self.due.clear();
+            self.without_room.clear();
             self.go_on = false;
         }
         Some(consumer)
@@ -413,13 +417,26 @@ impl ConsumerTable {
             || self.tokens + wanted.tokens() > CONSUMER_FILTER_TOKENS_MAX
     }
 
-    /// Has a consumer called as soon as there is room; `at_once`: it does not wait for any.
-    pub(crate) fn call(&mut self, number: u32, at_once: bool) {
+    /// Has a consumer called as soon as it is its turn.
+    pub(crate) fn call(&mut self, number: u32) {
         let Some(consumer) = self.get_mut(number) else { return };
         if !std::mem::replace(&mut consumer.is_due, true) {
             self.due.push_back(number);
         }
-        self.go_on |= at_once;
+        self.go_on = true;
+    }
+
+    /// Has a consumer called when a shard that has no room has some again.
+    pub(crate) fn wait_for_room(&mut self, number: u32) {
+        let Some(consumer) = self.get_mut(number) else { return };
+        if !std::mem::replace(&mut consumer.is_due, true) {
+            self.without_room.push(number);
+        }
+    }
+
+    /// Has those that wait for room called: there may be some, or they may want it elsewhere by now.
+    pub(crate) fn end_wait_for_room(&mut self) {
+        self.due.extend(self.without_room.drain(..));
     }
 
     /// How many can go on.
@@ -557,7 +574,7 @@ mod tests {
         let mut all = ConsumerTable::new(HashKey(1, 2), 2);
         let first = all.add(ALICE, Wanted::of_everything(0, 0), NOW).expect("there is room");
         all.follow_on(first);
-        all.call(first, false);
+        all.call(first);
         all.remove(first);
         let second = all.add(ALICE, Wanted::of_everything(1, 0), NOW).expect("there is room");
         assert_eq!(second, first);

@@ -15,21 +15,25 @@ use crate::time::SteadyNanos;
 impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Looks after consumers: those who can go on, and some of those whose time may have come.
     pub(crate) fn look_after(&mut self, now_ns: SteadyNanos) {
+        let is_time = now_ns >= self.consumers.table.looked_ns.after(LOOK_EVERY_NS);
+        if is_time || self.fan_out.has_regained_room() {
+            self.consumers.table.end_wait_for_room();
+        }
         for _ in 0..self.consumers.table.due().min(CHUNKS_PER_TURN) {
-            if !self.has_room() {
+            if !self.finish_begun() {
                 break;
             }
             let Some(number) = self.consumers.table.next_due() else { break };
             self.advance(number, now_ns);
         }
-        // Without room there is nothing to do until a shard gives deliveries back, which is told.
-        self.consumers.table.go_on = self.consumers.table.due() > 0 && self.has_room();
-        if now_ns < self.consumers.table.looked_ns.after(LOOK_EVERY_NS) {
+        // Those without room are called when a shard gives deliveries back, for which the hub is woken.
+        self.consumers.table.go_on = self.consumers.table.due() > 0;
+        if !is_time {
             return;
         }
         self.consumers.table.looked_ns = now_ns;
         for _ in 0..self.consumers.table.places().min(CONSUMERS_LOOKED_AT) {
-            if !self.has_room() {
+            if !self.finish_begun() {
                 break;
             }
             let Some(number) = self.consumers.table.next_looked_at() else { continue };
@@ -95,6 +99,10 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             beats.push((pull.reply.as_slice().into(), IDLE_HEARTBEAT.to_vec()));
         }
         for (to, headers) in beats {
+            // A shard that takes nothing need not hear from each consumer.
+            if self.fan_out.is_over_for_subject(self.router, &to, None) {
+                continue;
+            }
             self.send_status(&to, b"", &headers);
         }
     }

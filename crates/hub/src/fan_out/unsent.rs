@@ -1,4 +1,4 @@
-//! What a shard had no room for in the middle of it, as it is kept until a piece comes back.
+//! What was begun when the queue of a shard came far over its bound, as it is kept meanwhile.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::time::{SteadyNanos, UnixNanos};
 /// Something that could not be handed out to its end.
 #[derive(Debug)]
 pub(crate) enum Unsent {
-    /// A message for the rest of its subscriptions.
+    /// A message behind what has waited before it.
     Message { number: u64, message: KeptMessage, to: Vec<u32> },
     /// A record for the rest of the consumers that want it.
     Record { visible: Visible, kind: Kind, record: KeptMessage, to: Vec<u32> },
@@ -56,7 +56,7 @@ impl Unsent {
 }
 
 impl KeptMessage {
-    fn new(message: &Message<'_>) -> KeptMessage {
+    pub(super) fn new(message: &Message<'_>) -> KeptMessage {
         let Message { subject, reply, headers, payload } = *message;
         let (headers_at, payload_at) =
             (subject.len() + reply.len(), subject.len() + reply.len() + headers.len());
@@ -67,6 +67,11 @@ impl KeptMessage {
             starts: [subject.len(), headers_at, payload_at],
             block,
         }
+    }
+
+    /// Bytes that it counts for, its payload included.
+    pub(super) fn size(&self) -> usize {
+        self.bytes.len() + self.block.as_ref().map_or(0, |(_, range)| range.len())
     }
 
     pub(crate) fn message(&self) -> Message<'_> {

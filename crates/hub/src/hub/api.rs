@@ -63,6 +63,11 @@ impl ApiState {
         (self.size, self.has_put_off) = (0, false);
     }
 
+    /// Whether a question was put off until the next turn.
+    pub(super) fn has_put_off(&self) -> bool {
+        self.has_put_off
+    }
+
     /// Whether nothing can go on before something happens.
     pub(super) fn is_quiet(&self) -> bool {
         !self.has_put_off && (self.is_full || !self.reads.iter().any(PendingRead::is_due))
@@ -299,7 +304,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// need not wait for the end of a long stream.
     pub(super) fn look_further(&mut self) {
         for _ in 0..CHUNKS_PER_TURN {
-            if !self.has_room() {
+            if !self.may_answer() {
                 break;
             }
             // What is in memory does not wait for those who read the disk.

@@ -24,7 +24,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
         match self.deal(client, traits, request, now) {
             Ok(()) => true,
-            Err(Stalled::Api) => false,
+            Err(Stalled::Api | Stalled::Shard) => false,
             Err(Stalled::Stream(stream)) => {
                 let is_parked = self.parked.park(client, traits, request, stream);
                 if is_parked {
@@ -49,13 +49,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn unpark_first(&mut self, stream: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(stream) else { return false };
         while let Some((traits, request)) = requests.next() {
-            let full = if !self.has_room() {
+            let full = if !self.delivery().finish_begun() {
                 Some(stream)
             } else {
                 match self.deal(client, traits, &request, now) {
                     Ok(()) => None,
                     Err(Stalled::Stream(other)) => Some(other),
-                    Err(Stalled::Api) => Some(stream),
+                    Err(Stalled::Api | Stalled::Shard) => Some(stream),
                 }
             };
             if let Some(other) = full {

@@ -2,13 +2,15 @@
 //!
 //! ```text
 //!   answers ─▶ releases of each stream, in order ─▶ a batch of each stream in turn ─▶ deliveries
-//!                                                    └─ no room: the other streams come on first
+//!                                                    └─ a queue over its bound: the other streams come on first
 //! ```
 //!
-//! A release that finds no room waits, with those of its stream behind it. What is asked of the hub meanwhile goes on: only
-//! answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records wait
-//! for room in all shards, since any may have subscriptions; an acknowledgement waits for that of its own. A message that is
-//! handed out in part comes to its end before anything else goes out.
+//! A shard that has all its pieces holds up no release: what goes to it waits in its queue. A release waits when its next record
+//! would add to a queue that is over its bound, with those of its stream behind it. What is asked of the hub meanwhile goes on:
+//! only answers of the same stream to messages that it has taken before, and the ends of connections, come behind it. Records of
+//! a stream that consumers follow wait for all queues, since a consumer may have them sent anywhere. Acknowledgements wait for
+//! the queues of other shards than their client's own: what a shard's own connections are answered is bounded by what they have
+//! published, and the hub takes no more of that meanwhile.
 
 use stilling_journal::{Answer, Batch, Kind, Record};
 use stilling_ring::planted;
@@ -106,10 +108,18 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 if sequence < *next_record {
                     continue;
                 }
-                if sequence > last || !self.has_room() {
+                if sequence > last || !self.delivery().finish_begun() {
                     break;
                 }
-                let is_long = record.payload.len() >= SHARED_PAYLOAD_SIZE_MIN;
+                if self.fan_out.is_any_over() {
+                    self.router.find(record.subject, &mut found);
+                    let is_followed = self.consumers.table.has_following(number);
+                    if is_followed || self.fan_out.is_over_for(&self.router, &found, None) {
+                        break;
+                    }
+                }
+                // What waits for a shard keeps no batch from the disk.
+                let is_long = record.payload.len() >= SHARED_PAYLOAD_SIZE_MIN && !self.fan_out.is_waiting();
                 let range = if is_long { batch.payload_range(&record) } else { None };
                 let payload = range.map_or(record.payload.into(), |range| Payload::shared(block, range));
                 let record = record.with_payload(payload);
@@ -154,7 +164,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 release.next_ack += 1;
                 continue;
             }
-            if !self.delivery().finish_begun() || !self.fan_out.has_room_in(client.shard as usize) {
+            if !self.delivery().finish_begun() {
+                return false;
+            }
+            if let AckTarget::Reply(start, size) = to
+                && let reply = release.acks.reply(start, size)
+                && self.fan_out.is_over_for_subject(&self.router, reply, Some(client))
+            {
                 return false;
             }
             release.next_ack += 1;

@@ -14,7 +14,8 @@ fn a_thousand_lives_keep_every_promise() {
         }
     }
     // What was never tried proves nothing.
-    let Story { acknowledged, seen, duplicates, refused, crashes, frozen, unanswered, parked } = stories;
+    let Story { acknowledged, seen, duplicates, refused, crashes, frozen, unanswered, parked, queued } =
+        stories;
     for (what, count) in [
         ("acknowledged", acknowledged),
         ("seen", seen),
@@ -24,6 +25,7 @@ fn a_thousand_lives_keep_every_promise() {
         ("frozen", frozen),
         ("unanswered", unanswered),
         ("parked", parked),
+        ("queued", queued),
     ] {
         assert!(count > 100, "only {count} {what}");
     }
@@ -39,5 +41,6 @@ impl Story {
         self.frozen += other.frozen;
         self.unanswered += other.unanswered;
         self.parked += other.parked;
+        self.queued += other.queued;
     }
 }

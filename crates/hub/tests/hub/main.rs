@@ -9,6 +9,7 @@ mod costs;
 mod dedup;
 mod durable;
 mod fan_out;
+mod full_shards;
 mod hung;
 mod jetstream;
 mod life;

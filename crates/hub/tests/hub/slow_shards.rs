@@ -14,6 +14,8 @@ use crate::rig::{ABLE, BATCH_SIZE, Rig, Told, publish_with, stream};
 
 const ALICE: Client = Client { shard: 0, token: 1 };
 const BOB: Client = Client { shard: 1, token: 2 };
+/// Listens to answers that others asked for.
+const CAROL: Client = Client { shard: 1, token: 3 };
 
 const ID: &str = "NATS/1.0\r\nNats-Msg-Id: q\r\n\r\n";
 
@@ -33,11 +35,11 @@ fn rig(batches: usize) -> Rig {
     rig
 }
 
-/// Three records in a batch each, of which the last is acknowledged to `inbox.1`. BOB's shard has no room for it when all are
-/// written.
-fn publish_three(rig: &mut Rig) {
+/// Four records in a batch each, of which the last is acknowledged to `inbox.1`. BOB's shard has no room for it when all are
+/// written: it has one piece, one waits, and one is being filled.
+fn publish_four(rig: &mut Rig) {
     let payload = long();
-    for _ in 0..2 {
+    for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("disk.a", &payload)]);
     }
     rig.ask_all(ALICE, &[publish_with("disk.a", &payload, "inbox.1", ID)]);
@@ -80,17 +82,19 @@ fn a_stream_without_a_batch_that_is_not_referred_to_waits_for_shards_and_not_for
 #[test]
 fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another() {
     let mut rig = rig(8);
-    publish_three(&mut rig);
+    publish_four(&mut rig);
     rig.ask_all(ALICE, &[publish_for("other.a", "x", "inbox.2")]);
-    write(&mut rig, 4);
+    write(&mut rig, 5);
     let heard = rig.heard(ALICE);
     assert!(heard.contains(r#"{"stream":"other","seq":1}"#) && !heard.contains("inbox.1"), "{heard}");
     assert!(!rig.hub.is_settled());
     rig.turn();
     let heard = rig.heard(ALICE);
-    assert!(heard.contains("MSG inbox.1 ") && heard.contains(r#"{"stream":"disk","seq":3}"#), "{heard}");
+    assert!(heard.contains("MSG inbox.1 ") && heard.contains(r#"{"stream":"disk","seq":4}"#), "{heard}");
     rig.turn();
-    assert_eq!(rig.heard(BOB).matches("MSG disk.a").count(), 3);
+    rig.look();
+    rig.turn();
+    assert_eq!(rig.heard(BOB).matches("MSG disk.a").count(), 4);
     assert!(rig.hub.is_settled());
 }
 
@@ -98,8 +102,8 @@ fn a_stream_whose_records_find_no_room_does_not_hold_up_the_answers_of_another()
 #[test]
 fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
     let mut rig = rig(8);
-    publish_three(&mut rig);
-    write(&mut rig, 3);
+    publish_four(&mut rig);
+    write(&mut rig, 4);
     // BOB's shard gives a piece back when the hub has tried to go on with the release, and before it takes requests.
     assert_eq!(rig.heard(ALICE), "");
     let payload = long();
@@ -113,7 +117,7 @@ fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
     let heard = rig.heard(ALICE);
     let at = |inbox: &str| heard.find(inbox).unwrap_or_else(|| panic!("{inbox}: {heard}"));
     assert!(at("inbox.1") < at("inbox.3"), "{heard}");
-    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":3,\"duplicate\":true}\r\n"), "{heard}");
+    assert!(heard.ends_with("{\"stream\":\"disk\",\"seq\":4,\"duplicate\":true}\r\n"), "{heard}");
     let counters = rig.hub.counters();
     assert_eq!((counters.duplicates.get(), counters.streams[0].pending.get()), (1, 0));
 }
@@ -121,8 +125,8 @@ fn the_hub_goes_on_beside_a_release_and_keeps_the_order_of_answers() {
 #[test]
 fn a_connection_closes_behind_answers_that_wait_for_room() {
     let mut rig = rig(8);
-    publish_three(&mut rig);
-    write(&mut rig, 3);
+    publish_four(&mut rig);
+    write(&mut rig, 4);
     rig.look();
     rig.hub.outlets_mut().late = 1;
     rig.ask_all(ALICE, &[Request::Farewell]);
@@ -138,25 +142,24 @@ fn a_connection_closes_behind_answers_that_wait_for_room() {
 /// Batches that are written and wait for a shard are no sign of a disk that hangs: publications wait, and are not refused.
 #[test]
 fn a_release_that_waits_for_a_shard_is_no_disk_that_hangs() {
-    let mut rig = rig(3);
+    let mut rig = rig(4);
     rig.subscribe(BOB, "noise", "2");
-    publish_three(&mut rig);
+    publish_four(&mut rig);
     let noise = long();
-    for _ in 0..2 {
+    for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("noise", &noise)]);
     }
-    write(&mut rig, 3);
-    assert_eq!(rig.heard(ALICE), "", "all batches wait");
-    assert_eq!(rig.ask(ALICE, ABLE, &[publish("disk.a", "x")]), 0);
+    write(&mut rig, 4);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.2")]);
+    assert_eq!(rig.parked(), 1, "all batches wait");
     let is_long = |span: Duration| span.as_nanos() > u128::from(DISK_LOOK_EVERY_NS);
     assert!(rig.hub.looks_again_in().is_none_or(is_long), "no disk is waited for");
-    for _ in 0..4 {
+    for _ in 0..8 {
         rig.turn();
         rig.look();
     }
-    rig.ask_all(ALICE, &[publish_for("disk.a", "x", "inbox.2")]);
     write(&mut rig, 1);
-    assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":4}\r\n"));
+    assert!(rig.heard(ALICE).ends_with("{\"stream\":\"disk\",\"seq\":5}\r\n"));
 }
 
 /// Written batches that wait for a shard count against the share of their stream. Its publishers are parked even though
@@ -212,20 +215,22 @@ fn a_record_that_was_passed_over_is_not_sent_to_a_later_subscription() {
     let mut rig = rig(8);
     rig.ask_all(ALICE, &[publish("other.first", "x")]);
     rig.ask_all(ALICE, &[publish_for("other.a", "x", "inbox.2")]);
-    rig.ask_all(BOB, &[publish_for("other.b", "x", "inbox.3")]);
-    publish_three(&mut rig);
+    rig.subscribe(CAROL, "late.>", "1");
+    rig.ask_all(BOB, &[publish_for("other.b", "x", "late.3")]);
+    publish_four(&mut rig);
     // The two that have gathered behind the first are the last batch.
     write(&mut rig, 1);
-    write(&mut rig, 4);
+    write(&mut rig, 5);
     let heard = rig.heard(ALICE);
-    assert!(heard.contains("inbox.2") && !heard.contains("inbox.3"), "{heard}");
-    // Both releases find no room, and the subscription does.
-    rig.hub.outlets_mut().late = 2;
+    assert!(heard.contains("inbox.2") && !rig.heard(CAROL).contains("late.3"), "{heard}");
+    // Both releases wait, and the subscription does not.
+    rig.hub.outlets_mut().late = u32::MAX;
     rig.subscribe(ALICE, "other.>", "2");
+    rig.hub.outlets_mut().late = 0;
     for _ in 0..4 {
         rig.turn();
         rig.look();
     }
     let heard = rig.heard(ALICE);
-    assert!(heard.contains("inbox.3") && !heard.contains("MSG other."), "{heard}");
+    assert!(rig.heard(CAROL).contains("late.3") && !heard.contains("MSG other."), "{heard}");
 }

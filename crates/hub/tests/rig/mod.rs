@@ -269,11 +269,13 @@ pub(crate) const ABLE: Traits = Traits { headers: true, no_responders: true, no_
 impl Rig {
     /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
     /// have something on it, so many batches, and shards that may have so many pieces.
+    #[cfg(not(stilling_planted))]
     pub(crate) fn on(disk: &SimulatedDisk, batches: usize, room: usize) -> (Rig, Recovery) {
         Rig::changed(disk, (batches, room), |_| ())
     }
 
     /// The same with something changed in its streams.
+    #[cfg(not(stilling_planted))]
     pub(crate) fn changed(
         disk: &SimulatedDisk,
         (batches, room): (usize, usize),
@@ -283,9 +285,21 @@ impl Rig {
     }
 
     /// The same where a connection may have so many subscriptions, with a stream on disk that is new at a time.
+    #[cfg(not(stilling_planted))]
     pub(crate) fn configured(
         disk: &SimulatedDisk,
         (batches, room): (usize, usize),
+        (subscriptions_per_client_max, created_ns): (usize, u64),
+        change: impl FnOnce(&mut Vec<StreamConfig>),
+    ) -> (Rig, Recovery) {
+        Rig::with_queues(disk, (batches, room), 0, (subscriptions_per_client_max, created_ns), change)
+    }
+
+    /// The same where so many bytes may wait for a shard. Without any a queue is over its bound as soon as something waits.
+    pub(crate) fn with_queues(
+        disk: &SimulatedDisk,
+        (batches, room): (usize, usize),
+        shard_queue_size_max: usize,
         (subscriptions_per_client_max, created_ns): (usize, u64),
         change: impl FnOnce(&mut Vec<StreamConfig>),
     ) -> (Rig, Recovery) {
@@ -303,7 +317,12 @@ impl Rig {
         let created_ns = UnixNanos::from_nanos(log.created_ns());
         let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns }];
         let ids = log.source();
-        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, subscriptions_per_client_max };
+        let config = HubConfig {
+            streams,
+            memory_batch_size: BATCH_SIZE,
+            subscriptions_per_client_max,
+            shard_queue_size_max,
+        };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room, late: 0 };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));

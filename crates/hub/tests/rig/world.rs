@@ -15,6 +15,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use stilling_hub::limits::DELIVERIES_SIZE;
 use stilling_hub::{Client, Door, Loss, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, SimulatedDisk};
 use stilling_journal::{From, Log, Read};
@@ -33,6 +34,7 @@ pub(crate) struct Story {
     pub(crate) frozen: u64,
     pub(crate) unanswered: u64,
     pub(crate) parked: u64,
+    pub(crate) queued: u64,
 }
 
 /// Publisher and number.
@@ -40,6 +42,10 @@ type Name = (u64, u64);
 
 const PUBLISHERS: u64 = 3;
 const SUBSCRIBER: Client = Client { shard: 1, token: 99 };
+/// They get long messages, so that others find their shards full.
+const CROWD: [Client; 2] = [Client { shard: 0, token: 98 }, Client { shard: 1, token: 98 }];
+/// Bytes that may wait for a shard, in one life or another.
+const QUEUE_SIZES: [usize; 3] = [0, 2 * DELIVERIES_SIZE, 8 * DELIVERIES_SIZE];
 
 /// What is known outside, over all lives.
 #[derive(Default)]
@@ -81,15 +87,21 @@ fn one_life(
     story: &mut Story,
 ) -> Result<SimulatedDisk, String> {
     let batches = 2 + random.below(4) as usize;
-    let (mut rig, recovery) = Rig::on(disk, batches, 1 + random.below(4) as usize);
+    let room = 1 + random.below(4) as usize;
+    let queue_size = QUEUE_SIZES[random.below(3) as usize];
+    let (mut rig, recovery) = Rig::with_queues(disk, (batches, room), queue_size, (8, 0), |_| ());
     let next_at_start = recovery.next;
     known.kept = next_at_start - 1;
     let _ = rig.ask(SUBSCRIBER, ABLE, &[subscribe("disk.>", "1")]);
+    for member in CROWD {
+        let _ = rig.ask(member, ABLE, &[subscribe("crowd", "1")]);
+    }
     for publisher in 0..PUBLISHERS {
         let inboxes = [format!("inbox.{publisher}.>"), format!("order.{publisher}.>")];
         let _ = rig.ask(who(publisher), ABLE, &[subscribe(&inboxes[0], "1"), subscribe(&inboxes[1], "2")]);
     }
     let mut life = Life::default();
+    let is_crowded = random.below(4) == 0;
     let fails_at = (random.below(3) == 0).then(|| random.below(60));
     for step in 0..40 + random.below(60) {
         if fails_at == Some(step) {
@@ -102,6 +114,7 @@ fn one_life(
             6 | 7 => {
                 rig.hub.storage_mut().write();
             }
+            8 if is_crowded => life.crowd(&mut rig, story),
             8 => rig.turn(),
             _ => life.listen(&mut rig, known, story)?,
         }
@@ -120,10 +133,10 @@ fn one_life(
         let (came, duplicates) = (counters.messages.get(), counters.duplicates.get());
         let stored =
             counters.streams[0].visible.get() + 1 - next_at_start + counters.streams[1].visible.get();
-        if came != life.asked || came != stored + duplicates + lost {
+        let asked = life.asked;
+        if came != asked + life.crowded || asked != stored + duplicates + lost {
             return Err(format!(
-                "the ledger: {} asked, {came} came, {stored} stored, {duplicates} duplicates, {lost} lost",
-                life.asked
+                "the ledger: {asked} asked, {came} came, {stored} stored, {duplicates} duplicates, {lost} lost"
             ));
         }
     }
@@ -145,6 +158,8 @@ struct Life {
     waits: BTreeSet<(Name, u64)>,
     asked: u64,
     answers: u64,
+    /// Long messages to subscriptions in each shard.
+    crowded: u64,
     /// What each publisher has asked that is answered when it is processed.
     in_order: [VecDeque<InOrder>; PUBLISHERS as usize],
     /// Publishers that know that they are parked: they ask nothing more.
@@ -160,6 +175,13 @@ enum InOrder {
 }
 
 impl Life {
+    /// Sends a message that fills a piece of each shard.
+    fn crowd(&mut self, rig: &mut Rig, story: &mut Story) {
+        let payload = "x".repeat(DELIVERIES_SIZE);
+        self.crowded += rig.ask(CROWD[0], ABLE, &[publish_with("crowd", &payload, "", "")]) as u64;
+        story.queued += u64::from(rig.hub.counters().queued.get() > 0);
+    }
+
     /// Has a publisher say PING, or publish to the stream in memory.
     fn ask_in_order(&mut self, rig: &mut Rig, random: &mut SplitMix64) {
         let publisher = random.below(PUBLISHERS);
@@ -218,7 +240,9 @@ impl Life {
 
     /// Takes what everybody was told.
     fn listen(&mut self, rig: &mut Rig, known: &mut Known, story: &mut Story) -> Result<(), String> {
-        rig.look();
+        for member in CROWD {
+            let _ = rig.heard(member);
+        }
         for publisher in 0..PUBLISHERS {
             let text = rig.heard(who(publisher));
             let mut lines = text.split("\r\n");

@@ -31,6 +31,10 @@ impl Outlets for Mailboxes {
         let _ = way.deliveries.push(std::mem::replace(deliveries, empty));
         true
     }
+
+    fn is_gone(&self, shard: usize) -> bool {
+        self.ways[shard].emptied.is_closed()
+    }
 }
 
 /// What comes from one shard.

@@ -29,6 +29,12 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
     let requests = hub.parked_requests.get();
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;
+    gauge(
+        to,
+        "hub_queued_bytes",
+        "Bytes of deliveries that wait for threads that are late",
+        hub.queued.get(),
+    )?;
     gauge(to, "hub_consumers", "Consumers now", hub.consumers.get())?;
     encode_losses(see, to)?;
     encode_hub_handles(see, to)?;

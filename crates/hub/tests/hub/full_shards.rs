@@ -1,0 +1,212 @@
+//! A shard that has all its pieces holds up what goes to itself, and nothing else.
+
+use std::collections::VecDeque;
+
+use stilling_hub::limits::DELIVERIES_SIZE;
+use stilling_hub::{Client, Intake, Request};
+use stilling_journal::disk::simulated::SimulatedDisk;
+
+use crate::asking::{publication, publish, publish_for};
+use crate::rig::{ABLE, Rig};
+
+const ALICE: Client = Client { shard: 0, token: 1 };
+const BOB: Client = Client { shard: 1, token: 2 };
+
+/// Bytes that may wait for a shard.
+const QUEUE_SIZE: usize = 4 * DELIVERIES_SIZE;
+
+/// A message that fills a piece of deliveries.
+fn long() -> String {
+    "x".repeat(DELIVERIES_SIZE)
+}
+
+/// Shards that may have one piece each. Both clients listen to what all get, and each to inboxes of its own.
+fn rig() -> Rig {
+    let (mut rig, _) =
+        Rig::with_queues(&SimulatedDisk::new(), (8, 1), QUEUE_SIZE, (100, 0), |streams| streams.truncate(3));
+    for (client, inbox) in [(ALICE, "alice.>"), (BOB, "bob.>")] {
+        rig.subscribe(client, "all.>", "1");
+        rig.subscribe(client, inbox, "2");
+    }
+    rig
+}
+
+/// Fills the queue of BOB's shard up to its bound, while ALICE's shard takes all that it is handed.
+fn fill_bobs_queue(rig: &mut Rig) -> usize {
+    let payload = long();
+    let mut sent = 0;
+    while rig.ask(ALICE, ABLE, &[publish("bob.noise", &payload)]) == 1 {
+        sent += 1;
+        assert!(sent < 100, "the queue has no bound");
+    }
+    sent
+}
+
+/// ALICE's shard hands out what it has; BOB's does not turn. Returns what ALICE is told.
+fn hear_alice(rig: &mut Rig) -> String {
+    let mut heard = String::new();
+    for _ in 0..4 {
+        let bobs = std::mem::take(&mut rig.hub.outlets_mut().handed[1]);
+        heard.push_str(&rig.heard(ALICE));
+        rig.hub.outlets_mut().handed[1] = bobs;
+        rig.turn();
+    }
+    heard
+}
+
+/// Lets BOB's shard go on until nothing waits for it. Returns what BOB is told.
+fn hear_bob(rig: &mut Rig) -> String {
+    while rig.hub.has_unsent(1) || !rig.hub.outlets().handed[1].is_empty() {
+        rig.look();
+        rig.turn();
+    }
+    rig.heard(BOB)
+}
+
+#[test]
+fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
+    let mut rig = rig();
+    let payload = long();
+    let before = rig.hub.counters().delivered.get();
+    // One piece is with BOB's shard, one is being filled, others wait.
+    for _ in 0..3 {
+        rig.ask_all(ALICE, &[publish("bob.noise", &payload)]);
+    }
+    assert!(rig.hub.counters().queued.get() >= DELIVERIES_SIZE as u64 && rig.hub.is_quiet());
+    rig.ask_all(
+        ALICE,
+        &[publish("all.a", "one"), publish_for("memory.a", "two", "alice.1"), Request::Barrier],
+    );
+    rig.ask_all(ALICE, &[publish_for("disk.a", "three", "alice.2")]);
+    rig.hub.storage_mut().write();
+    let heard = hear_alice(&mut rig);
+    let at = |text: &str| heard.find(text).unwrap_or_else(|| panic!("{text}: {heard}"));
+    assert!(at("MSG all.a 1 3\r\none") < at(r#"{"stream":"memory","seq":1}"#), "{heard}");
+    assert!(at(r#"{"stream":"memory","seq":1}"#) < at("PONG"), "{heard}");
+    assert!(at("PONG") < at(r#"{"stream":"disk","seq":1}"#), "{heard}");
+    // All of it is counted when it is sent, and BOB gets it in its order.
+    let text = hear_bob(&mut rig);
+    assert!(text.ends_with("MSG all.a 1 3\r\none\r\n") && text.matches("MSG bob.noise").count() == 3);
+    assert_eq!(rig.hub.counters().delivered.get() - before, 3 + 2 + 2);
+    assert_eq!(rig.hub.counters().queued.get(), 0);
+    assert!(rig.hub.is_settled() && rig.hub.is_quiet());
+}
+
+/// What goes to other shards, and what streams on disk take, goes on when a queue is at its bound; what would add to it waits.
+#[test]
+fn a_queue_at_its_bound_stops_what_would_add_to_it_and_nothing_else() {
+    let mut rig = rig();
+    let sent = fill_bobs_queue(&mut rig);
+    let queued = rig.hub.counters().queued.get() as usize;
+    assert!((QUEUE_SIZE..QUEUE_SIZE + 2 * DELIVERIES_SIZE).contains(&queued), "{queued} bytes");
+    for (to, request) in [
+        (ALICE, publish("all.a", "x")),
+        (ALICE, publish_for("memory.a", "x", "bob.1")),
+        (ALICE, publish_for("$JS.API.INFO", "", "bob.1")),
+        (BOB, publish("alice.a", "x")),
+    ] {
+        assert_eq!(rig.ask(to, ABLE, &[request]), 0, "{request:?}");
+    }
+    assert_eq!(rig.hub.counters().queued.get() as usize, queued);
+    rig.ask_all(ALICE, &[publish("alice.a", "1"), publish_for("memory.a", "2", "alice.1"), Request::Barrier]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "3", "alice.2"), publish_for("$JS.API.INFO", "", "alice.3")]);
+    rig.ask_all(BOB, &[Request::Barrier]);
+    rig.hub.storage_mut().write();
+    let heard = hear_alice(&mut rig);
+    for text in ["MSG alice.a", "MSG alice.1", "PONG", "MSG alice.2", "MSG alice.3"] {
+        assert!(heard.contains(text), "{text}: {heard}");
+    }
+    assert!(rig.hub.is_quiet(), "it waits for BOB's shard alone");
+    let text = hear_bob(&mut rig);
+    assert_eq!((text.matches("MSG bob.noise").count(), text.ends_with("PONG\r\n")), (sent, true));
+    rig.ask_all(ALICE, &[publish("all.a", "x")]);
+    assert!(rig.heard(BOB).contains("MSG all.a"));
+}
+
+/// Answers to a shard's own connections are not held up by what others send to it: they keep their place in its queue.
+#[test]
+fn a_stream_goes_on_acknowledging_beside_a_queue_at_its_bound() {
+    let mut rig = rig();
+    rig.ask_all(BOB, &[publish_for("disk.a", "1", "bob.1")]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "2", "alice.1")]);
+    rig.ask_all(ALICE, &[publish_for("disk.a", "3", "alice.2")]);
+    fill_bobs_queue(&mut rig);
+    while rig.hub.storage_mut().write() {
+        rig.turn();
+    }
+    let heard = hear_alice(&mut rig);
+    assert!(heard.contains("MSG alice.1") && heard.contains("MSG alice.2"), "{heard}");
+    assert!(hear_bob(&mut rig).ends_with("{\"stream\":\"disk\",\"seq\":1}\r\n"));
+}
+
+/// Records of a stream on disk wait for a queue at its bound, and are there when it is not.
+#[test]
+fn records_wait_for_a_queue_at_its_bound_and_come_in_order() {
+    let mut rig = rig();
+    rig.subscribe(BOB, "disk.>", "3");
+    fill_bobs_queue(&mut rig);
+    for number in ["1", "2", "3"] {
+        rig.ask_all(ALICE, &[publish_for("disk.a", number, "alice.1")]);
+    }
+    while rig.hub.storage_mut().write() {
+        rig.turn();
+    }
+    assert_eq!(hear_alice(&mut rig), "", "nothing is acknowledged before it was sent");
+    let text = hear_bob(&mut rig);
+    let records: Vec<_> =
+        text.split("MSG disk.a 3 ").skip(1).filter_map(|line| line.lines().nth(1)).collect();
+    assert_eq!(records, ["1", "2", "3"]);
+    assert_eq!(hear_alice(&mut rig).matches("MSG alice.1").count(), 3);
+    assert!(rig.hub.is_settled());
+}
+
+/// A consumer that reads what lies behind waits for the shard that it sends to; one that sends to another shard does not.
+#[test]
+fn a_consumer_waits_for_its_own_shard_alone() {
+    let mut rig = rig();
+    for number in 0..3 {
+        rig.ask_all(ALICE, &[publish("memory.a", &number.to_string())]);
+    }
+    let payload = long();
+    for _ in 0..3 {
+        rig.ask_all(ALICE, &[publish("bob.noise", &payload)]);
+    }
+    for (client, name, deliver) in [(BOB, "b", "bob.push"), (ALICE, "a", "alice.push")] {
+        let config = format!(
+            r#"{{"stream_name":"memory","config":{{"ack_policy":"none","name":"{name}","deliver_policy":"all","deliver_subject":"{deliver}"}}}}"#
+        );
+        rig.ask_all(client, &[publish_for("$JS.API.CONSUMER.CREATE.memory", &config, "nobody")]);
+    }
+    let queued = rig.hub.counters().queued.get();
+    let heard = hear_alice(&mut rig);
+    assert_eq!(heard.matches("MSG memory.a 2 ").count(), 3, "{heard}");
+    assert_eq!(rig.hub.counters().queued.get(), queued, "a consumer adds to no queue");
+    assert!(rig.hub.is_quiet());
+    let text = hear_bob(&mut rig);
+    assert_eq!((text.matches("MSG bob.noise").count(), text.matches("MSG memory.a 2 ").count()), (3, 3));
+}
+
+/// A shard with a publication that waits has its other requests behind it; those of other shards go on.
+#[test]
+fn what_waits_goes_on_where_it_was() {
+    let mut rig = rig();
+    fill_bobs_queue(&mut rig);
+    let mut intake = Intake::new();
+    for request in [publish("alice.a", "1"), publish("all.a", "2"), Request::Barrier] {
+        intake.push(ALICE.token, ABLE, &request);
+    }
+    let last = Request::Publish(publication("alice.a", "3"));
+    intake.push(ALICE.token, ABLE, &last);
+    let mut at = rig.hub.take(0, &intake, 0, rig.now());
+    rig.hub.flush();
+    assert_eq!(at, 1);
+    assert_eq!(hear_alice(&mut rig), "MSG alice.a 2 1\r\n1\r\n");
+    rig.hub.outlets_mut().handed[1] = VecDeque::new();
+    while at < intake.len() {
+        rig.turn();
+        at = rig.hub.take(0, &intake, at, rig.now());
+        rig.hub.flush();
+        rig.hub.outlets_mut().handed[1].clear();
+    }
+    assert_eq!(hear_alice(&mut rig), "MSG all.a 1 1\r\n2\r\nPONG\r\nMSG alice.a 2 1\r\n3\r\n");
+}

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
-//! has no room is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
+//! has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
 //! deliveries it may have or nothing more can be parked, [`take`](Hub::take) stops in the middle of an intake; calling it again
 //! later goes on there.
 
@@ -25,7 +25,7 @@ use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::SUBSCRIPTIONS_PER_CLIENT_MAX;
 use crate::losses::Losses;
-use crate::parked::ParkedClients;
+use crate::parked::{ParkedClients, Stalled};
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
 use crate::stream::{Resumed, StreamConfig};
@@ -102,14 +102,6 @@ struct Totals {
     unheard: u64,
 }
 
-/// Why a request could not be dealt with now.
-enum Stalled {
-    /// This stream has no room.
-    Stream(usize),
-    /// The API has done enough in this turn.
-    Api,
-}
-
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
     pub fn new(
@@ -157,6 +149,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return is_stalled && (self.fan_out.has_begun() || !self.storage.has_answer());
         }
         self.api.is_quiet()
+            && !self.parked.can_go_on()
             && !self.clients.has_departures()
             && !self.consumers.table.go_on
             && !self.streams.has_free_batch(&self.storage)

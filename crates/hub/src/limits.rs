@@ -175,9 +175,16 @@ pub const CONSUMERS_PER_PAGE: usize = 256;
 /// Bytes of configurations on such a page; one may make it longer. What is behind them is on the next page.
 pub const CONSUMERS_PAGE_SIZE: usize = 128 * 1024;
 
-/// Bytes of questions and answers of the API in one turn of the hub. Further questions wait for the next turn, with what the
-/// same shard has handed in behind them.
+/// Bytes of questions and answers of the API in one turn of the hub. A connection with a further question is parked until the
+/// next turn; other connections go on.
 pub const API_SIZE_PER_TURN: usize = 1024 * 1024;
+
+/// Bytes of memory streams that the hub reads in one turn to go on with questions for a subject's next record. The rest is read
+/// in the next turns.
+pub const API_READ_SIZE_PER_TURN: usize = 1024 * 1024;
+
+/// Questions of one connection for single records that may be unanswered. More are refused (503, `err_code` 10008).
+pub const READS_PER_CLIENT_MAX: usize = 64;
 
 /// Requests for messages that may wait at one consumer. More are answered `409 Exceeded MaxWaiting`, as all below.
 pub const PULLS_PER_CONSUMER_MAX: usize = 512;

@@ -1,4 +1,5 @@
-//! Connections whose stream is full: each waits alone, with its requests in order, while others go on.
+//! Connections whose stream is full: each waits alone, with its requests in order, while others go on. So does a connection
+//! whose question finds the API's share of the turn used up.
 //!
 //! ```text
 //!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
@@ -15,6 +16,15 @@ use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX};
 
+/// Why a request cannot be processed now, and what its connection waits for when it is parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stalled {
+    /// This stream has no room.
+    Stream(usize),
+    /// The API has done enough in this turn.
+    Api,
+}
+
 /// The requests of a parked connection.
 #[derive(Debug)]
 struct Requests {
@@ -30,7 +40,7 @@ struct Requests {
 #[derive(Debug)]
 pub(crate) struct ParkedClients {
     requests: HashMap<Client, Requests, HashKey>,
-    /// The connections that wait for each stream, the one that has waited longest in front.
+    /// The connections that wait for each stream, and in the last queue for the API, the one that has waited longest in front.
     queues: Vec<VecDeque<Client>>,
     /// Bytes of all requests.
     size: usize,
@@ -77,7 +87,7 @@ impl ParkedClients {
     pub(crate) fn new(key: HashKey, streams: usize) -> ParkedClients {
         ParkedClients {
             requests: HashMap::with_hasher(key),
-            queues: (0..streams).map(|_| VecDeque::new()).collect(),
+            queues: (0..=streams).map(|_| VecDeque::new()).collect(),
             size: 0,
             parked: 0,
         }
@@ -105,21 +115,22 @@ impl ParkedClients {
         !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
     }
 
-    /// Parks a connection with the request that found `stream` full. Returns whether there is room.
+    /// Parks a connection with the request that could not be processed. Returns whether there is room.
     #[must_use]
     pub(crate) fn park(
         &mut self,
         client: Client,
         traits: Traits,
         request: &Request<'_>,
-        stream: usize,
+        stalled: Stalled,
     ) -> bool {
         if self.size + cost(request) > PARKED_SIZE_MAX {
             return false;
         }
         let none = Requests { intake: Intake::growing(), next: 0, size: 0 };
         self.requests.insert(client, none);
-        self.queues[stream].push_back(client);
+        let queue = self.queue(stalled);
+        self.queues[queue].push_back(client);
         self.push(client, traits, request)
     }
 
@@ -145,31 +156,46 @@ impl ParkedClients {
         true
     }
 
-    /// Takes the requests of the connection that has waited longest for a stream, which is not parked until they are
+    /// Takes the requests of the connection that has waited longest in a queue, which is not parked until they are
     /// [put back](Self::put_back).
-    pub(crate) fn take_first(&mut self, stream: usize) -> Option<(Client, Unparked)> {
-        let client = self.queues[stream].pop_front()?;
+    pub(crate) fn take_first(&mut self, queue: usize) -> Option<(Client, Unparked)> {
+        let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
         self.size -= requests.size;
         Some((client, Unparked(requests)))
     }
 
-    /// Parks a connection again, whose next request finds a stream full. It keeps its place if that is the same stream.
+    /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same stream;
+    /// those that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
         client: Client,
         Unparked(requests): Unparked,
-        (stream, is_same): (usize, bool),
+        (queue, is_same): (usize, bool),
     ) {
         self.size += requests.size;
         self.requests.insert(client, requests);
-        let queue = &mut self.queues[stream];
-        if is_same { queue.push_front(client) } else { queue.push_back(client) }
+        let is_of_api = queue == self.queue(Stalled::Api);
+        let queue = &mut self.queues[queue];
+        if is_same && !is_of_api { queue.push_front(client) } else { queue.push_back(client) }
     }
 
-    /// Streams that connections wait for, from `from` on.
-    pub(crate) fn next_stream(&self, from: usize) -> Option<usize> {
-        (from..self.queues.len()).find(|stream| !self.queues[*stream].is_empty())
+    /// The number of the queue of what is waited for.
+    pub(crate) fn queue(&self, stalled: Stalled) -> usize {
+        match stalled {
+            Stalled::Stream(stream) => stream,
+            Stalled::Api => self.queues.len() - 1,
+        }
+    }
+
+    /// The next queue in which connections wait, from `from` on.
+    pub(crate) fn next_queue(&self, from: usize) -> Option<usize> {
+        (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())
+    }
+
+    /// Whether connections can go on in the next turn, whatever else happens: the API has a new share of it.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.queues.last().is_some_and(|queue| !queue.is_empty())
     }
 }
 
@@ -212,13 +238,13 @@ mod tests {
     #[test]
     fn requests_of_a_parked_connection_wait_in_order_and_others_do_not() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 2);
-        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_stream(0).is_none());
-        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), 1));
+        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_queue(0).is_none());
+        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), Stalled::Stream(1)));
         assert!(parked.is_behind(ALICE, &Request::Barrier) && !parked.is_behind(BOB, &Request::Barrier));
         assert!(!parked.is_behind(ALICE, &Request::Reached { mark: 1 }), "a report does not wait");
         assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
-        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), 1));
-        assert_eq!((parked.next_stream(0), parked.next_stream(2), parked.len()), (Some(1), None, 2));
+        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), Stalled::Stream(1)));
+        assert_eq!((parked.next_queue(0), parked.next_queue(2), parked.len()), (Some(1), None, 2));
         let (client, mut requests) = parked.take_first(1).expect("one waits");
         assert_eq!((client, requests.next().map(|(_, request)| request)), (ALICE, Some(publication(b"x"))));
         requests.advance();
@@ -229,7 +255,7 @@ mod tests {
         assert_eq!((client, requests.next().is_none()), (ALICE, true));
         let (client, requests) = parked.take_first(1).expect("the other one");
         parked.put_back(client, requests, (0, false));
-        assert_eq!((parked.next_stream(0), parked.next_stream(1), parked.len()), (Some(0), None, 1));
+        assert_eq!((parked.next_queue(0), parked.next_queue(1), parked.len()), (Some(0), None, 1));
         drop(parked.take_first(0));
         assert!(parked.is_empty() && parked.size == 0 && parked.total() == 3);
     }
@@ -241,13 +267,19 @@ mod tests {
         let count = PARKED_SIZE_MAX / (long.len() + 2 * REQUEST_COST);
         for token in 0..count as u64 {
             let client = Client { shard: 0, token };
-            assert!(parked.park(client, Traits::default(), &publication(&long), 0), "{token}");
+            assert!(
+                parked.park(client, Traits::default(), &publication(&long), Stalled::Stream(0)),
+                "{token}"
+            );
         }
-        assert!(!parked.park(BOB_LATE, Traits::default(), &publication(&long), 0), "there is no room");
+        assert!(
+            !parked.park(BOB_LATE, Traits::default(), &publication(&long), Stalled::Stream(0)),
+            "there is no room"
+        );
         assert_eq!(parked.len(), count);
         let first = Client { shard: 0, token: 0 };
         drop(parked.take_first(0));
-        assert!(parked.park(first, Traits::default(), &publication(&long), 0));
+        assert!(parked.park(first, Traits::default(), &publication(&long), Stalled::Stream(0)));
         assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
         assert!(parked.push(first, Traits::default(), &Request::Leave));
     }
@@ -262,7 +294,7 @@ mod tests {
         let payload = crate::payload::Payload::shared(writer.shared(), range);
         let Request::Publish(publication) = publication(b"") else { unreachable!("it is one") };
         let shared = Request::Publish(Publication { payload, ..publication });
-        assert!(parked.park(ALICE, Traits::default(), &shared, 0));
+        assert!(parked.park(ALICE, Traits::default(), &shared, Stalled::Stream(0)));
         assert!(writer.renew(), "nothing refers to the block");
         let (_, requests) = parked.take_first(0).expect("it waits");
         let Some((_, Request::Publish(kept))) = requests.next() else { panic!("a message") };

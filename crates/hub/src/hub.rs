@@ -234,10 +234,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.answer_read(chunk);
             }
         }
-        self.look_further();
+        // Consumers are the first to read.
         if !self.consumers.table.is_empty() {
             self.delivery().look_after(now.steady_ns);
         }
+        self.look_further();
         self.mark_losses(now);
         self.unpark(now);
         self.watch_disks(now.steady_ns);

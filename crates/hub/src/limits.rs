@@ -183,6 +183,9 @@ pub const API_SIZE_PER_TURN: usize = 1024 * 1024;
 /// in the next turns.
 pub const API_READ_SIZE_PER_TURN: usize = 1024 * 1024;
 
+/// Reads of the disk for such questions that may be under way at once, in all. More wait; so consumers have the other reads.
+pub const API_DISK_READS_MAX: usize = 16;
+
 /// Questions of one connection for single records that may be unanswered. More are refused (503, `err_code` 10008).
 pub const READS_PER_CLIENT_MAX: usize = 64;
 

@@ -14,7 +14,9 @@ use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos, describe};
 use crate::deliveries::Refusal;
 use crate::intake::{Client, Publication};
 use crate::key::HashKey;
-use crate::limits::{API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX};
+use crate::limits::{
+    API_DISK_READS_MAX, API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX,
+};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::checked;
@@ -44,7 +46,7 @@ pub(super) struct ApiState {
     key: HashKey,
     /// Those who wait for single records.
     reads: Vec<PendingRead>,
-    /// There was no room to ask the storage for what one of them wants. There is when records have come.
+    /// What one of them wants cannot be read now: too many reads are under way. It can when records have come.
     pub(super) is_full: bool,
     /// Numbers them, and whatever else needs a number of its own.
     asked: u64,
@@ -289,7 +291,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if state.config.durability == Durability::Disk {
-            self.api.is_full = !self.storage.read(order);
+            // Those whose records are on their way; in memory there are none.
+            let under_way = self.api.reads.iter().filter(|read| !read.is_due()).count();
+            self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(order);
             let due = self.api.is_full.then_some(first);
             self.api.reads.push(PendingRead { due, ..read });
         } else {

@@ -99,6 +99,37 @@ fn open_reads_are_bounded_for_each_connection() {
     assert_eq!(rig.heard(READER).matches("Nats-Sequence: 1\r\n").count(), READS_PER_CLIENT_MAX);
 }
 
+/// Questions for records do not take all reads of the disk from consumers that are behind.
+#[test]
+fn a_consumer_that_is_behind_reads_beside_questions_for_records() {
+    let mut rig = rig();
+    let filling = "x".repeat(7000);
+    for _ in 0..400 {
+        rig.ask_all(WRITER, &[publish("disk.n", &filling)]);
+        rig.settle();
+    }
+    rig.subscribe(ASKER, "asker.*", "1");
+    rig.hub.storage_mut().orders_max = 64;
+    let whole = r#"{"seq":1,"next_by_subj":"disk.nothing"}"#;
+    for token in 0..4 {
+        let asker = Client { shard: 1, token: 100 + token };
+        let question = publish_for("$JS.API.DIRECT.GET.disk", whole, "asker.1");
+        rig.ask_all(asker, &vec![question; READS_PER_CLIENT_MAX]);
+    }
+    rig.turn();
+    let config = r#"{"stream_name":"disk","config":{"ack_policy":"none","deliver_subject":"push"}}"#;
+    rig.subscribe(READER, "push", "2");
+    rig.ask_all(READER, &[publish_for("$JS.API.CONSUMER.CREATE.disk", config, "answers.1")]);
+    for _ in 0..64 {
+        rig.pass(10_000_000);
+        // The disk reads slowly: one order in each turn.
+        rig.hub.storage_mut().look_up();
+        rig.turn();
+    }
+    let heard = rig.heard(READER);
+    assert!(heard.contains("$JS.ACK.disk."), "the consumer gets its first records: {} bytes", heard.len());
+}
+
 /// A parked connection whose next request asks too much of the API does not stand in the way of those behind it.
 #[test]
 fn a_parked_connection_that_waits_for_the_api_does_not_hold_up_a_stream() {

@@ -206,6 +206,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn absorb(&mut self, now: Now) {
         self.fan_out.begin_turn();
         self.api.begin_turn();
+        self.parked.begin_turn();
         self.consumers.begin_turn();
         self.streams.begin_turn(now.steady_ns);
         if !self.delivery().finish_begun() {

@@ -69,6 +69,12 @@ pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
 /// More: the same.
 pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 4 * 1024 * 1024;
 
+/// Requests of parked connections that are processed in one turn of the hub. The others are processed in the next turns.
+pub const UNPARKED_PER_TURN: usize = 4096;
+
+/// Bytes of such requests, counted as above. The last one may make it more.
+pub const UNPARKED_SIZE_PER_TURN: usize = 256 * 1024;
+
 /// Answers for one batch for which memory is kept when they have been given. What more took is given back.
 pub const PENDING_ACKS_KEPT_MAX: usize = 16_384;
 

@@ -14,7 +14,7 @@ use stilling_ring::planted;
 
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX};
+use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX, UNPARKED_PER_TURN, UNPARKED_SIZE_PER_TURN};
 
 /// Why a request cannot be processed now, and what its connection waits for when it is parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,8 +32,24 @@ struct Requests {
     intake: Intake,
     /// The first that is not processed.
     next: usize,
-    /// Bytes that they count for.
+    /// Bytes that those which are not processed count for.
     size: usize,
+    /// Bytes that all in the intake count for.
+    held: usize,
+}
+
+impl Requests {
+    /// Frees the memory of those that are processed, when they are at least half of it.
+    fn free_processed(&mut self) {
+        if self.size > self.held / 2 {
+            return;
+        }
+        let mut left = Intake::growing();
+        for (token, traits, request) in (self.next..).map_while(|at| self.intake.get(at)) {
+            left.push(token, traits, &request);
+        }
+        (self.intake, self.next, self.held) = (left, 0, self.size);
+    }
 }
 
 /// Parked connections.
@@ -46,6 +62,18 @@ pub(crate) struct ParkedClients {
     size: usize,
     /// Requests that have ever been parked.
     parked: u64,
+    turn: TurnShare,
+    /// The queue that is the first in the next turn, when one has ended before all had theirs.
+    first_queue: usize,
+}
+
+/// What a turn of the hub has processed of the parked requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct TurnShare {
+    requests: usize,
+    size: usize,
+    /// A request was put off because of them.
+    is_cut_short: bool,
 }
 
 /// What a request counts for beside its bytes.
@@ -90,7 +118,42 @@ impl ParkedClients {
             queues: (0..=streams).map(|_| VecDeque::new()).collect(),
             size: 0,
             parked: 0,
+            turn: TurnShare::default(),
+            first_queue: 0,
         }
+    }
+
+    /// Begins a turn, in which as much may be processed.
+    pub(crate) fn begin_turn(&mut self) {
+        self.turn = TurnShare::default();
+    }
+
+    /// Whether one more request may be processed in this turn.
+    pub(crate) fn has_turn(&mut self) -> bool {
+        let TurnShare { requests, size, .. } = self.turn;
+        self.turn.is_cut_short |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
+        !self.turn.is_cut_short
+    }
+
+    /// A request of so many bytes was processed.
+    pub(crate) fn note_processed(&mut self, size: usize) {
+        self.turn.requests += 1;
+        self.turn.size += size;
+    }
+
+    /// The queues in which connections may wait, in the order of this turn; none if it has processed enough.
+    pub(crate) fn queues_of_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, all) = (self.first_queue, self.queues.len());
+        let count = if self.is_empty() || self.turn.is_cut_short { 0 } else { all };
+        (0..count).map(move |at| (first + at) % all)
+    }
+
+    /// Whether this turn has processed enough. Then the next one begins behind `queue`.
+    pub(crate) fn ends_turn_at(&mut self, queue: usize) -> bool {
+        if self.turn.is_cut_short {
+            self.first_queue = (queue + 1) % self.queues.len();
+        }
+        self.turn.is_cut_short
     }
 
     /// Whether none is parked.
@@ -127,7 +190,7 @@ impl ParkedClients {
         if self.size + cost(request) > PARKED_SIZE_MAX {
             return false;
         }
-        let none = Requests { intake: Intake::growing(), next: 0, size: 0 };
+        let none = Requests { intake: Intake::growing(), next: 0, size: 0, held: 0 };
         self.requests.insert(client, none);
         let queue = self.queue(stalled);
         self.queues[queue].push_back(client);
@@ -151,6 +214,7 @@ impl ParkedClients {
         }
         requests.intake.push(client.token, traits, &request);
         requests.size += cost;
+        requests.held += cost;
         self.size += cost;
         self.parked += 1;
         true
@@ -170,9 +234,10 @@ impl ParkedClients {
     pub(crate) fn put_back(
         &mut self,
         client: Client,
-        Unparked(requests): Unparked,
+        Unparked(mut requests): Unparked,
         (queue, is_same): (usize, bool),
     ) {
+        requests.free_processed();
         self.size += requests.size;
         self.requests.insert(client, requests);
         let is_of_api = queue == self.queue(Stalled::Api);
@@ -188,14 +253,15 @@ impl ParkedClients {
         }
     }
 
-    /// The next queue in which connections wait, from `from` on.
-    pub(crate) fn next_queue(&self, from: usize) -> Option<usize> {
-        (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())
+    /// Whether connections can go on in the next turn, whatever else happens: they, or the API, have a new share of it.
+    pub(crate) fn can_go_on(&self) -> bool {
+        self.turn.is_cut_short || self.queues.last().is_some_and(|queue| !queue.is_empty())
     }
 
-    /// Whether connections can go on in the next turn, whatever else happens: the API has a new share of it.
-    pub(crate) fn can_go_on(&self) -> bool {
-        self.queues.last().is_some_and(|queue| !queue.is_empty())
+    /// The next queue in which connections wait, from `from` on.
+    #[cfg(test)]
+    fn next_queue(&self, from: usize) -> Option<usize> {
+        (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())
     }
 }
 
@@ -210,9 +276,12 @@ impl Unparked {
         intake.get(*next).map(|(_, traits, request)| (traits, request))
     }
 
-    /// The next request is processed.
-    pub(crate) fn advance(&mut self) {
+    /// The next request is processed. Returns what it counted for.
+    pub(crate) fn advance(&mut self) -> usize {
+        let cost = self.next().map_or(0, |(_, request)| cost(&request));
         self.0.next += 1;
+        self.0.size -= cost;
+        cost
     }
 }
 
@@ -282,6 +351,25 @@ mod tests {
         assert!(parked.park(first, Traits::default(), &publication(&long), Stalled::Stream(0)));
         assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
         assert!(parked.push(first, Traits::default(), &Request::Leave));
+    }
+
+    #[test]
+    fn processed_requests_do_not_count_and_their_memory_is_freed() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let long = [0; 1000];
+        assert!(parked.park(ALICE, Traits::default(), &publication(&long), Stalled::Stream(0)));
+        for _ in 1..100 {
+            assert!(parked.push(ALICE, Traits::default(), &publication(&long)));
+        }
+        let all = parked.size;
+        let (_, mut requests) = parked.take_first(0).expect("she waits");
+        for _ in 0..60 {
+            assert_eq!(requests.advance(), all / 100);
+        }
+        parked.put_back(ALICE, requests, (0, true));
+        assert_eq!(parked.size, all / 100 * 40);
+        let kept = &parked.requests[&ALICE];
+        assert_eq!((kept.intake.len(), kept.next, kept.held), (40, 0, parked.size));
     }
 
     const BOB_LATE: Client = Client { shard: 1, token: 2 };

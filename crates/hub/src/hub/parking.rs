@@ -28,10 +28,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     /// Goes on with parked connections, as far as their streams, the API and the shards have room.
     pub(super) fn unpark(&mut self, now: Now) {
-        let mut from = 0;
-        while let Some(queue) = self.parked.next_queue(from) {
-            if !self.unpark_first(queue, now) {
-                from = queue + 1;
+        for queue in self.parked.queues_of_turn() {
+            while self.unpark_first(queue, now) {}
+            if self.parked.ends_turn_at(queue) {
+                break;
             }
         }
     }
@@ -40,7 +40,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
         while let Some((traits, request)) = requests.next() {
-            let stalled_in = if !self.has_room() {
+            let stalled_in = if !self.has_room() || !self.parked.has_turn() {
                 Some(queue)
             } else {
                 let stalled = self.deal(client, traits, &request, now).err();
@@ -51,7 +51,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.parked.put_back(client, requests, (other, is_same));
                 return !is_same;
             }
-            requests.advance();
+            self.parked.note_processed(requests.advance());
         }
         self.fan_out.resume(client);
         true

@@ -65,9 +65,12 @@ pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 /// parts. Full: a shard with a further such request waits in front of the hub, with all of its connections; other shards go on.
 pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before counts.
-/// More: the same.
-pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before counts:
+/// at most some 4.7 MB, for a body of `POST /publish` with 10,000 lines. More: the same.
+pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 8 * 1024 * 1024;
+
+/// `PING`s of one parked connection that are parked although there is no room; its end is in any case. More: the same.
+pub const PARKED_BARRIERS_MAX: usize = 64;
 
 /// Requests of parked connections that are processed in one turn of the hub. The others are processed in the next turns.
 pub const UNPARKED_PER_TURN: usize = 4096;

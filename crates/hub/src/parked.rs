@@ -14,7 +14,10 @@ use stilling_ring::planted;
 
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX, UNPARKED_PER_TURN, UNPARKED_SIZE_PER_TURN};
+use crate::limits::{
+    PARKED_BARRIERS_MAX, PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX, UNPARKED_PER_TURN,
+    UNPARKED_SIZE_PER_TURN,
+};
 
 /// Why a request cannot be processed now, and what its connection waits for when it is parked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,9 +39,23 @@ struct Requests {
     size: usize,
     /// Bytes that all in the intake count for.
     held: usize,
+    /// Barriers that were parked without room.
+    barriers: usize,
 }
 
 impl Requests {
+    /// Whether a request is parked although there is no room: it is small, and there are few of a connection.
+    fn fits_in_any_case(&mut self, request: &Request<'_>) -> bool {
+        match request {
+            Request::Farewell | Request::Leave => true,
+            Request::Barrier if self.barriers < PARKED_BARRIERS_MAX => {
+                self.barriers += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Frees the memory of those that are processed, when they are at least half of it.
     fn free_processed(&mut self) {
         if self.size > self.held / 2 {
@@ -190,7 +207,7 @@ impl ParkedClients {
         if self.size + cost(request) > PARKED_SIZE_MAX {
             return false;
         }
-        let none = Requests { intake: Intake::growing(), next: 0, size: 0, held: 0 };
+        let none = Requests { intake: Intake::growing(), next: 0, size: 0, held: 0, barriers: 0 };
         self.requests.insert(client, none);
         let queue = self.queue(stalled);
         self.queues[queue].push_back(client);
@@ -204,7 +221,8 @@ impl ParkedClients {
         let cost = cost(request);
         // The first fits in any case, as far as there is room for all.
         let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
-        if is_full || self.size + cost > PARKED_SIZE_MAX {
+        let has_room = !is_full && self.size + cost <= PARKED_SIZE_MAX;
+        if !has_room && !requests.fits_in_any_case(request) {
             return false;
         }
         let mut request = *request;
@@ -351,6 +369,20 @@ mod tests {
         assert!(parked.park(first, Traits::default(), &publication(&long), Stalled::Stream(0)));
         assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
         assert!(parked.push(first, Traits::default(), &Request::Leave));
+    }
+
+    #[test]
+    fn the_end_of_a_parked_connection_needs_no_room() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - REQUEST_COST - 1];
+        assert!(parked.park(ALICE, Traits::default(), &publication(&share), Stalled::Stream(0)));
+        assert!(!parked.push(ALICE, Traits::default(), &publication(b"x")), "she has her share");
+        for _ in 0..PARKED_BARRIERS_MAX {
+            assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
+        }
+        assert!(!parked.push(ALICE, Traits::default(), &Request::Barrier), "there is an end to it");
+        assert!(parked.push(ALICE, Traits::default(), &Request::Farewell));
+        assert!(parked.push(ALICE, Traits::default(), &Request::Leave));
     }
 
     #[test]

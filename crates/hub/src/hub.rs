@@ -7,10 +7,10 @@
 //! ```
 //!
 //! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
-//! has no room is parked: its requests wait, and others go on. A shard that has all the deliveries it may have holds up what goes
-//! to itself alone, as long as the queue of that is within its bound. When the hub cannot go on with a request, because of a
-//! queue over its bound or because nothing more can be parked, [`take`](Hub::take) stops in the middle of the intake; calling
-//! it again later goes on there.
+//! has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and others go on. A shard that
+//! has all the deliveries it may have holds up what goes to itself alone, as long as the queue of that is within its bound. When
+//! the hub cannot go on with a request, because of a queue over its bound or because nothing more can be parked,
+//! [`take`](Hub::take) stops in the middle of the intake; calling it again later goes on there.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::{SHARD_QUEUE_SIZE_MAX, SUBSCRIPTIONS_PER_CLIENT_MAX};
 use crate::losses::Losses;
-use crate::parked::ParkedClients;
+use crate::parked::{ParkedClients, Stalled};
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Resumed, StreamConfig};
@@ -106,16 +106,6 @@ struct Totals {
     unheard: u64,
 }
 
-/// Why a request could not be dealt with now.
-enum Stalled {
-    /// This stream has no room.
-    Stream(usize),
-    /// The API has done enough in this turn.
-    Api,
-    /// The queue of a shard is over its bound.
-    Shard,
-}
-
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// A hub for so many shards, whose streams go on where `resumed` says; a stream without an entry begins.
     pub fn new(
@@ -171,7 +161,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         } else {
             !self.api.is_quiet() || !self.storage.is_quiet() || self.streams.has_free_batch(&self.storage)
         };
-        !has_work && !self.clients.has_departures() && !self.consumers.table.go_on
+        !has_work
+            && !self.parked.is_cut_short()
+            && !self.clients.has_departures()
+            && !self.consumers.table.go_on
     }
 
     /// Whether there are deliveries for a shard that could not be handed out.
@@ -224,6 +217,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn absorb(&mut self, now: Now) {
         self.fan_out.begin_turn(&mut self.router);
         self.api.begin_turn();
+        self.parked.begin_turn();
         self.consumers.begin_turn();
         self.streams.begin_turn(now.steady_ns);
         if !self.delivery().finish_begun() {
@@ -252,10 +246,11 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 self.answer_read(chunk);
             }
         }
-        self.look_further();
+        // Consumers are the first to read.
         if !self.consumers.table.is_empty() {
             self.delivery().look_after(now.steady_ns);
         }
+        self.look_further();
         self.mark_losses(now);
         self.unpark(now);
         self.watch_disks(now.steady_ns);

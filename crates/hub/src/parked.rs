@@ -1,4 +1,5 @@
-//! Connections whose stream is full: each waits alone, with its requests in order, while others go on.
+//! Connections whose stream is full: each waits alone, with its requests in order, while others go on. So does a connection
+//! whose question finds the API's share of the turn used up.
 //!
 //! ```text
 //!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
@@ -14,7 +15,21 @@ use stilling_ring::planted;
 
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX};
+use crate::limits::{
+    PARKED_BARRIERS_MAX, PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX, UNPARKED_PER_TURN,
+    UNPARKED_SIZE_PER_TURN,
+};
+
+/// Why a request cannot be processed now, and what its connection waits for when it is parked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stalled {
+    /// This stream has no room.
+    Stream(usize),
+    /// The API has done enough in this turn.
+    Api,
+    /// The queue of a shard is over its bound.
+    Shard,
+}
 
 /// The requests of a parked connection.
 #[derive(Debug)]
@@ -23,22 +38,64 @@ struct Requests {
     intake: Intake,
     /// The first that is not processed.
     next: usize,
-    /// Bytes that they count for.
+    /// Bytes that those which are not processed count for.
     size: usize,
+    /// Bytes that all in the intake count for.
+    held: usize,
+    /// Barriers that were parked without room.
+    barriers: usize,
     /// The connection is gone.
     has_left: bool,
+}
+
+impl Requests {
+    /// Whether a request is parked although there is no room: it is small, and there are few of a connection.
+    fn fits_in_any_case(&mut self, request: &Request<'_>) -> bool {
+        match request {
+            Request::Farewell | Request::Leave => true,
+            Request::Barrier if self.barriers < PARKED_BARRIERS_MAX => {
+                self.barriers += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Frees the memory of those that are processed, when they are at least half of it.
+    fn free_processed(&mut self) {
+        if self.size > self.held / 2 {
+            return;
+        }
+        let mut left = Intake::growing();
+        for (token, traits, request) in (self.next..).map_while(|at| self.intake.get(at)) {
+            left.push(token, traits, &request);
+        }
+        (self.intake, self.next, self.held) = (left, 0, self.size);
+    }
 }
 
 /// Parked connections.
 #[derive(Debug)]
 pub(crate) struct ParkedClients {
     requests: HashMap<Client, Requests, HashKey>,
-    /// The connections that wait for each stream, the one that has waited longest in front.
+    /// The connections that wait for each stream, and in the last queue for the API, the one that has waited longest in front.
     queues: Vec<VecDeque<Client>>,
     /// Bytes of all requests.
     size: usize,
     /// Requests that have ever been parked.
     parked: u64,
+    turn: TurnShare,
+    /// The queue that is the first in the next turn, when one has ended before all had theirs.
+    first_queue: usize,
+}
+
+/// What a turn of the hub has processed of the parked requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct TurnShare {
+    requests: usize,
+    size: usize,
+    /// A request was put off because of them.
+    is_cut_short: bool,
 }
 
 /// What a request counts for beside its bytes.
@@ -80,10 +137,45 @@ impl ParkedClients {
     pub(crate) fn new(key: HashKey, streams: usize) -> ParkedClients {
         ParkedClients {
             requests: HashMap::with_hasher(key),
-            queues: (0..streams).map(|_| VecDeque::new()).collect(),
+            queues: (0..=streams).map(|_| VecDeque::new()).collect(),
             size: 0,
             parked: 0,
+            turn: TurnShare::default(),
+            first_queue: 0,
         }
+    }
+
+    /// Begins a turn, in which as much may be processed.
+    pub(crate) fn begin_turn(&mut self) {
+        self.turn = TurnShare::default();
+    }
+
+    /// Whether one more request may be processed in this turn.
+    pub(crate) fn has_turn(&mut self) -> bool {
+        let TurnShare { requests, size, .. } = self.turn;
+        self.turn.is_cut_short |= requests >= UNPARKED_PER_TURN || size >= UNPARKED_SIZE_PER_TURN;
+        !self.turn.is_cut_short
+    }
+
+    /// A request of so many bytes was processed.
+    pub(crate) fn note_processed(&mut self, size: usize) {
+        self.turn.requests += 1;
+        self.turn.size += size;
+    }
+
+    /// The queues in which connections may wait, in the order of this turn; none if it has processed enough.
+    pub(crate) fn queues_of_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, all) = (self.first_queue, self.queues.len());
+        let count = if self.is_empty() || self.turn.is_cut_short { 0 } else { all };
+        (0..count).map(move |at| (first + at) % all)
+    }
+
+    /// Whether this turn has processed enough. Then the next one begins behind `queue`.
+    pub(crate) fn ends_turn_at(&mut self, queue: usize) -> bool {
+        if self.turn.is_cut_short {
+            self.first_queue = (queue + 1) % self.queues.len();
+        }
+        self.turn.is_cut_short
     }
 
     /// Whether none is parked.
@@ -108,21 +200,22 @@ impl ParkedClients {
         !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
     }
 
-    /// Parks a connection with the request that found `stream` full. Returns whether there is room.
+    /// Parks a connection with the request that could not be processed. Returns whether there is room; never for a shard.
     #[must_use]
     pub(crate) fn park(
         &mut self,
         client: Client,
         traits: Traits,
         request: &Request<'_>,
-        stream: usize,
+        stalled: Stalled,
     ) -> bool {
-        if self.size + cost(request) > PARKED_SIZE_MAX {
+        let Some(queue) = self.queue(stalled).filter(|_| self.size + cost(request) <= PARKED_SIZE_MAX) else {
             return false;
-        }
-        let none = Requests { intake: Intake::growing(), next: 0, size: 0, has_left: false };
+        };
+        let none =
+            Requests { intake: Intake::growing(), next: 0, size: 0, held: 0, barriers: 0, has_left: false };
         self.requests.insert(client, none);
-        self.queues[stream].push_back(client);
+        self.queues[queue].push_back(client);
         self.push(client, traits, request)
     }
 
@@ -140,7 +233,8 @@ impl ParkedClients {
         let cost = cost(request);
         // The first fits in any case, as far as there is room for all.
         let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
-        if is_full || self.size + cost > PARKED_SIZE_MAX {
+        let has_room = !is_full && self.size + cost <= PARKED_SIZE_MAX;
+        if !has_room && !requests.fits_in_any_case(request) {
             return false;
         }
         let mut request = *request;
@@ -150,36 +244,57 @@ impl ParkedClients {
         }
         requests.intake.push(client.token, traits, &request);
         requests.size += cost;
+        requests.held += cost;
         self.size += cost;
         self.parked += 1;
         true
     }
 
-    /// Takes the requests of the connection that has waited longest for a stream, which is not parked until they are
+    /// Takes the requests of the connection that has waited longest in a queue, which is not parked until they are
     /// [put back](Self::put_back).
-    pub(crate) fn take_first(&mut self, stream: usize) -> Option<(Client, Unparked)> {
-        let client = self.queues[stream].pop_front()?;
+    pub(crate) fn take_first(&mut self, queue: usize) -> Option<(Client, Unparked)> {
+        let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
         self.size -= requests.size;
         Some((client, Unparked(requests)))
     }
 
-    /// Parks a connection again, whose next request finds a stream full. It keeps its place if that is the same stream.
+    /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same stream;
+    /// those that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
         client: Client,
-        Unparked(requests): Unparked,
-        (stream, is_same): (usize, bool),
+        Unparked(mut requests): Unparked,
+        (queue, is_same): (usize, bool),
     ) {
+        requests.free_processed();
         self.size += requests.size;
         self.requests.insert(client, requests);
-        let queue = &mut self.queues[stream];
-        if is_same { queue.push_front(client) } else { queue.push_back(client) }
+        let is_of_api = queue + 1 == self.queues.len();
+        let queue = &mut self.queues[queue];
+        if is_same && !is_of_api { queue.push_front(client) } else { queue.push_back(client) }
     }
 
-    /// Streams that connections wait for, from `from` on.
-    pub(crate) fn next_stream(&self, from: usize) -> Option<usize> {
-        (from..self.queues.len()).find(|stream| !self.queues[*stream].is_empty())
+    /// The number of the queue of what is waited for. None for a shard: a parked connection waits for it in the queue where it
+    /// is, and no connection is parked for it.
+    pub(crate) fn queue(&self, stalled: Stalled) -> Option<usize> {
+        match stalled {
+            Stalled::Stream(stream) => Some(stream),
+            Stalled::Api => Some(self.queues.len() - 1),
+            Stalled::Shard => None,
+        }
+    }
+
+    /// Whether requests were put off because this turn has processed enough: they can go on in the next one, whatever else
+    /// happens.
+    pub(crate) fn is_cut_short(&self) -> bool {
+        self.turn.is_cut_short
+    }
+
+    /// The next queue in which connections wait, from `from` on.
+    #[cfg(test)]
+    fn next_queue(&self, from: usize) -> Option<usize> {
+        (from..self.queues.len()).find(|queue| !self.queues[*queue].is_empty())
     }
 }
 
@@ -190,9 +305,10 @@ pub(crate) struct Unparked(Requests);
 impl Unparked {
     /// The next request; the next publication if the connection has left.
     pub(crate) fn next(&mut self) -> Option<(Traits, Request<'_>)> {
-        let Requests { intake, next, has_left, .. } = &mut self.0;
+        let Requests { intake, next, size, has_left, .. } = &mut self.0;
         let is_void = |request: &Request<'_>| *has_left && !matches!(request, Request::Publish(_));
-        while intake.get(*next).is_some_and(|(_, _, request)| is_void(&request)) {
+        while let Some((_, _, request)) = intake.get(*next).filter(|(_, _, request)| is_void(request)) {
+            *size -= cost(&request);
             *next += 1;
         }
         intake.get(*next).map(|(_, traits, request)| (traits, request))
@@ -203,9 +319,12 @@ impl Unparked {
         self.0.has_left
     }
 
-    /// The next request is processed.
-    pub(crate) fn advance(&mut self) {
+    /// The next request is processed. Returns what it counted for.
+    pub(crate) fn advance(&mut self) -> usize {
+        let cost = self.next().map_or(0, |(_, request)| cost(&request));
         self.0.next += 1;
+        self.0.size -= cost;
+        cost
     }
 }
 
@@ -231,13 +350,13 @@ mod tests {
     #[test]
     fn requests_of_a_parked_connection_wait_in_order_and_others_do_not() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 2);
-        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_stream(0).is_none());
-        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), 1));
+        assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_queue(0).is_none());
+        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), Stalled::Stream(1)));
         assert!(parked.is_behind(ALICE, &Request::Barrier) && !parked.is_behind(BOB, &Request::Barrier));
         assert!(!parked.is_behind(ALICE, &Request::Reached { mark: 1 }), "a report does not wait");
         assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
-        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), 1));
-        assert_eq!((parked.next_stream(0), parked.next_stream(2), parked.len()), (Some(1), None, 2));
+        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), Stalled::Stream(1)));
+        assert_eq!((parked.next_queue(0), parked.next_queue(2), parked.len()), (Some(1), None, 2));
         let (client, mut requests) = parked.take_first(1).expect("one waits");
         assert_eq!((client, requests.next().map(|(_, request)| request)), (ALICE, Some(publication(b"x"))));
         requests.advance();
@@ -248,7 +367,7 @@ mod tests {
         assert_eq!((client, requests.next().is_none()), (ALICE, true));
         let (client, requests) = parked.take_first(1).expect("the other one");
         parked.put_back(client, requests, (0, false));
-        assert_eq!((parked.next_stream(0), parked.next_stream(1), parked.len()), (Some(0), None, 1));
+        assert_eq!((parked.next_queue(0), parked.next_queue(1), parked.len()), (Some(0), None, 1));
         drop(parked.take_first(0));
         assert!(parked.is_empty() && parked.size == 0 && parked.total() == 3);
     }
@@ -260,13 +379,19 @@ mod tests {
         let count = PARKED_SIZE_MAX / (long.len() + 2 * REQUEST_COST);
         for token in 0..count as u64 {
             let client = Client { shard: 0, token };
-            assert!(parked.park(client, Traits::default(), &publication(&long), 0), "{token}");
+            assert!(
+                parked.park(client, Traits::default(), &publication(&long), Stalled::Stream(0)),
+                "{token}"
+            );
         }
-        assert!(!parked.park(BOB_LATE, Traits::default(), &publication(&long), 0), "there is no room");
+        assert!(
+            !parked.park(BOB_LATE, Traits::default(), &publication(&long), Stalled::Stream(0)),
+            "there is no room"
+        );
         assert_eq!(parked.len(), count);
         let first = Client { shard: 0, token: 0 };
         drop(parked.take_first(0));
-        assert!(parked.park(first, Traits::default(), &publication(&long), 0));
+        assert!(parked.park(first, Traits::default(), &publication(&long), Stalled::Stream(0)));
         assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
         assert!(parked.push(first, Traits::default(), &Request::Barrier));
     }
@@ -276,7 +401,7 @@ mod tests {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         assert!(!parked.note_left(ALICE), "it is not parked");
         let subscribe = Request::Subscribe { filter: b"a", queue: b"q", sid: b"1" };
-        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), 0));
+        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), Stalled::Stream(0)));
         for request in [subscribe, publication(b"y"), Request::Barrier, Request::Farewell] {
             assert!(parked.push(ALICE, Traits::default(), &request));
         }
@@ -290,6 +415,39 @@ mod tests {
         assert_eq!((left, requests.has_left()), (vec![true; 2], true));
     }
 
+    #[test]
+    fn the_end_of_a_parked_connection_needs_no_room() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - REQUEST_COST - 1];
+        assert!(parked.park(ALICE, Traits::default(), &publication(&share), Stalled::Stream(0)));
+        assert!(!parked.push(ALICE, Traits::default(), &publication(b"x")), "she has her share");
+        for _ in 0..PARKED_BARRIERS_MAX {
+            assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
+        }
+        assert!(!parked.push(ALICE, Traits::default(), &Request::Barrier), "there is an end to it");
+        assert!(parked.push(ALICE, Traits::default(), &Request::Farewell));
+        assert!(parked.push(ALICE, Traits::default(), &Request::Leave));
+    }
+
+    #[test]
+    fn processed_requests_do_not_count_and_their_memory_is_freed() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
+        let long = [0; 1000];
+        assert!(parked.park(ALICE, Traits::default(), &publication(&long), Stalled::Stream(0)));
+        for _ in 1..100 {
+            assert!(parked.push(ALICE, Traits::default(), &publication(&long)));
+        }
+        let all = parked.size;
+        let (_, mut requests) = parked.take_first(0).expect("she waits");
+        for _ in 0..60 {
+            assert_eq!(requests.advance(), all / 100);
+        }
+        parked.put_back(ALICE, requests, (0, true));
+        assert_eq!(parked.size, all / 100 * 40);
+        let kept = &parked.requests[&ALICE];
+        assert_eq!((kept.intake.len(), kept.next, kept.held), (40, 0, parked.size));
+    }
+
     const BOB_LATE: Client = Client { shard: 1, token: 2 };
 
     #[test]
@@ -300,7 +458,7 @@ mod tests {
         let payload = crate::payload::Payload::shared(writer.shared(), range);
         let Request::Publish(publication) = publication(b"") else { unreachable!("it is one") };
         let shared = Request::Publish(Publication { payload, ..publication });
-        assert!(parked.park(ALICE, Traits::default(), &shared, 0));
+        assert!(parked.park(ALICE, Traits::default(), &shared, Stalled::Stream(0)));
         assert!(writer.renew(), "nothing refers to the block");
         let (_, mut requests) = parked.take_first(0).expect("it waits");
         let Some((_, Request::Publish(kept))) = requests.next() else { panic!("a message") };

@@ -14,7 +14,9 @@ use super::{Hub, Message, Now, Outlets, Stalled, UnixNanos, describe};
 use crate::deliveries::Refusal;
 use crate::intake::{Client, Publication};
 use crate::key::HashKey;
-use crate::limits::{API_SIZE_PER_TURN, CHUNKS_PER_TURN};
+use crate::limits::{
+    API_DISK_READS_MAX, API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX,
+};
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::subscriptions::checked;
@@ -29,7 +31,7 @@ mod streams;
 /// What everything of JetStream begins with.
 pub(super) const PREFIX: &[u8] = b"$JS.";
 
-/// Questions for single records that wait for the disk.
+/// Questions for single records that may be unanswered. More are refused (503, `err_code` 10008).
 const READS_MAX: usize = 256;
 
 /// The highest bit of a ticket tells single reads from consumers.
@@ -44,11 +46,11 @@ pub(super) struct ApiState {
     key: HashKey,
     /// Those who wait for single records.
     reads: Vec<PendingRead>,
-    /// There was no room to ask the storage for what one of them wants. There is when records have come.
+    /// What one of them wants cannot be read now: too many reads are under way. It can when records have come.
     pub(super) is_full: bool,
     /// Numbers them, and whatever else needs a number of its own.
     asked: u64,
-    /// Bytes of questions and answers in this turn, and whether one was put off because of them.
+    /// Bytes of questions and answers, or of records read for them, in this part of the turn, and whether one was put off because of them.
     size: usize,
     has_put_off: bool,
 }
@@ -77,6 +79,7 @@ impl ApiState {
 /// Somebody waits for a record.
 #[derive(Debug)]
 struct PendingRead {
+    client: Client,
     ticket: u64,
     stream: usize,
     /// It is to be looked for from here on; none while records are on their way.
@@ -141,13 +144,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             ["STREAM", "DELETE", name] => ("stream_delete", Err(self.unchangeable(name))),
             ["STREAM", "PURGE", name] => ("stream_purge", Err(self.unchangeable(name))),
             ["STREAM", "MSG", "DELETE", name] => ("stream_msg_delete", Err(self.unchangeable(name))),
-            ["STREAM", "MSG", "GET", name] => match self.read_one(name, reply, payload, None, false) {
-                Ok(()) => return,
-                Err(wrong) => ("stream_msg_get", Err(wrong)),
-            },
+            ["STREAM", "MSG", "GET", name] => {
+                match self.read_one((client, name), reply, payload, None, false) {
+                    Ok(()) => return,
+                    Err(wrong) => ("stream_msg_get", Err(wrong)),
+                }
+            }
             ["DIRECT", "GET", name, subject @ ..] => {
                 let subject = (!subject.is_empty()).then(|| subject.join("."));
-                let started = self.read_one(name, reply, payload, subject, true);
+                let started = self.read_one((client, name), reply, payload, subject, true);
                 return started.unwrap_or_else(|wrong| self.send_error_status(reply, &wrong));
             }
             ["CONSUMER", "CREATE", stream, rest @ ..] => {
@@ -237,7 +242,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
 
     fn read_one(
         &mut self,
-        name: &str,
+        (client, name): (Client, &str),
         reply: &[u8],
         payload: &[u8],
         last_of: Option<String>,
@@ -268,7 +273,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if get.next_by_subj.as_ref().is_some_and(|filter| checked(filter.as_bytes()).is_none()) {
             return Err(bad_request("next_by_subj is no filter"));
         }
-        if self.api.reads.len() >= READS_MAX {
+        let of_client = self.api.reads.iter().filter(|read| read.client == client).count();
+        if self.api.reads.len() >= READS_MAX || of_client >= READS_PER_CLIENT_MAX {
             return Err(too_many_reads());
         }
         if state.config.durability == Durability::None {
@@ -277,7 +283,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.asked += 1;
         let ticket = SINGLE | self.api.asked;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
-        let read = PendingRead { ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
+        let read =
+            PendingRead { client, ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
         self.look_for(read, first);
         Ok(())
     }
@@ -289,7 +296,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
         if state.config.durability == Durability::Disk {
-            self.api.is_full = !self.storage.read(order);
+            // Those whose records are on their way; in memory there are none.
+            let under_way = self.api.reads.iter().filter(|read| !read.is_due()).count();
+            self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(order);
             let due = self.api.is_full.then_some(first);
             self.api.reads.push(PendingRead { due, ..read });
         } else {
@@ -303,8 +312,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Goes on for those whose record was not among the ones that they were read so far: some of them, so that the others
     /// need not wait for the end of a long stream.
     pub(super) fn look_further(&mut self) {
+        // This has a budget of its own: it leaves that of new questions alone.
+        self.api.size = 0;
         for _ in 0..CHUNKS_PER_TURN {
-            if !self.may_answer() {
+            if !self.may_answer() || self.api.size >= API_READ_SIZE_PER_TURN {
                 break;
             }
             // What is in memory does not wait for those who read the disk.
@@ -317,12 +328,13 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             let first = read.due.unwrap_or(1);
             self.look_for(read, first);
         }
+        self.api.size = 0;
     }
 
     /// The record that somebody has asked for.
     pub(super) fn answer_read(&mut self, chunk: Chunk) {
         let Some(at) = self.api.reads.iter().position(|read| read.ticket == chunk.ticket) else { return };
-        let read = self.api.reads.swap_remove(at);
+        let read = self.api.reads.remove(at);
         let name = self.streams[chunk.stream as usize].config.name.clone();
         let wants = |record: &Record<'_>| {
             // A marker of a loss is none that anybody published.
@@ -408,7 +420,7 @@ fn unsupported(setting: &str) -> Wrong {
 }
 
 fn too_many_reads() -> Wrong {
-    Wrong(503, 10008, "too many questions wait for the disk".to_owned())
+    Wrong(503, 10008, "too many questions wait for records".to_owned())
 }
 
 fn no_message() -> Wrong {

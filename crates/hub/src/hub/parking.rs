@@ -1,12 +1,13 @@
-//! Requests whose stream is full: their connections are parked, and go on when the stream has room or refuses.
+//! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and go on
+//! when the stream has room or refuses, or in the next turn.
 
-use super::{Hub, Outlets, Stalled};
+use super::{Hub, Outlets};
 use crate::intake::{Client, Request, Traits};
 use crate::storage::Storage;
 use crate::time::Now;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {
-    /// Deals with a request, or parks its connection if a stream has no room for it. Returns whether it is taken.
+    /// Deals with a request, or parks its connection if that is not possible now. Returns whether it is taken.
     pub(super) fn deal_or_park(
         &mut self,
         client: Client,
@@ -22,48 +23,40 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         if self.parked.is_behind(client, request) {
             return self.parked.push(client, traits, request);
         }
-        match self.deal(client, traits, request, now) {
-            Ok(()) => true,
-            Err(Stalled::Api | Stalled::Shard) => false,
-            Err(Stalled::Stream(stream)) => {
-                let is_parked = self.parked.park(client, traits, request, stream);
-                if is_parked {
-                    self.fan_out.pause(client);
-                }
-                is_parked
-            }
+        let Err(stalled) = self.deal(client, traits, request, now) else { return true };
+        let is_parked = self.parked.park(client, traits, request, stalled);
+        if is_parked {
+            self.fan_out.pause(client);
         }
+        is_parked
     }
 
-    /// Goes on with parked connections, as far as their streams and the shards have room.
+    /// Goes on with parked connections, as far as their streams, the API and the shards have room.
     pub(super) fn unpark(&mut self, now: Now) {
-        let mut from = 0;
-        while let Some(stream) = self.parked.next_stream(from) {
-            if !self.unpark_first(stream, now) {
-                from = stream + 1;
+        for queue in self.parked.queues_of_turn() {
+            while self.unpark_first(queue, now) {}
+            if self.parked.ends_turn_at(queue) {
+                break;
             }
         }
     }
 
-    /// Goes on with the connection that has waited longest for a stream. Returns whether the next one may have its turn.
-    fn unpark_first(&mut self, stream: usize, now: Now) -> bool {
-        let Some((client, mut requests)) = self.parked.take_first(stream) else { return false };
+    /// Goes on with the first connection of a queue. Returns whether the next one may have its turn.
+    fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
+        let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
         while let Some((traits, request)) = requests.next() {
-            let full = if !self.delivery().finish_begun() {
-                Some(stream)
+            let stalled_in = if !self.delivery().finish_begun() || !self.parked.has_turn() {
+                Some(queue)
             } else {
-                match self.deal(client, traits, &request, now) {
-                    Ok(()) => None,
-                    Err(Stalled::Stream(other)) => Some(other),
-                    Err(Stalled::Api | Stalled::Shard) => Some(stream),
-                }
+                let stalled = self.deal(client, traits, &request, now).err();
+                stalled.map(|stalled| self.parked.queue(stalled).unwrap_or(queue))
             };
-            if let Some(other) = full {
-                let is_same = other == stream;
+            if let Some(other) = stalled_in {
+                let is_same = other == queue;
                 self.parked.put_back(client, requests, (other, is_same));
                 return !is_same;
             }
-            requests.advance();
+            self.parked.note_processed(requests.advance());
         }
         if requests.has_left() {
             // Its publications may have asked for consumers since.

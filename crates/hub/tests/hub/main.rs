@@ -20,6 +20,7 @@ mod questions;
 mod released;
 #[path = "../rig/mod.rs"]
 mod rig;
+mod shares;
 mod slow_shards;
 mod statuses;
 mod streams;

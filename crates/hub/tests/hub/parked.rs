@@ -1,7 +1,8 @@
 //! Connections whose stream is full: each waits alone and in order, others go on, and what waits is bounded.
 
 use stilling_hub::limits::{
-    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX,
+    BATCHES_PER_STREAM_MAX, DISK_LOOK_EVERY_NS, DISK_PATIENCE_NS, PARKED_PER_CLIENT_SIZE_MAX,
+    PARKED_SIZE_MAX, UNPARKED_PER_TURN,
 };
 use stilling_hub::{Client, Door, Durability, Loss, Request};
 use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, SimulatedDisk};
@@ -261,6 +262,31 @@ fn what_is_parked_is_bounded_and_other_shards_go_on() {
     assert_eq!(counters.streams[0].visible.get() as usize, memory * requests.len());
     assert_eq!((rig.parked(), rig.processed()), (0, memory * (requests.len() + 1)));
     assert!(rig.hub.is_settled());
+}
+
+/// However much is refused at once, a turn processes its share only, and the hub goes on by itself.
+#[test]
+fn a_turn_processes_a_share_of_what_is_parked() {
+    let mut rig = rig();
+    park_alice(&mut rig, &vec![publish("disk.a", "x"); 3 * UNPARKED_PER_TURN]);
+    rig.subscribe(BOB, "bob.>", "1");
+    let before = rig.processed();
+    let mut turns = 0;
+    rig.pass(DISK_LOOK_EVERY_NS);
+    rig.turn();
+    while rig.parked() > 0 {
+        let processed = rig.processed();
+        if rig.hub.is_quiet() {
+            rig.pass(DISK_LOOK_EVERY_NS);
+        }
+        rig.turn();
+        let now = rig.processed() - processed;
+        assert!(now <= UNPARKED_PER_TURN, "{now} in one turn");
+        turns += usize::from(now > 0);
+        assert!(rig.parked() == 0 || now == 0 || !rig.hub.is_quiet(), "it goes on by itself");
+    }
+    assert!(turns >= 3, "{turns} turns");
+    assert_eq!(rig.processed() - before, 3 * UNPARKED_PER_TURN + 1);
 }
 
 impl Told {

@@ -172,7 +172,7 @@ fn batches_that_wait_for_a_shard_count_against_the_share_of_their_stream() {
     rig.subscribe(BOB, "noise", "2");
     let (noise, payload) = (long(), "x".repeat(6000));
     rig.ask_all(ALICE, &vec![publish("disk.a", &payload); BATCHES_PER_STREAM_MAX]);
-    for _ in 0..2 {
+    for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("noise", &noise)]);
     }
     // The last batch is handed over when the others are written.

@@ -6,10 +6,10 @@
 //!                                 (refused, duplicate, expected: verdicts)   records to subscriptions, then verdicts
 //! ```
 //!
-//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection whose stream
-//! has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and others go on. When the hub cannot go on, because a shard has all the
-//! deliveries it may have or nothing more can be parked, [`take`](Hub::take) stops in the middle of an intake; calling it again
-//! later goes on there.
+//! Passive: whoever runs it says what time it is, and carries intakes and deliveries. It never waits. A connection
+//! whose stream has no room, or that asks more of the API than fits into a turn, is parked: its requests wait, and
+//! others go on. When the hub cannot go on, because a shard has all the deliveries it may have or nothing more can be
+//! parked, [`take`](Hub::take) stops in the middle of an intake; calling it again later goes on there.
 
 use std::sync::Arc;
 

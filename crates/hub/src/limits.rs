@@ -78,14 +78,15 @@ pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 /// parts. Full: a shard with a further such request waits in front of the hub, with all of its connections; other shards go on.
 pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before counts:
-/// at most some 4.7 MB, for a body of `POST /publish` with 10,000 lines. More: the same.
+/// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before
+/// counts: at most some 4.7 MB, for a body of `POST /publish` with 10,000 lines. More: the same.
 pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 8 * 1024 * 1024;
 
 /// `PING`s of one parked connection that are parked although there is no room; its end is in any case. More: the same.
 pub const PARKED_BARRIERS_MAX: usize = 64;
 
-/// Requests of parked connections that are processed in one turn of the hub. The others are processed in the next turns.
+/// Requests of parked connections that are processed in one turn of the hub. The others are processed in the next
+/// turns.
 pub const UNPARKED_PER_TURN: usize = 4096;
 
 /// Bytes of such requests, counted as above. The last one may make it more.
@@ -197,15 +198,16 @@ pub const CONSUMERS_PER_PAGE: usize = 256;
 /// Bytes of configurations on such a page; one may make it longer. What is behind them is on the next page.
 pub const CONSUMERS_PAGE_SIZE: usize = 128 * 1024;
 
-/// Bytes of questions and answers of the API in one turn of the hub. A connection with a further question is parked until the
-/// next turn; other connections go on.
+/// Bytes of questions and answers of the API in one turn of the hub. A connection with a further question is parked
+/// until the next turn; other connections go on.
 pub const API_SIZE_PER_TURN: usize = 1024 * 1024;
 
-/// Bytes of memory streams that the hub reads in one turn to go on with questions for a subject's next record. The rest is read
-/// in the next turns.
+/// Bytes of memory streams that the hub reads in one turn to go on with questions for a subject's next record. The rest
+/// is read in the next turns.
 pub const API_READ_SIZE_PER_TURN: usize = 1024 * 1024;
 
-/// Reads of the disk for such questions that may be under way at once, in all. More wait; so consumers have the other reads.
+/// Reads of the disk for such questions that may be under way at once, in all. More wait; so consumers have the other
+/// reads.
 pub const API_DISK_READS_MAX: usize = 16;
 
 /// Questions of one connection for single records that may be unanswered. More are refused (503, `err_code` 10008).

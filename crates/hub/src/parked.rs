@@ -1,5 +1,5 @@
-//! Connections whose stream is full: each waits alone, with its requests in order, while others go on. So does a connection
-//! whose question finds the API's share of the turn used up.
+//! Connections whose stream is full: each waits alone, with its requests in order, while others go on. So does a
+//! connection whose question finds the API's share of the turn used up.
 //!
 //! ```text
 //!   a publication finds its stream full ─▶ its connection is parked: paused, and its later requests wait behind it
@@ -78,7 +78,8 @@ impl Requests {
 #[derive(Debug)]
 pub(crate) struct ParkedClients {
     requests: HashMap<Client, Requests, HashKey>,
-    /// The connections that wait for each stream, and in the last queue for the API, the one that has waited longest in front.
+    /// The connections that wait for each stream, and in the last queue for the API; the one that has waited longest is
+    /// in front.
     queues: Vec<VecDeque<Client>>,
     /// Bytes of all requests.
     size: usize,
@@ -259,8 +260,8 @@ impl ParkedClients {
         Some((client, Unparked(requests)))
     }
 
-    /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same stream;
-    /// those that wait for the API take turns.
+    /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same
+    /// stream; those that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
         client: Client,

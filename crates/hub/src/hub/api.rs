@@ -50,7 +50,8 @@ pub(super) struct ApiState {
     pub(super) is_full: bool,
     /// Numbers them, and whatever else needs a number of its own.
     asked: u64,
-    /// Bytes of questions and answers, or of records read for them, in this part of the turn, and whether one was put off because of them.
+    /// Bytes of questions and answers, or of records read for them, in this part of the turn, and whether a question
+    /// was put off because of them.
     size: usize,
     has_put_off: bool,
 }

@@ -1,5 +1,5 @@
-//! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and go on
-//! when the stream has room or refuses, or in the next turn.
+//! Requests whose stream is full, or that ask more of the API than fits into a turn: their connections are parked, and
+//! go on when the stream has room or refuses, or in the next turn.
 
 use super::{Hub, Outlets};
 use crate::intake::{Client, Request, Traits};

@@ -4,8 +4,8 @@ use stilling_ring::Time;
 
 use super::limits::DRAIN_QUIET;
 
-/// When to check again a connection whose last bytes came at `heard` and that may be read until `until`. None: it is silent, or
-/// its time is over. A connection that `waits` for room is not read, so its time does not pass.
+/// When to check again a connection whose last bytes came at `heard` and that may be read until `until`. None: it is
+/// silent, or its time is over. A connection that `waits` for room is not read, so its time does not pass.
 pub(crate) fn looks_again(now: Time, heard: Time, waits: bool, until: Time) -> Option<Time> {
     if waits {
         return Some(now.after(DRAIN_QUIET));

@@ -7,9 +7,10 @@
 //!                                following ◀───────────── nothing more is visible ────────────────┘
 //! ```
 //!
-//! What lies behind is read in chunks, one at a time. The next one is asked for when the shard returns the mark behind the last
-//! one: at once if the connection's output is not held up, else when it has gone. So a consumer that reads slowly costs a chunk
-//! and what a shard holds for it, however far it is behind. One that has caught up gets each record as it becomes visible.
+//! What lies behind is read in chunks, one at a time. The next one is asked for when the shard returns the mark behind
+//! the last one: at once if the connection's output is not held up, else when it has gone. So a consumer that reads
+//! slowly costs a chunk and what a shard holds for it, however far it is behind. One that has caught up gets each
+//! record as it becomes visible.
 
 use stilling_journal::Record;
 

@@ -135,8 +135,8 @@ pub struct Deliveries {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     next: usize,
-    /// The last body without headers, and the last one with headers: where it lies, and of which message it is. Subscribers
-    /// with headers and without may alternate.
+    /// The last body without headers, and the last one with headers: where it lies, and of which message it is.
+    /// Subscribers with headers and without may alternate.
     bodies: [(Span, u64); 2],
     /// The blocks of payloads that are passed on by reference.
     blocks: Vec<SharedBlock>,
@@ -237,8 +237,8 @@ impl Deliveries {
         self.add_bytes(to, Span { start, end }, Span::default());
     }
 
-    /// Appends a line for the connection `to`, and behind it the body of a message, which `write` makes when it is not there
-    /// yet. Numbers of messages are not used twice before [`clear`](Deliveries::clear).
+    /// Appends a line for the connection `to`, and behind it the body of a message, which `write` makes when it is not
+    /// there yet. Numbers of messages are not used twice before [`clear`](Deliveries::clear).
     #[inline]
     pub(crate) fn message(
         &mut self,
@@ -261,8 +261,8 @@ impl Deliveries {
         self.add_bytes(to, whole, Span::default());
     }
 
-    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block, the payload of the message
-    /// `number`, and the end of a message. Numbers are those of [`message`](Deliveries::message).
+    /// Appends a line, headers included, for the connection `to`, and behind it a range of a block, the payload of the
+    /// message `number`, and the end of a message. Numbers are those of [`message`](Deliveries::message).
     pub(crate) fn shared_message(
         &mut self,
         to: u64,

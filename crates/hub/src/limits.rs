@@ -30,9 +30,6 @@ pub const SEAL_SIZE: usize = 256 * 1024;
 /// Bytes of a payload from which on deliveries refer to it where it is kept, in a batch. Shorter ones are copied into them.
 pub const SHARED_PAYLOAD_SIZE_MIN: usize = 1024;
 
-/// Deliveries refer to the payloads that batches refer to.
-const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::BUILT_LATER_SIZE_MIN);
-
 /// How long an open batch refers to payloads in the blocks of shards while the journal writes the one before, in nanoseconds.
 /// Then the hub copies them in, so that a slow disk holds no blocks.
 pub const OPEN_REFERENCES_NS_MAX: u64 = 20_000_000;

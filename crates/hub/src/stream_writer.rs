@@ -323,8 +323,8 @@ impl StreamWriter {
         }
     }
 
-    /// If its open batch refers to payloads in the blocks of shards: nanoseconds from the begin of the turn until they have to
-    /// be copied.
+    /// If its open batch refers to payloads in the blocks of shards: nanoseconds from the begin of the turn until they
+    /// have to be copied.
     pub(crate) fn builds_in(&self) -> Option<u64> {
         let left = |since| OPEN_REFERENCES_NS_MAX.saturating_sub(self.turn_ns.since(since));
         self.unbuilt_since.map(left)

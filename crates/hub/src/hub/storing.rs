@@ -13,6 +13,9 @@ use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::stream_writer::{AckTarget, ApplyError, Judgement, PendingAck};
 
+/// Deliveries refer to the payloads that batches refer to.
+const _: () = assert!(SHARED_PAYLOAD_SIZE_MIN == stilling_journal::limits::BUILT_LATER_SIZE_MIN);
+
 impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Has a stream take a message, or wait for its disk; refuses it when that has been waited for too long.
     pub(super) fn store_or_wait(

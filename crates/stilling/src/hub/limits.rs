@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// A payload goes by reference all the way, or is copied all the way.
-const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN);
-
 /// How long a publishing connection has to be silent, when the server drains, before it is taken to have said everything that
 /// it had sent. The server ends no sooner.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(250);

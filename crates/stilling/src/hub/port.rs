@@ -9,6 +9,9 @@ use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 use super::wait_queue::WaitQueue;
 
+/// A payload goes by reference all the way, or is copied all the way.
+const _: () = assert!(stilling_engine::limits::SHARED_MIN == stilling_hub::limits::SHARED_PAYLOAD_SIZE_MIN);
+
 /// What a connection hears from the hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HubMail {
@@ -21,7 +24,8 @@ pub(crate) enum HubMail {
 /// The shard's end of the mailboxes.
 pub(crate) struct Port {
     intake: Option<Intake>,
-    /// Requests that were made although every intake is with the hub. They take the place of the next one that comes back.
+    /// Requests that were made although every intake is with the hub. They take the place of the next one that comes
+    /// back.
     overflow: Option<Intake>,
     intakes: Sender<Intake>,
     returned: Receiver<Intake>,
@@ -121,7 +125,8 @@ impl Port {
         }
     }
 
-    /// The tokens under which the shard itself waits for room: it is called again when there may be some for one of them.
+    /// The tokens under which the shard itself waits for room: it is called again when there may be some for one of
+    /// them.
     pub(crate) fn set_wanted(&mut self, wanted: impl Iterator<Item = Token>) {
         self.wanted.clear();
         self.wanted.extend(wanted);
@@ -143,8 +148,8 @@ impl Port {
         self.ask_more(token, traits, request);
     }
 
-    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now. No request
-    /// is lost.
+    /// Asks for something more of what has begun when there was [room](Port::has_room), however much there is now. No
+    /// request is lost.
     #[inline]
     pub(crate) fn ask_more(&mut self, token: Token, traits: Traits, request: &Request<'_>) {
         let intake = match &mut self.intake {

@@ -1,7 +1,7 @@
 //! Connections that wait for room in the port, in the order in which they came.
 //!
-//! A connection that closes while it waits leaves its token behind, so there is at most one token for each slot of the shard: a
-//! new tenant of the slot replaces it.
+//! A connection that closes while it waits leaves its token behind, so there is at most one token for each slot of the
+//! shard: a new tenant of the slot replaces it.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -35,8 +35,8 @@ impl NatsShard {
         self.addresses = addresses;
     }
 
-    /// The line that describes the server to the client `token`, which came by `listener` from `peer`. `ldm`: the server is
-    /// about to stop.
+    /// The line that describes the server to the client `token`, which came by `listener` from `peer`. `ldm`: the
+    /// server is about to stop.
     pub(super) fn encode_info(
         &mut self,
         ldm: bool,

@@ -102,8 +102,8 @@ mod tests {
         assert!(syslog.is_settled());
         assert_eq!((counters.losses(Door::Syslog, Loss::Hung), counters.parked.get()), (10, 0));
     }
-    /// Design, section 5: datagrams to a stream that waits delay none to another stream, nor to no stream, and take no room
-    /// from them.
+    /// Design, section 5: datagrams to a stream that waits delay none to another stream, nor to no stream, and take no
+    /// room from them.
     #[test]
     fn datagrams_to_other_streams_go_on_while_one_is_full() {
         let memory = StreamConfig { name: "memory".to_owned(), ..stream("syslog.quick", Durability::Memory) };

@@ -90,7 +90,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     }
 
     /// Goes on with what was begun and had no room. Returns whether it came to its end.
+    #[inline]
     pub(crate) fn finish_begun(&mut self) -> bool {
+        !self.fan_out.has_begun() || self.resume_begun()
+    }
+
+    fn resume_begun(&mut self) -> bool {
         while let Some((first, others)) = self.fan_out.take_unsent() {
             match first {
                 Unsent::Message { number, message, mut to } => {

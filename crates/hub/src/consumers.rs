@@ -101,10 +101,10 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     #[inline]
     pub(crate) fn finish_begun(&mut self) -> bool {
         self.fan_out.advance(self.router);
-        !self.fan_out.has_begun() || self.go_on_with_begun()
+        !self.fan_out.has_begun() || self.resume_begun()
     }
 
-    fn go_on_with_begun(&mut self) -> bool {
+    fn resume_begun(&mut self) -> bool {
         while !self.fan_out.is_any_far_over()
             && let Some((first, others)) = self.fan_out.take_unsent()
         {

@@ -366,7 +366,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             return self.ask_api(client, publication, now);
         }
         let mut found = std::mem::take(&mut self.scratch.found);
-        let stream = self.router.route(subject, &mut found);
+        let stream = self.router.route(client, subject, &mut found);
         let outcome = match stream {
             _ if self.waits_for_shard(client, reply, Some((stream, &found))) => Err(Stalled::Shard),
             Some(stream) => {

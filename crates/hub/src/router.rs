@@ -19,7 +19,7 @@ use crate::intake::{Client, Traits};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
-use crate::reply_cache::ReplyCache;
+use crate::match_cache::MatchCache;
 use crate::subscriptions::{
     ConcernedStreams, Removed, STREAMS, Subscription, SubscriptionId, Subscriptions, TooMany, checked,
     overlap,
@@ -33,7 +33,9 @@ const STREAMS_PER_SUBSCRIPTION: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Router {
     interest: Interest,
-    replies: ReplyCache,
+    replies: MatchCache,
+    /// What takes the subjects that clients publish to.
+    published: MatchCache,
     subscriptions: Subscriptions,
     /// By the streams' numbers.
     streams: Vec<StreamSubjects>,
@@ -88,7 +90,8 @@ impl Router {
         }
         Router {
             interest,
-            replies: ReplyCache::new(),
+            replies: MatchCache::new(),
+            published: MatchCache::new(),
             subscriptions: Subscriptions::new(key, subscriptions_per_client_max),
             streams,
             members: Vec::new(),
@@ -122,12 +125,19 @@ impl Router {
         self.interest.find(subject, into);
     }
 
-    /// The same without the stream that takes the subject, which is returned.
+    /// [Finds](Self::find) what takes a subject that a client publishes to. Returns the stream that takes it, which is not among
+    /// what is found. A client that publishes to the same subject again does not have the tree of filters searched.
     #[inline]
-    pub(crate) fn route(&self, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
-        self.find(subject, into);
-        let at = into.iter().position(|&id| id >= STREAMS)?;
-        Some((into.swap_remove(at) - STREAMS) as usize)
+    pub(crate) fn route(&mut self, client: Client, subject: &[u8], into: &mut Vec<u32>) -> Option<usize> {
+        let version = self.interest.version();
+        if let Some(found) = self.published.get(client, subject, version) {
+            into.clear();
+            into.extend_from_slice(found);
+        } else {
+            self.find(subject, into);
+            self.published.put(client, subject, version, into);
+        }
+        take_stream(into)
     }
 
     /// [Finds](Self::find) what takes a reply subject that a client has given. Of those that differ in their last token alone
@@ -148,7 +158,8 @@ impl Router {
     /// The stream that takes a subject.
     pub(crate) fn stream_of(&mut self, subject: &[u8]) -> Option<usize> {
         let mut found = std::mem::take(&mut self.found);
-        let stream = self.route(subject, &mut found);
+        self.find(subject, &mut found);
+        let stream = take_stream(&mut found);
         self.found = found;
         stream
     }
@@ -356,6 +367,13 @@ impl Router {
     }
 }
 
+/// Takes the stream out of what was found.
+#[inline]
+fn take_stream(found: &mut Vec<u32>) -> Option<usize> {
+    let at = found.iter().position(|&id| id >= STREAMS)?;
+    Some((found.swap_remove(at) - STREAMS) as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -387,12 +405,29 @@ mod tests {
     }
 
     #[test]
+    fn what_takes_a_subject_is_searched_again_when_a_filter_has_come_or_gone() {
+        let mut router = router();
+        let mut found = Vec::new();
+        for _ in 0..2 {
+            assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 0));
+        }
+        subscribe(&mut router, BOB, "a.>", "", "1");
+        for _ in 0..2 {
+            assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
+            assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 1));
+        }
+        router.unsubscribe(BOB, b"1", None);
+        assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 0));
+    }
+
+    #[test]
     fn a_subject_has_its_stream_and_its_subscriptions() {
         let mut router = router();
         subscribe(&mut router, ALICE, "a.*", "", "1");
         let mut found = vec![7];
-        assert_eq!((router.route(b"a.x", &mut found), found.len()), (Some(0), 1));
-        assert_eq!((router.route(b"c", &mut found), found.len()), (None, 0));
+        assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
+        assert_eq!((router.route(ALICE, b"c", &mut found), found.len()), (None, 0));
+        assert_eq!((router.route(BOB, b"a.x", &mut found), found.len()), (Some(0), 1));
         assert_eq!((router.stream_of(b"b.x"), router.stream_of(b"b")), (Some(1), None));
         assert!(router.is_heard(b"a.x") && !router.is_heard(b"b.x"), "a stream is no subscription");
         assert_eq!(recipients(&mut router, "a.x", None), [ALICE]);

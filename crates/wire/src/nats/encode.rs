@@ -62,7 +62,7 @@ impl Msg<'_> {
     }
 
     /// Appends the line alone, for callers that send headers, payload and a CR LF from where they lie.
-    #[inline]
+    #[inline(always)]
     pub fn encode_line(&self, out: &mut Vec<u8>) {
         let Self { subject, sid, reply, headers, payload } = *self;
         out.extend_from_slice(if headers.is_empty() { b"MSG " } else { b"HMSG " });

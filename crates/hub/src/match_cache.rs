@@ -1,23 +1,23 @@
-//! What takes the reply subjects of a client, for subjects that differ in their last token alone.
+//! What takes the subjects that a client uses again, so that the tree of filters is not searched for each message.
 //!
-//! A publisher has its acknowledgements sent to `_INBOX.<its own>.<number>`, and what takes one of these subjects takes all of
-//! them as long as no filter names the last token. So the tree of filters is asked once for many acknowledgements. A change of
-//! any filter makes all entries void.
+//! A publisher often sends many messages to one subject. It has its acknowledgements sent to `_INBOX.<its own>.<number>`, and
+//! what takes one of these subjects takes all of them as long as no filter names the last token: of these the subject without
+//! its last token is remembered, in a cache of their own. A change of any filter makes all entries void.
 
 use crate::intake::Client;
 
 /// Clients of which something may be remembered at the same time; others take their places.
 const SLOTS: usize = 64;
 
-/// Bytes of a subject without its last token. Nothing is remembered of longer ones.
-const PREFIX_SIZE: usize = 64;
+/// Bytes of a subject. Nothing is remembered of longer ones.
+const SUBJECT_SIZE: usize = 64;
 
-/// Subscriptions that take a subject. Where there are more nothing is remembered.
+/// Streams and subscriptions that take a subject. Where there are more nothing is remembered.
 const FOUND: usize = 2;
 
 /// What was found for one client each.
 #[derive(Debug)]
-pub(crate) struct ReplyCache {
+pub(crate) struct MatchCache {
     slots: Box<[Slot; SLOTS]>,
 }
 
@@ -25,36 +25,35 @@ pub(crate) struct ReplyCache {
 struct Slot {
     /// That of the filters by which it was found.
     version: u64,
-    prefix: [u8; PREFIX_SIZE],
-    prefix_size: usize,
+    subject: [u8; SUBJECT_SIZE],
+    size: usize,
     found: [u32; FOUND],
     count: usize,
 }
 
-impl ReplyCache {
-    pub(crate) fn new() -> ReplyCache {
-        let empty =
-            Slot { version: 0, prefix: [0; PREFIX_SIZE], prefix_size: 0, found: [0; FOUND], count: 0 };
-        ReplyCache { slots: Box::new([empty; SLOTS]) }
+impl MatchCache {
+    pub(crate) fn new() -> MatchCache {
+        let empty = Slot { version: 0, subject: [0; SUBJECT_SIZE], size: 0, found: [0; FOUND], count: 0 };
+        MatchCache { slots: Box::new([empty; SLOTS]) }
     }
 
-    /// What takes the subjects that begin with these tokens and have one more.
+    /// What takes a subject, if it is remembered by these filters.
     #[inline]
-    pub(crate) fn get(&self, client: Client, prefix: &[u8], version: u64) -> Option<&[u32]> {
+    pub(crate) fn get(&self, client: Client, subject: &[u8], version: u64) -> Option<&[u32]> {
         let slot = &self.slots[slot_of(client)];
-        let is_known = slot.version == version && slot.prefix[..slot.prefix_size] == *prefix;
+        let is_known = slot.version == version && slot.subject[..slot.size] == *subject;
         is_known.then_some(&slot.found[..slot.count])
     }
 
     /// Remembers it, if it is short. No version is 0.
-    pub(crate) fn put(&mut self, client: Client, prefix: &[u8], version: u64, found: &[u32]) {
-        if prefix.len() > PREFIX_SIZE || found.len() > FOUND {
+    pub(crate) fn put(&mut self, client: Client, subject: &[u8], version: u64, found: &[u32]) {
+        if subject.len() > SUBJECT_SIZE || found.len() > FOUND {
             return;
         }
         let slot = &mut self.slots[slot_of(client)];
         slot.version = version;
-        (slot.prefix_size, slot.count) = (prefix.len(), found.len());
-        slot.prefix[..prefix.len()].copy_from_slice(prefix);
+        (slot.size, slot.count) = (subject.len(), found.len());
+        slot.subject[..subject.len()].copy_from_slice(subject);
         slot.found[..found.len()].copy_from_slice(found);
     }
 }
@@ -73,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_was_found_is_known_until_a_filter_changes() {
-        let mut cache = ReplyCache::new();
+        let mut cache = MatchCache::new();
         assert_eq!(cache.get(ALICE, b"", 1), None);
         cache.put(ALICE, b"inbox.1", 1, &[7]);
         assert_eq!(cache.get(ALICE, b"inbox.1", 1), Some(&[7][..]));
@@ -86,8 +85,8 @@ mod tests {
 
     #[test]
     fn what_is_too_long_is_not_remembered() {
-        let mut cache = ReplyCache::new();
-        let long = [b'x'; PREFIX_SIZE + 1];
+        let mut cache = MatchCache::new();
+        let long = [b'x'; SUBJECT_SIZE + 1];
         cache.put(ALICE, &long, 1, &[7]);
         cache.put(ALICE, b"inbox", 1, &[7; FOUND + 1]);
         assert_eq!((cache.get(ALICE, &long, 1), cache.get(ALICE, b"inbox", 1)), (None, None));

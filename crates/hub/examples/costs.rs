@@ -7,21 +7,25 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stilling_hub::{
-    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Request,
-    Retention, StreamConfig, Threads, Traits, UnixNanos,
+    Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Request, Retention, Routed,
+    ShardTable, StreamConfig, Threads, Traits, UnixNanos,
 };
 
 /// Shards that take everything at once and forget it.
 struct Forgetful;
 
 impl Outlets for Forgetful {
-    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
-        deliveries.clear();
+    fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
+        piece.clear();
         true
     }
 }
 
 type TestHub = Hub<Threads, Forgetful>;
+
+fn table() -> ShardTable {
+    ShardTable::new(HashKey(1, 2), 10_000)
+}
 
 fn hub() -> TestHub {
     let (durability, retention) = (Durability::Memory, Retention::of(Durability::Memory));
@@ -35,6 +39,20 @@ fn busy() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     let word = text.split(' ').next().and_then(|word| word.parse().ok());
     Duration::from_nanos(word.expect("nanoseconds"))
+}
+
+/// Has the shard's table and the hub subscribe a client to filters.
+fn subscribe(hub: &mut TestHub, table: &mut ShardTable, token: u64, filters: impl Iterator<Item = String>) {
+    let mut intake = Intake::new();
+    for (number, filter) in filters.enumerate() {
+        let sid = number.to_string();
+        table
+            .subscribe(token, Traits::default(), (filter.as_bytes(), b"", sid.as_bytes()))
+            .expect("there is room");
+        table.push_changes(&mut intake);
+        assert_eq!(hub.take(0, &intake, 0, Now::simulated(0)), intake.len());
+        intake.clear();
+    }
 }
 
 /// Has the hub take requests of a client, and everything that follows from them. Returns the time of all turns, and how many.
@@ -72,10 +90,6 @@ fn publication<'a>(subject: &'a str, reply: &'a str, payload: &'a str) -> Reques
     })
 }
 
-fn subscription<'a>(filter: &'a str, sid: &'a str) -> Request<'a> {
-    Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }
-}
-
 fn acknowledgements(hub: &mut TestHub) -> Duration {
     let some: Vec<_> = (0..300).map(|_| publication("events.other", "inbox.1", "hello")).collect();
     ask(hub, 1, &some, 1).0
@@ -83,12 +97,14 @@ fn acknowledgements(hub: &mut TestHub) -> Duration {
 
 fn main() {
     let mut plain = hub();
-    ask(&mut plain, 1, &[subscription("inbox.*", "1")], 0);
+    let mut table = table();
+    subscribe(&mut plain, &mut table, 1, ["inbox.*".to_owned()].into_iter());
     println!("300 acknowledgements: {:?}", acknowledgements(&mut plain));
 
     let mut with_consumers = hub();
-    ask(&mut with_consumers, 1, &[subscription("inbox.*", "1")], 0);
-    ask(&mut with_consumers, 2, &[subscription("push.*", "1")], 0);
+    let mut table = self::table();
+    subscribe(&mut with_consumers, &mut table, 1, ["inbox.*".to_owned()].into_iter());
+    subscribe(&mut with_consumers, &mut table, 2, ["push.*".to_owned()].into_iter());
     let filters: Vec<_> = (0..64).map(|number| format!("\"events.k.{number}\"")).collect();
     for number in 0..1000 {
         let config = format!(
@@ -101,15 +117,24 @@ fn main() {
     println!("the same beside 1,000 consumers x 64 filters: {:?}", acknowledgements(&mut with_consumers));
 
     for is_same in [true, false] {
-        let mut table = hub();
+        let (mut full, mut table) = (hub(), self::table());
         for token in 0..10_u64 {
-            for number in 0..10_000 {
-                let filter = if is_same { "a.b".to_owned() } else { format!("a.{token}.{number}") };
-                ask(&mut table, token, &[subscription(&filter, &number.to_string())], 0);
-            }
+            let filters = (0..10_000).map(|number| match is_same {
+                true => "a.b".to_owned(),
+                false => format!("a.{token}.{number}"),
+            });
+            subscribe(&mut full, &mut table, token, filters);
         }
-        let (time, turns) = ask(&mut table, 3, &[Request::Leave], 1);
-        assert_eq!(table.counters().subscriptions.get(), 90_000);
+        let begun = busy();
+        table.leave(3);
+        let (time, turns) = ask(&mut full, 3, &[Request::Leave], 1);
+        assert_eq!(table.len(), 90_000);
+        let mut intake = Intake::new();
+        while table.has_left() {
+            table.remove_left();
+            table.push_changes(&mut intake);
+        }
+        println!("the shard: {:?}", busy() - begun - time);
         println!(
             "10,000 of 100,000 subscriptions leave, {} filters: {turns} turns of {:?}",
             if is_same { "equal" } else { "different" },

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use stilling_hub::{
-    Deliveries, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Recovered,
-    Request, Resumed, Retention, StreamConfig, Threads, Traits, UnixNanos,
+    Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Publication, Recovered, Request,
+    Resumed, Retention, Routed, StreamConfig, Threads, Traits, UnixNanos,
 };
 use stilling_journal::disk::file::FileDisk;
 use stilling_journal::{Batch, Config, From, Log, Read, Record};
@@ -23,8 +23,8 @@ const START_NS: u64 = 1_700_000_000_000_000_000;
 struct Forgetful;
 
 impl Outlets for Forgetful {
-    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
-        deliveries.clear();
+    fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
+        piece.clear();
         true
     }
 }

@@ -154,7 +154,7 @@ mod tests {
         assert!(!clients.note_answered(ALICE) && clients.note_answered(ALICE));
         assert!(!clients.note_answered(ALICE));
         assert!(!clients.close_after(ALICE, 1));
-        let mut router = Router::new(KEY, 10, std::iter::empty());
+        let mut router = Router::new(KEY, std::iter::empty());
         clients.leave(ALICE, &mut ConsumerTable::new(KEY, 0), &mut router);
         assert!(!clients.note_answered(ALICE) && !clients.has_departures(), "it is gone");
     }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn the_consumers_of_a_client_that_has_left_are_dealt_with_over_several_turns() {
         let (mut clients, mut consumers) = (Clients::new(KEY), ConsumerTable::new(KEY, 1));
-        let mut router = Router::new(KEY, 10, std::iter::empty());
+        let mut router = Router::new(KEY, std::iter::empty());
         for name in 0..LEFT_PER_TURN + 10 {
             let wanted = Wanted::of_everything(0, name);
             consumers.add(ALICE, wanted, Now::simulated(0)).expect("there is room");

@@ -100,7 +100,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
     /// Hands out what waits for shards, and goes on with what was begun. Returns whether that came to its end.
     #[inline]
     pub(crate) fn finish_begun(&mut self) -> bool {
-        self.fan_out.advance(self.router);
+        self.fan_out.advance();
         !self.fan_out.has_begun() || self.resume_begun()
     }
 
@@ -109,8 +109,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             && let Some((first, others)) = self.fan_out.take_unsent()
         {
             match first {
-                Unsent::Message { number, message, to } => {
-                    self.fan_out.send_to_all(self.router, number, &message.message(), &to);
+                Unsent::Message { number, silent, message, to } => {
+                    self.fan_out.send_to_all(self.router, (number, silent), &message.message(), &to);
                 }
                 Unsent::Record { visible, kind, record, to } => {
                     let Message { subject, headers, payload, .. } = record.message();
@@ -141,10 +141,10 @@ fn flow_subject(stream: &str, consumer: &str) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::deliveries::Deliveries;
     use crate::fan_out::Visible;
-    use crate::intake::{Client, Traits};
+    use crate::intake::{Client, RegistrationId};
     use crate::limits::DELIVERIES_SIZE;
+    use crate::routed::Routed;
     use crate::storage::Threads;
     use crate::stream::{Durability, StreamConfig};
     use crate::time::Now;
@@ -159,9 +159,9 @@ mod tests {
     }
 
     impl Outlets for Forgetful {
-        fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+        fn swap(&mut self, _: usize, piece: &mut Routed) -> bool {
             if self.has_room {
-                deliveries.clear();
+                piece.clear();
             }
             self.has_room
         }
@@ -179,8 +179,8 @@ mod tests {
     impl Parts {
         fn new(has_room: bool) -> Parts {
             let config = StreamConfig { durability: Durability::Memory, ..StreamConfig::default() };
-            let mut router = Router::new(KEY, 10, std::iter::empty());
-            router.subscribe(ALICE, Traits::default(), (b"push", b"", b"1")).expect("there is room");
+            let mut router = Router::new(KEY, std::iter::empty());
+            router.register(ALICE, RegistrationId::default(), (b"push", b"")).expect("there is room");
             Parts {
                 consumers: Consumers::new(KEY, 1),
                 storage: Threads::default(),
@@ -218,16 +218,16 @@ mod tests {
             parts.publish(b"x");
         }
         let number = parts.add(1);
-        assert_eq!(parts.fan_out.delivered(), 3);
+        assert_eq!(parts.fan_out.messages(), 3);
         parts.publish(b"x");
-        assert_eq!(parts.fan_out.delivered(), 3, "what was read has not left");
+        assert_eq!(parts.fan_out.messages(), 3, "what was read has not left");
         let ticket = parts.consumers.table.ticket(number);
         parts.delivery().reached(ticket, NOW.steady_ns);
-        assert_eq!(parts.fan_out.delivered(), 4);
+        assert_eq!(parts.fan_out.messages(), 4);
         parts.delivery().reached(ticket, NOW.steady_ns);
         assert_eq!(parts.consumers.offered(), 0);
         parts.publish(b"x");
-        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (5, 1));
+        assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (5, 1));
     }
 
     #[test]
@@ -237,11 +237,11 @@ mod tests {
             parts.add(name);
         }
         parts.publish(&vec![b'x'; DELIVERIES_SIZE]);
-        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (2, 2));
+        assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (2, 2));
         assert!(!parts.delivery().finish_begun());
         parts.fan_out.outlets_mut().has_room = true;
         assert!(parts.delivery().finish_begun());
-        assert_eq!((parts.fan_out.delivered(), parts.consumers.offered()), (3, 3));
+        assert_eq!((parts.fan_out.messages(), parts.consumers.offered()), (3, 3));
     }
 
     #[test]

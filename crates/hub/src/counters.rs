@@ -30,16 +30,14 @@ pub struct Counters {
     pub messages: Figure,
     /// Bytes of their headers and payloads.
     pub bytes: Figure,
-    /// Messages sent to subscriptions.
-    pub delivered: Figure,
     /// Acknowledgements and refusals sent to publishers.
     pub verdicts: Figure,
     /// Messages that were in their stream already.
     pub duplicates: Figure,
     /// Messages that no stream wanted and nobody listened to.
     pub unheard: Figure,
-    /// Subscriptions that there are.
-    pub subscriptions: Figure,
+    /// Filters and members of queues that shards have registered.
+    pub registrations: Figure,
     /// Connections that are parked because their stream is full.
     pub parked: Figure,
     /// Requests of such connections that have ever waited.
@@ -50,15 +48,26 @@ pub struct Counters {
     pub consumers: Figure,
     /// Times that a record was offered to a consumer, whether it was sent or not: what consumers cost.
     pub offered: Figure,
-    /// Steps in which the subscriptions and consumers of connections that have left were taken apart.
+    /// Steps in which the registrations and consumers of connections that have left were taken apart.
     pub left: Figure,
-    /// Times that a message would have matched a subscription of a connection that has left and that was not removed yet.
+    /// Times that a message would have matched a registration of a connection that has left and that was not removed yet.
     pub left_matches: Figure,
     /// Log lines that were dropped because the log was written too slowly; counted by the hub's runner.
     pub log_lines_dropped: Figure,
+    /// What the shards have done, by their numbers.
+    pub shards: Vec<ShardCounters>,
     losses: [[Figure; Loss::ALL.len()]; Door::ALL.len()],
     /// The streams, by their numbers.
     pub streams: Vec<StreamCounters>,
+}
+
+/// What one shard has done with what the hub has handed to it.
+#[derive(Debug, Default)]
+pub struct ShardCounters {
+    /// Messages sent to subscriptions.
+    pub delivered: Figure,
+    /// Subscriptions that there are.
+    pub subscriptions: Figure,
 }
 
 /// One stream's state.
@@ -109,9 +118,22 @@ pub struct StreamCounters {
 }
 
 impl Counters {
-    pub(crate) fn new(names: impl Iterator<Item = String>) -> Counters {
+    pub(crate) fn new(names: impl Iterator<Item = String>, shards: usize) -> Counters {
         let streams = names.map(|name| StreamCounters { name, ..StreamCounters::default() }).collect();
-        Counters { streams, ..Counters::default() }
+        let shards = (0..shards).map(|_| ShardCounters::default()).collect();
+        Counters { streams, shards, ..Counters::default() }
+    }
+
+    /// Messages sent to subscriptions.
+    #[must_use]
+    pub fn delivered(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.delivered.get()).sum()
+    }
+
+    /// Subscriptions that there are.
+    #[must_use]
+    pub fn subscriptions(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.subscriptions.get()).sum()
     }
 
     /// How many messages that came by this door were lost for this reason.

@@ -1,4 +1,4 @@
-//! What goes out: ready bytes and verdicts for each shard, in order, and what had no room.
+//! What goes out: messages, bytes and verdicts for each shard, in order, and what had no room.
 //!
 //! ```text
 //!                ┌─▶ shard 0: [ piece ]
@@ -17,17 +17,17 @@
 //! and the hub takes nothing more before it has gone out.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use stilling_journal::Record;
 
-use self::shard_queue::{ShardQueue, encode};
-use self::unsent::KeptMessage;
+use self::shard_queue::ShardQueue;
 pub(crate) use self::unsent::{Unsent, Visible};
-use crate::deliveries::{Deliveries, Verdict};
+use crate::deliveries::Verdict;
 use crate::intake::{Client, Traits};
 use crate::payload::Payload;
 use crate::pull::EndedPull;
+use crate::registrations::Listener;
+use crate::routed::{MarkTarget, Routed};
 use crate::router::Router;
 
 mod shard_queue;
@@ -35,8 +35,8 @@ mod unsent;
 
 /// Carries deliveries to shards.
 pub trait Outlets {
-    /// Takes full deliveries for a shard and puts empty ones in their place. Returns whether there were empty ones.
-    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool;
+    /// Takes a full piece for a shard and puts an empty one in its place. Returns whether there was an empty one.
+    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool;
 
     /// Whether a shard has ended: nothing comes back from it, and what waits for it is dropped.
     fn is_gone(&self, _shard: usize) -> bool {
@@ -64,10 +64,9 @@ pub(crate) struct FanOut<O> {
     has_regained_room: bool,
     /// What was begun when a queue came over its bound, in order.
     unsent: VecDeque<Unsent>,
-    /// Numbers messages, so that their bodies lie in each shard's piece once.
+    /// Numbers messages, so that each is in a shard's piece once.
     messages: u64,
-    delivered: u64,
-    /// What takes a subject, who is sent a message, and whose subscriptions end with it; memory that is used again.
+    /// What takes a subject, what a message goes to, and which registrations end with it; memory that is used again.
     found: Vec<u32>,
     to: Vec<u32>,
     ended: Vec<u32>,
@@ -83,7 +82,6 @@ impl<O: Outlets> FanOut<O> {
             has_regained_room: false,
             unsent: VecDeque::new(),
             messages: 0,
-            delivered: 0,
             found: Vec::new(),
             to: Vec::new(),
             ended: Vec::new(),
@@ -98,9 +96,10 @@ impl<O: Outlets> FanOut<O> {
         &mut self.outlets
     }
 
-    /// Messages sent to subscriptions.
-    pub(crate) fn delivered(&self) -> u64 {
-        self.delivered
+    /// Messages that were sent, whether there was room or not.
+    #[cfg(test)]
+    pub(crate) fn messages(&self) -> u64 {
+        self.messages
     }
 
     /// Bytes that wait for shards.
@@ -109,8 +108,8 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Begins a turn: hands out what waits, and notes whether a shard has room again.
-    pub(crate) fn begin_turn(&mut self, router: &mut Router) {
-        self.advance(router);
+    pub(crate) fn begin_turn(&mut self) {
+        self.advance();
         self.has_regained_room = false;
         for queue in &mut self.shards {
             self.has_regained_room |=
@@ -125,15 +124,32 @@ impl<O: Outlets> FanOut<O> {
 
     /// Hands out what waits for shards that have given pieces back.
     #[inline]
-    pub(crate) fn advance(&mut self, router: &mut Router) {
+    pub(crate) fn advance(&mut self) {
         for queue in self.shards.iter_mut().filter(|queue| queue.is_waiting()) {
-            self.delivered += queue.advance(&mut self.outlets, router);
+            queue.advance(&mut self.outlets);
         }
     }
 
+    /// How many requests of a shard are processed.
+    pub(crate) fn processed(&self, shard: u32) -> u64 {
+        self.shards[shard as usize].processed
+    }
+
+    /// Sets how many requests of a shard are processed; what is sent to it says so.
+    pub(crate) fn set_processed(&mut self, shard: u32, processed: u64) {
+        self.shards[shard as usize].processed = processed;
+    }
+
+    /// Tells a shard how many of its requests are processed, behind everything that it was sent.
+    pub(crate) fn sync(&mut self, shard: u32) {
+        let queue = &mut self.shards[shard as usize];
+        let processed = queue.processed;
+        queue.open_piece(&mut self.outlets).processed(processed);
+    }
+
     /// Ends a turn: hands what there is to the shards.
-    pub(crate) fn flush(&mut self, router: &mut Router) {
-        self.advance(router);
+    pub(crate) fn flush(&mut self) {
+        self.advance();
         for queue in &mut self.shards {
             queue.flush(&mut self.outlets);
         }
@@ -150,7 +166,7 @@ impl<O: Outlets> FanOut<O> {
         self.shards.iter_mut().all(|queue| queue.has_room(&mut self.outlets))
     }
 
-    /// Whether every shard with a subscription that takes `subject` can be handed more.
+    /// Whether every shard with subscriptions that take `subject` can be handed more.
     pub(crate) fn has_room_for(&mut self, router: &Router, subject: &[u8]) -> bool {
         if self.has_room() {
             return true;
@@ -158,7 +174,7 @@ impl<O: Outlets> FanOut<O> {
         let mut found = std::mem::take(&mut self.found);
         router.find(subject, &mut found);
         let has_room =
-            router.clients(&found).all(|to| self.shards[to.shard as usize].has_room(&mut self.outlets));
+            router.registered(&found).all(|to| self.shards[to.shard() as usize].has_room(&mut self.outlets));
         self.found = found;
         has_room
     }
@@ -194,7 +210,10 @@ impl<O: Outlets> FanOut<O> {
     /// Whether a message to the subscriptions `found` may add to a queue that is over its bound, those of the client `own`
     /// aside.
     pub(crate) fn is_over_for(&self, router: &Router, found: &[u32], own: Option<Client>) -> bool {
-        router.clients(found).any(|to| own != Some(to) && self.is_over(to.shard))
+        router.registered(found).any(|to| {
+            let is_own = own.is_some() && own == to.single();
+            !is_own && self.is_over(to.shard())
+        })
     }
 
     /// The same of a message to the subscriptions that take a subject.
@@ -215,7 +234,7 @@ impl<O: Outlets> FanOut<O> {
     }
 
     #[inline]
-    fn piece(&mut self, to: Client) -> &mut Deliveries {
+    fn piece(&mut self, to: Client) -> &mut Routed {
         self.shards[to.shard as usize].open_piece(&mut self.outlets)
     }
 
@@ -245,7 +264,7 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Appends a mark, behind what waits.
-    pub(crate) fn mark(&mut self, to: Client, mark: u64) {
+    pub(crate) fn mark(&mut self, to: Listener, mark: u64) {
         if self.has_begun() {
             self.unsent.push_back(Unsent::Mark { to, mark });
         } else {
@@ -254,12 +273,16 @@ impl<O: Outlets> FanOut<O> {
     }
 
     /// Appends a mark that has waited.
-    pub(crate) fn put_mark(&mut self, to: Client, mark: u64) {
-        self.piece(to).mark(to.token, mark);
+    pub(crate) fn put_mark(&mut self, to: Listener, mark: u64) {
+        let (shard, target) = match to {
+            Listener::Client(Client { shard, token }) => (shard, MarkTarget::Connection(token)),
+            Listener::Shared { shard, id } => (shard, MarkTarget::Registration(id)),
+        };
+        self.shards[shard as usize].open_piece(&mut self.outlets).mark(target, mark);
     }
 
-    /// Sends a message to the subscriptions `found`, one of each queue; what there is no room for waits for
-    /// its shard. Returns to how many.
+    /// Sends a message to the registrations `found`, one of each queue; what there is no room for waits for
+    /// its shard. Returns to how many connections, at least.
     pub(crate) fn send(
         &mut self,
         router: &mut Router,
@@ -272,18 +295,17 @@ impl<O: Outlets> FanOut<O> {
         let mut to = std::mem::take(&mut self.to);
         to.clear();
         let silent = from.filter(|(_, traits)| traits.no_echo).map(|(client, _)| client);
-        router.choose(found, silent, &mut to);
+        let count = router.choose(found, silent, &mut to);
         if self.has_begun() {
-            self.unsent.push_back(Unsent::of_message(number, message, &to));
+            self.unsent.push_back(Unsent::of_message(number, silent, message, &to));
         } else {
-            self.send_to_all(router, number, message, &to);
+            self.send_to_all(router, (number, silent), message, &to);
         }
-        let count = to.len() as u32;
         self.to = to;
         count
     }
 
-    /// Sends a message of the hub's own to the subscriptions that take its subject; to none, if it has none.
+    /// Sends a message of the hub's own to the subscriptions that take its subject; to none if it has none.
     pub(crate) fn send_by_subject(&mut self, router: &mut Router, message: &Message<'_>) {
         if message.subject.is_empty() {
             return;
@@ -302,17 +324,17 @@ impl<O: Outlets> FanOut<O> {
         self.found = found;
     }
 
-    /// Sends a message to the subscriptions that take `subject`, which may differ from its own. Returns one of their clients;
-    /// none if there are none.
+    /// Sends a message to the subscriptions that take `subject`, which may differ from its own. Returns one of those that it
+    /// goes to; none if there are none.
     pub(crate) fn send_heard(
         &mut self,
         router: &mut Router,
         subject: &[u8],
         message: &Message<'_>,
-    ) -> Option<Client> {
+    ) -> Option<Listener> {
         let mut found = std::mem::take(&mut self.found);
         router.find(subject, &mut found);
-        let heard = router.first_client(&found);
+        let heard = router.first_listener(&found);
         if heard.is_some() {
             self.send(router, &found, None, message);
         }
@@ -320,38 +342,25 @@ impl<O: Outlets> FanOut<O> {
         heard
     }
 
-    /// Sends the message `number` to subscriptions that may be gone. It waits once for those in shards whose queues are over
-    /// their bound.
+    /// Sends the message `number` to registrations that may be gone, but not to the client `silent`.
     pub(crate) fn send_to_all(
         &mut self,
         router: &mut Router,
-        number: u64,
+        (number, silent): (u64, Option<Client>),
         message: &Message<'_>,
         to: &[u32],
     ) {
-        let mut has_rest = false;
-        for &id in to {
-            let Some(subscription) = router.get_mut(id) else { continue };
-            let recipient = subscription.recipient();
-            let queue = &mut self.shards[recipient.client.shard as usize];
-            if queue.is_over(self.queue_size_max) {
-                has_rest = true;
-                queue.rest.push(subscription.id(id));
-                continue;
-            }
-            encode(queue.open_piece(&mut self.outlets), recipient, number, message);
-            self.delivered += 1;
-            if subscription.count_delivery() {
-                self.ended.push(id);
+        for &place in to {
+            let Some(registration) = router.get_mut(place) else { continue };
+            let shard = registration.shard();
+            let silent = silent.filter(|client| client.shard == shard).map(|client| client.token);
+            let queue = &mut self.shards[shard as usize];
+            queue.message(number, silent, message, registration.id, &mut self.outlets);
+            if registration.count_delivery() {
+                self.ended.push(place);
             }
         }
-        self.ended.drain(..).for_each(|id| router.forget(id));
-        if has_rest {
-            let message = Arc::new(KeptMessage::new(message));
-            for queue in self.shards.iter_mut().filter(|queue| !queue.rest.is_empty()) {
-                queue.enqueue_rest(number, &message);
-            }
-        }
+        self.ended.drain(..).for_each(|place| router.forget(place));
     }
 
     /// Whether something that was begun waits for room.

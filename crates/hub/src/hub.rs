@@ -22,17 +22,17 @@ use crate::consumers::{ConsumerDelivery, Consumers};
 use crate::counters::Counters;
 use crate::deliveries::Verdict;
 use crate::fan_out::{FanOut, Message, Outlets};
-use crate::intake::{Client, Intake, Publication, Request, Traits};
+use crate::intake::{Client, Intake, InterestChange, Publication, Request, Traits};
 use crate::key::HashKey;
-use crate::limits::{SHARD_QUEUE_SIZE_MAX, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use crate::limits::SHARD_QUEUE_SIZE_MAX;
 use crate::losses::Losses;
 use crate::parked::{ParkedClients, Stalled};
+use crate::registrations::Full;
 use crate::router::{Router, RouterWork};
 use crate::storage::{Opening, Storage};
 use crate::stream::{Durability, Resumed, StreamConfig};
 use crate::stream_writer::StreamWriter;
 use crate::streams::Streams;
-use crate::subscriptions::TooMany;
 use crate::time::{Now, UnixNanos};
 
 mod api;
@@ -51,8 +51,6 @@ pub use sending::describe;
 pub struct HubConfig {
     /// The streams; their numbers are their places.
     pub streams: Vec<StreamConfig>,
-    /// Subscriptions of one connection.
-    pub subscriptions_per_client_max: usize,
     /// Bytes of a batch of a stream in memory.
     pub memory_batch_size: usize,
     /// Bytes that may wait for one shard which has all its pieces ([`SHARD_QUEUE_SIZE_MAX`]).
@@ -63,7 +61,6 @@ impl Default for HubConfig {
     fn default() -> Self {
         HubConfig {
             streams: vec![StreamConfig::default()],
-            subscriptions_per_client_max: SUBSCRIPTIONS_PER_CLIENT_MAX,
             memory_batch_size: 2 * 1024 * 1024,
             shard_queue_size_max: SHARD_QUEUE_SIZE_MAX,
         }
@@ -116,8 +113,9 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         (key, started_ns): (HashKey, UnixNanos),
     ) -> Self {
         let filters = config.streams.iter().map(|stream| stream.subjects.clone());
-        let router = Router::new(key, config.subscriptions_per_client_max, filters);
-        let counters = Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone())));
+        let router = Router::new(key, filters);
+        let counters =
+            Arc::new(Counters::new(config.streams.iter().map(|stream| stream.name.clone()), shards));
         let streams = Streams::new(config.streams, resumed, config.memory_batch_size, (key, started_ns));
         Hub {
             storage,
@@ -209,13 +207,14 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
                 break;
             }
             at += 1;
+            self.fan_out.set_processed(client.shard, intake.first() + at as u64);
         }
         at
     }
 
     /// Takes what the storage says, and lets go what has become durable.
     pub fn absorb(&mut self, now: Now) {
-        self.fan_out.begin_turn(&mut self.router);
+        self.fan_out.begin_turn();
         self.api.begin_turn();
         self.parked.begin_turn();
         self.consumers.begin_turn();
@@ -260,7 +259,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     pub fn flush(&mut self) {
         self.streams.flush(&mut self.storage);
         self.storage.publish();
-        self.fan_out.flush(&mut self.router);
+        self.fan_out.flush();
         self.publish_figures();
     }
 
@@ -271,11 +270,10 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         for (figure, value) in [
             (&counters.messages, messages),
             (&counters.bytes, bytes),
-            (&counters.delivered, self.fan_out.delivered()),
             (&counters.verdicts, verdicts),
             (&counters.duplicates, duplicates),
             (&counters.unheard, unheard),
-            (&counters.subscriptions, self.router.subscriptions() as u64),
+            (&counters.registrations, self.router.registrations() as u64),
             (&counters.parked, self.parked.len() as u64),
             (&counters.parked_requests, self.parked.total()),
             (&counters.queued, self.fan_out.waiting_size() as u64),
@@ -330,8 +328,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     ) -> Result<(), Stalled> {
         match *request {
             Request::Publish(publication) => self.publish(client, traits, &publication, now)?,
-            Request::Subscribe { filter, queue, sid } => self.subscribe(client, traits, (filter, queue, sid)),
-            Request::Unsubscribe { sid, after } => self.router.unsubscribe(client, sid, after),
+            Request::Interest(change) => self.change_interest(client, change),
             Request::Barrier => self.fan_out.bytes(client, |out| out.extend_from_slice(PONG)),
             Request::Reached { mark } => self.delivery().reached(mark, now.steady_ns),
             Request::Lost(lost) => self.lose(&lost, now),
@@ -342,12 +339,28 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         Ok(())
     }
 
-    /// Adds a subscription, or says why it does not.
-    fn subscribe(&mut self, client: Client, traits: Traits, (filter, queue, sid): (&[u8], &[u8], &[u8])) {
-        let Err(too_many) = self.router.subscribe(client, traits, (filter, queue, sid)) else { return };
-        self.fan_out.bytes(client, |out| encode_err(out, "maximum subscriptions exceeded"));
-        if too_many == TooMany::OfClient {
-            self.fan_out.close(client);
+    /// Notes what the connections of a shard are subscribed to.
+    fn change_interest(&mut self, client: Client, change: InterestChange<'_>) {
+        let noted = match change {
+            InterestChange::Register { id, filter, queue } => {
+                self.router.register(client, id, (filter, queue))
+            }
+            InterestChange::Share { id, filter } => self.router.share(client, id, filter),
+            InterestChange::Sync => {
+                self.fan_out.sync(client.shard);
+                Ok(())
+            }
+            InterestChange::Unshare { id } => {
+                self.router.unshare(client, id);
+                Ok(())
+            }
+            InterestChange::Unregister { id, after, is_shared } => {
+                self.router.unregister(client, id, after, is_shared);
+                Ok(())
+            }
+        };
+        if noted == Err(Full) {
+            self.fan_out.bytes(client, |out| encode_err(out, "maximum subscriptions exceeded"));
         }
     }
 

@@ -87,22 +87,9 @@ pub struct Publication<'a> {
 pub enum Request<'a> {
     /// To take a message.
     Publish(Publication<'a>),
-    /// To be sent what a filter takes.
-    Subscribe {
-        /// To what; a checked filter.
-        filter: &'a [u8],
-        /// Each message goes to one subscription of the queue; empty without one.
-        queue: &'a [u8],
-        /// How the client calls the subscription.
-        sid: &'a [u8],
-    },
-    /// To be sent no more of it.
-    Unsubscribe {
-        /// The subscription.
-        sid: &'a [u8],
-        /// After so many messages in all; `None`: now.
-        after: Option<u32>,
-    },
+    /// To note what the connections of the shard are subscribed to; made by its
+    /// [`ShardTable`](crate::ShardTable).
+    Interest(InterestChange<'a>),
     /// To answer `PONG` when all before it has been processed.
     Barrier,
     /// To go on with a consumer, whose last messages have left the server.
@@ -118,6 +105,53 @@ pub enum Request<'a> {
     Leave,
     /// To note what did not get so far.
     Lost(Lost<'a>),
+}
+
+/// How a shard calls what it has registered: a filter without a queue, or one subscription of a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RegistrationId {
+    /// Its place in the shard's table.
+    pub number: u32,
+    /// Tells it from others that had or will have its place.
+    pub serial: u32,
+}
+
+/// A change of what the connections of a shard are subscribed to. The connection is the one that makes the request, unless
+/// something else is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InterestChange<'a> {
+    /// It is the first one of the shard that is subscribed to this filter, or it is a member of a queue.
+    Register {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// To what; a checked filter.
+        filter: &'a [u8],
+        /// Each message goes to one member of the queue; empty without one.
+        queue: &'a [u8],
+    },
+    /// Besides it, which was the only one, others are subscribed.
+    Share {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// To what: if the hub had no room for it, it is registered now.
+        filter: &'a [u8],
+    },
+    /// It is the only one that is subscribed still.
+    Unshare {
+        /// How the shard calls it.
+        id: RegistrationId,
+    },
+    /// The shard is to be told how many of its requests are processed, behind everything that it was sent.
+    Sync,
+    /// It was the only one, and is subscribed no longer; or several were, all of which are gone.
+    Unregister {
+        /// How the shard calls it.
+        id: RegistrationId,
+        /// It ends after so many messages in all; `None`: now.
+        after: Option<u32>,
+        /// Several were subscribed.
+        is_shared: bool,
+    },
 }
 
 /// Messages that were refused, shed or lost before the hub.
@@ -140,6 +174,8 @@ pub struct Lost<'a> {
 /// Requests of one shard, in order.
 #[derive(Debug, Default)]
 pub struct Intake {
+    /// How many requests the shard has made before the first one here.
+    first: u64,
     bytes: Vec<u8>,
     places: Vec<Place>,
     /// The blocks of payloads that are passed on by reference.
@@ -179,14 +215,23 @@ enum Kind {
         block_start: u32,
         ticket: Option<u32>,
     },
-    Subscribe {
+    Register {
+        id: RegistrationId,
         filter: u16,
         queue: u16,
-        sid: u16,
     },
-    Unsubscribe {
-        sid: u16,
+    Share {
+        id: RegistrationId,
+        filter: u16,
+    },
+    Unshare {
+        id: RegistrationId,
+    },
+    Sync,
+    Unregister {
+        id: RegistrationId,
         after: Option<u32>,
+        is_shared: bool,
     },
     Barrier,
     Reached {
@@ -227,6 +272,16 @@ impl Intake {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
+    }
+
+    /// How many requests the shard has made before the first one here.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Sets how many requests the shard has made before the first one here.
+    pub(crate) fn set_first(&mut self, first: u64) {
+        self.first = first;
     }
 
     /// How many requests are in it.
@@ -271,19 +326,19 @@ impl Intake {
                     ticket,
                 }
             }
-            Request::Subscribe { filter, queue, sid } => {
-                for part in [filter, queue, sid] {
-                    self.bytes.extend_from_slice(part);
-                }
-                Kind::Subscribe {
-                    filter: filter.len() as u16,
-                    queue: queue.len() as u16,
-                    sid: sid.len() as u16,
-                }
+            Request::Interest(InterestChange::Register { id, filter, queue }) => {
+                self.bytes.extend_from_slice(filter);
+                self.bytes.extend_from_slice(queue);
+                Kind::Register { id, filter: filter.len() as u16, queue: queue.len() as u16 }
             }
-            Request::Unsubscribe { sid, after } => {
-                self.bytes.extend_from_slice(sid);
-                Kind::Unsubscribe { sid: sid.len() as u16, after }
+            Request::Interest(InterestChange::Share { id, filter }) => {
+                self.bytes.extend_from_slice(filter);
+                Kind::Share { id, filter: filter.len() as u16 }
+            }
+            Request::Interest(InterestChange::Unshare { id }) => Kind::Unshare { id },
+            Request::Interest(InterestChange::Sync) => Kind::Sync,
+            Request::Interest(InterestChange::Unregister { id, after, is_shared }) => {
+                Kind::Unregister { id, after, is_shared }
             }
             Request::Barrier => Kind::Barrier,
             Request::Reached { mark } => Kind::Reached { mark },
@@ -325,12 +380,19 @@ impl Intake {
                     ticket,
                 })
             }
-            Kind::Subscribe { filter, queue, sid } => Request::Subscribe {
+            Kind::Register { id, filter, queue } => Request::Interest(InterestChange::Register {
+                id,
                 filter: part(filter.into()),
                 queue: part(queue.into()),
-                sid: part(sid.into()),
-            },
-            Kind::Unsubscribe { sid, after } => Request::Unsubscribe { sid: part(sid.into()), after },
+            }),
+            Kind::Share { id, filter } => {
+                Request::Interest(InterestChange::Share { id, filter: part(filter.into()) })
+            }
+            Kind::Unshare { id } => Request::Interest(InterestChange::Unshare { id }),
+            Kind::Sync => Request::Interest(InterestChange::Sync),
+            Kind::Unregister { id, after, is_shared } => {
+                Request::Interest(InterestChange::Unregister { id, after, is_shared })
+            }
             Kind::Barrier => Request::Barrier,
             Kind::Reached { mark } => Request::Reached { mark },
             Kind::EndPulls => Request::EndPulls,
@@ -346,7 +408,7 @@ impl Intake {
     /// Forgets what is in it, and the blocks of its payloads; keeps its memory, but not that of an unusual burst.
     pub fn clear(&mut self) {
         self.blocks.clear();
-        self.shared_size = 0;
+        (self.first, self.shared_size) = (0, 0);
         self.places.clear();
         self.bytes.clear();
         // Only the lines of one body are ever more than these.
@@ -373,8 +435,9 @@ mod tests {
             payload: b"payload".into(),
             ticket: Some(7),
         };
+        let id = RegistrationId { number: 3, serial: 7 };
         let requests = [
-            Request::Subscribe { filter: b"a.*", queue: b"", sid: b"1" },
+            Request::Interest(InterestChange::Register { id, filter: b"a.*", queue: b"q" }),
             Request::Publish(message),
             Request::Barrier,
             Request::Publish(Publication {
@@ -384,7 +447,9 @@ mod tests {
                 ticket: None,
                 ..message
             }),
-            Request::Unsubscribe { sid: b"1", after: Some(3) },
+            Request::Interest(InterestChange::Unregister { id, after: Some(3), is_shared: false }),
+            Request::Interest(InterestChange::Share { id, filter: b"a" }),
+            Request::Interest(InterestChange::Unshare { id }),
             Request::Reached { mark: 1 << 40 },
             Request::Lost(Lost {
                 door: Door::Syslog,

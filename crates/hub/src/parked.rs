@@ -32,10 +32,12 @@ pub(crate) enum Stalled {
 }
 
 /// The requests of a parked connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Requests {
     /// They are all of one connection, and not shared.
     intake: Intake,
+    /// How many requests of the shard were made before each.
+    positions: Vec<u64>,
     /// The first that is not processed.
     next: usize,
     /// Bytes that those which are not processed count for.
@@ -70,6 +72,8 @@ impl Requests {
         for (token, traits, request) in (self.next..).map_while(|at| self.intake.get(at)) {
             left.push(token, traits, &request);
         }
+        self.positions.drain(..self.next);
+        self.positions.shrink_to_fit();
         (self.intake, self.next, self.held) = (left, 0, self.size);
     }
 }
@@ -109,10 +113,9 @@ fn cost(request: &Request<'_>) -> usize {
             Request::Publish(Publication { subject, reply, headers, payload, .. }) => {
                 subject.len() + reply.len() + headers.len() + payload.len()
             }
-            Request::Subscribe { filter, queue, sid } => filter.len() + queue.len() + sid.len(),
-            Request::Unsubscribe { sid, .. } => sid.len(),
             Request::Lost(lost) => lost.subject.len(),
-            Request::Barrier
+            Request::Interest(_)
+            | Request::Barrier
             | Request::Reached { .. }
             | Request::EndPulls
             | Request::Farewell
@@ -121,16 +124,13 @@ fn cost(request: &Request<'_>) -> usize {
 }
 
 /// Whether a request has to keep its place among those of its connection. Reports about what was sent to it, and about what
-/// was lost before the hub, need not.
+/// was lost before the hub, need not, nor what its shard says of its subscriptions: a message says which of the shard's
+/// requests it came behind.
 fn is_ordered(request: &Request<'_>) -> bool {
     match request {
-        Request::Reached { .. } | Request::EndPulls | Request::Lost(_) => false,
+        Request::Interest(_) | Request::Reached { .. } | Request::EndPulls | Request::Lost(_) => false,
         Request::Barrier => !planted!("overtaken publication"),
-        Request::Publish(_)
-        | Request::Subscribe { .. }
-        | Request::Unsubscribe { .. }
-        | Request::Farewell
-        | Request::Leave => true,
+        Request::Publish(_) | Request::Farewell | Request::Leave => true,
     }
 }
 
@@ -201,23 +201,23 @@ impl ParkedClients {
         !self.is_empty() && self.requests.contains_key(&client) && is_ordered(request)
     }
 
-    /// Parks a connection with the request that could not be processed. Returns whether there is room; never for a shard.
+    /// Parks a connection with the request that could not be processed, before which its shard had made `position` others.
+    /// Returns whether there is room; never for a shard.
     #[must_use]
     pub(crate) fn park(
         &mut self,
-        client: Client,
-        traits: Traits,
+        (client, traits): (Client, Traits),
         request: &Request<'_>,
+        position: u64,
         stalled: Stalled,
     ) -> bool {
         let Some(queue) = self.queue(stalled).filter(|_| self.size + cost(request) <= PARKED_SIZE_MAX) else {
             return false;
         };
-        let none =
-            Requests { intake: Intake::growing(), next: 0, size: 0, held: 0, barriers: 0, has_left: false };
+        let none = Requests { intake: Intake::growing(), ..Requests::default() };
         self.requests.insert(client, none);
         self.queues[queue].push_back(client);
-        self.push(client, traits, request)
+        self.push((client, traits), request, position)
     }
 
     /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is
@@ -229,7 +229,12 @@ impl ParkedClients {
 
     /// Has a request wait behind the others of its connection. Returns whether there is room.
     #[must_use]
-    pub(crate) fn push(&mut self, client: Client, traits: Traits, request: &Request<'_>) -> bool {
+    pub(crate) fn push(
+        &mut self,
+        (client, traits): (Client, Traits),
+        request: &Request<'_>,
+        position: u64,
+    ) -> bool {
         let Some(requests) = self.requests.get_mut(&client) else { return false };
         let cost = cost(request);
         // The first fits in any case, as far as there is room for all.
@@ -244,6 +249,7 @@ impl ParkedClients {
             publication.payload = publication.payload.bytes().into();
         }
         requests.intake.push(client.token, traits, &request);
+        requests.positions.push(position);
         requests.size += cost;
         requests.held += cost;
         self.size += cost;
@@ -304,15 +310,16 @@ impl ParkedClients {
 pub(crate) struct Unparked(Requests);
 
 impl Unparked {
-    /// The next request; the next publication if the connection has left.
-    pub(crate) fn next(&mut self) -> Option<(Traits, Request<'_>)> {
-        let Requests { intake, next, size, has_left, .. } = &mut self.0;
+    /// The next request, and how many its shard had made before it; the next publication if the connection has left.
+    pub(crate) fn next(&mut self) -> Option<(Traits, Request<'_>, u64)> {
+        let Requests { intake, positions, next, size, has_left, .. } = &mut self.0;
         let is_void = |request: &Request<'_>| *has_left && !matches!(request, Request::Publish(_));
         while let Some((_, _, request)) = intake.get(*next).filter(|(_, _, request)| is_void(request)) {
             *size -= cost(&request);
             *next += 1;
         }
-        intake.get(*next).map(|(_, traits, request)| (traits, request))
+        let position = *positions.get(*next)?;
+        intake.get(*next).map(|(_, traits, request)| (traits, request, position))
     }
 
     /// Whether the connection is gone.
@@ -322,7 +329,7 @@ impl Unparked {
 
     /// The next request is processed. Returns what it counted for.
     pub(crate) fn advance(&mut self) -> usize {
-        let cost = self.next().map_or(0, |(_, request)| cost(&request));
+        let cost = self.next().map_or(0, |(_, request, _)| cost(&request));
         self.0.next += 1;
         self.0.size -= cost;
         cost
@@ -352,16 +359,19 @@ mod tests {
     fn requests_of_a_parked_connection_wait_in_order_and_others_do_not() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 2);
         assert!(!parked.is_behind(ALICE, &Request::Barrier) && parked.next_queue(0).is_none());
-        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), Stalled::Stream(1)));
+        assert!(parked.park((ALICE, Traits::default()), &publication(b"x"), 0, Stalled::Stream(1)));
         assert!(parked.is_behind(ALICE, &Request::Barrier) && !parked.is_behind(BOB, &Request::Barrier));
         assert!(!parked.is_behind(ALICE, &Request::Reached { mark: 1 }), "a report does not wait");
-        assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
-        assert!(parked.park(BOB, Traits::default(), &publication(b"y"), Stalled::Stream(1)));
+        assert!(parked.push((ALICE, Traits::default()), &Request::Barrier, 0));
+        assert!(parked.park((BOB, Traits::default()), &publication(b"y"), 0, Stalled::Stream(1)));
         assert_eq!((parked.next_queue(0), parked.next_queue(2), parked.len()), (Some(1), None, 2));
         let (client, mut requests) = parked.take_first(1).expect("one waits");
-        assert_eq!((client, requests.next().map(|(_, request)| request)), (ALICE, Some(publication(b"x"))));
+        assert_eq!(
+            (client, requests.next().map(|(_, request, _)| request)),
+            (ALICE, Some(publication(b"x")))
+        );
         requests.advance();
-        assert_eq!(requests.next().map(|(_, request)| request), Some(Request::Barrier));
+        assert_eq!(requests.next().map(|(_, request, _)| request), Some(Request::Barrier));
         parked.put_back(ALICE, requests, (1, true));
         let (client, mut requests) = parked.take_first(1).expect("it keeps its place");
         requests.advance();
@@ -381,35 +391,34 @@ mod tests {
         for token in 0..count as u64 {
             let client = Client { shard: 0, token };
             assert!(
-                parked.park(client, Traits::default(), &publication(&long), Stalled::Stream(0)),
+                parked.park((client, Traits::default()), &publication(&long), 0, Stalled::Stream(0)),
                 "{token}"
             );
         }
         assert!(
-            !parked.park(BOB_LATE, Traits::default(), &publication(&long), Stalled::Stream(0)),
+            !parked.park((BOB_LATE, Traits::default()), &publication(&long), 0, Stalled::Stream(0)),
             "there is no room"
         );
         assert_eq!(parked.len(), count);
         let first = Client { shard: 0, token: 0 };
         drop(parked.take_first(0));
-        assert!(parked.park(first, Traits::default(), &publication(&long), Stalled::Stream(0)));
-        assert!(!parked.push(first, Traits::default(), &publication(&long)), "it has its share");
-        assert!(parked.push(first, Traits::default(), &Request::Barrier));
+        assert!(parked.park((first, Traits::default()), &publication(&long), 0, Stalled::Stream(0)));
+        assert!(!parked.push((first, Traits::default()), &publication(&long), 0), "it has its share");
+        assert!(parked.push((first, Traits::default()), &Request::Barrier, 0));
     }
 
     #[test]
     fn of_a_parked_connection_that_has_left_only_publications_count() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         assert!(!parked.note_left(ALICE), "it is not parked");
-        let subscribe = Request::Subscribe { filter: b"a", queue: b"q", sid: b"1" };
-        assert!(parked.park(ALICE, Traits::default(), &publication(b"x"), Stalled::Stream(0)));
-        for request in [subscribe, publication(b"y"), Request::Barrier, Request::Farewell] {
-            assert!(parked.push(ALICE, Traits::default(), &request));
+        assert!(parked.park((ALICE, Traits::default()), &publication(b"x"), 0, Stalled::Stream(0)));
+        for request in [Request::Barrier, publication(b"y"), Request::Barrier, Request::Farewell] {
+            assert!(parked.push((ALICE, Traits::default()), &request, 0));
         }
         assert!(parked.note_left(ALICE) && !parked.note_left(BOB));
         let (_, mut requests) = parked.take_first(0).expect("it is still parked");
         let mut left = Vec::new();
-        while let Some((_, request)) = requests.next() {
+        while let Some((_, request, _)) = requests.next() {
             left.push(request == publication(b"x") || request == publication(b"y"));
             requests.advance();
         }
@@ -420,23 +429,23 @@ mod tests {
     fn the_end_of_a_parked_connection_needs_no_room() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - REQUEST_COST - 1];
-        assert!(parked.park(ALICE, Traits::default(), &publication(&share), Stalled::Stream(0)));
-        assert!(!parked.push(ALICE, Traits::default(), &publication(b"x")), "she has her share");
+        assert!(parked.park((ALICE, Traits::default()), &publication(&share), 0, Stalled::Stream(0)));
+        assert!(!parked.push((ALICE, Traits::default()), &publication(b"x"), 0), "she has her share");
         for _ in 0..PARKED_BARRIERS_MAX {
-            assert!(parked.push(ALICE, Traits::default(), &Request::Barrier));
+            assert!(parked.push((ALICE, Traits::default()), &Request::Barrier, 0));
         }
-        assert!(!parked.push(ALICE, Traits::default(), &Request::Barrier), "there is an end to it");
-        assert!(parked.push(ALICE, Traits::default(), &Request::Farewell));
-        assert!(parked.push(ALICE, Traits::default(), &Request::Leave));
+        assert!(!parked.push((ALICE, Traits::default()), &Request::Barrier, 0), "there is an end to it");
+        assert!(parked.push((ALICE, Traits::default()), &Request::Farewell, 0));
+        assert!(parked.push((ALICE, Traits::default()), &Request::Leave, 0));
     }
 
     #[test]
     fn processed_requests_do_not_count_and_their_memory_is_freed() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
         let long = [0; 1000];
-        assert!(parked.park(ALICE, Traits::default(), &publication(&long), Stalled::Stream(0)));
+        assert!(parked.park((ALICE, Traits::default()), &publication(&long), 0, Stalled::Stream(0)));
         for _ in 1..100 {
-            assert!(parked.push(ALICE, Traits::default(), &publication(&long)));
+            assert!(parked.push((ALICE, Traits::default()), &publication(&long), 0));
         }
         let all = parked.size;
         let (_, mut requests) = parked.take_first(0).expect("she waits");
@@ -459,10 +468,10 @@ mod tests {
         let payload = crate::payload::Payload::shared(writer.shared(), range);
         let Request::Publish(publication) = publication(b"") else { unreachable!("it is one") };
         let shared = Request::Publish(Publication { payload, ..publication });
-        assert!(parked.park(ALICE, Traits::default(), &shared, Stalled::Stream(0)));
+        assert!(parked.park((ALICE, Traits::default()), &shared, 0, Stalled::Stream(0)));
         assert!(writer.renew(), "nothing refers to the block");
         let (_, mut requests) = parked.take_first(0).expect("it waits");
-        let Some((_, Request::Publish(kept))) = requests.next() else { panic!("a message") };
+        let Some((_, Request::Publish(kept), _)) = requests.next() else { panic!("a message") };
         assert_eq!(kept.payload.bytes(), b"payload");
     }
 }

@@ -4,46 +4,45 @@
 //!   subject ─▶ find ─▶ stream, subscriptions ─▶ choose ─▶ recipients: all without a queue, one of each queue
 //! ```
 //!
-//! The subscriptions of clients that have left are removed some at a time, so that no turn of the hub is long because of them.
-//! Messages and new subscriptions pay for removals beyond that in proportion to their own work:
+//! The registrations of clients that have left are removed some at a time, so that no turn of the hub is long because of them.
+//! Messages and new registrations pay for removals beyond that in proportion to their own work:
 //!
 //! ```text
-//!   leave ─▶ at once:    no subscription of the client counts
-//!            each turn:  LEFT_SUBSCRIPTIONS_PER_TURN subscriptions that messages would have matched, and one more
+//!   leave ─▶ at once:    no registration of the client counts
+//!            each turn:  LEFT_SUBSCRIPTIONS_PER_TURN registrations that messages would have matched, and one more
 //!                        for each LEFT_MATCHES_PER_STEP such matches
-//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN subscriptions
-//!            each new subscription: one
+//!            each LEFT_SUBSCRIPTIONS_EVERY_NS: LEFT_SUBSCRIPTIONS_PER_TURN registrations
+//!            each new registration: one
 //! ```
 
-use crate::intake::{Client, Traits};
+use crate::intake::{Client, RegistrationId};
 use crate::interest::Interest;
 use crate::key::HashKey;
 use crate::limits::{LEFT_MATCHES_PER_STEP, LEFT_SUBSCRIPTIONS_EVERY_NS, LEFT_SUBSCRIPTIONS_PER_TURN};
 use crate::match_cache::MatchCache;
-use crate::subscriptions::{
-    ConcernedStreams, Removed, STREAMS, Subscription, SubscriptionId, Subscriptions, TooMany, checked,
-    overlap,
+use crate::registrations::{
+    ConcernedStreams, Full, Listener, Registration, Registrations, Removed, STREAMS, checked, overlap, shared,
 };
 use crate::time::SteadyNanos;
 
-/// Streams that are compared with a filter in the time in which a subscription is removed.
+/// Streams that are compared with a filter in the time in which a registration is removed.
 const STREAMS_PER_SUBSCRIPTION: usize = 16;
 
-/// Subjects, filters and subscriptions.
+/// Subjects, filters and registrations.
 #[derive(Debug)]
 pub(crate) struct Router {
     interest: Interest,
     replies: MatchCache,
     /// What takes the subjects that clients publish to.
     published: MatchCache,
-    subscriptions: Subscriptions,
+    registrations: Registrations,
     /// By the streams' numbers.
     streams: Vec<StreamSubjects>,
-    /// Queues and their members among the subscriptions that a message goes to; memory that is used again.
+    /// Queues and their members among the registrations that a message goes to; memory that is used again.
     members: Vec<(u32, u32)>,
     /// What takes a subject that is only asked about; memory that is used again.
     found: Vec<u32>,
-    /// Subscriptions of clients that have left which the present message would have matched, and how many steps for such
+    /// Registrations of clients that have left which the present message would have matched, and how many steps for such
     /// this turn may still do.
     left_matches: Vec<u32>,
     left_match_steps: usize,
@@ -55,7 +54,7 @@ pub(crate) struct Router {
 /// Steps that were done for clients that have left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RouterWork {
-    /// Subscriptions that were removed.
+    /// Registrations that were removed.
     pub(crate) removed: u64,
     /// Matches of messages with such subscriptions.
     pub(crate) left_matches: u64,
@@ -64,7 +63,7 @@ pub(crate) struct RouterWork {
 #[derive(Debug)]
 struct StreamSubjects {
     filters: Vec<String>,
-    /// Subscriptions whose filters may take a subject of the stream.
+    /// Registrations whose filters may take a subject of the stream.
     listeners: u32,
 }
 
@@ -76,11 +75,7 @@ impl StreamSubjects {
 
 impl Router {
     /// A router without subscriptions, for streams with these filters, in the order of their numbers.
-    pub(crate) fn new(
-        key: HashKey,
-        subscriptions_per_client_max: usize,
-        streams: impl Iterator<Item = Vec<String>>,
-    ) -> Router {
+    pub(crate) fn new(key: HashKey, streams: impl Iterator<Item = Vec<String>>) -> Router {
         let streams: Vec<_> = streams.map(|filters| StreamSubjects { filters, listeners: 0 }).collect();
         let mut interest = Interest::new(key);
         for (number, stream) in (STREAMS..).zip(&streams) {
@@ -92,7 +87,7 @@ impl Router {
             interest,
             replies: MatchCache::new(),
             published: MatchCache::new(),
-            subscriptions: Subscriptions::new(key, subscriptions_per_client_max),
+            registrations: Registrations::new(key),
             streams,
             members: Vec::new(),
             found: Vec::new(),
@@ -103,9 +98,9 @@ impl Router {
         }
     }
 
-    /// Subscriptions of clients that are there.
-    pub(crate) fn subscriptions(&self) -> usize {
-        self.subscriptions.len()
+    /// Registrations of clients that are there.
+    pub(crate) fn registrations(&self) -> usize {
+        self.registrations.len()
     }
 
     /// What was done for clients that have left.
@@ -113,7 +108,7 @@ impl Router {
         self.work
     }
 
-    /// Subscriptions whose filters may take a subject of a stream.
+    /// Registrations whose filters may take a subject of a stream.
     pub(crate) fn listeners(&self, stream: usize) -> u32 {
         self.streams[stream].listeners
     }
@@ -164,110 +159,138 @@ impl Router {
         stream
     }
 
-    /// Whether somebody is subscribed to a subject.
+    /// Whether a connection is subscribed to a subject.
     pub(crate) fn is_heard(&mut self, subject: &[u8]) -> bool {
         let mut found = std::mem::take(&mut self.found);
         self.find(subject, &mut found);
-        let is_heard = self.first_client(&found).is_some();
+        let is_heard = self.first_listener(&found).is_some();
         self.found = found;
         is_heard
     }
 
-    /// A client with one of the subscriptions `found`.
-    pub(crate) fn first_client(&self, found: &[u32]) -> Option<Client> {
-        self.clients(found).next()
+    /// What of the registrations `found` is the first that a message goes to.
+    pub(crate) fn first_listener(&self, found: &[u32]) -> Option<Listener> {
+        found.iter().find_map(|&place| self.registrations.get(place)).map(Registration::listener)
     }
 
-    /// The clients with the subscriptions `found`, once for each.
-    pub(crate) fn clients(&self, found: &[u32]) -> impl Iterator<Item = Client> {
-        found.iter().filter_map(|&id| self.subscriptions.get(id)).map(|subscription| subscription.client)
+    /// The registrations `found`, as far as they are there.
+    pub(crate) fn registered(&self, found: &[u32]) -> impl Iterator<Item = &Registration> {
+        found.iter().filter_map(|&place| self.registrations.get(place))
     }
 
-    /// A subscription, unless it is gone.
+    /// A registration, unless it is gone.
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Subscription> {
-        self.subscriptions.get_mut(id)
+    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut Registration> {
+        self.registrations.get_mut(place)
     }
 
-    /// The very subscription that was named so, unless it is gone.
-    pub(crate) fn get_exact_mut(&mut self, id: SubscriptionId) -> Option<&mut Subscription> {
-        self.subscriptions.get_exact_mut(id)
-    }
-
-    /// Appends to `to` those of the subscriptions `found` that a message goes to: all without a queue, one of each queue, none
-    /// of the client `silent`.
-    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<Client>, to: &mut Vec<u32>) {
+    /// Appends to `to` those of the registrations `found` that a message goes to: all without a queue, one of each queue,
+    /// none of the client `silent` alone. Returns to how many connections that is: at least so many, and none if it is 0.
+    pub(crate) fn choose(&mut self, found: &[u32], silent: Option<Client>, to: &mut Vec<u32>) -> u32 {
         let mut members = std::mem::take(&mut self.members);
         members.clear();
-        for &id in found.iter().filter(|&&id| id < STREAMS) {
-            let Some(subscription) = self.subscriptions.get(id) else {
-                self.note_left_match(id);
+        let mut connections = 0;
+        for &place in found.iter().filter(|&&place| place < STREAMS) {
+            let Some(registration) = self.registrations.get(place) else {
+                self.note_left_match(place);
                 continue;
             };
-            if silent == Some(subscription.client) {
+            let single = registration.single();
+            if silent.is_some() && silent == single {
                 continue;
             }
-            match subscription.queue {
-                Some(queue) => members.push((queue, id)),
-                None => to.push(id),
+            match registration.queue {
+                Some(queue) => members.push((queue, place)),
+                None => {
+                    to.push(place);
+                    // Of several the silent one may be one.
+                    connections += match single {
+                        None if silent.is_none_or(|silent| silent.shard != registration.shard()) => 2,
+                        None | Some(_) => 1,
+                    };
+                }
             }
         }
         if !members.is_empty() {
             members.sort_unstable();
             for queue in members.chunk_by(|one, other| one.0 == other.0) {
-                let chosen = self.subscriptions.choose(queue[0].0, queue.len());
+                let chosen = self.registrations.choose(queue[0].0, queue.len());
                 to.push(queue[chosen].1);
+                connections += 1;
             }
         }
         self.members = members;
         self.remove_left_matches();
+        connections
     }
 
-    /// Adds a subscription, unless its client uses the sid already.
+    /// Adds a registration of a client, unless it is there.
     ///
     /// # Errors
     /// There is no room for one more.
-    pub(crate) fn subscribe(
+    pub(crate) fn register(
         &mut self,
         client: Client,
-        traits: Traits,
-        (filter, queue, sid): (&[u8], &[u8], &[u8]),
-    ) -> Result<(), TooMany> {
+        id: RegistrationId,
+        (filter, queue): (&[u8], &[u8]),
+    ) -> Result<(), Full> {
         self.make_room(filter);
-        if let Some(id) = self.subscriptions.add(&mut self.interest, client, traits, (filter, queue, sid))? {
-            self.add_listener(id, filter);
+        if let Some(place) = self.registrations.add(&mut self.interest, client, id, (filter, queue))? {
+            self.add_listener(place, filter);
         }
         Ok(())
     }
 
-    /// Ends a subscription, at once or after so many messages.
-    pub(crate) fn unsubscribe(&mut self, client: Client, sid: &[u8], after: Option<u32>) {
-        let Some(id) = self.subscriptions.find(client, sid) else { return };
-        let Some(subscription) = self.subscriptions.get_mut(id) else { return };
-        match after {
-            Some(after) if subscription.delivered < u64::from(after) => subscription.ends_after = Some(after),
-            _ => self.forget(id),
+    /// Several connections of a shard are subscribed now, of which `client` was the only one.
+    ///
+    /// # Errors
+    /// There was no registration, and there is no room for one.
+    pub(crate) fn share(&mut self, client: Client, id: RegistrationId, filter: &[u8]) -> Result<(), Full> {
+        if self.registrations.share(client, id) {
+            return Ok(());
+        }
+        self.register(shared(client.shard), id, (filter, b""))
+    }
+
+    /// `client` is the only connection of its shard that is subscribed still.
+    pub(crate) fn unshare(&mut self, client: Client, id: RegistrationId) {
+        self.registrations.unshare(client, id);
+    }
+
+    /// Ends a registration, of a queue's member perhaps after so many messages.
+    pub(crate) fn unregister(
+        &mut self,
+        client: Client,
+        id: RegistrationId,
+        after: Option<u32>,
+        is_shared: bool,
+    ) {
+        let owner = if is_shared { shared(client.shard) } else { client };
+        let Some(place) = self.registrations.find(owner, id) else { return };
+        let Some(registration) = self.registrations.get_mut(place) else { return };
+        if after.is_none_or(|after| registration.end_after(after)) {
+            self.forget(place);
         }
     }
 
-    /// Removes a subscription.
-    pub(crate) fn forget(&mut self, id: u32) {
-        if let Some(removed) = self.subscriptions.remove(&mut self.interest, id) {
+    /// Removes a registration.
+    pub(crate) fn forget(&mut self, place: u32) {
+        if let Some(removed) = self.registrations.remove(&mut self.interest, place) {
             self.remove_listener(&removed);
         }
     }
 
-    /// A client has left: its subscriptions do not count any more.
+    /// A client has left: what it alone was subscribed to does not count any more.
     pub(crate) fn leave(&mut self, client: Client) {
-        self.subscriptions.leave(client);
+        self.registrations.leave(client);
     }
 
-    /// Whether subscriptions of clients that have left are to be removed.
+    /// Whether registrations of clients that have left are to be removed.
     pub(crate) fn has_left(&self) -> bool {
-        self.subscriptions.has_left()
+        self.registrations.has_left()
     }
 
-    /// Begins a turn: removes some of these subscriptions if their time has come, and allows messages to remove as many.
+    /// Begins a turn: removes some of these registrations if their time has come, and allows messages to remove as many.
     pub(crate) fn begin_turn(&mut self, now_ns: SteadyNanos) {
         self.left_match_steps = LEFT_SUBSCRIPTIONS_PER_TURN;
         if self.has_left() && now_ns >= self.remove_at_ns {
@@ -276,7 +299,7 @@ impl Router {
         }
     }
 
-    /// Removes subscriptions of clients that have left until so many steps are done; the last removal may exceed them.
+    /// Removes registrations of clients that have left until so many steps are done; the last removal may exceed them.
     fn remove_left(&mut self, steps: usize) {
         let mut rest = steps;
         while rest > 0 && self.has_left() {
@@ -284,10 +307,10 @@ impl Router {
         }
     }
 
-    /// Looks at the next subscription of a client that has left and removes it, unless it was removed already. Returns how
+    /// Looks at the next registration of a client that has left and removes it, unless it was removed already. Returns how
     /// many steps that took.
     fn examine_left(&mut self) -> usize {
-        match self.subscriptions.examine_left(&mut self.interest) {
+        match self.registrations.examine_left(&mut self.interest) {
             Some(removed) => {
                 self.work.removed += 1;
                 self.remove_listener(&removed)
@@ -296,18 +319,18 @@ impl Router {
         }
     }
 
-    /// Prepares for a new subscription: removes one of a client that has left, so that subscriptions cannot be made and left
+    /// Prepares for a new registration: removes one of a client that has left, so that registrations cannot be made and left
     /// faster than they are removed, and as many more as have to make room for this one.
     fn make_room(&mut self, filter: &[u8]) {
         self.examine_left();
-        while self.subscriptions.waits_for_left(filter) {
+        while self.registrations.waits_for_left(filter) {
             self.examine_left();
         }
     }
 
-    /// Notes that the present message would have matched a subscription of a client that has left. It is removed behind the
+    /// Notes that the present message would have matched a registration of a client that has left. It is removed behind the
     /// message if the turn has steps for such; each [`LEFT_MATCHES_PER_STEP`] of them add a step, so that the time of these
-    /// matches is bounded for each subscription, however many messages a turn has.
+    /// matches is bounded for each registration, however many messages a turn has.
     fn note_left_match(&mut self, id: u32) {
         self.work.left_matches += 1;
         if self.work.left_matches.is_multiple_of(LEFT_MATCHES_PER_STEP) {
@@ -318,12 +341,12 @@ impl Router {
         }
     }
 
-    /// Removes the subscriptions of clients that have left which a message would have matched, so that the next message to its
+    /// Removes the registrations of clients that have left which a message would have matched, so that the next message to its
     /// subject does not find them.
     fn remove_left_matches(&mut self) {
         while let Some(id) = self.left_matches.pop() {
             if self.left_match_steps > 0
-                && let Some(removed) = self.subscriptions.remove_if_left(&mut self.interest, id)
+                && let Some(removed) = self.registrations.remove_if_left(&mut self.interest, id)
             {
                 self.work.removed += 1;
                 let steps = self.remove_listener(&removed);
@@ -344,12 +367,12 @@ impl Router {
                 };
             }
         }
-        if let Some(subscription) = self.subscriptions.get_mut(id) {
-            subscription.streams = concerned;
+        if let Some(registration) = self.registrations.get_mut(id) {
+            registration.streams = concerned;
         }
     }
 
-    /// It has gone. Returns what that cost, in subscriptions.
+    /// It has gone. Returns what that cost, in registrations.
     fn remove_listener(&mut self, removed: &Removed) -> usize {
         match removed.streams {
             ConcernedStreams::None => 1,
@@ -388,12 +411,19 @@ mod tests {
     /// A router for a stream of `a.>` and one of `b.>`.
     fn router() -> Router {
         let streams = ["a.>", "b.>"].map(|filter| vec![filter.to_owned()]);
-        Router::new(HashKey(1, 2), 1000, streams.into_iter())
+        Router::new(HashKey(1, 2), streams.into_iter())
     }
 
-    fn subscribe(router: &mut Router, client: Client, filter: &str, queue: &str, sid: &str) {
-        let what = (filter.as_bytes(), queue.as_bytes(), sid.as_bytes());
-        assert_eq!(router.subscribe(client, Traits::default(), what), Ok(()));
+    fn id(number: u32) -> RegistrationId {
+        RegistrationId { number, serial: 1 }
+    }
+
+    fn register(router: &mut Router, client: Client, filter: &str, queue: &str, number: u32) {
+        assert_eq!(router.register(client, id(number), (filter.as_bytes(), queue.as_bytes())), Ok(()));
+    }
+
+    fn unregister(router: &mut Router, client: Client, number: u32) {
+        router.unregister(client, id(number), None, false);
     }
 
     /// The clients that a message goes to.
@@ -401,7 +431,7 @@ mod tests {
         let (mut found, mut to) = (Vec::new(), Vec::new());
         router.find(subject.as_bytes(), &mut found);
         router.choose(&found, silent, &mut to);
-        to.into_iter().filter_map(|id| router.get_mut(id).map(|one| one.recipient().client)).collect()
+        to.into_iter().filter_map(|place| router.get_mut(place).and_then(|one| one.single())).collect()
     }
 
     #[test]
@@ -411,19 +441,19 @@ mod tests {
         for _ in 0..2 {
             assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 0));
         }
-        subscribe(&mut router, BOB, "a.>", "", "1");
+        register(&mut router, BOB, "a.>", "", 1);
         for _ in 0..2 {
             assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
             assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 1));
         }
-        router.unsubscribe(BOB, b"1", None);
+        unregister(&mut router, BOB, 1);
         assert_eq!((router.route(ALICE, b"a.y", &mut found), found.len()), (Some(0), 0));
     }
 
     #[test]
-    fn a_subject_has_its_stream_and_its_subscriptions() {
+    fn a_subject_has_its_stream_and_its_registrations() {
         let mut router = router();
-        subscribe(&mut router, ALICE, "a.*", "", "1");
+        register(&mut router, ALICE, "a.*", "", 1);
         let mut found = vec![7];
         assert_eq!((router.route(ALICE, b"a.x", &mut found), found.len()), (Some(0), 1));
         assert_eq!((router.route(ALICE, b"c", &mut found), found.len()), (None, 0));
@@ -449,12 +479,12 @@ mod tests {
                 }
             }
         };
-        for filter in filters {
-            subscribe(&mut router, BOB, filter, "", filter);
+        for (number, filter) in (0..).zip(filters) {
+            register(&mut router, BOB, filter, "", number);
             check(&mut router);
         }
-        for filter in filters {
-            router.unsubscribe(BOB, filter.as_bytes(), None);
+        for number in 0..filters.len() as u32 {
+            unregister(&mut router, BOB, number);
             check(&mut router);
         }
     }
@@ -462,9 +492,9 @@ mod tests {
     #[test]
     fn a_queue_takes_turns_beside_the_others() {
         let mut router = router();
-        subscribe(&mut router, ALICE, "jobs", "workers", "1");
-        subscribe(&mut router, BOB, "jobs", "workers", "1");
-        subscribe(&mut router, BOB, "jobs", "", "2");
+        register(&mut router, ALICE, "jobs", "workers", 1);
+        register(&mut router, BOB, "jobs", "workers", 1);
+        register(&mut router, BOB, "jobs", "", 2);
         let mut of_queue = Vec::new();
         for _ in 0..4 {
             let to = recipients(&mut router, "jobs", None);
@@ -479,16 +509,16 @@ mod tests {
     fn each_stream_knows_how_many_may_listen_to_it() {
         let mut router = router();
         let listeners = |router: &Router| (router.listeners(0), router.listeners(1));
-        for (filter, sid) in [("a.x", "1"), (">", "2"), ("c", "3"), ("*.*", "4")] {
-            subscribe(&mut router, ALICE, filter, "", sid);
+        for (filter, number) in [("a.x", 1), (">", 2), ("c", 3), ("*.*", 4)] {
+            register(&mut router, ALICE, filter, "", number);
         }
         assert_eq!(listeners(&router), (3, 2));
-        router.unsubscribe(ALICE, b"2", None);
-        router.unsubscribe(ALICE, b"1", Some(3));
+        unregister(&mut router, ALICE, 2);
+        router.unregister(ALICE, id(1), Some(3), false);
         assert_eq!(listeners(&router), (2, 1), "one ends later");
         router.leave(ALICE);
         router.begin_turn(at(5));
-        assert_eq!((listeners(&router), router.subscriptions(), router.has_left()), ((0, 0), 0, false));
+        assert_eq!((listeners(&router), router.registrations(), router.has_left()), ((0, 0), 0, false));
         assert_eq!(router.work(), RouterWork { removed: 3, left_matches: 0 });
     }
 
@@ -498,7 +528,7 @@ mod tests {
         let mut router = router();
         let count = 2 * LEFT_SUBSCRIPTIONS_PER_TURN;
         for sid in 0..count {
-            subscribe(&mut router, ALICE, "x", "", &sid.to_string());
+            register(&mut router, ALICE, "x", "", sid as u32);
         }
         router.leave(ALICE);
         assert_eq!(recipients(&mut router, "x", None), []);
@@ -509,10 +539,34 @@ mod tests {
         router.begin_turn(at(5));
         assert!(router.work().removed > removed);
         let before = router.work();
-        subscribe(&mut router, BOB, "y", "", "1");
+        register(&mut router, BOB, "y", "", 1);
         router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS - 1));
         assert!(router.work().removed <= before.removed + 1, "it is not time, and a new one removes one");
         router.begin_turn(at(5 + LEFT_SUBSCRIPTIONS_EVERY_NS));
-        assert_eq!((router.work().removed as usize, router.subscriptions()), (count, 1));
+        assert_eq!((router.work().removed as usize, router.registrations()), (count, 1));
+    }
+
+    /// Design, section 4: the hub decides for the single connection of a shard, and the shard for several.
+    #[test]
+    fn a_message_without_echo_goes_to_no_single_publisher_and_to_shards_with_several() {
+        let mut router = router();
+        register(&mut router, ALICE, "x", "", 1);
+        let choose = |router: &mut Router, silent| {
+            let (mut found, mut to) = (Vec::new(), Vec::new());
+            router.find(b"x", &mut found);
+            (router.choose(&found, silent, &mut to), to.len())
+        };
+        assert_eq!(choose(&mut router, Some(ALICE)), (0, 0));
+        assert_eq!(router.share(ALICE, id(1), b"x"), Ok(()));
+        assert_eq!(choose(&mut router, Some(ALICE)), (1, 1), "at least one");
+        assert_eq!((choose(&mut router, Some(BOB)), choose(&mut router, None)), ((2, 1), (2, 1)));
+        router.leave(ALICE);
+        assert_eq!(choose(&mut router, None), (2, 1), "the others are there");
+        router.unshare(ALICE, id(1));
+        assert_eq!(choose(&mut router, Some(ALICE)), (0, 0));
+        assert_eq!(router.share(BOB, id(7), b"y"), Ok(()), "it was not registered");
+        assert_eq!(router.registrations(), 2);
+        router.unregister(BOB, id(7), None, true);
+        assert_eq!(router.registrations(), 1);
     }
 }

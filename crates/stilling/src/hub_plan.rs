@@ -321,9 +321,9 @@ impl<S: StreamStore> HubPlan<S> {
             self;
         let [key, other_key, id] = secret;
         let wake = own.unwrap_or(&shards[0]);
-        let (ports, mailboxes, inlets) = hub::connect(shards, wake);
-        let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let key = stilling_hub::HashKey(key, other_key);
+        let (ports, mailboxes, inlets) = hub::connect(shards, wake, key);
+        let started_ns = lifecycle.unix_nanos(Time::ZERO);
         let waits = opened.are_held();
         if waits {
             lifecycle.hub_waits();
@@ -332,7 +332,8 @@ impl<S: StreamStore> HubPlan<S> {
         let around = Surroundings { wake, lifecycle, opening_thread: &opening_thread, report };
         let hub = opened.start(mailboxes, shards.len(), (key, started_ns, now), &around)?;
         // Nobody else sets it.
-        let _ = overview.hub.set(hub.counters());
+        let figures = hub.counters();
+        let _ = overview.hub.set(Arc::clone(&figures));
         let log = log.map(Log::start).transpose().map_err(ServeError::Threads)?;
         let mut runner = Runner::new(hub, inlets, log);
         if waits {
@@ -346,7 +347,8 @@ impl<S: StreamStore> HubPlan<S> {
         let mut runner: Option<Runner<LazyJournal>> = Some(runner);
         let info = hub::info(id, users.are_any(), payload_size_max);
         let mut hubs = Vec::new();
-        for (number, port) in ports.into_iter().enumerate() {
+        for (number, mut port) in ports.into_iter().enumerate() {
+            port.set_figures(Arc::clone(&figures), number);
             let runner = if own.is_some() { None } else { runner.take() };
             let counters = Arc::clone(&overview.hub_handles[number]);
             let handle = HubHandle::new(port, Arc::clone(&users), payload_size_max, counters, runner, number);

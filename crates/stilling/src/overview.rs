@@ -116,7 +116,7 @@ impl Overview {
         Totals {
             requests: self.http.iter().map(answers).sum(),
             messages: hub.map_or(0, |hub| hub.messages.get()),
-            delivered: hub.map_or(0, |hub| hub.delivered.get()),
+            delivered: hub.map_or(0, |hub| hub.delivered()),
             refused: self.refused(),
             jobs: work.done + work.expired + work.panicked + work.busy,
             waited_ns: u64::try_from(work.waited.as_nanos()).unwrap_or(u64::MAX),

@@ -8,8 +8,8 @@ use super::consumer::State;
 use super::deliver::Sent;
 use super::table::Ticket;
 use crate::fan_out::Outlets;
-use crate::intake::Client;
 use crate::limits::FILTERS_COMPARED_PER_TURN;
+use crate::registrations::Listener;
 use crate::storage::Storage;
 use crate::stream::Durability;
 use crate::time::{SteadyNanos, UnixNanos};
@@ -197,7 +197,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
 
     fn send_chunk(&mut self, number: u32, now_ns: SteadyNanos) {
         self.send_gaps(number);
-        let mut last_client = self.consumers.table.take_sent(number);
+        let mut last = self.consumers.table.take_sent(number);
         let Some(consumer) = self.consumers.table.get_mut(number) else { return };
         let State::Sending(chunk, from, visible) = std::mem::take(&mut consumer.state) else { return };
         let mut behind = self.count_behind(number, &chunk, from, visible);
@@ -207,7 +207,7 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             let Some(consumer) = self.consumers.table.get_mut(number) else { return };
             if !has_room || self.consumers.compared >= FILTERS_COMPARED_PER_TURN {
                 consumer.state = State::Sending(chunk, at, visible);
-                self.consumers.table.note_sent(number, last_client);
+                self.consumers.table.note_sent(number, last);
                 return if has_room {
                     self.consumers.table.call(number);
                 } else {
@@ -219,16 +219,16 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
                 if self.has_no_target(number) {
                     // The pulls are satisfied, or the flow is to be answered first.
                     self.sleep(number, sequence);
-                    return self.mark(number, last_client);
+                    return self.mark(number, last);
                 }
                 let (pending, time_ns) = (behind.pending(sequence), UnixNanos::from_nanos(time_ns));
                 let record = record.with_payload(record.payload.into());
                 match self.send_record(number, sequence, time_ns, &record, (pending, now_ns)) {
-                    Sent::To(client) => last_client = Some(client),
+                    Sent::To(listener) => last = Some(listener),
                     // Without listeners the rest of the chunk waits for the next one.
                     Sent::Unheard => {
                         self.sleep(number, sequence);
-                        return self.mark(number, last_client);
+                        return self.mark(number, last);
                     }
                 }
             } else {
@@ -250,8 +250,8 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
             self.streams[consumer.wanted.stream].pass_over(gap);
             self.report_gap(number, gap);
         }
-        if last_client.is_some() {
-            return self.mark(number, last_client);
+        if last.is_some() {
+            return self.mark(number, last);
         }
         if chunk.failure.is_some() {
             // Asked for again when the next look comes.
@@ -277,12 +277,12 @@ impl<S: Storage, O: Outlets> ConsumerDelivery<'_, S, O> {
         Behind::Counted(wanted + now_visible.saturating_sub(end))
     }
 
-    /// Has whoever got the last message say when it has left.
-    fn mark(&mut self, number: u32, client: Option<Client>) {
+    /// Has the shard say when the last message has left.
+    fn mark(&mut self, number: u32, listener: Option<Listener>) {
         let ticket = self.consumers.table.ticket(number);
-        if let Some(client) = client {
-            self.consumers.table.wait_for(number, client);
-            self.fan_out.mark(client, ticket);
+        if let Some(listener) = listener {
+            self.consumers.table.wait_for(number, listener);
+            self.fan_out.mark(listener, ticket);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::intake::Client;
 use crate::interest::Entry;
 use crate::limits::INACTIVE_LEFT_NS_MAX;
 use crate::pull::Pull;
-use crate::subscriptions::{overlap, tokens};
+use crate::registrations::{Listener, overlap, tokens};
 use crate::time::{SteadyNanos, UnixNanos};
 
 /// What somebody wants of a stream.
@@ -50,7 +50,7 @@ pub(crate) struct Consumer {
     /// Gaps before its next record, not yet reported: at most what retention removed before a chunk, and the chunk's own.
     pub(crate) gaps: VecDeque<Gap>,
     /// Who got the last message of a chunk that waits for room.
-    pub(super) sent_to: Option<Client>,
+    pub(super) sent_to: Option<Listener>,
     pub(crate) active_ns: SteadyNanos,
     pub(crate) spoke_ns: SteadyNanos,
     /// Bytes sent since the last flow control request, and whether it is unanswered.
@@ -71,8 +71,8 @@ pub(crate) enum State {
     Reading(u64),
     /// So many records of the chunk have been looked at, which had everything up to that sequence if it says that it ends.
     Sending(Box<Chunk>, usize, u64),
-    /// What was sent has not left the server by this connection.
-    Ahead(Client),
+    /// What was sent has not left the server by this connection, or one of these.
+    Ahead(Listener),
     /// It has everything that is visible.
     Following,
 }

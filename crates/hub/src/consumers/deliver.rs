@@ -6,8 +6,8 @@ use stilling_wire::nats::{AckSubject, FLOW_CONTROL, strip_status};
 use super::consumer::{Consumer, State, Wanted};
 use super::{ConsumerDelivery, flow_subject};
 use crate::fan_out::{Message, Outlets, Visible};
-use crate::intake::Client;
 use crate::payload::Payload;
+use crate::registrations::Listener;
 use crate::storage::Storage;
 use crate::time::{SteadyNanos, UnixNanos};
 
@@ -20,8 +20,8 @@ const FLOW_WINDOW: usize = 1024 * 1024;
 /// What became of a record that a consumer wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sent {
-    /// It was sent, to this connection among others.
-    To(Client),
+    /// It was sent, to this listener among others.
+    To(Listener),
     /// Nobody listens where it was to go. It is still the next one.
     Unheard,
 }

@@ -8,7 +8,7 @@ use stilling_wire::nats::Filter;
 
 use crate::interest::{Entry, Interest};
 use crate::key::HashKey;
-use crate::subscriptions::checked;
+use crate::registrations::checked;
 
 /// The index of one stream.
 #[derive(Debug)]

@@ -18,6 +18,7 @@ use crate::limits::{
     CONSUMERS_MAX, CONSUMERS_PER_CLIENT_MAX, PULLS_MAX, PULLS_PER_CLIENT_MAX,
 };
 use crate::pull::Pull;
+use crate::registrations::Listener;
 use crate::router::Router;
 use crate::time::{Now, SteadyNanos};
 
@@ -226,10 +227,10 @@ impl ConsumerTable {
         if let Some(place) = consumer.left {
             self.left.remove(&place);
         }
-        if let State::Ahead(client) = consumer.state {
+        if let State::Ahead(Listener::Client(client)) = consumer.state {
             self.count(client, |of| of.release(number));
         }
-        if let Some(client) = consumer.sent_to {
+        if let Some(Listener::Client(client)) = consumer.sent_to {
             self.count(client, |of| of.release(number));
         }
         for pull in &consumer.pulls {
@@ -324,46 +325,61 @@ impl ConsumerTable {
         }
     }
 
-    /// Has a consumer wait until what it sent has left by a connection.
-    pub(crate) fn wait_for(&mut self, number: u32, client: Client) {
+    /// Has a consumer wait until what it sent has left.
+    pub(crate) fn wait_for(&mut self, number: u32, listener: Listener) {
         if let Some(consumer) = self.get_mut(number) {
-            consumer.state = State::Ahead(client);
-            self.count(client, |of| of.concern(number));
+            consumer.state = State::Ahead(listener);
+            self.concern(number, listener);
         }
     }
 
-    /// Notes who got the last message of a chunk whose rest waits for room: that has to leave before more is read.
-    pub(crate) fn note_sent(&mut self, number: u32, to: Option<Client>) {
-        if let Some(client) = to
+    /// Notes what got the last message of a chunk whose rest waits for room: that has to leave before more is read.
+    pub(crate) fn note_sent(&mut self, number: u32, to: Option<Listener>) {
+        if let Some(listener) = to
             && let Some(consumer) = self.get_mut(number)
         {
-            consumer.sent_to = Some(client);
-            self.count(client, |of| of.concern(number));
+            consumer.sent_to = Some(listener);
+            self.concern(number, listener);
         }
     }
 
-    /// Takes who that was.
-    pub(crate) fn take_sent(&mut self, number: u32) -> Option<Client> {
-        let client = self.get_mut(number)?.sent_to.take()?;
-        self.count(client, |of| of.release(number));
-        Some(client)
+    /// Takes what that was.
+    pub(crate) fn take_sent(&mut self, number: u32) -> Option<Listener> {
+        let listener = self.get_mut(number)?.sent_to.take()?;
+        self.release(number, listener);
+        Some(listener)
     }
 
     /// What it sent has left. Returns whether it waited for that.
     pub(crate) fn has_left(&mut self, number: u32) -> bool {
         let Some(consumer) = self.get_mut(number) else { return false };
-        let State::Ahead(client) = consumer.state else { return false };
+        let State::Ahead(listener) = consumer.state else { return false };
         consumer.state = State::Asleep;
-        self.count(client, |of| of.release(number));
+        self.release(number, listener);
         true
+    }
+
+    /// A connection is awaited by a consumer, which has to know when it leaves. Where a shard has several, the shard sees to
+    /// it that one of them answers.
+    fn concern(&mut self, number: u32, listener: Listener) {
+        if let Listener::Client(client) = listener {
+            self.count(client, |of| of.concern(number));
+        }
+    }
+
+    /// It is awaited no longer.
+    fn release(&mut self, number: u32, listener: Listener) {
+        if let Listener::Client(client) = listener {
+            self.count(client, |of| of.release(number));
+        }
     }
 
     /// A connection is gone: a consumer is not to wait for it, and its requests for messages are dropped unless another
     /// connection listens for the answers. Returns how many requests were looked at.
     pub(crate) fn stop_waiting_for(&mut self, router: &mut Router, client: Client, number: u32) -> usize {
         let Some(consumer) = self.get(number) else { return 0 };
-        let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == client);
-        let has_got_last = consumer.sent_to == Some(client);
+        let is_awaited = matches!(consumer.state, State::Ahead(ahead) if ahead == Listener::Client(client));
+        let has_got_last = consumer.sent_to == Some(Listener::Client(client));
         if is_awaited {
             self.has_left(number);
         }

@@ -10,19 +10,20 @@ use super::Message;
 use crate::intake::Client;
 use crate::payload::Payload;
 use crate::pull::EndedPull;
+use crate::registrations::Listener;
 use crate::time::{SteadyNanos, UnixNanos};
 
 /// Something that could not be handed out to its end.
 #[derive(Debug)]
 pub(crate) enum Unsent {
     /// A message behind what has waited before it.
-    Message { number: u64, message: KeptMessage, to: Vec<u32> },
+    Message { number: u64, silent: Option<Client>, message: KeptMessage, to: Vec<u32> },
     /// A record for the rest of the consumers that want it.
     Record { visible: Visible, kind: Kind, record: KeptMessage, to: Vec<u32> },
     /// Ends of requests for messages, which their clients are told.
     Statuses(VecDeque<EndedPull>),
     /// A mark behind what waits.
-    Mark { to: Client, mark: u64 },
+    Mark { to: Listener, mark: u64 },
 }
 
 /// Which record has become visible, when it came, and what time it was.
@@ -44,8 +45,13 @@ pub(crate) struct KeptMessage {
 }
 
 impl Unsent {
-    pub(super) fn of_message(number: u64, message: &Message<'_>, to: &[u32]) -> Unsent {
-        Unsent::Message { number, message: KeptMessage::new(message), to: to.to_vec() }
+    pub(super) fn of_message(
+        number: u64,
+        silent: Option<Client>,
+        message: &Message<'_>,
+        to: &[u32],
+    ) -> Unsent {
+        Unsent::Message { number, silent, message: KeptMessage::new(message), to: to.to_vec() }
     }
 
     pub(super) fn of_record(visible: Visible, record: &Record<'_, Payload<'_>>, to: &[u32]) -> Unsent {
@@ -67,11 +73,6 @@ impl KeptMessage {
             starts: [subject.len(), headers_at, payload_at],
             block,
         }
-    }
-
-    /// Bytes that it counts for, its payload included.
-    pub(super) fn size(&self) -> usize {
-        self.bytes.len() + self.block.as_ref().map_or(0, |(_, range)| range.len())
     }
 
     pub(crate) fn message(&self) -> Message<'_> {

@@ -17,9 +17,9 @@ use crate::key::HashKey;
 use crate::limits::{
     API_DISK_READS_MAX, API_READ_SIZE_PER_TURN, API_SIZE_PER_TURN, CHUNKS_PER_TURN, READS_PER_CLIENT_MAX,
 };
+use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream::Durability;
-use crate::subscriptions::checked;
 use crate::time::rfc3339;
 
 mod answers;

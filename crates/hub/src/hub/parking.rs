@@ -20,11 +20,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             self.leave(client);
             return true;
         }
+        let position = self.fan_out.processed(client.shard);
         if self.parked.is_behind(client, request) {
-            return self.parked.push(client, traits, request);
+            return self.parked.push((client, traits), request, position);
         }
         let Err(stalled) = self.deal(client, traits, request, now) else { return true };
-        let is_parked = self.parked.park(client, traits, request, stalled);
+        let is_parked = self.parked.park((client, traits), request, position, stalled);
         if is_parked {
             self.fan_out.pause(client);
         }
@@ -44,11 +45,15 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Goes on with the first connection of a queue. Returns whether the next one may have its turn.
     fn unpark_first(&mut self, queue: usize, now: Now) -> bool {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
-        while let Some((traits, request)) = requests.next() {
+        while let Some((traits, request, position)) = requests.next() {
             let stalled_in = if !self.delivery().finish_begun() || !self.parked.has_turn() {
                 Some(queue)
             } else {
+                // Subscriptions that the shard has made behind it do not get what comes of it.
+                let processed = self.fan_out.processed(client.shard);
+                self.fan_out.set_processed(client.shard, position);
                 let stalled = self.deal(client, traits, &request, now).err();
+                self.fan_out.set_processed(client.shard, processed);
                 stalled.map(|stalled| self.parked.queue(stalled).unwrap_or(queue))
             };
             if let Some(other) = stalled_in {

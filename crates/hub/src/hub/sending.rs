@@ -66,7 +66,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         }
     }
 
-    /// Sends a message to the subscriptions `found`, one of each queue. Returns to how many.
+    /// Sends a message to the registrations `found`, one of each queue. Returns to how many connections, at least.
     pub(super) fn send(
         &mut self,
         found: &[u32],

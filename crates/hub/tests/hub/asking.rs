@@ -3,7 +3,7 @@
 use stilling_hub::{Client, Door, Publication, Request, StreamConfig};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
-use crate::rig::{ABLE, Rig, Told};
+use crate::rig::{ABLE, Ask, Rig, Told};
 
 impl Rig {
     /// One with room enough, on an empty disk.
@@ -22,7 +22,7 @@ impl Rig {
     }
 
     /// The same where there has to be room.
-    pub(crate) fn ask_all(&mut self, from: Client, requests: &[Request<'_>]) {
+    pub(crate) fn ask_all<'a>(&mut self, from: Client, requests: &[impl Into<Ask<'a>> + Copy]) {
         assert_eq!(self.ask(from, ABLE, requests), requests.len());
     }
 
@@ -38,7 +38,11 @@ impl Rig {
 
     /// Has the hub take requests of which a stream has no room for all. Returns how many publications are processed before
     /// the connection is parked.
-    pub(crate) fn ask_until_parked(&mut self, from: Client, requests: &[Request<'_>]) -> usize {
+    pub(crate) fn ask_until_parked<'a>(
+        &mut self,
+        from: Client,
+        requests: &[impl Into<Ask<'a>> + Copy],
+    ) -> usize {
         let (processed, parked) = (self.processed(), self.parked());
         self.ask_all(from, requests);
         assert_eq!(self.parked(), parked + 1, "everything is processed");
@@ -46,10 +50,7 @@ impl Rig {
     }
 
     pub(crate) fn subscribe(&mut self, from: Client, filter: &str, sid: &str) {
-        self.ask_all(
-            from,
-            &[Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }],
-        );
+        self.ask_all(from, &[Ask::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }]);
     }
 
     /// What else a connection has been told.

@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use stilling_hub::{
-    Deliveries, Delivery, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Request, Resumed,
-    Threads, UnixNanos,
+    Deliveries, Delivery, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets, Resumed, Routed,
+    ShardTable, Threads, UnixNanos,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{Journal, Limits, Log, Replay};
 use stilling_ring::Wake;
 
 use crate::asking::publish_for;
-use crate::rig::{ABLE, BATCH_SIZE, SEGMENTS, client, stream};
+use crate::rig::{ABLE, Ask, BATCH_SIZE, SEGMENTS, client, put, stream};
 
 const MESSAGES: u64 = 200;
 
@@ -25,10 +25,13 @@ struct Outside {
     told: Arc<AtomicU64>,
     acknowledged: BTreeSet<u64>,
     seen: BTreeSet<u64>,
+    tables: [ShardTable; 2],
 }
 
 impl Outlets for Outside {
-    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
+        let mut deliveries = Deliveries::new();
+        assert!(self.tables[shard].expand(piece, &mut deliveries), "it is short");
         while deliveries.advance().is_some() {
             let bytes = match deliveries.current() {
                 Some(Delivery::Bytes(line, payload)) => [line, payload].concat(),
@@ -52,7 +55,7 @@ impl Outlets for Outside {
                 self.told.fetch_max(sequence, Ordering::SeqCst);
             }
         }
-        deliveries.clear();
+        piece.clear();
         true
     }
 }
@@ -76,16 +79,31 @@ fn the_sync_of_a_record_comes_before_its_acknowledgement_and_its_sight() {
     let journal = Journal::start(vec![log], limits, Arc::clone(&wake)).expect("a thread");
     let streams = vec![stream("disk", &["disk.>"], Durability::Disk)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-    let outside = Outside { told, acknowledged: BTreeSet::new(), seen: BTreeSet::new() };
+    let tables = std::array::from_fn(|_| ShardTable::new(HashKey(1, 2), 8));
+    let outside = Outside { told, acknowledged: BTreeSet::new(), seen: BTreeSet::new(), tables };
     let storage = Threads::new(journal, replay);
     let resumed = [Resumed::default()];
     let mut hub = Hub::new(config, &resumed, (storage, outside), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let (publisher, subscriber) = (client(0, 1), client(1, 2));
     let mut asked = Intake::new();
-    asked.push(publisher.token, ABLE, &Request::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" });
+    let table = &mut hub.outlets_mut().tables[0];
+    put(
+        table,
+        &mut asked,
+        (publisher.token, ABLE),
+        Ask::Subscribe { filter: b"inbox.>", queue: b"", sid: b"1" },
+    )
+    .expect("there is room");
     assert_eq!(hub.take(0, &asked, 0, Now::simulated(1)), 1);
     asked.clear();
-    asked.push(subscriber.token, ABLE, &Request::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" });
+    let table = &mut hub.outlets_mut().tables[1];
+    put(
+        table,
+        &mut asked,
+        (subscriber.token, ABLE),
+        Ask::Subscribe { filter: b"disk.>", queue: b"", sid: b"1" },
+    )
+    .expect("there is room");
     assert_eq!(hub.take(1, &asked, 0, Now::simulated(1)), 1);
     let (mut next, mut burst) = (1, 1);
     loop {

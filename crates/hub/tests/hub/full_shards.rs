@@ -67,7 +67,7 @@ fn hear_bob(rig: &mut Rig) -> String {
 fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     let mut rig = rig();
     let payload = long();
-    let before = rig.hub.counters().delivered.get();
+    let before = rig.hub.counters().delivered();
     // One piece is with BOB's shard, one is being filled, others wait.
     for _ in 0..3 {
         rig.ask_all(ALICE, &[publish("bob.noise", &payload)]);
@@ -87,7 +87,7 @@ fn a_full_shard_delays_no_delivery_and_no_answer_to_another() {
     // All of it is counted when it is sent, and BOB gets it in its order.
     let text = hear_bob(&mut rig);
     assert!(text.ends_with("MSG all.a 1 3\r\none\r\n") && text.matches("MSG bob.noise").count() == 3);
-    assert_eq!(rig.hub.counters().delivered.get() - before, 3 + 2 + 2);
+    assert_eq!(rig.hub.counters().delivered() - before, 3 + 2 + 2);
     assert_eq!(rig.hub.counters().queued.get(), 0);
     assert!(rig.hub.is_settled() && rig.hub.is_quiet());
 }

@@ -4,12 +4,12 @@ use std::io::Write;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Loss, Now, Outlets,
-    Publication, Request, Retention, StreamConfig, UnixNanos, Verdict,
+    Publication, Request, Retention, Routed, ShardTable, StreamConfig, UnixNanos, Verdict,
 };
 use stilling_probe::allocations::of_this_thread;
 
 use crate::asking::publication;
-use crate::rig::{ABLE, BATCH_SIZE, SteppedStorage, client, stream};
+use crate::rig::{ABLE, Ask, BATCH_SIZE, SteppedStorage, client, put, stream};
 
 /// Row 0.22's.
 const MESSAGES: usize = 1_000_000;
@@ -26,6 +26,8 @@ struct Answers {
     of: [u8; WINDOW],
     refusals: u64,
     deliveries: u64,
+    tables: [ShardTable; 2],
+    expanded: Deliveries,
 }
 
 impl Answers {
@@ -46,7 +48,20 @@ impl Answers {
 }
 
 impl Outlets for Answers {
-    fn swap(&mut self, _: usize, deliveries: &mut Deliveries) -> bool {
+    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
+        let mut deliveries = std::mem::take(&mut self.expanded);
+        while !self.tables[shard].expand(piece, &mut deliveries) {
+            self.read_all(&mut deliveries);
+        }
+        self.read_all(&mut deliveries);
+        self.expanded = deliveries;
+        piece.clear();
+        true
+    }
+}
+
+impl Answers {
+    fn read_all(&mut self, deliveries: &mut Deliveries) {
         while deliveries.advance().is_some() {
             match deliveries.current() {
                 Some(Delivery::Bytes(line, _) | Delivery::Message(line, ..)) => self.read(line),
@@ -58,7 +73,6 @@ impl Outlets for Answers {
             }
         }
         deliveries.clear();
-        true
     }
 }
 
@@ -104,14 +118,17 @@ fn a_million_messages_are_answered_once_each_and_leave_nothing() {
     };
     let streams = vec![memory, stream("none", &["none.>"], Durability::None)];
     let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, ..HubConfig::default() };
-    let answers = Answers { of: [0; WINDOW], refusals: 0, deliveries: 0 };
+    let tables = std::array::from_fn(|_| ShardTable::new(HashKey(1, 2), 8));
+    let answers =
+        Answers { of: [0; WINDOW], refusals: 0, deliveries: 0, tables, expanded: Deliveries::new() };
     let storage = SteppedStorage::new(Vec::new(), 0);
     let mut hub = Hub::new(config, &[], (storage, answers), 2, (HashKey(1, 2), UnixNanos::EPOCH));
     let mut intake = Intake::new();
     for (from, filter) in [(PUBLISHER, "inbox.*"), (client(1, 2), "none.>")] {
         intake.clear();
-        let subscribe = Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
-        intake.push(from.token, ABLE, &subscribe);
+        let subscribe = Ask::Subscribe { filter: filter.as_bytes(), queue: b"", sid: b"1" };
+        let table = &mut hub.outlets_mut().tables[from.shard as usize];
+        put(table, &mut intake, (from.token, ABLE), subscribe).expect("there is room");
         assert_eq!(hub.take(from.shard as usize, &intake, 0, Now::simulated(1)), 1);
     }
     let too_long = vec![b'x'; BATCH_SIZE + 1];

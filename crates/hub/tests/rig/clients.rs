@@ -16,12 +16,15 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use stilling_hub::{Client, Delivery, Door, Intake, Loss, Payload, Publication, Request, Traits};
+use stilling_hub::{
+    Client, Deliveries, Delivery, Door, Intake, Loss, Payload, Publication, Request, ShardTable, TooMany,
+    Traits,
+};
 use stilling_journal::disk::simulated::{Faults, NO_SPACE, SimulatedDisk};
 use stilling_ring::SharedBlock;
 use stilling_wire::nats::{ClientDecoder, ClientEvent, Connect, Limits, ServerDecoder, ServerEvent};
 
-use super::{Rig, client};
+use super::{Ask, Rig, client, put};
 
 const PEERS: usize = 4;
 /// Intakes of a shard. All with the hub: its clients are not read.
@@ -170,7 +173,7 @@ pub(crate) fn play(mut script: &[u8]) -> Said {
 impl World {
     /// A session reads what its client has said, as far as there is room.
     fn read(&mut self, number: usize) {
-        let World { peers, ways, for_streams, said, .. } = self;
+        let World { rig, peers, ways, for_streams, said, .. } = self;
         let peer = &mut peers[number];
         let way = &mut ways[peer.at.shard as usize];
         let mut consumed = 0;
@@ -181,7 +184,8 @@ impl World {
             };
             consumed += step.consumed;
             let traits = peer.traits;
-            let mut ask = |request: &Request<'_>| way.ask(peer.at.token, traits, request);
+            let table = &mut rig.tables[peer.at.shard as usize];
+            let mut ask = |ask: Ask<'_>| way.ask(table, (peer.at.token, traits), ask);
             match step.event {
                 ClientEvent::NeedMore => break,
                 ClientEvent::Connect(json) => match Connect::parse(json) {
@@ -206,7 +210,7 @@ impl World {
                         ticket: None,
                     };
                     *for_streams += u64::from(is_for_stream(publication.subject));
-                    ask(&Request::Publish(publication));
+                    ask(Request::Publish(publication).into()).expect("it is no subscription");
                 }
                 ClientEvent::PublishStart(head) => {
                     peer.assembly = Some(Assembly {
@@ -235,17 +239,21 @@ impl World {
                     *for_streams += u64::from(is_for_stream(subject));
                     let publication =
                         Publication { door: Door::Nats, subject, reply, headers, payload, ticket: None };
-                    ask(&Request::Publish(publication));
+                    ask(Request::Publish(publication).into()).expect("it is no subscription");
                 }
                 ClientEvent::Subscribe(wanted) => {
                     peer.sids.insert(wanted.sid.to_vec());
                     let queue = wanted.queue.unwrap_or(b"");
-                    ask(&Request::Subscribe { filter: wanted.filter.as_bytes(), queue, sid: wanted.sid });
+                    let subscribe =
+                        Ask::Subscribe { filter: wanted.filter.as_bytes(), queue, sid: wanted.sid };
+                    peer.is_gone |= ask(subscribe).is_err();
                 }
-                ClientEvent::Unsubscribe { sid, after } => ask(&Request::Unsubscribe { sid, after }),
+                ClientEvent::Unsubscribe { sid, after } => {
+                    ask(Ask::Unsubscribe { sid, after }).expect("it is no subscription");
+                }
                 ClientEvent::Ping => {
                     peer.pings += 1;
-                    ask(&Request::Barrier);
+                    ask(Request::Barrier.into()).expect("it is no subscription");
                 }
             }
         }
@@ -263,13 +271,30 @@ impl World {
     /// A connection is gone, and the next one comes.
     fn leave(&mut self, number: usize) {
         let at = self.peers[number].at;
-        self.ways[at.shard as usize].ask(at.token, Traits::default(), &Request::Leave);
+        self.ask(at, Request::Leave);
         self.lives += 1;
         self.peers[number] = Peer::new(number, self.lives);
     }
 
+    fn ask(&mut self, from: Client, request: Request<'_>) {
+        let World { rig, ways, .. } = self;
+        let table = &mut rig.tables[from.shard as usize];
+        let asked = ways[from.shard as usize].ask(table, (from.token, Traits::default()), request.into());
+        asked.expect("it is no subscription");
+    }
+
     /// The hub's turn, as its runner does it.
     fn turn(&mut self) {
+        for (shard, way) in self.ways.iter_mut().enumerate() {
+            let table = &mut self.rig.tables[shard];
+            table.remove_left();
+            if table.has_changes() {
+                table.push_changes(way.intake());
+            }
+            while let Some(mark) = table.next_unheard_mark() {
+                table.push(way.intake(), 0, Traits::default(), &Request::Reached { mark });
+            }
+        }
         let World { rig, ways, .. } = self;
         let now = rig.now();
         rig.hub.absorb(now);
@@ -290,29 +315,12 @@ impl World {
 
     /// A shard hands out what it was given.
     fn look(&mut self, shard: usize) {
-        while let Some(mut deliveries) = self.rig.hub.outlets_mut().handed[shard].pop_front() {
-            while let Some(token) = deliveries.advance() {
-                let peer = self.peers.iter_mut().find(|peer| peer.at == client(shard as u32, token));
-                // One that is gone is told nothing.
-                let Some(peer) = peer else { continue };
-                match deliveries.current().expect("there is one") {
-                    Delivery::Bytes(first, second) => {
-                        peer.output.extend_from_slice(first);
-                        peer.output.extend_from_slice(second);
-                    }
-                    Delivery::Message(line, payload, end) => {
-                        peer.output.extend([line, payload.bytes(), end].concat());
-                    }
-                    Delivery::Mark(mark) => {
-                        let at = peer.at;
-                        self.ways[shard].ask(at.token, Traits::default(), &Request::Reached { mark });
-                    }
-                    Delivery::Pause => peer.is_paused = true,
-                    Delivery::Resume => peer.is_paused = false,
-                    Delivery::Close => peer.is_gone = true,
-                    Delivery::Verdict { .. } => panic!("nobody asked for a verdict"),
-                }
+        while let Some(mut piece) = self.rig.hub.outlets_mut().handed[shard].pop_front() {
+            let mut deliveries = Deliveries::new();
+            while !self.rig.tables[shard].expand(&mut piece, &mut deliveries) {
+                self.hand_out(shard, &mut deliveries);
             }
+            self.hand_out(shard, &mut deliveries);
         }
         for number in (0..PEERS).filter(|number| number % 2 == shard) {
             self.peers[number].hear(&mut self.said);
@@ -323,12 +331,44 @@ impl World {
         }
     }
 
+    fn hand_out(&mut self, shard: usize, deliveries: &mut Deliveries) {
+        while let Some(token) = deliveries.advance() {
+            let peer = self.peers.iter_mut().find(|peer| peer.at == client(shard as u32, token));
+            let Some(peer) = peer else {
+                // One that is gone is told nothing. Its shard answers for it.
+                if let Some(Delivery::Mark(mark)) = deliveries.current() {
+                    self.ask(client(shard as u32, token), Request::Reached { mark });
+                }
+                continue;
+            };
+            match deliveries.current().expect("there is one") {
+                Delivery::Bytes(first, second) => {
+                    peer.output.extend_from_slice(first);
+                    peer.output.extend_from_slice(second);
+                }
+                Delivery::Message(line, payload, end) => {
+                    peer.output.extend([line, payload.bytes(), end].concat());
+                }
+                Delivery::Mark(mark) => {
+                    let at = peer.at;
+                    self.ask(at, Request::Reached { mark });
+                }
+                Delivery::Pause => peer.is_paused = true,
+                Delivery::Resume => peer.is_paused = false,
+                Delivery::Close => peer.is_gone = true,
+                Delivery::Verdict { .. } => panic!("nobody asked for a verdict"),
+            }
+        }
+        deliveries.clear();
+    }
+
     fn check_bounds(&self) {
+        self.rig.count();
         let counters = self.rig.hub.counters();
         let lives = self.peers.len() as u64;
         // Whoever has left may still be on the way to the hub.
         let leaving = self.ways.iter().map(|way| way.intakes.len() as u64).sum::<u64>() * SUBSCRIPTIONS_MAX;
-        let subscriptions = counters.subscriptions.get();
+        let subscriptions = counters.subscriptions();
         assert!(subscriptions <= lives * SUBSCRIPTIONS_MAX + leaving * 64, "{subscriptions} subscriptions");
         for handed in &self.rig.hub.outlets().handed {
             assert!(handed.len() <= PIECES);
@@ -370,12 +410,12 @@ impl World {
             assert!(!peer.is_paused, "{:?} is never resumed", peer.at);
             assert!(!peer.told.in_body() && peer.output.is_empty(), "{}", peer.output.escape_ascii());
         }
-        assert!(counters.subscriptions.get() <= PEERS as u64 * SUBSCRIPTIONS_MAX);
+        assert!(counters.subscriptions() <= PEERS as u64 * SUBSCRIPTIONS_MAX);
         Said {
             stored,
             duplicates,
             refused: lost,
-            delivered: counters.delivered.get(),
+            delivered: counters.delivered(),
             consumers: counters.consumers.get(),
             parked: counters.parked_requests.get(),
             ..self.said
@@ -389,13 +429,16 @@ impl Way {
     }
 
     /// What has begun when there was room may make it longer.
-    fn ask(&mut self, token: u64, traits: Traits, request: &Request<'_>) {
+    fn ask(&mut self, table: &mut ShardTable, from: (u64, Traits), ask: Ask<'_>) -> Result<(), TooMany> {
+        put(table, self.intake(), from, ask)
+    }
+
+    /// The intake into which the next request goes.
+    fn intake(&mut self) -> &mut Intake {
         if self.intakes.back().is_none_or(|(intake, at)| *at > 0 || intake.len() >= 16) {
             self.intakes.push_back((Intake::new(), 0));
         }
-        if let Some((intake, _)) = self.intakes.back_mut() {
-            intake.push(token, traits, request);
-        }
+        &mut self.intakes.back_mut().expect("there is one").0
     }
 }
 

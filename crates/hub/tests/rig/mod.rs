@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 
 use stilling_hub::{
     Client, Deliveries, Delivery, Door, Durability, HashKey, Hub, HubConfig, Intake, Now, Outlets,
-    Publication, Request, Resumed, Retention, SteadyNanos, Storage, StreamConfig, Traits, UnixNanos, Verdict,
+    Publication, Request, Resumed, Retention, Routed, ShardTable, SteadyNanos, Storage, StreamConfig,
+    TooMany, Traits, UnixNanos, Verdict,
 };
 use stilling_journal::disk::simulated::SimulatedDisk;
 use stilling_journal::{
@@ -201,7 +202,7 @@ impl Storage for SteppedStorage {
 /// Shards that hold what they were handed until somebody looks.
 #[derive(Default)]
 pub(crate) struct Shards {
-    pub(crate) handed: Vec<VecDeque<Deliveries>>,
+    pub(crate) handed: Vec<VecDeque<Routed>>,
     /// Pieces that each shard may have at once.
     pub(crate) room: usize,
     /// So many full pieces find no room before a shard gives one back.
@@ -209,15 +210,15 @@ pub(crate) struct Shards {
 }
 
 impl Outlets for Shards {
-    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool {
-        if self.late > 0 && deliveries.is_full() {
+    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
+        if self.late > 0 && piece.is_full() {
             self.late -= 1;
             return false;
         }
         if self.handed[shard].len() >= self.room {
             return false;
         }
-        self.handed[shard].push_back(std::mem::take(deliveries));
+        self.handed[shard].push_back(std::mem::take(piece));
         true
     }
 }
@@ -231,11 +232,56 @@ pub(crate) enum Told {
     Pause,
     Resume,
     Close,
+    /// By its shard.
+    TooMany,
+}
+
+/// What a connection asks for: of the hub, or of the table of its shard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ask<'a> {
+    Hub(Request<'a>),
+    Subscribe { filter: &'a [u8], queue: &'a [u8], sid: &'a [u8] },
+    Unsubscribe { sid: &'a [u8], after: Option<u32> },
+}
+
+impl<'a> From<Request<'a>> for Ask<'a> {
+    fn from(request: Request<'a>) -> Ask<'a> {
+        Ask::Hub(request)
+    }
+}
+
+/// Puts what a connection asks for into an intake, as its shard does. An error if it may not have the subscription.
+pub(crate) fn put(
+    table: &mut ShardTable,
+    intake: &mut Intake,
+    (token, traits): (u64, Traits),
+    ask: Ask<'_>,
+) -> Result<(), TooMany> {
+    let put = match ask {
+        Ask::Hub(request) => {
+            table.push(intake, token, traits, &request);
+            if matches!(request, Request::Leave) {
+                table.leave(token);
+            }
+            Ok(())
+        }
+        Ask::Subscribe { filter, queue, sid } => table.subscribe(token, traits, (filter, queue, sid)),
+        Ask::Unsubscribe { sid, after } => {
+            table.unsubscribe(token, sid, after);
+            Ok(())
+        }
+    };
+    table.push_changes(intake);
+    put
 }
 
 /// The hub and everything around it.
 pub(crate) struct Rig {
     pub(crate) hub: Hub<SteppedStorage, Shards>,
+    /// The subscriptions of each shard.
+    pub(crate) tables: Vec<ShardTable>,
+    /// The most bytes that a shard has made of a piece at once.
+    pub(crate) expanded_max: usize,
     /// What each connection was told, in order, as far as its shard has looked.
     pub(crate) told: Vec<(Client, Told)>,
     /// The calendar's time if it had not been set back.
@@ -265,6 +311,11 @@ pub(crate) fn client(shard: u32, token: u64) -> Client {
 
 /// A connection that can everything.
 pub(crate) const ABLE: Traits = Traits { headers: true, no_responders: true, no_echo: false };
+
+/// Tables of two shards whose connections may have so many subscriptions.
+fn tables(subscriptions_per_client_max: usize) -> Vec<ShardTable> {
+    (0..2).map(|_| ShardTable::new(HashKey(1, 2), subscriptions_per_client_max)).collect()
+}
 
 impl Rig {
     /// Two shards, one stream on disk (`disk.>`), one in memory (`memory.>`), one that keeps nothing (`none.>`); a disk that may
@@ -317,12 +368,7 @@ impl Rig {
         let created_ns = UnixNanos::from_nanos(log.created_ns());
         let resumed = [Resumed { first: recovery.first.max(1), next: recovery.next, created_ns }];
         let ids = log.source();
-        let config = HubConfig {
-            streams,
-            memory_batch_size: BATCH_SIZE,
-            subscriptions_per_client_max,
-            shard_queue_size_max,
-        };
+        let config = HubConfig { streams, memory_batch_size: BATCH_SIZE, shard_queue_size_max };
         let shards = Shards { handed: vec![VecDeque::new(), VecDeque::new()], room, late: 0 };
         let storage = SteppedStorage::new(vec![log], batches);
         let mut hub = Hub::new(config, &resumed, (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
@@ -335,7 +381,8 @@ impl Rig {
                 Read::End => break,
             }
         }
-        (Rig { hub, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovery)
+        let tables = tables(subscriptions_per_client_max);
+        (Rig { hub, tables, expanded_max: 0, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovery)
     }
 
     /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
@@ -355,7 +402,8 @@ impl Rig {
         let mut storage = SteppedStorage::new(vec![log], 8);
         storage.orders_max = 0;
         let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
-        (Rig { hub, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovered)
+        let tables = tables(8);
+        (Rig { hub, tables, expanded_max: 0, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovered)
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -363,21 +411,60 @@ impl Rig {
         Now { unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns), steady_ns }
     }
 
-    /// Has the hub deal with requests of a connection. Returns how many it dealt with.
-    pub(crate) fn ask(&mut self, from: Client, traits: Traits, requests: &[Request<'_>]) -> usize {
-        let mut intake = Intake::new();
-        for request in requests {
-            intake.push(from.token, traits, request);
+    /// Has the hub deal with what a connection asks for. Returns how much of it is dealt with.
+    pub(crate) fn ask<'a>(
+        &mut self,
+        from: Client,
+        traits: Traits,
+        asked: &[impl Into<Ask<'a>> + Copy],
+    ) -> usize {
+        let (mut intake, mut ends) = (Intake::new(), Vec::new());
+        let table = &mut self.tables[from.shard as usize];
+        for &ask in asked {
+            if put(table, &mut intake, (from.token, traits), ask.into()).is_err() {
+                self.told.push((from, Told::TooMany));
+            }
+            ends.push(intake.len());
         }
         let done = self.hub.take(from.shard as usize, &intake, 0, self.now());
         self.hub.flush();
-        done
+        self.count();
+        ends.iter().filter(|end| **end <= done).count()
+    }
+
+    /// The shards tell the hub of changes that no connection has asked for, and remove what connections have left.
+    fn tell_changes(&mut self) {
+        for (shard, table) in self.tables.iter_mut().enumerate() {
+            table.remove_left();
+            let mut intake = Intake::new();
+            table.push_changes(&mut intake);
+            while let Some(mark) = table.next_unheard_mark() {
+                table.push(&mut intake, 0, Traits::default(), &Request::Reached { mark });
+            }
+            if !intake.is_empty() {
+                let now = Now {
+                    unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns),
+                    steady_ns: SteadyNanos::from_nanos(self.now_ns - STARTED_NS),
+                };
+                assert_eq!(self.hub.take(shard, &intake, 0, now), intake.len(), "changes need no room");
+            }
+        }
+    }
+
+    /// The shards publish their figures.
+    pub(crate) fn count(&self) {
+        let counters = self.hub.counters();
+        for (table, counters) in self.tables.iter().zip(&counters.shards) {
+            table.publish_figures(counters);
+        }
     }
 
     /// A turn of the hub in which the disk does nothing.
     pub(crate) fn turn(&mut self) {
+        self.tell_changes();
         self.hub.absorb(self.now());
         self.hub.flush();
+        self.count();
     }
 
     /// Has the disk write and read everything, and the hub tell it.
@@ -397,25 +484,42 @@ impl Rig {
     /// The shards look at what they were handed, and give it back.
     pub(crate) fn look(&mut self) {
         for shard in 0..2_u32 {
-            while let Some(mut deliveries) = self.hub.outlets_mut().handed[shard as usize].pop_front() {
-                while let Some(token) = deliveries.advance() {
-                    let told = match deliveries.current().expect("there is one") {
-                        Delivery::Bytes(first, second) => {
-                            Told::Text(String::from_utf8([first, second].concat()).expect("text"))
-                        }
-                        Delivery::Message(line, payload, end) => {
-                            let parts = [line, payload.bytes(), end].concat();
-                            Told::Text(String::from_utf8(parts).expect("text"))
-                        }
-                        Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
-                        Delivery::Mark(mark) => Told::Mark(mark),
-                        Delivery::Pause => Told::Pause,
-                        Delivery::Resume => Told::Resume,
-                        Delivery::Close => Told::Close,
-                    };
-                    self.told.push((Client { shard, token }, told));
+            while let Some(mut piece) = self.hub.outlets_mut().handed[shard as usize].pop_front() {
+                let mut deliveries = Deliveries::new();
+                let mut is_all = false;
+                while !is_all {
+                    is_all = self.tables[shard as usize].expand(&mut piece, &mut deliveries);
+                    self.hear(shard, &mut deliveries);
+                    deliveries.clear();
                 }
             }
+        }
+        self.count();
+    }
+
+    fn hear(&mut self, shard: u32, deliveries: &mut Deliveries) {
+        let size = deliveries.rest().map(|(_, delivery)| match delivery {
+            Delivery::Bytes(first, _) => first.len(),
+            Delivery::Message(line, ..) => line.len(),
+            _ => 0,
+        });
+        self.expanded_max = self.expanded_max.max(size.sum());
+        while let Some(token) = deliveries.advance() {
+            let told = match deliveries.current().expect("there is one") {
+                Delivery::Bytes(first, second) => {
+                    Told::Text(String::from_utf8([first, second].concat()).expect("text"))
+                }
+                Delivery::Message(line, payload, end) => {
+                    let parts = [line, payload.bytes(), end].concat();
+                    Told::Text(String::from_utf8(parts).expect("text"))
+                }
+                Delivery::Verdict { ticket, verdict } => Told::Verdict(ticket, verdict),
+                Delivery::Mark(mark) => Told::Mark(mark),
+                Delivery::Pause => Told::Pause,
+                Delivery::Resume => Told::Resume,
+                Delivery::Close => Told::Close,
+            };
+            self.told.push((Client { shard, token }, told));
         }
     }
 

@@ -21,7 +21,7 @@ use stilling_journal::disk::simulated::{Faults, INPUT_OUTPUT, NO_SPACE, Simulate
 use stilling_journal::{From, Log, Read};
 use stilling_ring::SplitMix64;
 
-use super::{ABLE, Rig, SEGMENTS, Told, client, publish_with};
+use super::{ABLE, Ask, Rig, SEGMENTS, Told, client, publish_with};
 
 /// How often things have happened.
 #[derive(Default, Clone, Copy)]
@@ -294,6 +294,7 @@ impl Life {
                 return Err(format!("{client:?} got a verdict: {ticket} {verdict:?}"));
             }
             Some((client, Told::Mark(mark))) => return Err(format!("{client:?} got a mark: {mark}")),
+            Some((client, Told::TooMany)) => return Err(format!("{client:?} has too many subscriptions")),
             Some((client, Told::Close)) => return Err(format!("{client:?} was to be closed")),
             Some((_, Told::Text(_) | Told::Pause | Told::Resume)) | None => {}
         }
@@ -375,8 +376,8 @@ fn who(publisher: u64) -> Client {
     client((publisher % 2) as u32, publisher)
 }
 
-fn subscribe<'a>(filter: &'a str, sid: &'a str) -> Request<'a> {
-    Request::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }
+fn subscribe<'a>(filter: &'a str, sid: &'a str) -> Ask<'a> {
+    Ask::Subscribe { filter: filter.as_bytes(), queue: b"", sid: sid.as_bytes() }
 }
 
 fn name_of(payload: &str) -> Name {

@@ -182,9 +182,9 @@ fn messages(page: &mut String, see: &Overview) {
         ("messages".to_owned(), hub.messages.get()),
         ("bytes received".to_owned(), hub.bytes.get()),
         ("most that ever waited for the disk".to_owned(), pending_max),
-        ("delivered".to_owned(), hub.delivered.get()),
+        ("delivered".to_owned(), hub.delivered()),
         ("duplicates".to_owned(), hub.duplicates.get()),
-        ("subscriptions now".to_owned(), hub.subscriptions.get()),
+        ("subscriptions now".to_owned(), hub.subscriptions()),
         ("consumers now".to_owned(), hub.consumers.get()),
     ];
     rows.extend(Loss::ALL.map(|loss| (format!("lost: {}", loss.name()), lost(loss))));

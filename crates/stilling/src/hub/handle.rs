@@ -11,6 +11,7 @@ use stilling_wire::nats::Limits;
 
 use super::closing::Closers;
 use super::lazy_journal::LazyJournal;
+use super::limits::LEFT_LOOK;
 use super::port::{HubMail, Port};
 use super::runner::Runner;
 use crate::nats::Users;
@@ -96,9 +97,11 @@ impl HubHandle {
     /// Ends a turn of the shard. Returns for how long it may sleep.
     pub(crate) fn turn(&mut self, now: impl FnOnce() -> Now) -> Option<Duration> {
         self.port.flush();
-        let runner = self.runner.as_mut()?;
+        // What connections have left is removed some at a time.
+        let left = self.port.has_left().then_some(LEFT_LOOK);
+        let Some(runner) = &mut self.runner else { return left };
         runner.turn(now());
-        runner.looks_again_in()
+        runner.looks_again_in().into_iter().chain(left).min()
     }
 
     /// Whether there is something for a connection of the shard, or for the hub.
@@ -129,14 +132,13 @@ mod tests {
     fn what_cannot_wait_goes_first_and_who_waits_has_a_turn_between_deliveries() {
         let (mut port, mut runner, counters) = hub_of_one_shard();
         let (member, token) = (Token::from_bits(1), Token::from_bits(GREEDY));
-        let subscribe = Request::Subscribe { filter: b"a", queue: b"", sid: b"1" };
-        port.ask(member, Traits::default(), &subscribe);
+        port.subscribe(member, Traits::default(), (b"a", b"", b"1")).expect("there is room");
         for _ in 0..3 {
             fill(&mut port);
         }
         port.flush();
         runner.turn(Now::simulated(0));
-        assert_eq!(counters.subscriptions.get(), 1);
+        assert_eq!(counters.registrations.get(), 1);
         // Everything that comes back is taken at once by those who wait.
         let mut order = String::new();
         while let Some((token, mail)) = port.next_mail() {
@@ -170,6 +172,6 @@ mod tests {
         }
         assert!(port.errands_are_done());
         runner.turn(Now::simulated(0));
-        assert_eq!(counters.subscriptions.get(), 0, "it has left");
+        assert_eq!(counters.registrations.get(), 0, "it has left");
     }
 }

@@ -40,3 +40,7 @@ pub(crate) const UDP_LEFT_MAX: usize = 65_536;
 
 /// Orders for records that may be unanswered. Full: the hub asks again in a later turn.
 pub(crate) const READ_ORDERS_MAX: usize = 64;
+
+/// How often a shard removes subscriptions of connections that have left, at least.
+pub(crate) const LEFT_LOOK: Duration =
+    Duration::from_nanos(stilling_hub::limits::LEFT_SUBSCRIPTIONS_EVERY_NS);

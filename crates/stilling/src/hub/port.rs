@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use stilling_engine::Token;
-use stilling_hub::{Deliveries, Delivery, Intake, Request, Traits};
+use stilling_hub::{Counters, Deliveries, Delivery, Intake, Request, Routed, ShardTable, TooMany, Traits};
 use stilling_ring::{Receiver, Sender, Wake, mailbox, planted};
 
 use super::wait_queue::WaitQueue;
@@ -29,9 +29,16 @@ pub(crate) struct Port {
     overflow: Option<Intake>,
     intakes: Sender<Intake>,
     returned: Receiver<Intake>,
-    deliveries: Receiver<Deliveries>,
-    emptied: Sender<Deliveries>,
+    routed: Receiver<Routed>,
+    emptied: Sender<Routed>,
+    /// The piece that is being expanded.
+    piece: Option<Routed>,
+    /// What came of it, and is being handed out. None while a session looks at it.
     current: Option<Deliveries>,
+    /// The subscriptions of the shard's connections.
+    table: ShardTable,
+    /// Where their figures go, and the number of the shard.
+    figures: Option<(Arc<Counters>, usize)>,
     hub: Arc<Wake>,
     /// Connections that want to ask for something.
     waiting: WaitQueue,
@@ -60,7 +67,8 @@ enum Errand {
 impl Port {
     pub(super) fn new(
         (intakes, returned): (Sender<Intake>, Receiver<Intake>),
-        (deliveries, emptied): (Receiver<Deliveries>, Sender<Deliveries>),
+        (routed, emptied): (Receiver<Routed>, Sender<Routed>),
+        table: ShardTable,
         hub: Arc<Wake>,
     ) -> Port {
         Port {
@@ -68,9 +76,12 @@ impl Port {
             overflow: None,
             intakes,
             returned,
-            deliveries,
+            routed,
             emptied,
-            current: None,
+            piece: None,
+            current: Some(Deliveries::new()),
+            table,
+            figures: None,
             hub,
             waiting: WaitQueue::default(),
             parked: HashMap::new(),
@@ -79,6 +90,11 @@ impl Port {
             wanted: Vec::new(),
             is_gathering: false,
         }
+    }
+
+    /// Has the figures of the shard go there; it has this number.
+    pub(crate) fn set_figures(&mut self, counters: Arc<Counters>, shard: usize) {
+        self.figures = Some((counters, shard));
     }
 
     /// Whether something may be asked of the hub now. If not, [`wait`](Port::wait).
@@ -104,8 +120,8 @@ impl Port {
             }
             self.intake = self.returned.pop().map(|empty| self.overflow.take().unwrap_or(empty));
             let Some(intake) = &mut self.intake else { return false };
-            // Whoever waits for room takes all there is: what is short, and cannot wait, goes in first.
-            tell(intake, &mut self.errands);
+            // Connections that wait for room take all there is: what is short, and cannot wait, goes in first.
+            tell(&mut self.table, intake, &mut self.errands);
             if !intake.is_full() {
                 return true;
             }
@@ -156,11 +172,57 @@ impl Port {
             Some(intake) => intake,
             None => self.overflow.get_or_insert_with(Intake::new),
         };
-        intake.push(token.bits(), traits, request);
+        self.table.push(intake, token.bits(), traits, request);
+    }
+
+    /// Subscribes a connection to a filter, as a member of a queue if that has a name; like [`ask_more`](Self::ask_more).
+    ///
+    /// # Errors
+    /// There is no room for one more subscription.
+    pub(crate) fn subscribe(
+        &mut self,
+        token: Token,
+        traits: Traits,
+        subscription: (&[u8], &[u8], &[u8]),
+    ) -> Result<(), TooMany> {
+        let subscribed = self.table.subscribe(token.bits(), traits, subscription);
+        self.tell_changes();
+        subscribed
+    }
+
+    /// Ends a subscription of a connection, at once or after so many messages in all.
+    pub(crate) fn unsubscribe(&mut self, token: Token, sid: &[u8], after: Option<u32>) {
+        self.table.unsubscribe(token.bits(), sid, after);
+        self.tell_changes();
+    }
+
+    /// Tells the hub which filters the shard's connections are subscribed to.
+    fn tell_changes(&mut self) {
+        if self.table.has_changes() {
+            let intake = match &mut self.intake {
+                Some(intake) => intake,
+                None => self.overflow.get_or_insert_with(Intake::new),
+            };
+            self.table.push_changes(intake);
+        }
+    }
+
+    /// Removes some subscriptions of connections that have left, if the hub can be told.
+    fn remove_left(&mut self) {
+        if self.table.has_left() && self.errands.is_empty() && self.has_room() {
+            self.table.remove_left();
+            self.tell_changes();
+        }
+    }
+
+    /// Whether subscriptions of connections that have left are to be removed in the next turns.
+    pub(crate) fn has_left(&self) -> bool {
+        self.table.has_left()
     }
 
     /// Tells the hub that a connection is gone, at the end of the turn or in the next intake that comes back.
     pub(crate) fn leave(&mut self, token: Token) {
+        self.table.leave(token.bits());
         self.errands.push_back((token, Errand::Leave));
     }
 
@@ -198,44 +260,72 @@ impl Port {
         self.errands.is_empty()
     }
 
-    /// The next connection that hears something. Between two pieces of deliveries one of those who wait for room has its
-    /// turn: where deliveries never end, nobody would be heard any more.
+    /// The next connection that hears something. Between two pieces one of the connections that wait for room has its
+    /// turn: where deliveries never end, they would have none.
     pub(crate) fn next_mail(&mut self) -> Option<(Token, HubMail)> {
         loop {
-            if let Some(current) = &mut self.current {
-                if let Some(to) = current.advance() {
-                    let token = Token::from_bits(to);
-                    match current.current() {
-                        Some(Delivery::Pause) => {
-                            self.parked.insert(token, false);
-                        }
-                        Some(Delivery::Resume) if self.parked.remove(&token) == Some(true) => {
-                            // Room for all is asked for like by others.
-                            return Some((token, HubMail::Room));
-                        }
-                        Some(Delivery::Resume) => {}
-                        _ => return Some((token, HubMail::Delivery)),
-                    }
-                    continue;
-                }
-                if let Some(mut empty) = self.current.take() {
-                    empty.clear();
-                    // There is a place for every piece there is.
-                    let _ = self.emptied.push(empty);
-                    self.owes_room = true;
-                }
+            if let Some(mail) = self.next_delivery() {
+                return Some(mail);
+            }
+            if self.piece.is_some() {
+                self.expand();
+                continue;
             }
             if std::mem::take(&mut self.owes_room)
                 && let Some(token) = self.next_with_room()
             {
                 return Some((token, HubMail::Room));
             }
-            self.current = self.deliveries.pop();
-            match &mut self.current {
-                Some(current) => current.group(),
-                None => return self.next_with_room().map(|token| (token, HubMail::Room)),
+            self.piece = self.routed.pop();
+            if self.piece.is_none() {
+                return self.next_with_room().map(|token| (token, HubMail::Room));
             }
         }
+    }
+
+    /// The next connection of the current deliveries.
+    fn next_delivery(&mut self) -> Option<(Token, HubMail)> {
+        let current = self.current.as_mut()?;
+        while let Some(to) = current.advance() {
+            let token = Token::from_bits(to);
+            match current.current() {
+                Some(Delivery::Pause) => {
+                    self.parked.insert(token, false);
+                }
+                Some(Delivery::Resume) if self.parked.remove(&token) == Some(true) => {
+                    // Room for all is asked for like by others.
+                    return Some((token, HubMail::Room));
+                }
+                Some(Delivery::Resume) => {}
+                // Its connection cannot say that what was sent has left.
+                Some(Delivery::Mark(mark)) if !self.table.has_client(to) => {
+                    self.errands.push_back((token, Errand::Reached(mark)));
+                }
+                _ => return Some((token, HubMail::Delivery)),
+            }
+        }
+        None
+    }
+
+    /// Makes deliveries of the rest of the piece, as many as are handed out at once, or gives the piece back.
+    fn expand(&mut self) {
+        let (Some(piece), Some(current)) = (&mut self.piece, &mut self.current) else { return };
+        current.clear();
+        if piece.is_empty() {
+            if let Some(mut piece) = self.piece.take() {
+                piece.clear();
+                // There is a place for every piece there is.
+                let _ = self.emptied.push(piece);
+                self.owes_room = true;
+            }
+            return;
+        }
+        self.table.expand(piece, current);
+        current.group();
+        while let Some(mark) = self.table.next_unheard_mark() {
+            self.errands.push_back((Token::from_bits(0), Errand::Reached(mark)));
+        }
+        self.tell_changes();
     }
 
     /// Of those who wait for room the one who has waited longest, if there is some.
@@ -253,7 +343,8 @@ impl Port {
         let is_wanted = self.wanted.iter().any(|token| !self.parked.contains_key(token));
         let is_behind = !self.errands.is_empty() || self.overflow.is_some();
         let wants_room = !self.waiting.is_empty() || is_behind || is_wanted;
-        self.current.is_some() || !self.deliveries.is_empty() || wants_room && has_room()
+        let has_deliveries = self.current.as_ref().is_some_and(|current| !current.is_empty());
+        has_deliveries || self.piece.is_some() || !self.routed.is_empty() || wants_room && has_room()
     }
 
     /// The deliveries that are being handed out, to be looked at and put [back](Port::put_back).
@@ -268,9 +359,10 @@ impl Port {
 
     /// Ends a turn: hands over what has been asked for.
     pub(crate) fn flush(&mut self) {
+        self.remove_left();
         while (!self.errands.is_empty() || self.overflow.is_some()) && self.has_room() {
             if let Some(intake) = &mut self.intake {
-                tell(intake, &mut self.errands);
+                tell(&mut self.table, intake, &mut self.errands);
             }
         }
         let gathers = |intake: &Intake| self.is_gathering && !intake.is_full();
@@ -280,6 +372,11 @@ impl Port {
             self.hand_over(intake);
         }
         self.publish();
+        if let Some((counters, shard)) = &self.figures
+            && let Some(figures) = counters.shards.get(*shard)
+        {
+            self.table.publish_figures(figures);
+        }
     }
 
     fn hand_over(&mut self, intake: Intake) {
@@ -296,7 +393,7 @@ impl Port {
 }
 
 /// Puts errands into an intake, as far as it has room.
-fn tell(intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
+fn tell(table: &mut ShardTable, intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
     while !intake.is_full()
         && let Some((token, errand)) = errands.pop_front()
     {
@@ -306,7 +403,7 @@ fn tell(intake: &mut Intake, errands: &mut VecDeque<(Token, Errand)>) {
             Errand::Farewell => Request::Farewell,
             Errand::Leave => Request::Leave,
         };
-        intake.push(token.bits(), Traits::default(), &request);
+        table.push(intake, token.bits(), Traits::default(), &request);
     }
 }
 
@@ -321,36 +418,42 @@ impl Drop for Port {
 
 #[cfg(test)]
 mod tests {
+    use stilling_hub::HashKey;
+
     use super::*;
 
     /// A port with one intake, and the hub's ends of its mailboxes.
     struct Stage {
         port: Port,
-        deliveries: Sender<Deliveries>,
+        pieces: Sender<Routed>,
         handed_over: Receiver<Intake>,
         returned: Sender<Intake>,
-        _emptied: Receiver<Deliveries>,
+        _emptied: Receiver<Routed>,
+    }
+
+    fn table() -> ShardTable {
+        ShardTable::new(HashKey(1, 2), 8)
     }
 
     impl Stage {
         fn new() -> Stage {
             let (intakes, to_hub) = mailbox(1);
             let (mut returned, from_hub) = mailbox(1);
-            let (deliveries, to_shard) = mailbox(1);
+            let (pieces, to_shard) = mailbox(1);
             let (emptied, from_shard) = mailbox(8);
             let _ = returned.push(Intake::new());
             returned.publish();
             let hub = Arc::new(Wake::new(|| ()));
-            let port = Port::new((intakes, from_hub), (to_shard, emptied), hub);
-            Stage { port, deliveries, handed_over: to_hub, returned, _emptied: from_shard }
+            let port = Port::new((intakes, from_hub), (to_shard, emptied), table(), hub);
+            Stage { port, pieces, handed_over: to_hub, returned, _emptied: from_shard }
         }
 
         /// Has the hub hand a piece over. Returns which connections are called.
-        fn deliver(&mut self, write: impl FnOnce(&mut Deliveries)) -> Vec<(Token, HubMail)> {
-            let mut piece = Deliveries::new();
+        fn deliver(&mut self, write: impl FnOnce(&mut Routed)) -> Vec<(Token, HubMail)> {
+            let mut piece = Routed::new();
             write(&mut piece);
-            let _ = self.deliveries.push(piece);
-            self.deliveries.publish();
+            let _ = self.pieces.push(piece);
+            self.pieces.publish();
             assert!(self.port.has_mail());
             std::iter::from_fn(|| self.port.next_mail()).collect()
         }

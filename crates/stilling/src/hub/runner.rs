@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use stilling_hub::limits::{DELIVERIES, INTAKES};
-use stilling_hub::{Deliveries, Hub, Intake, Now, Outlets, SteadyNanos, Storage};
+use stilling_hub::limits::{DELIVERIES, INTAKES, SUBSCRIPTIONS_PER_CLIENT_MAX};
+use stilling_hub::{HashKey, Hub, Intake, Now, Outlets, Routed, ShardTable, SteadyNanos, Storage};
 use stilling_ring::{Receiver, Sender, Wake, mailbox};
 
 use super::limits::{HUB_WAIT_MAX, OPEN_LOOK};
@@ -18,17 +18,17 @@ pub(crate) struct Mailboxes {
 }
 
 struct Way {
-    deliveries: Sender<Deliveries>,
-    emptied: Receiver<Deliveries>,
+    pieces: Sender<Routed>,
+    emptied: Receiver<Routed>,
     wake: Arc<Wake>,
 }
 
 impl Outlets for Mailboxes {
-    fn swap(&mut self, shard: usize, deliveries: &mut Deliveries) -> bool {
+    fn swap(&mut self, shard: usize, piece: &mut Routed) -> bool {
         let way = &mut self.ways[shard];
         let Some(empty) = way.emptied.pop() else { return false };
         // There is a place for every piece there is.
-        let _ = way.deliveries.push(std::mem::replace(deliveries, empty));
+        let _ = way.pieces.push(std::mem::replace(piece, empty));
         true
     }
 
@@ -85,24 +85,25 @@ impl<S> StartGate<S> {
 }
 
 /// The mailboxes between a hub and its shards: each shard's port, and what the runner is made of.
-pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>) -> (Vec<Port>, Mailboxes, Inlets) {
+pub(crate) fn connect(shards: &[Arc<Wake>], hub: &Arc<Wake>, key: HashKey) -> (Vec<Port>, Mailboxes, Inlets) {
     let mut ports = Vec::new();
     let (mut ways, mut inlets) = (Vec::new(), Vec::new());
     for wake in shards {
         let (intakes, to_hub) = mailbox(INTAKES);
         let (mut returned, from_hub) = mailbox(INTAKES);
-        let (deliveries, to_shard) = mailbox(DELIVERIES);
+        let (pieces, to_shard) = mailbox(DELIVERIES);
         let (mut emptied, from_shard) = mailbox(DELIVERIES);
         for _ in 0..INTAKES {
             let _ = returned.push(Intake::new());
         }
         returned.publish();
         for _ in 0..DELIVERIES {
-            let _ = emptied.push(Deliveries::new());
+            let _ = emptied.push(Routed::new());
         }
         emptied.publish();
-        ports.push(Port::new((intakes, from_hub), (to_shard, emptied), Arc::clone(hub)));
-        ways.push(Way { deliveries, emptied: from_shard, wake: Arc::clone(wake) });
+        let table = ShardTable::new(key, SUBSCRIPTIONS_PER_CLIENT_MAX);
+        ports.push(Port::new((intakes, from_hub), (to_shard, emptied), table, Arc::clone(hub)));
+        ways.push(Way { pieces, emptied: from_shard, wake: Arc::clone(wake) });
         inlets.push(Inlet { intakes: to_hub, returned, current: None });
     }
     (ports, Mailboxes { ways }, Inlets(inlets))
@@ -153,7 +154,7 @@ impl<S: Storage> Runner<S> {
         }
         for (inlet, way) in self.inlets.iter_mut().zip(&mut self.hub.outlets_mut().ways) {
             let has_returned = inlet.returned.publish();
-            if way.deliveries.publish() || has_returned {
+            if way.pieces.publish() || has_returned {
                 way.wake.notify();
             }
         }

@@ -21,12 +21,14 @@ pub(crate) fn hub_of_one_shard() -> (Port, Runner<Threads>, Arc<stilling_hub::Co
 /// The same with streams. One on disk is always full, since there is no journal.
 pub(crate) fn hub_with(streams: Vec<StreamConfig>) -> (Port, Runner<Threads>, Arc<stilling_hub::Counters>) {
     let wakes: Vec<_> = (0..2).map(|_| Arc::new(Wake::new(|| ()))).collect();
-    let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1]);
+    let (mut ports, outlets, inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
     let config = HubConfig { streams, ..HubConfig::default() };
     let hub = Hub::new(config, &[], (Threads::default(), outlets), 1, (HashKey(1, 2), UnixNanos::EPOCH));
     let counters = hub.counters();
     let runner = Runner::new(hub, inlets, None);
-    (ports.pop().expect("one for each shard"), runner, counters)
+    let mut port = ports.pop().expect("one for each shard");
+    port.set_figures(Arc::clone(&counters), 0);
+    (port, runner, counters)
 }
 
 /// Publishes as much as there is room for, and waits for more.

@@ -18,14 +18,14 @@ pub(super) fn encode(see: &Overview, to: &mut DescriptorEncoder<'_>) -> fmt::Res
     let Some(hub) = see.hub.get() else { return Ok(()) };
     counter(to, "hub_messages", "Messages that came to the hub", hub.messages.get())?;
     counter_of(to, "hub_received", "Bytes of their headers and payloads", &Unit::Bytes, hub.bytes.get())?;
-    counter(to, "hub_delivered", "Messages sent to subscriptions", hub.delivered.get())?;
+    counter(to, "hub_delivered", "Messages sent to subscriptions", hub.delivered())?;
     counter(to, "hub_verdicts", "Acknowledgements and refusals to publishers", hub.verdicts.get())?;
     counter(to, "hub_duplicates", "Messages that their stream had already", hub.duplicates.get())?;
     let unheard = hub.unheard.get();
     counter(to, "hub_unheard", "Messages that no stream wanted and nobody listened to", unheard)?;
     let dropped = hub.log_lines_dropped.get();
     counter(to, "hub_log_lines_dropped", "Log lines dropped because the log is written too slowly", dropped)?;
-    gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions.get())?;
+    gauge(to, "hub_subscriptions", "Subscriptions now", hub.subscriptions())?;
     gauge(to, "hub_parked", "Connections that are not read because their stream is full", hub.parked.get())?;
     let requests = hub.parked_requests.get();
     counter(to, "hub_parked_requests", "Requests that waited for a full stream", requests)?;

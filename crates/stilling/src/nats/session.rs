@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use stilling_engine::limits::SEND_MAX;
 use stilling_engine::{CloseReason, Io, Token};
-use stilling_hub::{Delivery, Door, Payload, Publication, Request, Traits};
+use stilling_hub::{Delivery, Door, Payload, Publication, Request, TooMany, Traits};
 use stilling_ring::Time;
 use stilling_wire::nats::{
     ClientDecoder, ClientEvent, Connect, DecodeError, Fault, Limits, OK, PING, PONG, PublishHead, encode_err,
@@ -233,12 +233,17 @@ impl NatsSession {
                 let may = cx.hub.as_deref().is_some_and(|hub| hub.users.may_subscribe(self.access, filter));
                 if may {
                     let queue = subscribe.queue.unwrap_or(b"");
-                    self.ask(&Request::Subscribe { filter, queue, sid: subscribe.sid }, io, cx);
+                    return self.subscribe((filter, queue, subscribe.sid), io, cx);
                 } else {
                     self.say_violation("Subscription", filter, io);
                 }
             }
-            ClientEvent::Unsubscribe { sid, after } => self.ask(&Request::Unsubscribe { sid, after }, io, cx),
+            ClientEvent::Unsubscribe { sid, after } => {
+                if let Some(hub) = cx.hub.as_deref_mut() {
+                    hub.port.unsubscribe(io.token(), sid, after);
+                }
+                self.confirm(io);
+            }
             // Clients take a server for dead that does not answer the first one soon. Nothing was asked that it could overtake.
             ClientEvent::Ping if self.is_new && !cx.lifecycle.hub_has_begun() => self.say(PONG, io),
             ClientEvent::Ping => self.ask(&Request::Barrier, io, cx),
@@ -259,9 +264,7 @@ impl NatsSession {
             let payload = shared.map_or(publication.payload, |(block, range)| Payload::shared(block, range));
             hub.port.ask(token, self.traits, &Request::Publish(Publication { payload, ..publication }));
         }
-        if self.verbose {
-            self.say(OK, io);
-        }
+        self.confirm(io);
     }
 
     /// Asks the hub. There is room: it was looked for before.
@@ -277,6 +280,34 @@ impl NatsSession {
             hub.port.ask(token, self.traits, request);
         }
         if self.verbose && !matches!(request, Request::Barrier) {
+            self.say(OK, io);
+        }
+    }
+
+    /// Subscribes to a filter, as a member of a queue if that has a name. Returns whether the connection goes on.
+    fn subscribe(
+        &mut self,
+        subscription: (&[u8], &[u8], &[u8]),
+        io: &mut Io<'_>,
+        cx: &mut NatsContext<'_>,
+    ) -> bool {
+        self.is_new = false;
+        let Some(hub) = cx.hub.as_deref_mut() else { return false };
+        let subscribed = hub.port.subscribe(io.token(), self.traits, subscription);
+        if subscribed.is_err() {
+            self.say_error("maximum subscriptions exceeded", io);
+        }
+        if subscribed == Err(TooMany::OfClient) {
+            self.leave(CloseReason::ProtocolError, io, cx);
+            return false;
+        }
+        self.confirm(io);
+        true
+    }
+
+    /// Confirms what has been done, for a client that wants that.
+    fn confirm(&mut self, io: &mut Io<'_>) {
+        if self.verbose {
             self.say(OK, io);
         }
     }
@@ -400,6 +431,9 @@ impl NatsSession {
                 io.set_deadline(Some(wait.check_after(io.now())));
                 io.resume();
             }
+            Course::Leaving(CloseReason::ProtocolError) => {
+                self.finish_lingering(CloseReason::ProtocolError, io, cx);
+            }
             Course::Leaving(reason) => self.finish(reason, io, cx),
             Course::Mute(_) | Course::Disconnected => {}
         }
@@ -489,8 +523,9 @@ impl NatsSession {
 
     fn take(&mut self, delivery: Delivery<'_>, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         match delivery {
-            // It can be told no more. Whoever waits for a mark is told that the connection is gone.
-            Delivery::Bytes(..) | Delivery::Message(..) | Delivery::Mark(_) if self.hears_nothing() => {}
+            // It can be told no more.
+            Delivery::Mark(mark) if self.hears_nothing() => self.reach(mark, io, cx),
+            Delivery::Bytes(..) | Delivery::Message(..) if self.hears_nothing() => {}
             Delivery::Bytes(first, second) => {
                 if first.len() + second.len() > io.room() {
                     return io.end_slow_consumer();

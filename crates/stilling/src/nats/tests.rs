@@ -299,7 +299,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
     world.turn_until(|stage| stage.hub.streaming == 2);
     let counters = Arc::clone(&world.shard.service().hub_counters);
     // Of the connection that has left only the publication is kept.
-    world.turn_until(|stage| stage.hub_counters.subscriptions.get() == 1);
+    world.turn_until(|stage| stage.hub_counters.subscriptions() == 1);
     assert_eq!((counters.parked.get(), counters.parked_requests.get()), (2, 2));
     world.shard.service().step_ns = 1_000_000_000;
     let refusals = |text: &str| text.matches(r#""err_code":10023"#).count();
@@ -311,7 +311,7 @@ fn a_connection_whose_stream_is_full_is_not_read_and_others_are() {
     assert!(refusals(before) >= 1 && before.contains("inbox.1") && behind.contains("inbox.2"), "{text}");
     world.turn_until(|stage| stage.hub.port.parked() == 0);
     world.turn_until(|stage| stage.hub_counters.parked.get() == 0);
-    assert_eq!((counters.subscriptions.get(), counters.parked_requests.get()), (1, 2));
+    assert_eq!((counters.subscriptions(), counters.parked_requests.get()), (1, 2));
 }
 
 /// Design, section 5: a connection that the server does not read is neither silent nor late.

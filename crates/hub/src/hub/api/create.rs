@@ -13,9 +13,9 @@ use crate::limits::{
     CONSUMER_CONFIG_SIZE_MAX, FILTERS_PER_CONSUMER_MAX, INACTIVE_NS_MAX, LEFT_PER_TURN,
     PULLS_PER_CONSUMER_MAX,
 };
+use crate::registrations::checked;
 use crate::storage::Storage;
 use crate::stream_writer::StreamWriter;
-use crate::subscriptions::checked;
 
 /// Bytes of a consumer's name.
 const NAME_SIZE_MAX: usize = 64;

@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 use super::questions::{Page, Wrong, fields, is_unset, object, unknown_field};
 use super::{NO_TIME, no_stream, unsupported};
 use crate::hub::{Hub, Outlets, UnixNanos};
+use crate::registrations::{checked, overlap};
 use crate::storage::Storage;
 use crate::stream::Durability;
-use crate::subscriptions::{checked, overlap};
 use crate::time::rfc3339;
 
 impl<S: Storage, O: Outlets> Hub<S, O> {

@@ -36,7 +36,7 @@ impl TestHub {
         let opening = Arc::new(Wake::of_thread(&opening_thread));
         let lifecycle = Arc::new(Lifecycle::new(vec![opening], Calendar::System));
         lifecycle.begin_succession(crate::lifecycle::Stage::Alone);
-        let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1]);
+        let (ports, outlets, _inlets) = connect(&wakes[..1], &wakes[1], HashKey(1, 2));
         let around = Surroundings {
             wake: &wakes[1],
             lifecycle: &lifecycle,

@@ -35,7 +35,7 @@ impl Stage {
             count.fetch_add(1, Ordering::Relaxed);
         }));
         let shards: [Arc<Wake>; 2] = std::array::from_fn(|_| Arc::new(Wake::new(|| ())));
-        let (ports, outlets, inlets) = connect(&shards, &wake);
+        let (ports, outlets, inlets) = connect(&shards, &wake, HashKey(1, 2));
         let (log, _) = StreamLog::open(SimulatedDisk::new(), "disk", LogConfig::default()).expect("it opens");
         let sources = vec![log.source()];
         let limits = Limits { batches: 4, batch_size: 64 * 1024 };
@@ -108,7 +108,8 @@ fn publication<'a>(subject: &'a [u8], reply: &'a [u8], payload: &'a [u8]) -> Req
 fn an_answer_of_the_journal_is_handled_while_a_shard_is_full() {
     let mut stage = Stage::new();
     for (shard, token, filter) in [(0, SUBSCRIBER, &b"noise"[..]), (1, PUBLISHER, b"inbox.>")] {
-        stage.ask(shard, token, &Request::Subscribe { filter, queue: b"", sid: b"1" });
+        let subscription = (filter, &b""[..], &b"1"[..]);
+        stage.ports[shard].subscribe(token, Traits::default(), subscription).expect("there is room");
     }
     stage.ask(1, PUBLISHER, &publication(b"disk.a", b"inbox.1", b"kept"));
     stage.turn();

@@ -1,0 +1,566 @@
+//! The subscriptions of one shard: the shard registers each filter with the hub once, and sends a message that comes back to
+//! all connections that are subscribed to it.
+//!
+//! ```text
+//!   SUB, UNSUB, leave ─▶ ShardTable ─▶ InterestChange     only when a filter has its first or second connection, or
+//!                            │                            comes to its last or has none
+//!   Routed ─▶ expand ────────┴───────▶ Deliveries         a line for each subscription
+//! ```
+//!
+//! A message that was published before a SUB does not go to that subscription, and one that was published before an UNSUB
+//! still does. So a subscription begins and ends with requests of the shard, and each message says how many the hub had
+//! processed. Where the hub has nothing to be told of a SUB or an UNSUB, the shard asks it how far it is
+//! ([`InterestChange::Sync`]); one that has ended is removed with the answer.
+//!
+//! A connection that leaves may have ten thousand subscriptions. They get nothing more at once, and are removed some at a
+//! time ([`ShardTable::remove_left`]), so that no turn of the shard is long because of them.
+
+use std::collections::hash_map::{self, Entry as MapEntry};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::counters::ShardCounters;
+use crate::intake::{Intake, InterestChange, RegistrationId, Request, Traits};
+use crate::key::HashKey;
+use crate::limits::{FILTER_TOKENS_PER_CLIENT_MAX, LEFT_SUBSCRIPTIONS_PER_TURN, SUBSCRIPTIONS_MAX};
+use crate::registrations::tokens;
+
+use self::members::Members;
+
+mod expand;
+mod members;
+
+/// The place of the connection of a subscription that has ended: its connection may be gone.
+const NO_OWNER: u32 = u32::MAX;
+
+/// Subscriptions that have ended, and are not removed since the hub has not answered. One more is removed at once, and does
+/// not get what is under way.
+const ENDED_MAX: usize = 65_536;
+
+/// Why there is no more room for a subscription.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TooMany {
+    /// Its connection has as many as it may have.
+    OfClient,
+    /// The shard has.
+    InAll,
+}
+
+/// A subscription of a connection.
+#[derive(Debug)]
+struct Subscription {
+    token: u64,
+    /// The place of its connection.
+    owner: u32,
+    /// The place of what is registered for it.
+    registered: u32,
+    /// Each is younger than those before it.
+    age: u64,
+    sid: Box<[u8]>,
+    takes_headers: bool,
+    /// It gets messages for which the hub had processed at least so many requests of the shard, and fewer than so many.
+    from: u64,
+    until: u64,
+    delivered: u64,
+    /// It ends after so many messages.
+    ends_after: Option<u32>,
+}
+
+impl Subscription {
+    /// Whether it has got as many messages as it was to get.
+    fn is_satisfied(&self) -> bool {
+        self.ends_after.is_some_and(|after| self.delivered >= u64::from(after))
+    }
+}
+
+/// A filter that is registered for its subscriptions, or one subscription of a queue.
+#[derive(Debug)]
+struct Registered {
+    filter: Arc<[u8]>,
+    /// Its only subscription is a member of a queue, or ends after so many messages, which the hub counts: no other is added.
+    is_alone: bool,
+    /// The age of its first subscription.
+    first: u64,
+    serial: u32,
+    members: Members,
+    /// What the hub was told of its connections.
+    told: Told,
+}
+
+/// What the hub knows of the connections that are subscribed to a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Told {
+    None,
+    One(u64),
+    Many,
+}
+
+/// A connection with subscriptions.
+#[derive(Debug)]
+struct Owner {
+    sids: HashMap<Box<[u8]>, u32, HashKey>,
+    /// Tokens of its filters.
+    tokens: usize,
+    has_left: bool,
+}
+
+#[derive(Debug)]
+struct Left {
+    owner: u32,
+    sids: hash_map::IntoIter<Box<[u8]>, u32>,
+}
+
+/// A change that the hub is to be told.
+#[derive(Debug)]
+struct Change {
+    token: u64,
+    id: RegistrationId,
+    what: ChangeKind,
+}
+
+#[derive(Debug)]
+enum ChangeKind {
+    Register { filter: Arc<[u8]>, queue: Box<[u8]> },
+    Share { filter: Arc<[u8]> },
+    Unshare,
+    Sync,
+    Unregister { after: Option<u32>, is_shared: bool },
+}
+
+/// The subscriptions of one shard.
+#[derive(Debug)]
+pub struct ShardTable {
+    key: HashKey,
+    per_client_max: usize,
+    clients: HashMap<u64, u32, HashKey>,
+    owners: Vec<Owner>,
+    free_owners: Vec<u32>,
+    subscriptions: Vec<Option<Subscription>>,
+    free: Vec<u32>,
+    /// What is registered without a queue.
+    filters: HashMap<Arc<[u8]>, u32, HashKey>,
+    registered: Vec<Option<Registered>>,
+    free_registered: Vec<u32>,
+    /// Of what was registered last. Nothing is under way for as long as it takes to come round.
+    serial: u32,
+    /// Subscriptions that there have ever been.
+    age: u64,
+    /// Connections that have left, and their subscriptions that are not removed yet.
+    left: VecDeque<Left>,
+    left_count: usize,
+    changes: VecDeque<Change>,
+    /// Requests that were made of the hub.
+    requests: u64,
+    /// Messages that were expanded, and how many of them subscriptions have got.
+    messages: u64,
+    delivered: u64,
+    /// Subscriptions that have ended, and get what the hub had sent before, with their ages.
+    ended: VecDeque<(u32, u64)>,
+    /// The hub was asked to answer behind those that have ended.
+    is_syncing: bool,
+    /// Subscriptions that have got their last message; memory that is used again.
+    satisfied: Vec<u32>,
+    /// Marks without a connection that could answer them.
+    unheard_marks: Vec<u64>,
+}
+
+impl ShardTable {
+    /// A table whose connections may have so many subscriptions each.
+    #[must_use]
+    pub fn new(key: HashKey, per_client_max: usize) -> ShardTable {
+        ShardTable {
+            key,
+            per_client_max,
+            clients: HashMap::with_hasher(key),
+            owners: Vec::new(),
+            free_owners: Vec::new(),
+            subscriptions: Vec::new(),
+            free: Vec::new(),
+            filters: HashMap::with_hasher(key),
+            registered: Vec::new(),
+            free_registered: Vec::new(),
+            serial: 0,
+            age: 0,
+            left: VecDeque::new(),
+            left_count: 0,
+            changes: VecDeque::new(),
+            requests: 0,
+            messages: 0,
+            delivered: 0,
+            ended: VecDeque::new(),
+            is_syncing: false,
+            satisfied: Vec::new(),
+            unheard_marks: Vec::new(),
+        }
+    }
+
+    /// Subscriptions of connections that are there.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.subscriptions.len() - self.free.len() - self.left_count - self.ended.len()
+    }
+
+    /// Whether no connection that is there has a subscription.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a connection has a subscription.
+    #[must_use]
+    pub fn has_client(&self, token: u64) -> bool {
+        self.clients.contains_key(&token)
+    }
+
+    /// Sets the figures of the shard.
+    pub fn publish_figures(&self, counters: &ShardCounters) {
+        counters.subscriptions.set(self.len() as u64);
+        counters.delivered.set(self.delivered);
+    }
+
+    /// Puts a request into an intake. All requests of the shard have to go this way: the table counts them.
+    #[inline]
+    pub fn push(&mut self, intake: &mut Intake, token: u64, traits: Traits, request: &Request<'_>) {
+        if intake.is_empty() {
+            intake.set_first(self.requests);
+        }
+        intake.push(token, traits, request);
+        self.requests += 1;
+    }
+
+    /// Puts the changes that the hub was not told of into an intake, all of them.
+    pub fn push_changes(&mut self, intake: &mut Intake) {
+        while let Some(Change { token, id, what }) = self.changes.pop_front() {
+            let change = match &what {
+                ChangeKind::Register { filter, queue } => InterestChange::Register { id, filter, queue },
+                ChangeKind::Share { filter } => InterestChange::Share { id, filter },
+                ChangeKind::Unshare => InterestChange::Unshare { id },
+                ChangeKind::Sync => InterestChange::Sync,
+                &ChangeKind::Unregister { after, is_shared } => {
+                    InterestChange::Unregister { id, after, is_shared }
+                }
+            };
+            self.push(intake, token, Traits::default(), &Request::Interest(change));
+        }
+    }
+
+    /// Whether there are changes to be [pushed](Self::push_changes).
+    #[must_use]
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// Adds a subscription of a connection to a checked filter, as a member of a queue if that has a name. One whose sid the
+    /// connection uses already is left as it is, as nats-server does.
+    ///
+    /// # Errors
+    /// There is no room for one more.
+    pub fn subscribe(
+        &mut self,
+        token: u64,
+        traits: Traits,
+        (filter, queue, sid): (&[u8], &[u8], &[u8]),
+    ) -> Result<(), TooMany> {
+        // So that subscriptions cannot be made and left faster than they are removed.
+        self.examine_left();
+        while !self.left.is_empty() && self.len() + self.left_count >= SUBSCRIPTIONS_MAX {
+            self.examine_left();
+        }
+        if self.len() >= SUBSCRIPTIONS_MAX {
+            return Err(TooMany::InAll);
+        }
+        let tokens = tokens(filter);
+        let owner = self.owner(token);
+        let of_client = &mut self.owners[owner as usize];
+        if of_client.sids.len() >= self.per_client_max
+            || of_client.tokens + tokens > FILTER_TOKENS_PER_CLIENT_MAX
+        {
+            return Err(TooMany::OfClient);
+        }
+        let MapEntry::Vacant(vacant) = of_client.sids.entry(sid.into()) else { return Ok(()) };
+        let place = self.free.pop().unwrap_or(self.subscriptions.len() as u32);
+        vacant.insert(place);
+        of_client.tokens += tokens;
+        let number = if queue.is_empty() { self.filters.get(filter).copied() } else { None };
+        let number = number.unwrap_or_else(|| self.register(filter, !queue.is_empty()));
+        self.age += 1;
+        let subscription = Subscription {
+            token,
+            owner,
+            registered: number,
+            age: self.age,
+            sid: sid.into(),
+            takes_headers: traits.headers,
+            from: u64::MAX,
+            until: u64::MAX,
+            delivered: 0,
+            ends_after: None,
+        };
+        match self.subscriptions.get_mut(place as usize) {
+            Some(free) => *free = Some(subscription),
+            None => self.subscriptions.push(Some(subscription)),
+        }
+        if let Some(registered) = &mut self.registered[number as usize] {
+            registered.members.add(self.age, place, token, self.key);
+        }
+        let told = self.changes.len();
+        self.tell(number, queue);
+        if self.changes.len() == told {
+            self.is_syncing = false;
+            self.sync();
+        }
+        if let Some(subscription) = &mut self.subscriptions[place as usize] {
+            subscription.from = self.requests + self.changes.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// The place of a connection, which it gets with its first subscription.
+    fn owner(&mut self, token: u64) -> u32 {
+        if let Some(&owner) = self.clients.get(&token) {
+            return owner;
+        }
+        let new = Owner { sids: HashMap::with_hasher(self.key), tokens: 0, has_left: false };
+        let owner = match self.free_owners.pop() {
+            Some(owner) => {
+                self.owners[owner as usize] = new;
+                owner
+            }
+            None => {
+                self.owners.push(new);
+                (self.owners.len() - 1) as u32
+            }
+        };
+        self.clients.insert(token, owner);
+        owner
+    }
+
+    /// Gives a filter, or a member of a queue, its number.
+    fn register(&mut self, filter: &[u8], is_alone: bool) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        let filter: Arc<[u8]> = filter.into();
+        let new = Registered {
+            filter: Arc::clone(&filter),
+            is_alone,
+            first: self.age + 1,
+            serial: self.serial,
+            members: Members::default(),
+            told: Told::None,
+        };
+        let number = match self.free_registered.pop() {
+            Some(number) => {
+                self.registered[number as usize] = Some(new);
+                number
+            }
+            None => {
+                self.registered.push(Some(new));
+                (self.registered.len() - 1) as u32
+            }
+        };
+        if !is_alone {
+            self.filters.insert(filter, number);
+        }
+        number
+    }
+
+    /// Has the hub told what it has to know of a filter's connections, and forgets the filter if there are none.
+    fn tell(&mut self, number: u32, queue: &[u8]) {
+        let Some(registered) = &mut self.registered[number as usize] else { return };
+        let id = RegistrationId { number, serial: registered.serial };
+        let filter = &registered.filter;
+        let now = registered.members.clients();
+        let is_there = |token: u64| self.clients.contains_key(&token);
+        // What one connection alone was subscribed to ends in the hub with the connection.
+        let now = match now {
+            Told::One(token) if !is_there(token) => Told::None,
+            now => now,
+        };
+        let before = std::mem::replace(&mut registered.told, now);
+        let mut change = |token, what| self.changes.push_back(Change { token, id, what });
+        match (before, now) {
+            (Told::None, Told::One(token)) => {
+                change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
+            }
+            // All others of them have left, and are not removed yet.
+            (Told::None, Told::Many) => change(0, ChangeKind::Share { filter: Arc::clone(filter) }),
+            (Told::One(token), Told::Many) => change(token, ChangeKind::Share { filter: Arc::clone(filter) }),
+            (Told::One(before), Told::One(token)) if before != token => {
+                change(before, ChangeKind::Unregister { after: None, is_shared: false });
+                change(token, ChangeKind::Register { filter: Arc::clone(filter), queue: queue.into() });
+            }
+            (Told::One(token), Told::None) => {
+                change(token, ChangeKind::Unregister { after: None, is_shared: false });
+            }
+            (Told::Many, Told::One(token)) => change(token, ChangeKind::Unshare),
+            (Told::Many, Told::None) => change(0, ChangeKind::Unregister { after: None, is_shared: true }),
+            (Told::None, Told::None) | (Told::One(_), Told::One(_)) | (Told::Many, Told::Many) => {}
+        }
+        if registered.members.is_empty() {
+            if !registered.is_alone {
+                self.filters.remove(filter);
+            }
+            self.registered[number as usize] = None;
+            self.free_registered.push(number);
+        }
+    }
+
+    /// Ends a subscription, at once or after so many messages in all.
+    pub fn unsubscribe(&mut self, token: u64, sid: &[u8], after: Option<u32>) {
+        let Some(&owner) = self.clients.get(&token) else { return };
+        let Some(&place) = self.owners[owner as usize].sids.get(sid) else { return };
+        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+        subscription.ends_after = after;
+        if after.is_none() || subscription.is_satisfied() {
+            return self.end(place);
+        }
+        let (number, age) = (subscription.registered, subscription.age);
+        let Some(registered) = &mut self.registered[number as usize] else { return };
+        // Where it was the only one from the beginning the hub sends no more than that: what is sent to a subject on which
+        // nothing listens any more goes elsewhere, or is refused.
+        if registered.members.only() == Some(age) && registered.first == age {
+            if !std::mem::replace(&mut registered.is_alone, true) {
+                self.filters.remove(&registered.filter);
+            }
+            let id = RegistrationId { number, serial: registered.serial };
+            let what = ChangeKind::Unregister { after, is_shared: false };
+            self.changes.push_back(Change { token, id, what });
+        }
+    }
+
+    /// Ends a subscription of a connection that is there: it gets what the hub had sent before it processes that.
+    fn end(&mut self, place: u32) {
+        let (until, is_much) = (self.requests, self.ended.len() >= ENDED_MAX);
+        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+        if is_much || subscription.is_satisfied() {
+            return self.remove(place);
+        }
+        let (number, token, age) = (subscription.registered, subscription.token, subscription.age);
+        let owner = std::mem::replace(&mut subscription.owner, NO_OWNER);
+        let sid = std::mem::take(&mut subscription.sid);
+        self.release(owner, token, number, &sid);
+        if let Some(registered) = &mut self.registered[number as usize] {
+            registered.members.end(token);
+            self.tell(number, b"");
+        }
+        if let Some(subscription) = &mut self.subscriptions[place as usize] {
+            (subscription.sid, subscription.until) = (sid, until + self.changes.len() as u64);
+        }
+        self.ended.push_back((place, age));
+        self.sync();
+    }
+
+    /// Has the hub say when it has processed what was asked for until now, unless it is to say that already.
+    fn sync(&mut self) {
+        if !std::mem::replace(&mut self.is_syncing, true) {
+            let id = RegistrationId::default();
+            self.changes.push_back(Change { token: 0, id, what: ChangeKind::Sync });
+        }
+    }
+
+    /// The hub had processed so many requests of the shard when it sent what comes next.
+    fn synced(&mut self, processed: u64) {
+        self.is_syncing = false;
+        while let Some(&(place, age)) = self.ended.front() {
+            let subscription = self.subscriptions[place as usize].as_ref();
+            // It may have got its last message since, and its place may be another's.
+            if let Some(subscription) = subscription.filter(|subscription| subscription.age == age) {
+                if subscription.until > processed {
+                    return self.sync();
+                }
+                self.drop_ended(place);
+            }
+            self.ended.pop_front();
+        }
+    }
+
+    /// Removes one that has ended.
+    fn drop_ended(&mut self, place: u32) {
+        let Some(Subscription { registered, age, .. }) = self.subscriptions[place as usize].take() else {
+            return;
+        };
+        self.free.push(place);
+        if let Some(of) = &mut self.registered[registered as usize] {
+            of.members.remove(age);
+            self.tell(registered, b"");
+        }
+    }
+
+    /// Removes a subscription of a connection that is there, which has got all it was to get.
+    fn remove(&mut self, place: u32) {
+        let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
+        let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
+        if owner != NO_OWNER {
+            let sid = std::mem::take(&mut subscription.sid);
+            // While the connection is still there: the hub has to be told.
+            if let Some(registered) = &mut self.registered[number as usize] {
+                registered.members.end(token);
+            }
+            self.release(owner, token, number, &sid);
+        } else if let Some(at) = self.ended.iter().position(|(ended, _)| *ended == place) {
+            self.ended.remove(at);
+        }
+        self.drop_ended(place);
+    }
+
+    /// Takes a subscription out of its connection's list.
+    fn release(&mut self, owner: u32, token: u64, registered: u32, sid: &[u8]) {
+        let size = self.registered[registered as usize].as_ref().map_or(0, |of| tokens(&of.filter));
+        let of_client = &mut self.owners[owner as usize];
+        of_client.sids.remove(sid);
+        of_client.tokens -= size;
+        if of_client.sids.is_empty() {
+            self.clients.remove(&token);
+            self.free_owners.push(owner);
+        }
+    }
+
+    /// A connection has left: its subscriptions get nothing more. The hub has to be told that
+    /// ([`Request::Leave`]) before the removals that follow.
+    pub fn leave(&mut self, token: u64) {
+        let Some(owner) = self.clients.remove(&token) else { return };
+        let of_client = &mut self.owners[owner as usize];
+        of_client.has_left = true;
+        let sids = std::mem::replace(&mut of_client.sids, HashMap::with_hasher(self.key));
+        self.left_count += sids.len();
+        self.left.push_back(Left { owner, sids: sids.into_iter() });
+    }
+
+    /// Whether subscriptions of connections that have left are to be removed.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        !self.left.is_empty()
+    }
+
+    /// Removes some subscriptions of connections that have left.
+    pub fn remove_left(&mut self) {
+        for _ in 0..LEFT_SUBSCRIPTIONS_PER_TURN {
+            self.examine_left();
+        }
+    }
+
+    fn examine_left(&mut self) {
+        let Some(left) = self.left.front_mut() else { return };
+        let (owner, next) = (left.owner, left.sids.next());
+        let is_last = left.sids.len() == 0;
+        if let Some((_, place)) = next
+            && let Some(Subscription { token, registered, .. }) = self.subscriptions[place as usize]
+        {
+            self.left_count -= 1;
+            if let Some(registered) = &mut self.registered[registered as usize] {
+                registered.members.end(token);
+                if registered.told == Told::One(token) {
+                    // It has ended in the hub with the connection.
+                    registered.told = Told::None;
+                }
+            }
+            self.drop_ended(place);
+        }
+        if is_last {
+            self.free_owners.push(owner);
+            self.left.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! What the hub hands to the shard becomes deliveries for its connections.
+
+use stilling_wire::nats::Msg;
+
+use super::{NO_OWNER, ShardTable, Subscription};
+use crate::deliveries::{Body, Deliveries};
+use crate::fan_out::Message;
+use crate::intake::RegistrationId;
+use crate::routed::{Entry, MarkTarget, MessageEntry, Routed};
+
+impl ShardTable {
+    /// Makes deliveries of what the hub has handed over, until they are full or nothing is left of it. Returns whether
+    /// nothing is left.
+    pub fn expand(&mut self, piece: &mut Routed, into: &mut Deliveries) -> bool {
+        let is_done = loop {
+            let Some(entry) = piece.next() else { break true };
+            if into.is_full() {
+                break false;
+            }
+            match entry {
+                Entry::Message(entry) => {
+                    if !self.expand_message(piece, &entry, into) {
+                        break false;
+                    }
+                }
+                Entry::Bytes { to, start, end } => {
+                    into.bytes(to, |out| out.extend_from_slice(piece.part(start, end)));
+                }
+                Entry::Verdict { to, ticket, verdict } => into.verdict(to, ticket, verdict),
+                Entry::Mark { to, mark } => match self.mark_target(to) {
+                    Some(token) => into.mark(token, mark),
+                    None => self.unheard_marks.push(mark),
+                },
+                Entry::Processed(processed) => self.synced(processed),
+                Entry::Pause { to } => into.pause(to),
+                Entry::Resume { to } => into.resume(to),
+                Entry::Close { to } => into.close(to),
+            }
+            piece.advance();
+        };
+        while let Some(place) = self.satisfied.pop() {
+            self.remove(place);
+        }
+        is_done
+    }
+
+    /// The next mark that no connection can answer. It counts as reached.
+    pub fn next_unheard_mark(&mut self) -> Option<u64> {
+        self.unheard_marks.pop()
+    }
+
+    fn mark_target(&self, to: MarkTarget) -> Option<u64> {
+        match to {
+            MarkTarget::Connection(token) => Some(token),
+            MarkTarget::Registration(id) => {
+                let registered = self.registered.get(id.number as usize)?.as_ref()?;
+                let is_same = registered.serial == id.serial;
+                let mut members = registered.members.from(0).filter_map(|(_, place)| self.get(place));
+                members.next().filter(|_| is_same).map(|subscription| subscription.token)
+            }
+        }
+    }
+
+    /// A subscription, unless it has ended or its connection has left.
+    fn get(&self, place: u32) -> Option<&Subscription> {
+        let subscription = self.subscriptions[place as usize].as_ref()?;
+        let is_there = subscription.owner != NO_OWNER && !self.owners[subscription.owner as usize].has_left;
+        is_there.then_some(subscription)
+    }
+
+    /// Makes deliveries of a message for the subscriptions that have not got it. Returns whether there was room for all.
+    fn expand_message(&mut self, piece: &mut Routed, entry: &MessageEntry, into: &mut Deliveries) -> bool {
+        if piece.position.target == 0 && piece.position.age == 0 {
+            self.messages += 1;
+        }
+        let mut position = piece.position;
+        let targets = piece.targets(entry);
+        let message = piece.parts(entry);
+        let is_done = loop {
+            let Some(&target) = targets.get(position.target) else { break true };
+            if let Some(age) = self.expand_to(target, position.age, entry, &message, into) {
+                position.age = age;
+                break false;
+            }
+            (position.target, position.age) = (position.target + 1, 0);
+        };
+        piece.position = position;
+        is_done
+    }
+
+    /// Makes deliveries of a message for the subscriptions of one registration, from an age on. Returns the age of the first
+    /// for which there was no room.
+    #[inline]
+    fn expand_to(
+        &mut self,
+        RegistrationId { number, serial }: RegistrationId,
+        from: u64,
+        &MessageEntry { silent, processed, .. }: &MessageEntry,
+        message: &Message<'_>,
+        into: &mut Deliveries,
+    ) -> Option<u64> {
+        let registered = self.registered.get(number as usize)?.as_ref()?;
+        if registered.serial != serial {
+            return None;
+        }
+        let has_left = !self.left.is_empty();
+        for (age, place) in registered.members.from(from) {
+            if into.is_full() {
+                return Some(age);
+            }
+            let Some(subscription) = self.subscriptions[place as usize].as_mut() else { continue };
+            let owner = self.owners.get(subscription.owner as usize);
+            if has_left && owner.is_some_and(|owner| owner.has_left)
+                || processed < subscription.from
+                || processed >= subscription.until
+                || silent == Some(subscription.token)
+                || subscription.is_satisfied()
+            {
+                continue;
+            }
+            encode(into, subscription, self.messages, message);
+            self.delivered += 1;
+            subscription.delivered += 1;
+            if subscription.is_satisfied() {
+                self.satisfied.push(place);
+            }
+        }
+        None
+    }
+}
+
+/// Appends the message `number` for a subscription.
+#[inline]
+fn encode(into: &mut Deliveries, to: &Subscription, number: u64, message: &Message<'_>) {
+    let &Message { subject, reply, headers, payload } = message;
+    let has_headers = to.takes_headers && !headers.is_empty();
+    let headers = if has_headers { headers } else { b"" };
+    let reply = (!reply.is_empty()).then_some(reply);
+    let line = Msg { subject, sid: &to.sid, reply, headers, payload: payload.bytes() };
+    if let Some(range) = payload.block() {
+        let line = |out: &mut Vec<u8>| {
+            line.encode_line(out);
+            out.extend_from_slice(headers);
+        };
+        into.shared_message(to.token, number, line, range);
+    } else {
+        into.message(
+            to.token,
+            Body { message: number, has_headers },
+            |out| line.encode_line(out),
+            |out| {
+                out.extend_from_slice(headers);
+                out.extend_from_slice(payload.bytes());
+                out.extend_from_slice(b"\r\n");
+            },
+        );
+    }
+}

@@ -1,0 +1,223 @@
+//! The subscriptions to one filter, from the oldest to the youngest, and the connections that have them.
+
+use std::collections::HashMap;
+
+use super::Told;
+use crate::key::HashKey;
+
+/// Subscriptions by their ages and places. Most filters have one.
+#[derive(Debug, Default)]
+pub(super) enum Members {
+    #[default]
+    None,
+    One {
+        age: u64,
+        place: u32,
+        token: u64,
+        /// It gets what the hub had sent before it ended.
+        has_ended: bool,
+    },
+    Many(Box<List>),
+}
+
+#[derive(Debug)]
+pub(super) struct List {
+    /// In the order of their ages. A place is [`GONE`] until the list is compacted.
+    members: Vec<(u64, u32)>,
+    gone: usize,
+    /// How many subscriptions each connection has that have not ended.
+    clients: HashMap<u64, u32, HashKey>,
+}
+
+/// The place of a subscription that was removed.
+const GONE: u32 = u32::MAX;
+
+/// A list with fewer removed places is not compacted.
+const GONE_KEPT: usize = 16;
+
+impl Members {
+    /// Adds the youngest one, of the connection `token`.
+    pub(super) fn add(&mut self, age: u64, place: u32, token: u64, key: HashKey) {
+        if let Members::One { age, place, token, has_ended } = *self {
+            let mut clients = HashMap::with_hasher(key);
+            if !has_ended {
+                clients.insert(token, 1);
+            }
+            *self = Members::Many(Box::new(List { members: vec![(age, place)], gone: 0, clients }));
+        }
+        match self {
+            Members::Many(list) => {
+                list.members.push((age, place));
+                *list.clients.entry(token).or_insert(0) += 1;
+            }
+            Members::None | Members::One { .. } => {
+                *self = Members::One { age, place, token, has_ended: false };
+            }
+        }
+    }
+
+    /// One of the connection `token` has ended, but stays.
+    pub(super) fn end(&mut self, token: u64) {
+        match self {
+            Members::None => {}
+            Members::One { has_ended, .. } => *has_ended = true,
+            Members::Many(list) => list.end(token),
+        }
+    }
+
+    /// Removes one that has [ended](Self::end).
+    pub(super) fn remove(&mut self, age: u64) {
+        match self {
+            Members::None => {}
+            Members::One { .. } => *self = Members::None,
+            Members::Many(list) => {
+                list.remove(age);
+                if list.gone == list.members.len() {
+                    *self = Members::None;
+                }
+            }
+        }
+    }
+
+    /// The age of the only one that there is.
+    pub(super) fn only(&self) -> Option<u64> {
+        match self {
+            Members::One { age, .. } => Some(*age),
+            Members::None | Members::Many(_) => None,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        matches!(self, Members::None)
+    }
+
+    /// The connections, as the hub is told of them.
+    pub(super) fn clients(&self) -> Told {
+        match self {
+            Members::None => Told::None,
+            Members::One { has_ended: true, .. } => Told::None,
+            Members::One { token, .. } => Told::One(*token),
+            Members::Many(list) => match list.clients.keys().next() {
+                Some(token) if list.clients.len() == 1 => Told::One(*token),
+                Some(_) => Told::Many,
+                None => Told::None,
+            },
+        }
+    }
+
+    /// The places of those that are at least so old in the order of ages, with their ages.
+    pub(super) fn from(&self, age: u64) -> impl Iterator<Item = (u64, u32)> {
+        let one = match self {
+            Members::One { age: own, place, .. } if *own >= age => Some((*own, *place)),
+            Members::None | Members::One { .. } | Members::Many(_) => None,
+        };
+        let list = match self {
+            Members::Many(list) => list.from(age),
+            Members::None | Members::One { .. } => &[],
+        };
+        one.into_iter().chain(list.iter().copied().filter(|(_, place)| *place != GONE))
+    }
+}
+
+impl List {
+    fn from(&self, age: u64) -> &[(u64, u32)] {
+        // From the beginning without a search, as usual.
+        let start = if age == 0 { 0 } else { self.members.partition_point(|(own, _)| *own < age) };
+        &self.members[start..]
+    }
+
+    fn end(&mut self, token: u64) {
+        if let Some(count) = self.clients.get_mut(&token) {
+            *count -= 1;
+            if *count == 0 {
+                self.clients.remove(&token);
+            }
+        }
+    }
+
+    fn remove(&mut self, age: u64) {
+        if let Ok(at) = self.members.binary_search_by_key(&age, |(own, _)| *own) {
+            self.members[at].1 = GONE;
+            self.gone += 1;
+        }
+        if self.gone > GONE_KEPT && self.gone > self.members.len() / 2 {
+            self.members.retain(|(_, place)| *place != GONE);
+            self.members.shrink_to(2 * self.members.len());
+            self.gone = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: HashKey = HashKey(1, 2);
+
+    fn places(members: &Members, from: u64) -> Vec<u32> {
+        members.from(from).map(|(_, place)| place).collect()
+    }
+
+    fn remove(members: &mut Members, age: u64, token: u64) {
+        members.end(token);
+        members.remove(age);
+    }
+
+    #[test]
+    fn members_stand_in_the_order_of_their_ages_whatever_goes() {
+        let mut members = Members::default();
+        assert!(members.is_empty() && places(&members, 0).is_empty());
+        for number in 0..100_u32 {
+            members.add(u64::from(number) + 1, number, u64::from(number % 3), KEY);
+        }
+        assert_eq!(members.clients(), Told::Many);
+        assert_eq!(places(&members, 99), [98, 99]);
+        for number in (0..100_u32).filter(|number| number % 3 != 1) {
+            remove(&mut members, u64::from(number) + 1, u64::from(number % 3));
+        }
+        let expected: Vec<_> = (0..100).filter(|number| number % 3 == 1).collect();
+        assert_eq!((places(&members, 0), members.clients()), (expected, Told::One(1)));
+        assert_eq!(places(&members, 96), [97], "the rest of a message that was begun");
+        for number in (0..100_u32).filter(|number| number % 3 == 1) {
+            remove(&mut members, u64::from(number) + 1, 1);
+        }
+        assert!(members.is_empty() && members.clients() == Told::None);
+    }
+
+    #[test]
+    fn one_that_has_ended_stays_until_it_is_removed() {
+        let mut members = Members::default();
+        members.add(1, 7, 5, KEY);
+        members.end(5);
+        assert_eq!((members.clients(), places(&members, 0), members.only()), (Told::None, vec![7], Some(1)));
+        members.add(2, 8, 6, KEY);
+        assert_eq!(
+            (members.clients(), places(&members, 0), members.only()),
+            (Told::One(6), vec![7, 8], None)
+        );
+        members.end(6);
+        members.remove(1);
+        assert_eq!((members.clients(), places(&members, 0)), (Told::None, vec![8]));
+        members.remove(2);
+        assert!(members.is_empty());
+    }
+
+    #[test]
+    fn several_subscriptions_of_one_connection_are_one_to_the_hub() {
+        let mut members = Members::default();
+        members.add(1, 7, 5, KEY);
+        assert_eq!(
+            (members.clients(), places(&members, 0), places(&members, 2)),
+            (Told::One(5), vec![7], vec![])
+        );
+        members.add(2, 8, 5, KEY);
+        assert_eq!(members.clients(), Told::One(5));
+        members.add(3, 9, 6, KEY);
+        assert_eq!(members.clients(), Told::Many);
+        remove(&mut members, 3, 6);
+        remove(&mut members, 1, 5);
+        assert_eq!((members.clients(), places(&members, 0)), (Told::One(5), vec![8]));
+        remove(&mut members, 2, 5);
+        assert!(members.is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! What the hub is told of a shard's subscriptions, and what of a message goes to which of them.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::deliveries::{Deliveries, Delivery};
+use crate::fan_out::Message;
+use crate::limits::DELIVERIES_SIZE;
+use crate::routed::{MarkTarget, Routed};
+
+const ALICE: u64 = 1;
+const BOB: u64 = 2;
+
+/// A table, and what it has told the hub.
+struct Shard {
+    table: ShardTable,
+    piece: Routed,
+    messages: u64,
+}
+
+impl Shard {
+    fn new() -> Shard {
+        let table = ShardTable::new(HashKey(1, 2), 100);
+        Shard { table, piece: Routed::new(), messages: 0 }
+    }
+
+    fn subscribe(&mut self, token: u64, filter: &str, sid: &str) -> Vec<String> {
+        let subscription = (filter.as_bytes(), &b""[..], sid.as_bytes());
+        self.table.subscribe(token, Traits::default(), subscription).expect("there is room");
+        self.told()
+    }
+
+    fn unsubscribe(&mut self, token: u64, sid: &str, after: Option<u32>) -> Vec<String> {
+        self.table.unsubscribe(token, sid.as_bytes(), after);
+        self.told()
+    }
+
+    /// What the hub is told now.
+    fn told(&mut self) -> Vec<String> {
+        let mut intake = Intake::new();
+        self.table.push_changes(&mut intake);
+        (0..intake.len())
+            .filter_map(|at| intake.get(at))
+            .map(|(token, _, request)| {
+                let Request::Interest(change) = request else { panic!("{request:?}") };
+                match change {
+                    InterestChange::Register { id, filter, queue } => {
+                        let text = [filter, queue].map(String::from_utf8_lossy).concat();
+                        format!("{token} registers {text} as {}", id.number)
+                    }
+                    InterestChange::Share { id, .. } => format!("{token} shares {}", id.number),
+                    InterestChange::Unshare { id } => format!("{token} alone has {}", id.number),
+                    InterestChange::Unregister { id, after, is_shared } => {
+                        let owner = if is_shared { "all".to_owned() } else { token.to_string() };
+                        let after = after.map_or(String::new(), |after| format!(" after {after}"));
+                        format!("{owner} ends {}{after}", id.number)
+                    }
+                    InterestChange::Sync => "sync".to_owned(),
+                }
+            })
+            .collect()
+    }
+
+    fn id(&self, number: u32) -> RegistrationId {
+        let serial = self.table.registered[number as usize].as_ref().map_or(0, |of| of.serial);
+        RegistrationId { number, serial }
+    }
+
+    /// The hub sends a message, when it has processed so many requests.
+    fn route(&mut self, number: u32, processed: u64, silent: Option<u64>, payload: &[u8]) {
+        self.messages += 1;
+        let message = Message { subject: b"a", reply: b"", headers: b"", payload: payload.into() };
+        self.piece.message((self.messages, processed), silent, &message, self.id(number));
+    }
+
+    /// What becomes of what the hub has sent: the sids that get messages, and marks.
+    fn heard(&mut self) -> Vec<String> {
+        let (mut heard, mut deliveries, mut is_all) = (Vec::new(), Deliveries::new(), false);
+        while !is_all {
+            is_all = self.table.expand(&mut self.piece, &mut deliveries);
+            while deliveries.advance().is_some() {
+                match deliveries.current().expect("there is one") {
+                    Delivery::Bytes(first, _) => {
+                        let text = String::from_utf8_lossy(first).into_owned();
+                        let sids = text.split("MSG a ").skip(1);
+                        heard.extend(sids.map(|line| line.split(' ').next().unwrap_or_default().to_owned()));
+                    }
+                    other => heard.push(format!("{other:?}")),
+                }
+            }
+            deliveries.clear();
+        }
+        self.piece.clear();
+        heard
+    }
+
+    /// The hub answers a sync.
+    fn answer(&mut self, processed: u64) {
+        self.piece.processed(processed);
+        assert_eq!(self.heard(), Vec::<String>::new());
+    }
+}
+
+/// Design, section 4: for each filter and shard the hub knows none, one or many; only these transitions leave the shard.
+#[test]
+fn the_hub_is_told_of_the_first_and_the_second_connection_alone() {
+    let mut shard = Shard::new();
+    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
+    assert_eq!(shard.subscribe(ALICE, "a", "2"), ["sync"], "it is the same connection");
+    assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
+    for token in 10..20 {
+        assert_eq!(shard.subscribe(token, "a", "1"), ["sync"]);
+    }
+    for token in 10..20 {
+        assert_eq!(shard.unsubscribe(token, "1", None), [""; 0]);
+    }
+    assert_eq!(shard.unsubscribe(ALICE, "1", None), [""; 0]);
+    assert_eq!(shard.unsubscribe(ALICE, "2", None), ["2 alone has 0"]);
+    assert_eq!(shard.unsubscribe(BOB, "1", None), ["2 ends 0"]);
+    assert_eq!(shard.subscribe(BOB, "b", "1"), ["2 registers b as 1"], "the sid is free");
+    shard.answer(100);
+    assert_eq!((shard.table.len(), shard.table.ended.len(), shard.table.filters.len()), (1, 0, 1));
+}
+
+#[test]
+fn the_hub_is_told_again_when_a_filter_comes_back_before_it_has_answered() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);
+    assert_eq!(shard.subscribe(ALICE, "a", "1"), ["1 registers a as 0"]);
+    // What it sent between the two requests goes to none of them twice.
+    shard.route(0, 0, None, b"x");
+    assert_eq!(shard.heard(), [""; 0], "before the first SUB was processed nothing was sent");
+    shard.answer(3);
+    shard.route(0, 4, None, b"x");
+    assert_eq!((shard.heard(), shard.table.len()), (vec!["1".to_owned()], 1));
+}
+
+/// Design, section 4: a subscription gets only what the hub has sent behind its SUB, and what it has sent before its UNSUB.
+#[test]
+fn a_subscription_gets_what_was_published_between_its_sub_and_its_unsub() {
+    let mut shard = Shard::new();
+    let mut intake = Intake::new();
+    shard.subscribe(ALICE, "a", "old");
+    shard.table.push(&mut intake, BOB, Traits::default(), &Request::Barrier);
+    shard.subscribe(BOB, "a", "new");
+    // It shares the filter from the third request on.
+    for (processed, expected) in
+        [(1, &["old"][..]), (2, &["old"]), (3, &["old", "new"]), (9, &["old", "new"])]
+    {
+        shard.route(0, processed, None, b"x");
+        assert_eq!(shard.heard(), expected, "{processed}");
+    }
+    for _ in 3..10 {
+        shard.table.push(&mut intake, BOB, Traits::default(), &Request::Barrier);
+    }
+    shard.unsubscribe(BOB, "new", None);
+    for (processed, expected) in [(9, &["old", "new"][..]), (11, &["old"])] {
+        shard.route(0, processed, None, b"x");
+        assert_eq!(shard.heard(), expected, "{processed}");
+    }
+    shard.answer(11);
+    assert_eq!((shard.table.ended.len(), shard.table.subscriptions.iter().flatten().count()), (0, 1));
+}
+
+/// A member of a queue gets what the hub has sent it before it has processed its end: it is for no other member.
+#[test]
+fn a_member_of_a_queue_that_ends_loses_nothing_that_is_under_way() {
+    let mut shard = Shard::new();
+    for (token, sid) in [(ALICE, "1"), (BOB, "2")] {
+        let subscription = (&b"a"[..], &b"q"[..], sid.as_bytes());
+        shard.table.subscribe(token, Traits::default(), subscription).expect("there is room");
+    }
+    assert_eq!(shard.told(), ["1 registers aq as 0", "2 registers aq as 1"]);
+    assert_eq!(shard.unsubscribe(ALICE, "1", None), ["1 ends 0", "sync"]);
+    shard.route(0, 2, None, b"x");
+    shard.route(1, 2, None, b"x");
+    assert_eq!(shard.heard(), ["1", "2"]);
+    assert_eq!(shard.unsubscribe(BOB, "2", Some(2)), ["2 ends 1 after 2"]);
+    shard.answer(4);
+    shard.route(1, 5, None, b"x");
+    assert_eq!(shard.heard(), ["2"]);
+    assert!(shard.table.is_empty() && !shard.table.has_client(BOB), "it has got both");
+    assert_eq!(shard.told(), ["2 ends 1"]);
+}
+
+#[test]
+fn the_limit_of_the_only_subscription_is_counted_by_the_hub_and_that_of_others_by_the_shard() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    assert_eq!(shard.unsubscribe(ALICE, "1", Some(1)), ["1 ends 0 after 1"]);
+    // Others have a registration of their own, which does not end with it.
+    assert_eq!(shard.subscribe(BOB, "a", "2"), ["2 registers a as 1"]);
+    assert_eq!(shard.subscribe(ALICE, "a", "3"), ["2 shares 1"]);
+    assert_eq!(shard.unsubscribe(ALICE, "3", Some(2)), [""; 0], "the shard counts");
+    for expected in [&["1", "2", "3"][..], &["2", "3"], &["2"]] {
+        shard.route(1, 9, None, b"x");
+        if expected.len() == 3 {
+            shard.route(0, 9, None, b"x");
+        }
+        let mut heard = shard.heard();
+        heard.sort();
+        assert_eq!(heard, expected);
+    }
+    assert_eq!(shard.told(), ["1 ends 0", "2 alone has 1"]);
+    assert_eq!(shard.table.len(), 1);
+}
+
+#[test]
+fn a_connection_that_has_left_gets_nothing_at_once_and_is_removed_in_steps() {
+    let mut shard = Shard::new();
+    let count = 3 * LEFT_SUBSCRIPTIONS_PER_TURN;
+    for number in 0..count {
+        shard.subscribe(ALICE, &format!("f{number}"), &number.to_string());
+    }
+    shard.subscribe(ALICE, "a", "a");
+    shard.subscribe(BOB, "a", "b");
+    let number = count as u32;
+    shard.table.leave(ALICE);
+    assert_eq!((shard.table.len(), shard.table.has_client(ALICE)), (1, false), "at once");
+    shard.route(number, 9999, None, b"x");
+    assert_eq!(shard.heard(), ["b"]);
+    let mut turns = 0;
+    while shard.table.has_left() {
+        let before = shard.table.left_count;
+        shard.table.remove_left();
+        assert!(before - shard.table.left_count <= LEFT_SUBSCRIPTIONS_PER_TURN);
+        turns += 1;
+    }
+    assert!(turns >= 3, "{turns}");
+    // What it had alone ends in the hub with the connection.
+    assert_eq!(shard.told(), [format!("2 alone has {number}")]);
+    assert_eq!(shard.table.filters.len(), 1);
+    shard.table.leave(BOB);
+    while shard.table.has_left() {
+        shard.table.remove_left();
+    }
+    assert_eq!(shard.told(), [""; 0]);
+    let table = &shard.table;
+    assert_eq!(
+        (table.subscriptions.len(), table.registered.len()),
+        (table.free.len(), table.free_registered.len())
+    );
+    assert_eq!((table.owners.len(), table.filters.len()), (table.free_owners.len(), 0));
+}
+
+/// All that shared a filter leave before one of them is removed: the hub is told that none is left.
+#[test]
+fn a_filter_whose_connections_have_all_left_ends_in_the_hub() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    assert_eq!(shard.subscribe(BOB, "a", "1"), ["1 shares 0"]);
+    shard.table.leave(ALICE);
+    shard.table.leave(BOB);
+    shard.table.remove_left();
+    assert_eq!(shard.told(), ["all ends 0"]);
+    assert!(!shard.table.has_left() && shard.table.filters.is_empty());
+}
+
+/// What is sent back to its publisher where several are subscribed is decided by the shard.
+#[test]
+fn a_shared_message_without_echo_goes_to_the_others() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    shard.subscribe(BOB, "a", "2");
+    shard.route(0, 9, Some(ALICE), b"x");
+    assert_eq!(shard.heard(), ["2"]);
+}
+
+#[test]
+fn a_connection_has_as_many_subscriptions_and_tokens_as_it_may() {
+    let mut shard = Shard::new();
+    for sid in 0..100 {
+        shard.subscribe(ALICE, "a", &sid.to_string());
+    }
+    let full = shard.table.subscribe(ALICE, Traits::default(), (b"a", b"", b"100"));
+    assert_eq!((full, shard.table.len()), (Err(TooMany::OfClient), 100));
+    shard.unsubscribe(ALICE, "7", None);
+    shard.unsubscribe(ALICE, "8", None);
+    shard.subscribe(ALICE, "a", "101");
+    assert_eq!(shard.subscribe(ALICE, "b", "101"), [""; 0]);
+    shard.subscribe(ALICE, "b", "102");
+    assert_eq!(shard.table.len(), 100, "a sid that is in use is left as it is");
+    let long = vec!["a"; 1000].join(".");
+    let mut wide = ShardTable::new(HashKey(1, 2), usize::MAX);
+    let mut add = |sid: usize| {
+        wide.subscribe(BOB, Traits::default(), (long.as_bytes(), b"", sid.to_string().as_bytes()))
+    };
+    let most = FILTER_TOKENS_PER_CLIENT_MAX / 1000;
+    for sid in 0..most {
+        assert_eq!(add(sid), Ok(()));
+    }
+    assert_eq!(add(most), Err(TooMany::OfClient));
+}
+
+/// A message to very many is expanded piece by piece, while its subscribers come and go.
+#[test]
+fn a_message_to_very_many_goes_on_where_it_was() {
+    let mut shard = Shard::new();
+    for token in 0..300 {
+        shard.subscribe(1000 + token, "a", &token.to_string());
+    }
+    // As many lines as make deliveries full several times.
+    let subject = format!("a {}", "x".repeat(3000));
+    let message =
+        Message { subject: subject.as_bytes(), reply: b"", headers: b"", payload: b"x".as_slice().into() };
+    shard.piece.message((1, shard.table.requests), None, &message, shard.id(0));
+    let (mut heard, mut deliveries, mut pieces) = (BTreeSet::new(), Deliveries::new(), 0);
+    loop {
+        let is_all = shard.table.expand(&mut shard.piece, &mut deliveries);
+        assert!(deliveries.size() < DELIVERIES_SIZE + 4000);
+        while let Some(token) = deliveries.advance() {
+            assert!(heard.insert(token), "{token} got it twice");
+        }
+        deliveries.clear();
+        if is_all {
+            break;
+        }
+        // The oldest and the youngest go, and one comes that is not to get it.
+        shard.table.unsubscribe(1000 + pieces, pieces.to_string().as_bytes(), None);
+        shard.table.leave(1299 - pieces);
+        shard.subscribe(5000 + pieces, "a", "1");
+        pieces += 1;
+    }
+    assert!(pieces > 2, "{pieces}");
+    let expected: BTreeSet<_> = (1000..1300).filter(|token| *token < 1300 - pieces).collect();
+    assert!(heard.is_superset(&expected), "{:?}", expected.difference(&heard));
+    assert!(heard.iter().all(|token| *token < 1300), "none that came later");
+}
+
+/// A mark is answered by a connection that is there; by none, it counts as reached.
+#[test]
+fn a_mark_goes_to_a_connection_that_is_subscribed() {
+    let mut shard = Shard::new();
+    shard.subscribe(ALICE, "a", "1");
+    shard.subscribe(BOB, "a", "1");
+    shard.table.leave(ALICE);
+    shard.piece.mark(MarkTarget::Registration(shard.id(0)), 7);
+    assert_eq!(shard.heard(), ["Mark(7)"]);
+    shard.table.leave(BOB);
+    shard.piece.mark(MarkTarget::Registration(shard.id(0)), 8);
+    assert_eq!(shard.heard(), [""; 0]);
+    assert_eq!((shard.table.next_unheard_mark(), shard.table.next_unheard_mark()), (Some(8), None));
+}

@@ -19,6 +19,8 @@ use std::collections::hash_map::{self, Entry as MapEntry};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use stilling_ring::planted;
+
 use crate::counters::ShardCounters;
 use crate::intake::{Intake, InterestChange, RegistrationId, Request, Traits};
 use crate::key::HashKey;
@@ -431,7 +433,7 @@ impl ShardTable {
     fn end(&mut self, place: u32) {
         let (until, is_much) = (self.requests, self.ended.len() >= ENDED_MAX);
         let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
-        if is_much || subscription.is_satisfied() {
+        if is_much || subscription.is_satisfied() || planted!("early unsubscription") {
             return self.remove(place);
         }
         let (number, token, age) = (subscription.registered, subscription.token, subscription.age);

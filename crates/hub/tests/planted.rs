@@ -18,7 +18,8 @@ fn is_found(bug: Option<&'static str>) -> bool {
 fn planted_bugs_are_found() {
     assert!(!is_found(None));
     let syncs = ["missing sync", "early watermark", "double acknowledgement", "early sight"];
-    for bug in syncs.into_iter().chain(["overtaken publication", "dropped delivery"]) {
+    let others = ["overtaken publication", "dropped delivery", "early subscription", "early unsubscription"];
+    for bug in syncs.into_iter().chain(others) {
         assert!(is_found(Some(bug)), "{bug}");
     }
 }

@@ -280,6 +280,8 @@ pub(crate) struct Rig {
     pub(crate) hub: Hub<SteppedStorage, Shards>,
     /// The subscriptions of each shard.
     pub(crate) tables: Vec<ShardTable>,
+    /// Changes of subscriptions that the hub has not taken, and how far it is with the first.
+    changes: [VecDeque<(Intake, usize)>; 2],
     /// The most bytes that a shard has made of a piece at once.
     pub(crate) expanded_max: usize,
     /// What each connection was told, in order, as far as its shard has looked.
@@ -382,7 +384,18 @@ impl Rig {
             }
         }
         let tables = tables(subscriptions_per_client_max);
-        (Rig { hub, tables, expanded_max: 0, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovery)
+        (
+            Rig {
+                hub,
+                tables,
+                changes: Default::default(),
+                expanded_max: 0,
+                told: Vec::new(),
+                now_ns: BEGUN_NS,
+                set_back_ns: 0,
+            },
+            recovery,
+        )
     }
 
     /// The same with the stream on disk as before its opening: it begins with the hub, and nothing is read. The second part
@@ -403,7 +416,18 @@ impl Rig {
         storage.orders_max = 0;
         let hub = Hub::new(config, &[], (storage, shards), 2, (HashKey(1, 2), UnixNanos::EPOCH));
         let tables = tables(8);
-        (Rig { hub, tables, expanded_max: 0, told: Vec::new(), now_ns: BEGUN_NS, set_back_ns: 0 }, recovered)
+        (
+            Rig {
+                hub,
+                tables,
+                changes: Default::default(),
+                expanded_max: 0,
+                told: Vec::new(),
+                now_ns: BEGUN_NS,
+                set_back_ns: 0,
+            },
+            recovered,
+        )
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -426,7 +450,16 @@ impl Rig {
             }
             ends.push(intake.len());
         }
-        let done = self.hub.take(from.shard as usize, &intake, 0, self.now());
+        let has_taken_changes = self.take_changes(from.shard as usize);
+        let now = self.now();
+        let done = if has_taken_changes { self.hub.take(from.shard as usize, &intake, 0, now) } else { 0 };
+        let mut changes = Intake::new();
+        for (token, traits, request) in (done..).map_while(|at| intake.get(at)) {
+            if matches!(request, Request::Interest(_)) {
+                self.tables[from.shard as usize].push(&mut changes, token, traits, &request);
+            }
+        }
+        self.changes[from.shard as usize].push_back((changes, 0));
         self.hub.flush();
         self.count();
         ends.iter().filter(|end| **end <= done).count()
@@ -434,21 +467,29 @@ impl Rig {
 
     /// The shards tell the hub of changes that no connection has asked for, and remove what connections have left.
     fn tell_changes(&mut self) {
-        for (shard, table) in self.tables.iter_mut().enumerate() {
+        for shard in 0..self.tables.len() {
+            let (table, mut intake) = (&mut self.tables[shard], Intake::new());
             table.remove_left();
-            let mut intake = Intake::new();
             table.push_changes(&mut intake);
             while let Some(mark) = table.next_unheard_mark() {
                 table.push(&mut intake, 0, Traits::default(), &Request::Reached { mark });
             }
-            if !intake.is_empty() {
-                let now = Now {
-                    unix_ns: UnixNanos::from_nanos(self.now_ns - self.set_back_ns),
-                    steady_ns: SteadyNanos::from_nanos(self.now_ns - STARTED_NS),
-                };
-                assert_eq!(self.hub.take(shard, &intake, 0, now), intake.len(), "changes need no room");
-            }
+            self.changes[shard].push_back((intake, 0));
+            self.take_changes(shard);
         }
+    }
+
+    /// Has the hub take changes of a shard. Returns whether it has taken all.
+    fn take_changes(&mut self, shard: usize) -> bool {
+        let now = self.now();
+        while let Some((changes, at)) = self.changes[shard].front_mut() {
+            *at = self.hub.take(shard, changes, *at, now);
+            if *at < changes.len() {
+                return false;
+            }
+            self.changes[shard].pop_front();
+        }
+        true
     }
 
     /// The shards publish their figures.

@@ -9,6 +9,8 @@
 //! - **answers in order**: what is answered when it is processed (PING, publications to memory) is answered in the order in
 //!   which its connection asked, whether or not the connection is parked meanwhile;
 //! - **resumed**: no publisher is parked in the end;
+//! - **subscriptions**: one gets what its connection publishes between its SUB and its UNSUB, each message once, and nothing
+//!   of before or after;
 //! - **nothing invented**: what is in the stream was sent;
 //! - **answered once**: each publication has at most one answer in a life, and exactly one when the disk works to its end;
 //! - **ledger**: taken + duplicates + refused = all that came in.
@@ -44,6 +46,9 @@ const PUBLISHERS: u64 = 3;
 const SUBSCRIBER: Client = Client { shard: 1, token: 99 };
 /// They get long messages, so that others find their shards full.
 const CROWD: [Client; 2] = [Client { shard: 0, token: 98 }, Client { shard: 1, token: 98 }];
+/// It subscribes to [`JOINED`] for one message at a time, where another connection of its shard is subscribed always.
+const JOINER: Client = Client { shard: 1, token: 97 };
+const JOINED: &str = "joined";
 /// Bytes that may wait for a shard, in one life or another.
 const QUEUE_SIZES: [usize; 3] = [0, 2 * DELIVERIES_SIZE, 8 * DELIVERIES_SIZE];
 
@@ -94,7 +99,7 @@ fn one_life(
     known.kept = next_at_start - 1;
     let _ = rig.ask(SUBSCRIBER, ABLE, &[subscribe("disk.>", "1")]);
     for member in CROWD {
-        let _ = rig.ask(member, ABLE, &[subscribe("crowd", "1")]);
+        let _ = rig.ask(member, ABLE, &[subscribe("crowd", "1"), subscribe(JOINED, "2")]);
     }
     for publisher in 0..PUBLISHERS {
         let inboxes = [format!("inbox.{publisher}.>"), format!("order.{publisher}.>")];
@@ -108,7 +113,7 @@ fn one_life(
             let error = if random.below(2) == 0 { INPUT_OUTPUT } else { NO_SPACE };
             disk.fail(Faults { writes: Some((random.below(3) as u32, error)), ..Faults::default() });
         }
-        match random.below(10) {
+        match random.below(11) {
             0..5 => life.publish(&mut rig, random, known),
             5 => life.ask_in_order(&mut rig, random),
             6 | 7 => {
@@ -116,6 +121,7 @@ fn one_life(
             }
             8 if is_crowded => life.crowd(&mut rig, story),
             8 => rig.turn(),
+            9 => life.join(&mut rig),
             _ => life.listen(&mut rig, known, story)?,
         }
     }
@@ -124,6 +130,9 @@ fn one_life(
         settle(&mut rig, &mut life, known, story)?;
         if !life.waits.is_empty() || !life.in_order.iter().all(VecDeque::is_empty) {
             return Err(format!("never answered: {:?}, {:?}", life.waits, life.in_order));
+        }
+        if !life.joined.is_empty() {
+            return Err(format!("subscriptions did not get their messages: {:?}", life.joined));
         }
         if !life.paused.is_empty() {
             return Err(format!("never resumed: {:?}", life.paused));
@@ -134,7 +143,7 @@ fn one_life(
         let stored =
             counters.streams[0].visible.get() + 1 - next_at_start + counters.streams[1].visible.get();
         let asked = life.asked;
-        if came != asked + life.crowded || asked != stored + duplicates + lost {
+        if came != asked + life.plain || asked != stored + duplicates + lost {
             return Err(format!(
                 "the ledger: {asked} asked, {came} came, {stored} stored, {duplicates} duplicates, {lost} lost"
             ));
@@ -158,8 +167,11 @@ struct Life {
     waits: BTreeSet<(Name, u64)>,
     asked: u64,
     answers: u64,
-    /// Long messages to subscriptions in each shard.
-    crowded: u64,
+    /// Messages that no stream takes.
+    plain: u64,
+    joins: u64,
+    /// Subscriptions of [`JOINER`] that have not got their messages.
+    joined: BTreeSet<u64>,
     /// What each publisher has asked that is answered when it is processed.
     in_order: [VecDeque<InOrder>; PUBLISHERS as usize],
     /// Publishers that know that they are parked: they ask nothing more.
@@ -178,8 +190,45 @@ impl Life {
     /// Sends a message that fills a piece of each shard.
     fn crowd(&mut self, rig: &mut Rig, story: &mut Story) {
         let payload = "x".repeat(DELIVERIES_SIZE);
-        self.crowded += rig.ask(CROWD[0], ABLE, &[publish_with("crowd", &payload, "", "")]) as u64;
+        self.plain += rig.ask(CROWD[0], ABLE, &[publish_with("crowd", &payload, "", "")]) as u64;
         story.queued += u64::from(rig.hub.counters().queued.get() > 0);
+    }
+
+    /// Publishes before a SUB, between it and its UNSUB, and afterwards.
+    fn join(&mut self, rig: &mut Rig) {
+        let number = self.joins;
+        self.joins += 1;
+        let sid = number.to_string();
+        let mut publish = |rig: &mut Rig, text: &str| {
+            let payload = format!("{text}/{number}");
+            let done = rig.ask(JOINER, ABLE, &[publish_with(JOINED, &payload, "", "")]) as u64;
+            self.plain += done;
+            done == 1
+        };
+        publish(rig, "before");
+        let _ = rig.ask(JOINER, ABLE, &[subscribe(JOINED, &sid)]);
+        if publish(rig, "between") {
+            self.joined.insert(number);
+        }
+        let _ = rig.ask(JOINER, ABLE, &[Ask::Unsubscribe { sid: sid.as_bytes(), after: None }]);
+        publish(rig, "after");
+    }
+
+    /// Checks what [`JOINER`] was sent.
+    fn hear_joined(&mut self, rig: &mut Rig) -> Result<(), String> {
+        let text = rig.heard(JOINER);
+        let mut lines = text.split("\r\n");
+        while let Some(line) = lines.next() {
+            let Some(sid) = line.strip_prefix("MSG joined ").and_then(|rest| rest.split(' ').next()) else {
+                continue;
+            };
+            let payload = lines.next().unwrap_or_default();
+            let is_expected = payload == format!("between/{sid}");
+            if !is_expected || !sid.parse().is_ok_and(|number: u64| self.joined.remove(&number)) {
+                return Err(format!("the subscription {sid} got {payload}"));
+            }
+        }
+        Ok(())
     }
 
     /// Has a publisher say PING, or publish to the stream in memory.
@@ -243,6 +292,7 @@ impl Life {
         for member in CROWD {
             let _ = rig.heard(member);
         }
+        self.hear_joined(rig)?;
         for publisher in 0..PUBLISHERS {
             let text = rig.heard(who(publisher));
             let mut lines = text.split("\r\n");
@@ -317,7 +367,7 @@ fn settle(rig: &mut Rig, life: &mut Life, known: &mut Known, story: &mut Story) 
         rig.settle();
         life.listen(rig, known, story)?;
         let is_answered = life.waits.is_empty() && life.in_order.iter().all(VecDeque::is_empty);
-        if is_answered && life.paused.is_empty() && rig.hub.is_settled() {
+        if is_answered && life.paused.is_empty() && life.joined.is_empty() && rig.hub.is_settled() {
             break;
         }
     }

@@ -1,4 +1,4 @@
-//! What the hub hands to a shard: ready bytes for its connections, in order, and verdicts.
+//! What a shard makes of what the hub hands to it: ready bytes for its connections, in order, and verdicts.
 //!
 //! ```text
 //!   bytes      │ MSG a.b 1 5␍␊hello␍␊ │ MSG a.b 2 5␍␊ │ PONG␍␊ │ MSG a.c 1 4096␍␊ │ …
@@ -129,7 +129,7 @@ pub enum Delivery<'a> {
     Close,
 }
 
-/// Deliveries for one shard, in order.
+/// Deliveries for the connections of a shard, in order.
 #[derive(Debug, Default)]
 pub struct Deliveries {
     bytes: Vec<u8>,

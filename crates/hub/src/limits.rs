@@ -7,8 +7,9 @@ pub const INTAKE_SIZE: usize = 256 * 1024;
 /// Intakes of one shard. All with the hub: the shard's publishing connections are not read until one comes back.
 pub const INTAKES: usize = 8;
 
-/// Bytes of deliveries, payloads in shared blocks included, for one shard in one piece. One message may make it longer; where it goes to many subscriptions, the
-/// rest of them get it in the next pieces.
+/// Bytes of messages and answers, payloads in shared blocks included, for one shard in one piece, and of the deliveries that the
+/// shard makes of a piece at once. One message may make either longer; where it goes to many subscriptions of the shard, the
+/// rest of them get it in the next deliveries.
 pub const DELIVERIES_SIZE: usize = 256 * 1024;
 
 /// Pieces of deliveries that may be with one shard. All there: what goes to this shard waits in its queue until one
@@ -19,7 +20,7 @@ pub const DELIVERIES: usize = 8;
 /// are kept by reference. Full: the hub takes no publication that would add to the queue and none of this shard's
 /// connections, with what the same shards have handed in behind them, and records of streams on disk that would add
 /// to it are released later; all of this goes on when the shard gives a piece back. What is begun may exceed the
-/// bound: a message by its own size and eight bytes for each of its subscriptions in the shard, answers to the
+/// bound: a message by its own size and eight bytes for each of its registrations in the shard, answers to the
 /// shard's own connections by as much as these have published, and what one record or question makes for consumers
 /// by as much again; more of that stops the hub for all until the shard takes some.
 pub const SHARD_QUEUE_SIZE_MAX: usize = 4 * 1024 * 1024;
@@ -98,7 +99,7 @@ pub const REPLIES_KEPT_SIZE_MAX: usize = 1024 * 1024;
 /// Batches of one stream for whose answers such memory is kept. That of more is given back.
 pub const SPARE_PENDING_ACKS_MAX: usize = 4;
 
-/// Subscriptions in all. More are refused with `-ERR 'maximum subscriptions exceeded'`.
+/// Subscriptions in one shard, and registrations of all shards. More are refused with `-ERR 'maximum subscriptions exceeded'`.
 pub const SUBSCRIPTIONS_MAX: usize = 1_000_000;
 
 /// Subscriptions of one connection unless told otherwise. More are refused the same way, and the connection is closed.
@@ -108,7 +109,7 @@ pub const SUBSCRIPTIONS_PER_CLIENT_MAX: usize = 10_000;
 /// refused, and the connection is closed.
 pub const FILTER_TOKENS_PER_CLIENT_MAX: usize = 100_000;
 
-/// Tokens of the filters of all subscriptions. One more filter than fit is refused as one subscription too many is.
+/// Tokens of the filters of all registrations. One more filter than fit is refused as one subscription too many is.
 pub const FILTER_TOKENS_MAX: usize = 8_000_000;
 
 /// How long a stream recognises a message id unless told otherwise, in nanoseconds. Then it is forgotten.
@@ -162,10 +163,10 @@ pub const INACTIVE_LEFT_NS_MAX: u64 = 60 * 1_000_000_000;
 /// rest waits for the next turns.
 pub const LEFT_PER_TURN: usize = 256;
 
-/// Steps in which the hub removes subscriptions of clients that have left, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
-/// as many in each turn for those that messages would have matched. Such subscriptions get nothing, but take time of each
-/// message to their subject until they are removed. A new subscription removes one, too. A step is a subscription, or the
-/// comparison of its filter with 16 streams.
+/// Steps in which the hub removes registrations of clients that have left, at most once per [`LEFT_SUBSCRIPTIONS_EVERY_NS`], and
+/// as many in each turn for those that messages would have matched. Such registrations get nothing, but take time of each
+/// message to their subject until they are removed. A new registration removes one, too. A step is a registration, or the
+/// comparison of its filter with 16 streams. A shard removes as many subscriptions in each of its turns.
 ///
 /// A step takes 1 to 2 µs, as its memory is cold, so a message that arrives during the removal waits for some 25 µs, and the
 /// removal every millisecond takes less than a thirtieth of the hub's thread. Without the pauses the thread would be busy

@@ -399,6 +399,10 @@ impl NatsSession {
             && std::mem::take(&mut self.is_counted)
         {
             hub.port.leave(self.token);
+            // Behind that, so that nothing more is sent to it.
+            for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
+                hub.port.reach(self.token, mark);
+            }
             hub.streaming = hub.streaming.saturating_sub(1);
         }
     }
@@ -550,7 +554,6 @@ impl NatsSession {
     /// what it has missed.
     pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
         self.course = Course::Disconnected;
-        self.marks = None;
         if let Some(hub) = cx.hub.as_deref_mut() {
             hub.counters.slow_consumers.add(1);
         }

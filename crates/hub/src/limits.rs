@@ -72,13 +72,18 @@ pub const PENDING_DEFAULT: u32 = 262_144;
 /// Bytes of the reply subjects to which the answers of these messages go. Full: the same.
 pub const REPLIES_SIZE_MAX: usize = 32 * 1024 * 1024;
 
-/// Bytes of requests of all connections that are parked because their stream is full; each request counts 64 bytes beside its
-/// parts. Full: a shard with a further such request waits in front of the hub, with all of its connections; other shards go on.
-pub const PARKED_SIZE_MAX: usize = 32 * 1024 * 1024;
+/// Bytes of requests of all connections that are parked because their stream is full; each request counts
+/// [`PARKED_REQUEST_SIZE`] beside its parts, and the memory for them may be twice that. The connections that wait for one stream
+/// may have as much as all streams leave free, so one stream has at most half. Full: a shard with a further such request waits
+/// in front of the hub, with all of its connections; other shards go on.
+pub const PARKED_SIZE_MAX: usize = 96 * 1024 * 1024;
 
 /// Bytes of requests of one such connection. It is not read while it is parked, so only what its shard has read before
-/// counts: at most some 4.7 MB, for a body of `POST /publish` with 10,000 lines. More: the same.
-pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 8 * 1024 * 1024;
+/// counts: at most a body of `POST /publish` of the longest kind. More: the same.
+pub const PARKED_PER_CLIENT_SIZE_MAX: usize = 20 * 1024 * 1024;
+
+/// Bytes that a parked request counts for beside its parts.
+pub const PARKED_REQUEST_SIZE: usize = 64;
 
 /// `PING`s of one parked connection that are parked although there is no room; its end is in any case. More: the same.
 pub const PARKED_BARRIERS_MAX: usize = 64;

@@ -16,7 +16,7 @@ use stilling_ring::planted;
 use crate::intake::{Client, Intake, Publication, Request, Traits};
 use crate::key::HashKey;
 use crate::limits::{
-    PARKED_BARRIERS_MAX, PARKED_PER_CLIENT_SIZE_MAX, PARKED_SIZE_MAX, UNPARKED_PER_TURN,
+    PARKED_BARRIERS_MAX, PARKED_PER_CLIENT_SIZE_MAX, PARKED_REQUEST_SIZE, PARKED_SIZE_MAX, UNPARKED_PER_TURN,
     UNPARKED_SIZE_PER_TURN,
 };
 
@@ -38,6 +38,8 @@ struct Requests {
     intake: Intake,
     /// How many requests of the shard were made before each.
     positions: Vec<u64>,
+    /// What the connection waits for.
+    queue: usize,
     /// The first that is not processed.
     next: usize,
     /// Bytes that those which are not processed count for.
@@ -85,8 +87,9 @@ pub(crate) struct ParkedClients {
     /// The connections that wait for each stream, and in the last queue for the API; the one that has waited longest is
     /// in front.
     queues: Vec<VecDeque<Client>>,
-    /// Bytes of all requests.
+    /// Bytes of all requests, and of those in each queue.
     size: usize,
+    sizes: Vec<usize>,
     /// Requests that have ever been parked.
     parked: u64,
     turn: TurnShare,
@@ -103,12 +106,9 @@ struct TurnShare {
     is_cut_short: bool,
 }
 
-/// What a request counts for beside its bytes.
-const REQUEST_COST: usize = 64;
-
 /// Bytes that a request counts for.
 fn cost(request: &Request<'_>) -> usize {
-    REQUEST_COST
+    PARKED_REQUEST_SIZE
         + match request {
             Request::Publish(Publication { subject, reply, headers, payload, .. }) => {
                 subject.len() + reply.len() + headers.len() + payload.len()
@@ -140,6 +140,7 @@ impl ParkedClients {
             requests: HashMap::with_hasher(key),
             queues: (0..=streams).map(|_| VecDeque::new()).collect(),
             size: 0,
+            sizes: vec![0; streams + 1],
             parked: 0,
             turn: TurnShare::default(),
             first_queue: 0,
@@ -211,13 +212,17 @@ impl ParkedClients {
         position: u64,
         stalled: Stalled,
     ) -> bool {
-        let Some(queue) = self.queue(stalled).filter(|_| self.size + cost(request) <= PARKED_SIZE_MAX) else {
-            return false;
-        };
-        let none = Requests { intake: Intake::growing(), ..Requests::default() };
+        let has_room = |queue: &usize| self.has_room(*queue, cost(request));
+        let Some(queue) = self.queue(stalled).filter(has_room) else { return false };
+        let none = Requests { intake: Intake::growing(), queue, ..Requests::default() };
         self.requests.insert(client, none);
         self.queues[queue].push_back(client);
         self.push((client, traits), request, position)
+    }
+
+    /// Whether so many bytes more may wait in a queue: as much as all queues leave free.
+    fn has_room(&self, queue: usize, size: usize) -> bool {
+        self.sizes[queue] + size <= PARKED_SIZE_MAX.saturating_sub(self.size)
     }
 
     /// Notes that a connection is gone: of its requests only publications count from now on. Returns whether it is
@@ -235,11 +240,13 @@ impl ParkedClients {
         request: &Request<'_>,
         position: u64,
     ) -> bool {
-        let Some(requests) = self.requests.get_mut(&client) else { return false };
+        let Some(queue) = self.requests.get(&client).map(|requests| requests.queue) else { return false };
         let cost = cost(request);
+        let has_room = self.has_room(queue, cost);
+        let Some(requests) = self.requests.get_mut(&client) else { return false };
         // The first fits in any case, as far as there is room for all.
         let is_full = requests.size > 0 && requests.size + cost > PARKED_PER_CLIENT_SIZE_MAX;
-        let has_room = !is_full && self.size + cost <= PARKED_SIZE_MAX;
+        let has_room = !is_full && has_room;
         if !has_room && !requests.fits_in_any_case(request) {
             return false;
         }
@@ -253,8 +260,14 @@ impl ParkedClients {
         requests.size += cost;
         requests.held += cost;
         self.size += cost;
+        self.sizes[queue] += cost;
         self.parked += 1;
         true
+    }
+
+    /// How many connections wait in a queue.
+    pub(crate) fn waiting(&self, queue: usize) -> usize {
+        self.queues[queue].len()
     }
 
     /// Takes the requests of the connection that has waited longest in a queue, which is not parked until they are
@@ -263,11 +276,12 @@ impl ParkedClients {
         let client = self.queues[queue].pop_front()?;
         let requests = self.requests.remove(&client)?;
         self.size -= requests.size;
+        self.sizes[queue] -= requests.size;
         Some((client, Unparked(requests)))
     }
 
     /// Parks a connection again, whose next request cannot be processed. It keeps its place if it waits for the same
-    /// stream; those that wait for the API take turns.
+    /// stream, and not for a shard; those that wait for the API take turns.
     pub(crate) fn put_back(
         &mut self,
         client: Client,
@@ -275,7 +289,9 @@ impl ParkedClients {
         (queue, is_same): (usize, bool),
     ) {
         requests.free_processed();
+        requests.queue = queue;
         self.size += requests.size;
+        self.sizes[queue] += requests.size;
         self.requests.insert(client, requests);
         let is_of_api = queue + 1 == self.queues.len();
         let queue = &mut self.queues[queue];
@@ -384,27 +400,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_parked_is_bounded_for_each_connection_and_for_all() {
-        let mut parked = ParkedClients::new(HashKey(1, 2), 1);
-        let long = vec![0; PARKED_PER_CLIENT_SIZE_MAX / 2];
-        let count = PARKED_SIZE_MAX / (long.len() + 2 * REQUEST_COST);
-        for token in 0..count as u64 {
+    fn what_is_parked_is_bounded_for_each_connection_each_stream_and_all() {
+        let mut parked = ParkedClients::new(HashKey(1, 2), 2);
+        let long = vec![0; PARKED_PER_CLIENT_SIZE_MAX / 4];
+        let park = |parked: &mut ParkedClients, token, stream| {
             let client = Client { shard: 0, token };
-            assert!(
-                parked.park((client, Traits::default()), &publication(&long), 0, Stalled::Stream(0)),
-                "{token}"
-            );
-        }
+            parked.park((client, Traits::default()), &publication(&long), 0, Stalled::Stream(stream))
+        };
+        let count = (0..).take_while(|token| park(&mut parked, *token, 0)).count();
+        let size = parked.size;
         assert!(
-            !parked.park((BOB_LATE, Traits::default()), &publication(&long), 0, Stalled::Stream(0)),
-            "there is no room"
+            size <= PARKED_SIZE_MAX / 2 + long.len() && size > PARKED_SIZE_MAX / 2 - long.len(),
+            "{size}"
         );
-        assert_eq!(parked.len(), count);
+        assert_eq!((parked.len(), parked.waiting(0)), (count, count));
+        assert!(park(&mut parked, 1000, 1), "another stream has room");
         let first = Client { shard: 0, token: 0 };
-        drop(parked.take_first(0));
-        assert!(parked.park((first, Traits::default()), &publication(&long), 0, Stalled::Stream(0)));
-        assert!(!parked.push((first, Traits::default()), &publication(&long), 0), "it has its share");
-        assert!(parked.push((first, Traits::default()), &Request::Barrier, 0));
+        drop((parked.take_first(0), parked.take_first(0)));
+        assert!(park(&mut parked, 0, 0));
+        let push = |parked: &mut ParkedClients, request: &Request<'_>| {
+            parked.push((first, Traits::default()), request, 0)
+        };
+        assert!(!push(&mut parked, &publication(&long)), "the stream has its share");
+        assert!(push(&mut parked, &Request::Barrier));
+        for _ in 2..count {
+            drop(parked.take_first(0));
+        }
+        let pushed = (0..10).take_while(|_| push(&mut parked, &publication(&long))).count();
+        assert_eq!(pushed, 2, "it has its share");
     }
 
     #[test]
@@ -428,7 +451,7 @@ mod tests {
     #[test]
     fn the_end_of_a_parked_connection_needs_no_room() {
         let mut parked = ParkedClients::new(HashKey(1, 2), 1);
-        let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - REQUEST_COST - 1];
+        let share = vec![0; PARKED_PER_CLIENT_SIZE_MAX - PARKED_REQUEST_SIZE - 1];
         assert!(parked.park((ALICE, Traits::default()), &publication(&share), 0, Stalled::Stream(0)));
         assert!(!parked.push((ALICE, Traits::default()), &publication(b"x"), 0), "she has her share");
         for _ in 0..PARKED_BARRIERS_MAX {
@@ -457,8 +480,6 @@ mod tests {
         let kept = &parked.requests[&ALICE];
         assert_eq!((kept.intake.len(), kept.next, kept.held), (40, 0, parked.size));
     }
-
-    const BOB_LATE: Client = Client { shard: 1, token: 2 };
 
     #[test]
     fn a_parked_payload_keeps_no_block() {

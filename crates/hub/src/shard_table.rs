@@ -156,8 +156,8 @@ pub struct ShardTable {
     /// Messages that were expanded, and how many of them subscriptions have got.
     messages: u64,
     delivered: u64,
-    /// Subscriptions that have ended, and get what the hub had sent before, with their ages.
-    ended: VecDeque<(u32, u64)>,
+    /// Subscriptions that have ended, and get what the hub had sent before.
+    ended: VecDeque<u32>,
     /// The hub was asked to answer behind those that have ended.
     is_syncing: bool,
     /// Subscriptions that have got their last message; memory that is used again.
@@ -436,7 +436,7 @@ impl ShardTable {
         if is_much || subscription.is_satisfied() || planted!("early unsubscription") {
             return self.remove(place);
         }
-        let (number, token, age) = (subscription.registered, subscription.token, subscription.age);
+        let (number, token) = (subscription.registered, subscription.token);
         let owner = std::mem::replace(&mut subscription.owner, NO_OWNER);
         let sid = std::mem::take(&mut subscription.sid);
         self.release(owner, token, number, &sid);
@@ -447,7 +447,7 @@ impl ShardTable {
         if let Some(subscription) = &mut self.subscriptions[place as usize] {
             (subscription.sid, subscription.until) = (sid, until + self.changes.len() as u64);
         }
-        self.ended.push_back((place, age));
+        self.ended.push_back(place);
         self.sync();
     }
 
@@ -462,15 +462,12 @@ impl ShardTable {
     /// The hub had processed so many requests of the shard when it sent what comes next.
     fn synced(&mut self, processed: u64) {
         self.is_syncing = false;
-        while let Some(&(place, age)) = self.ended.front() {
+        while let Some(&place) = self.ended.front() {
             let subscription = self.subscriptions[place as usize].as_ref();
-            // It may have got its last message since, and its place may be another's.
-            if let Some(subscription) = subscription.filter(|subscription| subscription.age == age) {
-                if subscription.until > processed {
-                    return self.sync();
-                }
-                self.drop_ended(place);
+            if subscription.is_some_and(|subscription| subscription.until > processed) {
+                return self.sync();
             }
+            self.drop_ended(place);
             self.ended.pop_front();
         }
     }
@@ -491,16 +488,11 @@ impl ShardTable {
     fn remove(&mut self, place: u32) {
         let Some(subscription) = &mut self.subscriptions[place as usize] else { return };
         let (number, token, owner) = (subscription.registered, subscription.token, subscription.owner);
-        if owner != NO_OWNER {
-            let sid = std::mem::take(&mut subscription.sid);
-            // While the connection is still there: the hub has to be told.
-            if let Some(registered) = &mut self.registered[number as usize] {
-                registered.members.end(token);
-            }
-            self.release(owner, token, number, &sid);
-        } else if let Some(at) = self.ended.iter().position(|(ended, _)| *ended == place) {
-            self.ended.remove(at);
+        let sid = std::mem::take(&mut subscription.sid);
+        if let Some(registered) = &mut self.registered[number as usize] {
+            registered.members.end(token);
         }
+        self.release(owner, token, number, &sid);
         self.drop_ended(place);
     }
 

@@ -3,6 +3,7 @@
 
 use super::{Hub, Outlets};
 use crate::intake::{Client, Request, Traits};
+use crate::limits::UNPARKED_PER_TURN;
 use crate::storage::Storage;
 use crate::time::Now;
 
@@ -35,7 +36,12 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Goes on with parked connections, as far as their streams, the API and the shards have room.
     pub(super) fn unpark(&mut self, now: Now) {
         for queue in self.parked.queues_of_turn() {
-            while self.unpark_first(queue, now) {}
+            // Each connection has its turn once: those that wait for a shard let the others pass.
+            for _ in 0..self.parked.waiting(queue).min(UNPARKED_PER_TURN) {
+                if !self.unpark_first(queue, now) {
+                    break;
+                }
+            }
             if self.parked.ends_turn_at(queue) {
                 break;
             }
@@ -47,17 +53,20 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let Some((client, mut requests)) = self.parked.take_first(queue) else { return false };
         while let Some((traits, request, position)) = requests.next() {
             let stalled_in = if !self.delivery().finish_begun() || !self.parked.has_turn() {
-                Some(queue)
+                Some((queue, true))
             } else {
                 // Subscriptions that the shard has made behind it do not get what comes of it.
                 let processed = self.fan_out.processed(client.shard);
                 self.fan_out.set_processed(client.shard, position);
                 let stalled = self.deal(client, traits, &request, now).err();
                 self.fan_out.set_processed(client.shard, processed);
-                stalled.map(|stalled| self.parked.queue(stalled).unwrap_or(queue))
+                stalled.map(|stalled| match self.parked.queue(stalled) {
+                    Some(other) => (other, other == queue),
+                    // For a shard; the others in the queue need not.
+                    None => (queue, false),
+                })
             };
-            if let Some(other) = stalled_in {
-                let is_same = other == queue;
+            if let Some((other, is_same)) = stalled_in {
                 self.parked.put_back(client, requests, (other, is_same));
                 return !is_same;
             }

@@ -33,6 +33,12 @@ pub(crate) const LINES_MAX: usize = 10_000;
 /// nothing of it is published.
 pub(crate) const LINES_SIZE_MAX: usize = 16 * 1024 * 1024;
 
+/// A body whose stream is full waits alone, with all of its messages.
+const _: () = {
+    use stilling_hub::limits::{PARKED_PER_CLIENT_SIZE_MAX, PARKED_REQUEST_SIZE};
+    assert!(LINES_SIZE_MAX + LINES_MAX * PARKED_REQUEST_SIZE <= PARKED_PER_CLIENT_SIZE_MAX);
+};
+
 impl HttpSession {
     /// Whether the request of this head may publish. False: the client has been told.
     pub(super) fn admit(

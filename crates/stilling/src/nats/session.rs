@@ -27,6 +27,8 @@ use super::users::Access;
 use crate::hub::HubMail;
 use crate::hub::parting::QuietWait;
 
+mod ending;
+
 /// The state of one connection.
 #[derive(Debug)]
 pub(crate) struct NatsSession {
@@ -378,93 +380,6 @@ impl NatsSession {
         }
     }
 
-    /// Closes the connection behind its output, and leaves the hub now: a peer that does not read keeps only the connection.
-    fn finish(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        self.leave_hub(cx);
-        io.finish(reason);
-    }
-
-    /// The same, with input discarded for a while before the close.
-    fn finish_lingering(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        self.leave_hub(cx);
-        io.finish_lingering(reason);
-    }
-
-    /// Ends this connection's part in the hub. Safe to repeat.
-    fn leave_hub(&mut self, cx: &mut NatsContext<'_>) {
-        if let Some(assembly) = self.assembly.take() {
-            assembly.forget(self.token, cx.nats);
-        }
-        if let Some(hub) = cx.hub.as_deref_mut()
-            && std::mem::take(&mut self.is_counted)
-        {
-            hub.port.leave(self.token);
-            // Behind that, so that nothing more is sent to it.
-            for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
-                hub.port.reach(self.token, mark);
-            }
-            hub.streaming = hub.streaming.saturating_sub(1);
-        }
-    }
-
-    fn leave(&mut self, reason: CloseReason, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        let token = io.token();
-        self.course = Course::Leaving(reason);
-        // What comes behind the farewell would not be answered before the end.
-        io.pause();
-        if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.port.bid_farewell(token);
-        }
-    }
-
-    /// All that it had published is answered. One that may be sending still sees the end first.
-    fn farewell_came(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        match self.course {
-            // What it has been told must not be overtaken by a reset.
-            Course::Serving | Course::Parting(_) => self.finish_lingering(CloseReason::ProtocolError, io, cx),
-            Course::Leaving(CloseReason::Drained) if !io.peer_ended() => {
-                let token = io.token();
-                let wait = QuietWait::begin(io.now());
-                self.course = Course::Mute(wait);
-                if let Some(hub) = cx.hub.as_deref_mut() {
-                    // What it subscribed to goes to others from now on.
-                    hub.port.leave(token);
-                }
-                io.end_output();
-                self.heard = io.now();
-                io.set_deadline(Some(wait.check_after(io.now())));
-                io.resume();
-            }
-            Course::Leaving(CloseReason::ProtocolError) => {
-                self.finish_lingering(CloseReason::ProtocolError, io, cx);
-            }
-            Course::Leaving(reason) => self.finish(reason, io, cx),
-            Course::Mute(_) | Course::Disconnected => {}
-        }
-    }
-
-    /// Goes on with one that parts, or has it leave when it says nothing more.
-    fn part(&mut self, wait: QuietWait, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        let now = io.now();
-        if let Some(end) = wait.end_after(now).filter(|_| io.is_held_back()) {
-            // Not silent, but not read: it may read first what is held for it.
-            return io.set_deadline(Some(end));
-        }
-        if let Some(at) = wait.next_check(now, self.heard, self.waits) {
-            if self.assembly.is_some() && !self.waits {
-                // It may rest because there was no room for a long message.
-                io.resume();
-            }
-            return io.set_deadline(Some(at));
-        }
-        match self.course {
-            Course::Mute(_) => self.finish(CloseReason::Drained, io, cx),
-            Course::Serving | Course::Parting(_) | Course::Leaving(_) | Course::Disconnected => {
-                self.leave(CloseReason::Drained, io, cx);
-            }
-        }
-    }
-
     pub(crate) fn flushed(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
         for mark in self.marks.take().into_iter().flat_map(|marks| marks.0) {
             self.reach(mark, io, cx);
@@ -550,17 +465,6 @@ impl NatsSession {
         }
     }
 
-    /// The connection is closed as a slow consumer. It does not get what it is too slow for, and has to find out by itself
-    /// what it has missed.
-    pub(crate) fn slow_consumer(&mut self, cx: &mut NatsContext<'_>) -> &'static [u8] {
-        self.course = Course::Disconnected;
-        if let Some(hub) = cx.hub.as_deref_mut() {
-            hub.counters.slow_consumers.add(1);
-        }
-        self.leave_hub(cx);
-        SLOW_CONSUMER
-    }
-
     /// Whether nothing can be sent any more.
     fn hears_nothing(&self) -> bool {
         matches!(self.course, Course::Mute(_) | Course::Disconnected)
@@ -605,34 +509,6 @@ impl NatsSession {
         self.pings += 1;
         self.say(PING, io);
         io.set_deadline(Some(now.after(PING_EVERY)));
-    }
-
-    /// Tells the client to go elsewhere, and lets it go when all that it has published by then is read and answered.
-    pub(crate) fn draining(&mut self, io: &mut Io<'_>, cx: &mut NatsContext<'_>) {
-        if !matches!(self.course, Course::Serving) {
-            return;
-        }
-        if cx.lifecycle.hub_is_abandoned() {
-            return self.finish(CloseReason::Drained, io, cx);
-        }
-        let token = io.token();
-        if let Some(hub) = cx.hub.as_deref_mut() {
-            self.send_info(true, io, cx.nats);
-            hub.port.end_pulls(token);
-        }
-        let wait = QuietWait::begin(io.now());
-        self.course = Course::Parting(wait);
-        self.heard = io.now();
-        io.set_deadline(Some(wait.check_after(io.now())));
-    }
-
-    pub(crate) fn closed(&mut self, reason: CloseReason, cx: &mut NatsContext<'_>) {
-        if let Some(hub) = cx.hub.as_deref()
-            && reason == CloseReason::WriteTimeout
-        {
-            hub.counters.slow_consumers.add(1);
-        }
-        self.leave_hub(cx);
     }
 
     /// Describes the server to the client; `ldm`: it is about to stop.

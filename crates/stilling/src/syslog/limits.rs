@@ -17,7 +17,7 @@ pub(crate) const HELD_SIZE_MAX: usize = 1024 * 1024;
 pub(crate) const HELD_SOURCE_SIZE_MAX: usize = 256 * 1024;
 
 /// Subjects, per shard, whose shed messages are told apart until there is room again to say so. What is shed of further
-/// ones counts with the last.
+/// ones counts with the last of the same stream; a stream that has none yet adds one.
 pub(crate) const SHED_SUBJECTS_MAX: usize = 16;
 
 /// Bytes of datagrams that wait, per shard and turn, that go to the hub before connections that wait for the same room do.

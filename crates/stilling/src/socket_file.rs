@@ -2,6 +2,7 @@
 //!
 //! A successor makes its socket beside the path, under a name of its own, and exchanges the two files when it takes over. So
 //! the predecessor's socket keeps a name until the predecessor has ended: if the hand-over fails after all, it is put back.
+//! On a file system that cannot exchange two names, that name is a third one.
 
 use std::fs;
 use std::io;
@@ -14,6 +15,9 @@ use rustix::io::Errno;
 
 /// Behind the path of a socket that is not in use: a successor's before it takes over, its predecessor's afterwards.
 const BESIDE: &str = ".next";
+
+/// Behind the path of a predecessor's socket, on a file system that cannot exchange two names.
+const PREVIOUS: &str = ".previous";
 
 /// Device, inode and time of creation of a file. The number of an inode is given to another file as soon as the socket has
 /// been closed and its name removed.
@@ -30,8 +34,16 @@ pub(crate) struct SocketName {
 
 /// The name beside a path.
 pub(crate) fn beside(path: &Path) -> PathBuf {
+    with_suffix(path, BESIDE)
+}
+
+fn previous(path: &Path) -> PathBuf {
+    with_suffix(path, PREVIOUS)
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(BESIDE);
+    name.push(suffix);
     name.into()
 }
 
@@ -50,40 +62,85 @@ impl SocketName {
     /// # Errors
     /// `NotFound` if the socket is at neither name, so that no sender can reach it; and what the system says.
     pub(crate) fn take_path(&mut self) -> io::Result<()> {
+        self.take_path_by(|beside, path| renameat_with(CWD, beside, CWD, path, RenameFlags::EXCHANGE))
+    }
+
+    fn take_path_by(
+        &mut self,
+        exchange: impl FnOnce(&Path, &Path) -> rustix::io::Result<()>,
+    ) -> io::Result<()> {
         let beside = beside(&self.path);
         if !self.is_at(&beside) {
             let removed = || io::Error::new(io::ErrorKind::NotFound, "the socket's file has been removed");
             return if self.is_at(&self.path) { Ok(()) } else { Err(removed()) };
         }
         self.predecessor = file_identity(&self.path).ok();
-        match renameat_with(CWD, &beside, CWD, &self.path, RenameFlags::EXCHANGE) {
+        match exchange(&beside, &self.path) {
             Err(Errno::NOENT) => fs::rename(&beside, &self.path),
             // A file system that cannot exchange two names.
-            Err(Errno::INVAL | Errno::NOSYS) => fs::rename(&beside, &self.path),
+            Err(Errno::INVAL | Errno::NOSYS) => self.replace_predecessor(),
             outcome => Ok(outcome?),
         }
     }
 
-    /// Puts this socket back at its path if a successor that has failed had taken it; one that has not can do so no more.
-    pub(crate) fn restore(&self) {
-        let beside = beside(&self.path);
-        // A folder that has become read-only refuses it: then nothing can be done.
-        let _ = match (self.is_at(&self.path), self.is_at(&beside)) {
-            (false, true) => fs::rename(&beside, &self.path),
-            (true, false) => fs::remove_file(&beside),
-            _ => Ok(()),
-        };
+    /// Puts this socket at its path. What was there gets a third name first.
+    fn replace_predecessor(&self) -> io::Result<()> {
+        let previous = previous(&self.path);
+        // What earlier servers left there would refuse the link.
+        let _ = fs::remove_file(&previous);
+        // Without hard links the path is missing for a moment.
+        let kept = fs::hard_link(&self.path, &previous).or_else(|_| fs::rename(&self.path, &previous));
+        match kept {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let taken = fs::rename(beside(&self.path), &self.path);
+        if taken.is_err() {
+            // The error of the renaming says more than one of its undoing.
+            let _ = if self.path.exists() {
+                fs::remove_file(&previous)
+            } else {
+                fs::rename(&previous, &self.path)
+            };
+        }
+        taken
     }
 
-    /// Removes the predecessor's file beside the path, which the predecessor needs no longer. Another file there is a
+    /// Puts this socket back at its path if a successor that has failed had taken it; one that has not can do so no more.
+    pub(crate) fn restore(&self) {
+        // A folder that has become read-only refuses it: then nothing can be done.
+        let _ = self.try_restore();
+    }
+
+    fn try_restore(&self) -> io::Result<()> {
+        let (beside, previous) = (beside(&self.path), previous(&self.path));
+        match (self.is_at(&self.path), self.is_at(&beside), self.is_at(&previous)) {
+            (false, true, _) => return fs::rename(&beside, &self.path),
+            (false, false, false) | (true, true, _) => return Ok(()),
+            (true, false, _) | (false, false, true) => {}
+        }
+        // A successor that has no file beside the path cannot take it any more.
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        match (self.is_at(&self.path), self.is_at(&previous)) {
+            // A renaming of one link to another does nothing.
+            (true, true) => fs::remove_file(&previous),
+            (false, true) => fs::rename(&previous, &self.path),
+            (_, false) => Ok(()),
+        }
+    }
+
+    /// Removes the predecessor's file, which the predecessor needs no longer. Another file beside the path is a
     /// successor's. Not to be called while a successor may put its file there.
     pub(crate) fn forget_predecessor(&mut self) {
-        let beside = beside(&self.path);
-        if let Some(predecessor) = self.predecessor.take()
-            && file_identity(&beside).is_ok_and(|identity| identity == predecessor)
-        {
-            // A folder that has become read-only keeps a dead socket, which the next successor replaces.
-            let _ = fs::remove_file(beside);
+        let Some(predecessor) = self.predecessor.take() else { return };
+        for name in [beside(&self.path), previous(&self.path)] {
+            if file_identity(&name).is_ok_and(|identity| identity == predecessor) {
+                // A folder that has become read-only keeps a dead socket, which the next successor replaces.
+                let _ = fs::remove_file(name);
+            }
         }
     }
 
@@ -120,7 +177,7 @@ impl SocketFile {
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        for path in [self.0.path.clone(), beside(&self.0.path)] {
+        for path in [self.0.path.clone(), beside(&self.0.path), previous(&self.0.path)] {
             if self.0.is_at(&path) {
                 // What is left is replaced by the next server.
                 let _ = fs::remove_file(path);
@@ -132,4 +189,105 @@ impl Drop for SocketFile {
 fn file_identity(path: &Path) -> io::Result<Identity> {
     let metadata = fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino(), metadata.created().ok()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// What a file system says that cannot exchange two names.
+    const CANNOT_EXCHANGE: fn(&Path, &Path) -> rustix::io::Result<()> = |_, _| Err(Errno::INVAL);
+
+    struct Server {
+        socket: UnixDatagram,
+        file: SocketFile,
+    }
+
+    impl Server {
+        fn first(path: &Path) -> Server {
+            Server { socket: UnixDatagram::bind(path).unwrap(), file: SocketFile::of(path).unwrap() }
+        }
+
+        fn successor(path: &Path) -> Server {
+            let socket = UnixDatagram::bind(beside(path)).unwrap();
+            Server { socket, file: SocketFile::beside(path).unwrap() }
+        }
+
+        /// Ends without a chance to remove its files.
+        fn kill(self) {
+            std::mem::forget(self.file);
+        }
+
+        /// Whether a datagram to the path comes here.
+        fn is_reached_at(&self, path: &Path) -> bool {
+            self.socket.set_nonblocking(true).unwrap();
+            let sent = UnixDatagram::unbound().unwrap().send_to(b"x", path);
+            sent.is_ok() && self.socket.recv(&mut [0; 1]).is_ok()
+        }
+    }
+
+    fn names(folder: &Path) -> usize {
+        fs::read_dir(folder).unwrap().count()
+    }
+
+    #[test]
+    fn a_successor_that_dies_without_an_exchange_leaves_the_path_to_its_predecessor() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let old = Server::first(&path);
+        for is_killed in [true, false] {
+            let new = Server::successor(&path);
+            new.file.name().take_path_by(CANNOT_EXCHANGE).unwrap();
+            assert!(new.is_reached_at(&path) && !old.is_reached_at(&path));
+            if is_killed {
+                new.kill();
+            } else {
+                drop(new);
+            }
+            old.file.name().restore();
+            assert!(old.is_reached_at(&path), "killed: {is_killed}");
+            assert_eq!(names(folder.path()), 1);
+        }
+    }
+
+    /// A successor may die, or hang, between any two of its steps.
+    #[test]
+    fn a_path_that_is_half_taken_is_restored() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let (old, third) = (Server::first(&path), previous(&path));
+        for keep in [fs::hard_link::<&Path, &Path>, fs::rename] {
+            let new = Server::successor(&path);
+            keep(&path, &third).unwrap();
+            old.file.name().restore();
+            assert!(old.is_reached_at(&path));
+            assert_eq!(names(folder.path()), 1);
+            assert!(new.file.name().take_path_by(CANNOT_EXCHANGE).is_err(), "it comes too late");
+            assert!(old.is_reached_at(&path));
+        }
+    }
+
+    #[test]
+    fn the_third_name_goes_with_the_predecessor() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        fs::write(previous(&path), "left by a server that was killed").unwrap();
+        let first = Server::first(&path);
+        let second = Server::successor(&path);
+        let mut name = second.file.name();
+        name.take_path_by(CANNOT_EXCHANGE).unwrap();
+        assert_eq!(names(folder.path()), 2);
+        first.kill();
+        name.forget_predecessor();
+        assert_eq!(names(folder.path()), 1);
+        let third = Server::successor(&path);
+        third.file.name().take_path_by(CANNOT_EXCHANGE).unwrap();
+        drop(second);
+        assert_eq!(names(folder.path()), 1);
+        assert!(third.is_reached_at(&path));
+        drop(third);
+        assert_eq!(names(folder.path()), 0);
+    }
 }

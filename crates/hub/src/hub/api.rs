@@ -73,7 +73,12 @@ impl ApiState {
 
     /// Whether nothing can go on before something happens.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.has_put_off && (self.is_full || !self.reads.iter().any(PendingRead::is_due))
+        !self.has_put_off && self.next_due().is_none()
+    }
+
+    /// The first read that can go on at once. What is in memory does not wait for those who read the disk.
+    fn next_due(&self) -> Option<usize> {
+        self.reads.iter().position(|read| read.is_due() && !(self.is_full && read.is_on_disk))
     }
 }
 
@@ -83,6 +88,7 @@ struct PendingRead {
     client: Client,
     ticket: u64,
     stream: usize,
+    is_on_disk: bool,
     /// It is to be looked for from here on; none while records are on their way.
     due: Option<u64>,
     reply: Vec<u8>,
@@ -284,8 +290,8 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         self.api.asked += 1;
         let ticket = SINGLE | self.api.asked;
         let filter: Option<Box<[u8]>> = get.next_by_subj.map(|filter| filter.into_bytes().into());
-        let read =
-            PendingRead { client, ticket, stream, due: None, reply: reply.to_vec(), is_direct, filter };
+        let (reply, is_on_disk) = (reply.to_vec(), state.config.durability == Durability::Disk);
+        let read = PendingRead { client, ticket, stream, is_on_disk, due: None, reply, is_direct, filter };
         self.look_for(read, first);
         Ok(())
     }
@@ -296,7 +302,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
         let (ticket, stream, from) = (read.ticket, read.stream as u32, From::Sequence(first));
         let order = ReadOrder { ticket, stream, from, records_max };
         let state = &self.streams[read.stream];
-        if state.config.durability == Durability::Disk {
+        if read.is_on_disk {
             // Those whose records are on their way; in memory there are none.
             let under_way = self.api.reads.iter().filter(|read| !read.is_due()).count();
             self.api.is_full = under_way >= API_DISK_READS_MAX || !self.storage.read(order);
@@ -319,12 +325,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
             if !self.may_answer() || self.api.size >= API_READ_SIZE_PER_TURN {
                 break;
             }
-            // What is in memory does not wait for those who read the disk.
-            let may = |read: &PendingRead| {
-                let is_on_disk = self.streams[read.stream].config.durability == Durability::Disk;
-                read.is_due() && !(self.api.is_full && is_on_disk)
-            };
-            let Some(at) = self.api.reads.iter().position(may) else { break };
+            let Some(at) = self.api.next_due() else { break };
             let read = self.api.reads.remove(at);
             let first = read.due.unwrap_or(1);
             self.look_for(read, first);
@@ -384,9 +385,7 @@ impl<S: Storage, O: Outlets> Hub<S, O> {
     /// Tells somebody who waits for a record what is wrong.
     fn refuse_read(&mut self, read: &PendingRead, wrong: &Wrong) {
         if read.is_direct {
-            let Wrong(code, _, words) = wrong;
-            let status = format!("NATS/1.0 {code} {words}\r\n\r\n");
-            return self.send_status(&read.reply, b"", status.as_bytes());
+            return self.send_error_status(&read.reply, wrong);
         }
         let kind = "io.nats.jetstream.api.v1.stream_msg_get_response";
         self.send_json(&read.reply, &json!({ "type": kind, "error": wrong.json() }));

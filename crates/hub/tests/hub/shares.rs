@@ -1,6 +1,6 @@
 //! What one connection asks of the API costs others nothing: neither their turns nor the reads of consumers.
 
-use stilling_hub::limits::{BATCHES_PER_STREAM_MAX, READS_PER_CLIENT_MAX};
+use stilling_hub::limits::{API_DISK_READS_MAX, BATCHES_PER_STREAM_MAX, READS_PER_CLIENT_MAX};
 use stilling_hub::{Client, Durability, Request};
 use stilling_journal::disk::simulated::SimulatedDisk;
 
@@ -97,6 +97,26 @@ fn open_reads_are_bounded_for_each_connection() {
     }
     assert!(rig.heard(BYSTANDER).contains("Nats-Sequence: 2\r\n"));
     assert_eq!(rig.heard(READER).matches("Nats-Sequence: 1\r\n").count(), READS_PER_CLIENT_MAX);
+}
+
+/// What is in memory is read on, without anything else that happens, while all reads of the disk are under way.
+#[test]
+fn a_read_of_memory_goes_on_while_the_disk_reads_for_others() {
+    let mut rig = rig_with_much_in_memory();
+    fill(&mut rig, "disk", 1..3);
+    let of_disk = publish_for("$JS.API.DIRECT.GET.disk", r#"{"seq":1}"#, "answers.1");
+    rig.ask_all(READER, &vec![of_disk; API_DISK_READS_MAX + 1]);
+    assert!(rig.hub.is_quiet(), "the disk reads as much as it may");
+    rig.ask_all(ASKER, &[publish_for("$JS.API.DIRECT.GET.memory", WHOLE, "asker.1")]);
+    let mut turns = 0;
+    while !rig.hub.is_quiet() {
+        rig.turn();
+        turns += 1;
+        assert!(turns < 100, "it does not end");
+    }
+    assert!(turns > 1, "it is more than a turn reads");
+    assert!(rig.heard(ASKER).contains("NATS/1.0 404 "));
+    assert_eq!(rig.heard(READER), "", "the disk has not read");
 }
 
 /// Questions for records do not take all reads of the disk from consumers that are behind.

@@ -56,10 +56,14 @@ impl Published {
 
     /// The answer to the client, once all verdicts are there.
     pub(super) fn response(&self, see: &Overview) -> Response {
-        let name = |stream: u32| {
+        self.response_with_names(|stream| {
             let counters = see.hub.get().and_then(|hub| hub.streams.get(stream as usize));
             counters.map_or("", |stream| stream.name.as_str())
-        };
+        })
+    }
+
+    /// The answer, with the name of each stream by its number.
+    fn response_with_names<'a>(&self, name: impl Fn(u32) -> &'a str) -> Response {
         let &Published { expected, stored, first, last, .. } = self;
         if let Some(refusal) = self.refusal {
             let mut objection = objection(refusal, name(refusal.stream()));
@@ -122,5 +126,86 @@ fn objection(refusal: Refusal, stream: &str) -> Objection {
             Status::BadRequest,
             format!("the stream {stream} does not know one of the conditions"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::response::Body;
+    use super::*;
+
+    const HUNG: Verdict = Verdict::Refused(Refusal::Hung { stream: 1 });
+
+    fn stored(sequence: u64) -> Verdict {
+        Verdict::Stored { stream: 0, sequence, duplicate: false }
+    }
+
+    /// The status and the text of the answer to these verdicts.
+    fn answer(verdicts: &[Verdict]) -> (Status, String) {
+        let mut published = Published::new(verdicts.len() as u32);
+        for &verdict in verdicts {
+            assert!(!published.is_complete());
+            published.note(verdict);
+        }
+        assert!(published.is_complete());
+        let response = published.response_with_names(|stream| ["orders", "events"][stream as usize]);
+        match response.body {
+            Body::Bytes(text) => (response.status, String::from_utf8(text).unwrap()),
+            body => panic!("{body:?}"),
+        }
+    }
+
+    #[test]
+    fn stored_messages_are_answered_with_their_range() {
+        let (status, text) = answer(&[stored(7), stored(8), stored(9)]);
+        assert_eq!((status, text.as_str()), (Status::Ok, "{\"stream\":\"orders\",\"first\":7,\"last\":9}\n"));
+        let duplicate = Verdict::Stored { stream: 1, sequence: 3, duplicate: true };
+        assert_eq!(
+            answer(&[duplicate]).1,
+            "{\"stream\":\"events\",\"first\":3,\"last\":3,\"duplicate\":true}\n"
+        );
+        let (_, text) = answer(&[duplicate, stored(4)]);
+        assert!(text.ends_with(",\"duplicate\":true}\n"), "one of them is enough: {text}");
+    }
+
+    #[test]
+    fn a_refusal_after_stored_messages_tells_which_were_stored() {
+        for refused_at in 0..3 {
+            let mut verdicts = vec![stored(41), stored(42)];
+            verdicts.insert(refused_at, HUNG);
+            let (status, text) = answer(&verdicts);
+            assert_eq!(status, Status::ServiceUnavailable);
+            assert!(text.starts_with("the disk of the stream events does not answer"), "{text}");
+            assert!(text.ends_with("; 2 of 3 messages were stored, from 41 to 42\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_everything_says_so_where_there_are_several() {
+        assert!(answer(&[HUNG, HUNG]).1.ends_with("; none of 2 messages were stored\n"));
+        assert!(!answer(&[HUNG]).1.contains("stored"));
+    }
+
+    #[test]
+    fn the_first_refusal_is_the_one_told() {
+        let too_large = Verdict::Refused(Refusal::TooLarge { stream: 0 });
+        assert_eq!(answer(&[stored(1), too_large, HUNG]).0, Status::ContentTooLarge);
+        assert_eq!(answer(&[stored(1), HUNG, too_large]).0, Status::ServiceUnavailable);
+    }
+
+    #[test]
+    fn the_fewest_subscriptions_of_a_message_are_told() {
+        let passed = |subscriptions| Verdict::Passed { subscriptions };
+        for (verdicts, fewest) in [
+            (vec![passed(3)], 3),
+            (vec![passed(3), passed(1), passed(2)], 1),
+            (vec![passed(0), passed(2)], 0),
+            (vec![passed(2), passed(5)], 2),
+        ] {
+            let (status, text) = answer(&verdicts);
+            assert_eq!(status, Status::Ok);
+            let begin = format!("{{\"stream\":null,\"subscriptions\":{fewest},");
+            assert!(text.starts_with(&begin), "{text}");
+        }
     }
 }

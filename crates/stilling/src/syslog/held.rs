@@ -2,7 +2,7 @@
 //! lost, whatever they say, and senders on a Unix socket would hang.
 //!
 //! ```text
-//!   bytes held   0 ────────────────────────────── max
+//!   bytes free   0 ────────────────────────────── all
 //!   emerg        ████████████████████████████████   8/8
 //!   err          ████████████████████               5/8
 //!   info         ████████                           2/8
@@ -10,9 +10,11 @@
 //! ```
 //!
 //! The less a message says, the earlier there is no room for it: so the least severe are shed first, without a search, and
-//! what is held stays in its order. The same shares hold for what each source has, so that one that floods sheds its own.
+//! what is held stays in its order.
 //!
-//! Each stream has a lane: what waits for one stream delays nothing for another. All lanes share the bytes.
+//! Each stream has a lane: what waits for one stream delays nothing for another. A lane holds no more bytes than are
+//! free, so that one whose stream hangs leaves room for the others. Within a lane the same shares hold for what each
+//! source has, so that one that floods sheds its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -38,36 +40,64 @@ pub(super) type Lane = u32;
 #[derive(Debug)]
 pub(super) struct Held {
     /// Lanes with datagrams.
-    queues: BTreeMap<Lane, VecDeque<Waiting>>,
+    lanes: BTreeMap<Lane, LaneQueue>,
     size: usize,
-    /// Bytes of each source that has any.
-    of_sources: BTreeMap<IpAddr, usize>,
     size_max: usize,
     source_size_max: usize,
 }
 
+#[derive(Debug, Default)]
+struct LaneQueue {
+    waiting: VecDeque<Waiting>,
+    size: usize,
+    /// Bytes of each source that has any.
+    of_sources: BTreeMap<IpAddr, usize>,
+}
+
+impl LaneQueue {
+    fn push(&mut self, waiting: Waiting) {
+        let size = waiting.size();
+        self.size += size;
+        *self.of_sources.entry(waiting.source).or_default() += size;
+        self.waiting.push_back(waiting);
+    }
+
+    fn pop(&mut self) -> Option<Waiting> {
+        let oldest = self.waiting.pop_front()?;
+        let size = oldest.size();
+        self.size -= size;
+        if let Some(left) = self.of_sources.get_mut(&oldest.source) {
+            *left -= size;
+            if *left == 0 {
+                self.of_sources.remove(&oldest.source);
+            }
+        }
+        Some(oldest)
+    }
+}
+
 impl Held {
     pub(super) fn new(size_max: usize, source_size_max: usize) -> Held {
-        Held { queues: BTreeMap::new(), size: 0, of_sources: BTreeMap::new(), size_max, source_size_max }
+        Held { lanes: BTreeMap::new(), size: 0, size_max, source_size_max }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.queues.is_empty()
+        self.lanes.is_empty()
     }
 
     /// Whether nothing waits in a lane.
     pub(super) fn is_lane_empty(&self, lane: Lane) -> bool {
-        !self.queues.contains_key(&lane)
+        !self.lanes.contains_key(&lane)
     }
 
     /// The lanes with datagrams, in order.
     pub(super) fn lanes(&self) -> impl Iterator<Item = Lane> {
-        self.queues.keys().copied()
+        self.lanes.keys().copied()
     }
 
     /// The first lane with datagrams from `from` on.
     pub(super) fn next_lane(&self, from: Lane) -> Option<Lane> {
-        self.queues.range(from..).next().map(|(lane, _)| *lane)
+        self.lanes.range(from..).next().map(|(lane, _)| *lane)
     }
 
     /// Holds a message; false: it has to be shed.
@@ -80,33 +110,29 @@ impl Held {
     ) -> bool {
         let size = subject.len() + message.len() + size_of::<Waiting>();
         let share = |all: usize| all / 8 * usize::from(8 - severity.min(7));
-        let of_source = self.of_sources.get(&source).copied().unwrap_or(0) + size;
-        if self.size + size > share(self.size_max) || of_source > share(self.source_size_max) {
+        let (of_lane, of_source) = self
+            .lanes
+            .get(&lane)
+            .map_or((0, 0), |queue| (queue.size, queue.of_sources.get(&source).copied().unwrap_or(0)));
+        let free = self.size_max - self.size;
+        if of_lane + size > share(free) || of_source + size > share(self.source_size_max) {
             return false;
         }
-        self.of_sources.insert(source, of_source);
         self.size += size;
-        let queue = self.queues.entry(lane).or_default();
-        queue.push_back(Waiting { subject: subject.to_vec(), message: message.to_vec(), source });
+        let waiting = Waiting { subject: subject.to_vec(), message: message.to_vec(), source };
+        self.lanes.entry(lane).or_default().push(waiting);
         true
     }
 
     /// The oldest of a lane.
     pub(super) fn pop(&mut self, lane: Lane) -> Option<Waiting> {
-        let queue = self.queues.get_mut(&lane)?;
-        let oldest = queue.pop_front()?;
-        if queue.is_empty() {
+        let queue = self.lanes.get_mut(&lane)?;
+        let oldest = queue.pop()?;
+        if queue.waiting.is_empty() {
             // Overload is rare, and its memory is not kept.
-            self.queues.remove(&lane);
+            self.lanes.remove(&lane);
         }
-        let size = oldest.size();
-        self.size -= size;
-        if let Some(left) = self.of_sources.get_mut(&oldest.source) {
-            *left -= size;
-            if *left == 0 {
-                self.of_sources.remove(&oldest.source);
-            }
-        }
+        self.size -= oldest.size();
         Some(oldest)
     }
 }
@@ -121,9 +147,16 @@ mod tests {
         IpAddr::from([10, 0, 0, number])
     }
 
-    /// How many messages of a severity are held before one is shed.
+    /// What a message of the tests costs.
+    const SIZE: usize = size_of::<Waiting>() + 2;
+
+    /// How many messages of a severity a lane holds before one is shed.
+    fn room_in(held: &mut Held, lane: Lane, severity: u8, from: u8) -> usize {
+        (0..).take_while(|_| held.push(lane, (severity, source(from)), b"s", b"m")).count()
+    }
+
     fn room(held: &mut Held, severity: u8, from: u8) -> usize {
-        (0..).take_while(|_| held.push(0, (severity, source(from)), b"s", b"m")).count()
+        room_in(held, 0, severity, from)
     }
 
     #[test]
@@ -135,8 +168,25 @@ mod tests {
             assert!(more > 0, "severity {severity} has room that the ones below it have not");
             before += more;
         }
-        assert_eq!(before, 80_000 / (size_of::<Waiting>() + 2));
-        assert!(!held.push(1, (0, source(2)), b"s", b"m"), "full is full");
+        assert_eq!(before, (40_000 + SIZE / 2) / SIZE, "a lane holds as much as it leaves free");
+        assert!(!held.push(0, (0, source(2)), b"s", b"m"), "full is full");
+    }
+
+    /// A stream that hangs, whatever waits for it and from which sources.
+    #[test]
+    fn a_full_lane_leaves_room_for_messages_of_any_severity_in_the_others() {
+        for severity in 0..8 {
+            let mut held = Held::new(160_000, 40_000);
+            for lane in 0..3 {
+                let some = room_in(&mut held, lane, severity, 1);
+                assert!(some >= 5, "severity {severity} in lane {lane}: {some}");
+                for (worse, from) in (0..8).rev().flat_map(|worse| (1..9).map(move |from| (worse, from))) {
+                    room_in(&mut held, lane, worse, from);
+                }
+                let (left, half) = (160_000 - held.size, 160_000 >> (lane + 1));
+                assert!(left.abs_diff(half) <= 2 * SIZE, "lane {lane}: {left} are left, not {half}");
+            }
+        }
     }
 
     #[test]
@@ -164,15 +214,18 @@ mod tests {
                     expected[lane as usize].push_back(subject);
                 }
                 prop_assert!(held.size <= 4000);
-                prop_assert!(held.of_sources.values().all(|size| *size <= 2000));
-                prop_assert_eq!(held.of_sources.values().sum::<usize>(), held.size);
+                prop_assert_eq!(held.lanes.values().map(|queue| queue.size).sum::<usize>(), held.size);
+                for queue in held.lanes.values() {
+                    prop_assert!(queue.of_sources.values().all(|size| *size <= 2000));
+                    prop_assert_eq!(queue.of_sources.values().sum::<usize>(), queue.size);
+                }
             }
             while let Some(lane) = held.next_lane(0) {
                 let waiting = held.pop(lane).expect("the lane has some");
                 prop_assert_eq!(Some(waiting.subject), expected[lane as usize].pop_front());
             }
             prop_assert!(expected.iter().all(VecDeque::is_empty) && held.is_empty());
-            prop_assert!( held.size == 0 && held.of_sources.is_empty());
+            prop_assert_eq!(held.size, 0);
         }
     }
 }

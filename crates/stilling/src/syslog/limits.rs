@@ -9,15 +9,16 @@ pub(crate) const MESSAGE_SIZE_MAX: u32 = 60 * 1024;
 /// How long a connection may say nothing. Then it is closed: its peer may be gone without a word.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Bytes of datagrams, per shard, that wait for room on the way to the hub. A message of severity s (0 to 7) may use
-/// (8 - s)/8 of them; without room it is shed, and counted.
+/// Bytes of datagrams, per shard, that wait for room on the way to the hub. A message of severity s (0 to 7) is held as
+/// long as its stream has no more of them than (8 - s)/8 of what is free; without room it is shed, and counted.
 pub(crate) const HELD_SIZE_MAX: usize = 1024 * 1024;
 
-/// Bytes of them that one source may have: one address, or one Unix socket with all its senders. Shared out and shed alike.
+/// Bytes of them that one source may have in one stream: one address, or all Unix sockets with all their senders. A
+/// message of severity s may use (8 - s)/8 of them.
 pub(crate) const HELD_SOURCE_SIZE_MAX: usize = 256 * 1024;
 
 /// Subjects, per shard, whose shed messages are told apart until there is room again to say so. What is shed of further
-/// ones counts with the last.
+/// ones counts with the last of the same stream; a stream that has none yet adds one.
 pub(crate) const SHED_SUBJECTS_MAX: usize = 16;
 
 /// Bytes of datagrams that wait, per shard and turn, that go to the hub before connections that wait for the same room do.

@@ -175,18 +175,18 @@ impl SyslogShard {
         self.stream.first().copied().unwrap_or(NO_STREAM)
     }
 
+    /// Counts the message whose subject is in `subject` as shed. In a full table it counts with another subject of its
+    /// lane, because the loss is reported in the stream of the subject; a lane that has none there adds one.
     fn note_shed(&mut self, lane: Lane, now_ns: UnixNanos) {
-        let known = self.shed.iter().position(|shed| shed.subject == self.subject);
-        let place = match known {
-            None if self.shed.len() == SHED_SUBJECTS_MAX => SHED_SUBJECTS_MAX - 1,
-            None => {
-                let subject = self.subject.clone();
-                self.shed.push(Shed { lane, subject, count: 0, from_ns: now_ns, to_ns: now_ns });
-                self.shed.len() - 1
-            }
-            Some(at) => at,
-        };
-        let shed = &mut self.shed[place];
+        let is_full = self.shed.len() >= SHED_SUBJECTS_MAX;
+        let same_subject = self.shed.iter().position(|shed| shed.subject == self.subject);
+        let same_lane = || self.shed.iter().rposition(|shed| shed.lane == lane).filter(|_| is_full);
+        let at = same_subject.or_else(same_lane).unwrap_or_else(|| {
+            let subject = self.subject.clone();
+            self.shed.push(Shed { lane, subject, count: 0, from_ns: now_ns, to_ns: now_ns });
+            self.shed.len() - 1
+        });
+        let shed = &mut self.shed[at];
         (shed.count, shed.to_ns) = (shed.count + 1, now_ns);
     }
 
@@ -368,5 +368,40 @@ impl SyslogShard {
         }
         self.read(message);
         publish(port, token, &self.subject, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn note_shed(shard: &mut SyslogShard, lane: Lane, number: usize) {
+        shard.subject = format!("stream{lane}.{number}").into_bytes();
+        shard.note_shed(lane, UnixNanos::from_nanos(number as u64));
+    }
+
+    #[test]
+    fn what_is_shed_counts_for_its_own_stream_in_a_full_table() {
+        const STREAMS: Lane = 3;
+        let mut shard = SyslogShard::default();
+        // The first stream fills the table, and the subjects of the others come in turn.
+        for number in 0..SHED_SUBJECTS_MAX {
+            note_shed(&mut shard, 0, number);
+        }
+        for number in 0..100 {
+            (0..STREAMS).for_each(|lane| note_shed(&mut shard, lane, number));
+        }
+        assert_eq!(shard.shed.len(), SHED_SUBJECTS_MAX + STREAMS as usize - 1);
+        let mut counts = BTreeMap::new();
+        for shed in &shard.shed {
+            let prefix = format!("stream{}.", shed.lane);
+            assert!(shed.subject.starts_with(prefix.as_bytes()), "the subject is one of the stream's");
+            assert!(shed.from_ns <= shed.to_ns);
+            *counts.entry(shed.lane).or_insert(0) += shed.count;
+        }
+        assert_eq!(counts, BTreeMap::from([(0, 100 + SHED_SUBJECTS_MAX as u64), (1, 100), (2, 100)]));
+        assert_eq!(shard.shed[1].count, 2, "a subject that has an entry goes on counting there");
     }
 }
